@@ -26,7 +26,7 @@ from wal2lake.lake.staging.changes import UPDATE, ChangeShape, RowFailure, Seq
 from wal2lake.lake.staging.checks import explained, violating
 from wal2lake.lake.staging.generated import computed, inputs_of, missing_value
 from wal2lake.lake.upsert.judging import Rules
-from wal2lake.lake.upsert.lives import Events, Lives, Mask
+from wal2lake.lake.upsert.lives import STORED, Events, HeldRow, Lives, Mask
 
 
 def watched_events(
@@ -82,6 +82,15 @@ def generated_anew(
         if shape.fields[i].name in names:
             where[staged] |= unknown[lives.last[staged]]
     return computed(rules.generated, shape.fields, rows, where)[0]
+
+
+def judged_rows(
+    rules: Rules, shape: ChangeShape, table: pa.Table, rows: Sequence[HeldRow]
+) -> pa.Table:
+    """The rows, which are in ``table``, as an expression of a conflict's resolution sees them:
+    generated columns are of the row as it would be."""
+    made = np.array([row.last != STORED for row in rows], np.bool_)
+    return computed(rules.generated, shape.fields, table, made)[0]
 
 
 def first_unfit(

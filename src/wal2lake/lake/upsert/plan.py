@@ -54,6 +54,7 @@ from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.lake.upsert.checking import (
     first_unfit,
     generated_anew,
+    judged_rows,
     watched_events,
 )
 from wal2lake.lake.upsert.conflicts import (
@@ -248,7 +249,7 @@ def plan_upsert(
     while isinstance(lives, Asked):
         if judge is None:
             raise InternalError("a conflict is asked for without a judge")
-        loaded = _answered(loaded, lives, events, judge, met)
+        loaded = _answered(loaded, lives, events, judge, met, rules)
         lives = net_lives(events, present, unique=unique, judge=judge, watched=watched)
     lsn = loaded.table.column("lsn").to_numpy()
     if lives.watched:
@@ -572,19 +573,20 @@ def _answered(
     events: Events,
     judge: TableJudge,
     met: _MetRows,
+    rules: Rules,
 ) -> Loaded:
     """The judge knows more; the rows that it has merged follow those of the events."""
 
     def rows_of(rows: Sequence[HeldRow]) -> pa.Table:
-        return _held(loaded, rows, list(events.unknown), met)
+        held = _held(loaded, rows, list(events.unknown), met)
+        return judged_rows(rules, loaded.shape, held, rows)
 
-    fields = loaded.shape.fields
     merged = judge.answer(loaded.shape, asked.questions, rows_of)
     if merged is None:
         return loaded
     values, of = merged
     more = loaded.table.take(pa.array(of))
-    for i in range(len(fields)):
+    for i in range(len(loaded.shape.fields)):
         at = more.column_names.index(f"n{i}")
         kind = loaded.table.schema.field(f"n{i}").type
         more = more.set_column(at, f"n{i}", values.column(i).cast(kind))
