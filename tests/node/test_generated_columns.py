@@ -296,6 +296,17 @@ def test_alter_table_computes_anew_as_postgresql_does(
             "create table ge (a int, c int generated always as (a + 1) stored, e int)",
             "alter table ge alter a set data type bigint, alter c set data type bigint",
             "alter table ge drop column c, drop column a",
+            # What reads a column of another type is looked at when the rows have it.
+            "create table gh (a float8)",
+            "insert into gh values (1.5), (2.25)",
+            "alter table gh alter a type int using 0,"
+            " add column c int generated always as (10 / a) stored",
+            "alter table gh alter a type int using -a,"
+            " add column c int generated always as (a) stored check (c > 0)",
+            "alter table gh alter a type int using -a, add check (a > 0)",
+            "alter table gh alter a type int using a * 4, add check (a > 5),"
+            " add column c int generated always as (a * 2) stored not null",
+            "select * from gh order by a",
         ),
     )
     # A transaction that has computed with another expression cannot commit.

@@ -98,15 +98,12 @@ def _free_name(
 
 def check_rows(node: Node, plan: ColumnPlan, state: TableState) -> None:
     """Raise for rows of which a generated column cannot be computed anew, and 23514 for those that
-    violate a constraint that is new, or that reads such a column."""
-    generated = computed_in(plan)
+    violate a constraint that is new, or that reads such a column. What reads a column that becomes
+    of another type waits for ``check_written``."""
+    waits = _of_written(plan)
+    generated = tuple(one for one in computed_in(plan) if one[0] not in waits)
     computes = {name for name, _ in generated}
-    before = {one.name for one in plan.before.checks}
-    new = [
-        one
-        for one in plan.after.checks
-        if one.name not in before or computes.intersection(one.columns)
-    ]
+    new = [one for one in _new_checks(plan) if not waits.intersection(one.columns)]
     if not new and not generated:
         return
     if node.tables.files(state) is None:
@@ -143,16 +140,48 @@ def check_rows(node: Node, plan: ColumnPlan, state: TableState) -> None:
                     sqlstate="23502",
                     about=About(plan.before.namespace, plan.before.name, column=name),
                 )
-        for check in new:
-            if violating([check], table).any():
-                raise UsageError(
-                    f'check constraint "{check.name}" of relation'
-                    f' "{plan.before.name}" is violated by some row',
-                    sqlstate=CHECK_VIOLATION,
-                    about=About(
-                        plan.before.namespace, plan.before.name, constraint=check.name
-                    ),
-                )
+        _check(plan, new, table)
+
+
+def check_written(node: Node, plan: ColumnPlan, written: TableState) -> None:
+    """The same of what reads columns that have another type in ``written``, which has all rows."""
+    waits = _of_written(plan)
+    new = [one for one in _new_checks(plan) if waits.intersection(one.columns)]
+    if new:
+        wanted = sorted({name for check in new for name in check.columns})
+        for rows in rows_of(node.tables, written, wanted):
+            _check(plan, new, rows)
+
+
+def _new_checks(plan: ColumnPlan) -> list[CheckConstraint]:
+    """Those that no row is known to have met."""
+    computes = {name for name, _ in computed_in(plan)}
+    before = {one.name for one in plan.before.checks}
+    return [
+        one
+        for one in plan.after.checks
+        if one.name not in before or computes.intersection(one.columns)
+    ]
+
+
+def _of_written(plan: ColumnPlan) -> set[str]:
+    """Columns whose values are there when rows have been written anew."""
+    retyped = {one.column.name for one in plan.columns if one.retyped}
+    reading = {n for n, one in computed_in(plan) if retyped.intersection(one.columns)}
+    return retyped | reading
+
+
+def _check(plan: ColumnPlan, checks: Sequence[CheckConstraint], rows: pa.Table) -> None:
+    for check in checks:
+        if violating([check], rows).any():
+            raise UsageError(
+                f'check constraint "{check.name}" of relation'
+                f' "{plan.before.name}" is violated by some row',
+                sqlstate=CHECK_VIOLATION,
+                about=About(
+                    plan.before.namespace, plan.before.name, constraint=check.name
+                ),
+            )
 
 
 def _values(

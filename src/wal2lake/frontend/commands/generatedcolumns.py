@@ -35,7 +35,7 @@ from wal2lake.frontend.commands.publication.operations import Mutable, unsupport
 from wal2lake.frontend.grammar.altering.statements import ExpressionClause
 from wal2lake.frontend.grammar.constraints import GeneratedClause
 from wal2lake.lake.branch.branches import Branch
-from wal2lake.lake.branch.generated import generate
+from wal2lake.lake.branch.generated import Refused, generate
 from wal2lake.model import Generation
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.expressions import (
@@ -200,14 +200,17 @@ def compute_in(node: Node, plan: ColumnPlan, branch: Branch) -> None:
     if not generated or not state.version:
         return
     (commit,) = node.tables.actions(branch.location, 1, state.version)
-    generate(
-        node.branches,
-        node.tables,
-        branch,
-        0,
-        local_writer(node.catalog.system_identifier),
-        [action["add"] for action in commit if "add" in action],
-        generated,
-        frozenset(),
-        plan.before.name,
-    )
+    try:
+        generate(
+            node.branches,
+            node.tables,
+            branch,
+            0,
+            local_writer(node.catalog.system_identifier),
+            [action["add"] for action in commit if "add" in action],
+            generated,
+            frozenset(),
+            plan.before.name,
+        )
+    except Refused as error:
+        raise UsageError(error.why.message, sqlstate=error.why.sqlstate) from None

@@ -19,6 +19,7 @@ from typing import Final
 from wal2lake.apply.local.altering import computed_in, is_empty, rewrites
 from wal2lake.catalog import ColumnDef, ColumnPlan, PlannedColumn
 from wal2lake.errors import UsageError
+from wal2lake.frontend.commands.checkconstraints import check_written
 from wal2lake.frontend.commands.generatedcolumns import compute_in
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.grammar import quote_identifier
@@ -157,10 +158,11 @@ class Rewriting:
         compute_in(self.node, self.plan, branch)
         if self.replaced:
             return
+        check_written(self.node, self.plan, self.node.branches.state(branch))
         table = relation(branch.location)
         after = self.plan.after
         for one in self.plan.columns:
-            changed = one.source is None or one.retyped
+            changed = one.source is None or one.retyped or one.computed is not None
             if (
                 changed
                 and one.column.not_null
