@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pyarrow as pa
@@ -53,6 +54,21 @@ ROWS = (
     " '2000-01-01 00:00:00.4999995+00', 'infinity', null, 99999.999, 32767, '[1]'",
 )
 
+NUMBERS = (
+    "0, 0, 0",
+    "1e309, 1e-50, 1152921573326323713",
+    "1e-400, 1e39, -1152921573326323713",
+    "1e39, 3.4028235677973366e38, 9223372036854775807",
+    "-1e-50, -7.006492321624085e-46, 16777217",
+    "1.00000005960464477539062500001, 1.000000059604644775390625, 9007199254740993",
+    "1.000000059604644775390625, 7.006492321624086e-46, 1",
+    "0.1, 5e-324, -1",
+    "'NaN', 'NaN', 2",
+    "'-Infinity', '-Infinity', 3",
+    "4e-324, 1e-45, 4",
+)
+"""numeric, float8, bigint."""
+
 EXPRESSIONS = (
     ("int", "a*2+1"),
     ("int", "(a+1)*2"),
@@ -68,6 +84,7 @@ EXPRESSIONS = (
     ("real", "f"),
     ("float8", "d"),
     ("numeric", "f"),
+    ("numeric", "(f::numeric * 1e20::float8::numeric) * 1.50"),
     ("text", "a"),
     ("text", "d"),
     ("text", "e"),
@@ -179,6 +196,48 @@ def test_texts_and_values_are_those_of_postgresql(pg18: Database) -> None:
                 # Lake tables have no NaN in numeric(p,s).
                 made[one.row] = "NaN" if is_nan else (one.sqlstate, one.message)
             assert made == wanted, shown
+
+
+def test_numbers_are_rounded_or_refused_as_by_postgresql(pg18: Database) -> None:
+    columns = {"d": "numeric", "f": "float8", "w": "bigint"}
+    table = TableDef(
+        Oid(1),
+        "public",
+        "t",
+        Oid(10),
+        tuple(ColumnDef(n, *parse_type_name(k)) for n, k in columns.items()),
+        (),
+        "/",
+    )
+    with Client(pg18.conninfo()) as client:
+        for kind, name in itertools.product(("float8", "real"), columns):
+            statement = parse(
+                f"create table t (g {kind} generated always as ({name}) stored)"
+            )
+            assert isinstance(statement, CreateTable)
+            (clause,) = statement.columns
+            assert clause.generated is not None
+            column = ColumnDef("g", clause.type_oid, clause.typmod)
+            found = generation(table, column, clause.generated, "UTC")
+            fields = [*map(field_spec, table.columns), field_spec(column)]
+            for row in NUMBERS:
+                d, f, w = row.split(", ")
+                numbers = f"select {d}::numeric d, {f}::float8 f, {w}::bigint w"
+                stored = _stored(table, client.rows(numbers))
+                nothing = pa.nulls(1, mapping_of(fields[-1]).arrow_type)
+                made, failed = computed(
+                    (("g", found),), fields, stored.append_column("g", nothing)
+                )
+                (said,) = client.run(f"select {name}::{kind} from ({numbers}) x")
+                if isinstance(said, Failure):
+                    assert failed, (kind, name, row, said.message)
+                    answer = (failed[0].sqlstate, failed[0].message)
+                    assert answer == (said.sqlstate, said.message)
+                else:
+                    assert not failed, (kind, name, row, failed)
+                    (text,) = arrow_to_text(made.column("g"), int(column.type_oid), -1)
+                    assert text is not None
+                    assert text.decode() == said.rows[0][0], (kind, name, row)
 
 
 def _stored(table: TableDef, rows: list[tuple[str | None, ...]]) -> pa.Table:

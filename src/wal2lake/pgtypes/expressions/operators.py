@@ -16,9 +16,10 @@ from __future__ import annotations
 import math
 import operator
 import re
+import struct
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from wal2lake.errors import UsageError
@@ -405,17 +406,42 @@ def _number(source: int, target: int) -> Function:
         if source in INTEGERS:
             return Decimal
         digits = 6 if source == FLOAT4 else 15
-        return lambda a: Decimal(f"{a:.{digits}g}")
-    if target == FLOAT4:
-        return _to_single
-    return float
+        # With all digits before its point, which count for the scale of what is made of it.
+        return lambda a: Decimal(f"{Decimal(f'{a:.{digits}g}'):f}")
+    if source == NUMERIC:
+        return partial(_read_float, target)
+    return _to_single if target == FLOAT4 else float
+
+
+def _read_float(target: int, a: Decimal) -> float:
+    """As float8in() and float4in() read the number's text."""
+    found = single(_to_odd(a)) if target == FLOAT4 else float(a)
+    if a.is_finite() and (math.isinf(found) or (not found and a)):
+        raise UsageError(
+            f'"{a:f}" is out of range for type {format_type(target)}', sqlstate="22003"
+        )
+    return found
 
 
 def _to_single(a: Value) -> float:
-    found = single(float(a))
+    found = single(_to_odd(Decimal(a)) if isinstance(a, int) else a)
     if math.isinf(found) and math.isfinite(a):
         raise UsageError("value out of range: overflow", sqlstate="22003")
+    if not found and a:
+        raise UsageError("value out of range: underflow", sqlstate="22003")
     return found
+
+
+def _to_odd(a: Decimal) -> float:
+    """The number to be rounded once more, to ``real``: where it lies between two doubles, the one
+    whose last bit is set, which is never halfway between two singles."""
+    found = float(a)
+    if not math.isfinite(found) or Decimal(found) == a:
+        return found
+    (bits,) = struct.unpack("q", struct.pack("d", found))
+    if bits & 1:
+        return found
+    return math.nextafter(found, math.inf if Decimal(found) < a else -math.inf)
 
 
 def _rounded(a: Decimal) -> Decimal:
