@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import psycopg
+from tests.fakes.catalog_source import FakeSource, session
 
+from wal2lake.frontend.sysviews.declarations.functions import FUNCTION_ROWS
 from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, WAL2LAKE
 from wal2lake.frontend.sysviews.functions.pg_proc import ROW_FUNCTIONS
 from wal2lake.frontend.sysviews.functions.rows import STATE
+from wal2lake.frontend.sysviews.system_catalog import SystemCatalog
+from wal2lake.pg.client import Client
 from wal2lake.testing.postgres import PostgresServer
 
 _COLUMNS = """
@@ -70,3 +74,34 @@ def test_every_column_of_a_function_is_postgresqls(
     assert set(STATE) < set(compared)
     for name in compared:
         assert list(ROW_FUNCTIONS[name]) in found[name], name
+
+
+_FUNCTIONS = """
+    select p.oid, p.proname, p.pronamespace, p.proowner, p.provariadic, p.prokind, p.prosecdef,
+        p.proisstrict, p.proretset, p.provolatile, p.proparallel, p.pronargs, p.pronargdefaults,
+        p.prorettype, p.proargtypes, p.proallargtypes, p.proargmodes, p.proargnames,
+        pg_get_function_result(p.oid), pg_get_function_arguments(p.oid),
+        pg_get_function_identity_arguments(p.oid), pg_function_is_visible(p.oid)
+    from pg_catalog.pg_proc p
+    where p.oid operator(pg_catalog.=) any ('{}'::oid[]) order by p.oid
+"""
+
+
+def test_functions_are_listed_as_by_postgresql(
+    postgres_server: Callable[[int], PostgresServer],
+) -> None:
+    assert {
+        "pg_logical_slot_get_changes",
+        "pg_replication_origin_advance",
+        "pg_create_logical_replication_slot",
+    } < {one.name for one in FUNCTION_ROWS.values()}
+    oids = ",".join(map(str, FUNCTION_ROWS))
+    sql = _FUNCTIONS.replace("{}", f"{{{oids}}}")
+    catalog = SystemCatalog(FakeSource())
+    try:
+        found = catalog.query(sql, (), session())[1]
+    finally:
+        catalog.close()
+    with Client(postgres_server(18).conninfo("postgres")) as client:
+        assert found == client.rows(sql)
+    assert len(found) == len(FUNCTION_ROWS)

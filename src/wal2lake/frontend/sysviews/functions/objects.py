@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.grammar import quote_identifier
+from wal2lake.frontend.sysviews.declarations.functions import FUNCTION_ROWS
 from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
 from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.frontend.sysviews.functions.regproc import regclass_in
@@ -20,6 +21,7 @@ from wal2lake.frontend.sysviews.rows.facts import (
     key_constraint_oid,
 )
 from wal2lake.frontend.sysviews.rows.relations import UNSTORED, index_definition
+from wal2lake.model import Oid
 from wal2lake.pgtypes.registry import pg_type
 from wal2lake.publish.publications import index_identity
 
@@ -175,3 +177,21 @@ def pg_char_to_encoding(call: Call, name: str | None) -> int | None:
         return None
     known = {"sqlascii": 0, "utf8": 6, "unicode": 6, "latin1": 8}
     return known.get("".join(c for c in name.lower() if c.isalnum()), -1)
+
+
+def pg_get_function_result(call: Call, oid: int | None) -> str | None:
+    """Its type as in CREATE FUNCTION."""
+    found = FUNCTION_ROWS.get(Oid(oid or 0))
+    return None if found is None else found.result
+
+
+def pg_get_function_arguments(call: Call, oid: int | None) -> str | None:
+    """As in CREATE FUNCTION, with their defaults."""
+    found = FUNCTION_ROWS.get(Oid(oid or 0))
+    return None if found is None else found.shown
+
+
+def pg_get_function_identity_arguments(call: Call, oid: int | None) -> str | None:
+    """What ALTER FUNCTION names it by."""
+    found = FUNCTION_ROWS.get(Oid(oid or 0))
+    return None if found is None else found.identity

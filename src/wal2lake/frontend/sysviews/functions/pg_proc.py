@@ -207,12 +207,14 @@ def _functions() -> dict[tuple[str, int], Function]:
     add(EXPANDARRAY, rows.pg_expandarray, "SMALLINT[]", element, _RECORDS)
     nothing = (
         "pg_get_viewdef pg_get_ruledef pg_get_triggerdef pg_get_functiondef"
-        " pg_get_function_result pg_get_function_arguments"
-        " pg_get_function_identity_arguments pg_get_function_sqlbody"
+        " pg_get_function_sqlbody"
         " pg_get_partition_constraintdef pg_get_statisticsobjdef"
         " pg_get_statisticsobjdef_columns pg_tablespace_location"
     )
     add(nothing, _null, "ANY", "VARCHAR", _TEXT)
+    for name in ("result", "arguments", "identity_arguments"):
+        name = f"pg_get_function_{name}"
+        add(name, getattr(objects, name), "BIGINT", "VARCHAR", _TEXT)
     add("pg_get_partkeydef", objects.pg_get_partkeydef, "BIGINT", "VARCHAR", _TEXT)
     add(
         "pg_get_viewdef pg_get_ruledef pg_get_triggerdef",

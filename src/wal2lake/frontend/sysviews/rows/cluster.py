@@ -13,9 +13,16 @@ from datetime import UTC, datetime
 from typing import Final
 
 from wal2lake.catalog import DATABASE_OWNER, Role
+from wal2lake.frontend.sysviews.declarations.functions import FUNCTION_ROWS
 from wal2lake.frontend.sysviews.rows.facts import BTREE_AM, HEAP_AM, UTF8, Facts
 from wal2lake.frontend.sysviews.rows.relations import Row, RowMaker
-from wal2lake.model import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
+from wal2lake.model import (
+    BOOTSTRAP_SUPERUSER,
+    DATABASE,
+    DATABASE_OID,
+    INVALID_OID,
+)
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 """The name of a node's one database."""
 
@@ -183,6 +190,40 @@ def pg_language(facts: Facts) -> Iterator[Row]:
         yield {"oid": oid, "lanname": name, "lanowner": BOOTSTRAP_SUPERUSER}
 
 
+def pg_proc(facts: Facts) -> Iterator[Row]:
+    """The functions about replication, sessions and objects."""
+    for one in FUNCTION_ROWS.values():
+        given = [a for a in one.arguments if a.mode != "o"]
+        named = any(argument.name for argument in one.arguments)
+        listed = any(argument.mode != "i" for argument in one.arguments)
+        rest = next((a.type_oid for a in given if a.mode == "v"), INVALID_OID)
+        array = type_by_oid(rest)
+        yield {
+            "oid": one.oid,
+            "proname": one.name,
+            "pronamespace": 11,
+            "proowner": BOOTSTRAP_SUPERUSER,
+            "prolang": 12,
+            "procost": 1.0,
+            "prorows": 1000.0 if one.returns_set else 0.0,
+            "provariadic": rest if array is None else array.element_oid,
+            "prosupport": "-",
+            "prokind": "f",
+            "proisstrict": one.strict,
+            "proretset": one.returns_set,
+            "provolatile": one.volatility,
+            "proparallel": one.parallel,
+            "pronargs": len(given),
+            "pronargdefaults": sum(argument.has_default for argument in given),
+            "prorettype": one.result_oid,
+            "proargtypes": [argument.type_oid for argument in given],
+            "proallargtypes": [a.type_oid for a in one.arguments] if listed else None,
+            "proargmodes": [a.mode for a in one.arguments] if listed else None,
+            "proargnames": [a.name for a in one.arguments] if named else None,
+            "prosrc": one.name,
+        }
+
+
 def pg_description(facts: Facts) -> Iterator[Row]:
     """Comments: PostgreSQL's own on schema public, and those of COMMENT ON."""
     for (classid, objid), description in facts.comments.items():
@@ -209,6 +250,7 @@ CLUSTER_ROWS: Final[Mapping[str, RowMaker]] = {
         pg_collation,
         pg_tablespace,
         pg_language,
+        pg_proc,
         pg_description,
     )
 }
