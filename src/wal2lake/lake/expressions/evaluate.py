@@ -104,10 +104,10 @@ class Expressions:
         self._spark = spark
         self._known: dict[object, tuple[str, str] | None] = {}
 
-    def expression_text(self, expression: ConflictExpression) -> None:
+    def check_text(self, expression: ConflictExpression) -> None:
         """As ``check``, as far as that can be said without the table."""
         with _looked_at(expression):
-            self._expression_text(expression)
+            self._check_text(expression)
 
     def check(
         self,
@@ -119,7 +119,7 @@ class Expressions:
         the next time."""
         _check_columns(fields, key, expression)
         with _looked_at(expression, fields):
-            self._expression_text(expression)
+            self._check_text(expression)
             frame = self._frame(None, fields)
             found = frame.selectExpr(*self._items(fields, expression))
             plan = found._jdf.queryExecution().analyzed()
@@ -148,7 +148,7 @@ class Expressions:
                 else None,
             )
 
-    def _expression_text(self, expression: ConflictExpression) -> None:
+    def _check_text(self, expression: ConflictExpression) -> None:
         for one in _parts(expression):
             check_parsed(self._spark, one)
 

@@ -32,7 +32,7 @@ def check_expressions(
         expressions = resolutions.of(namespace, name).expressions.values()
         if table is None:
             for expression in expressions:
-                node.expressions.expression_text(expression)
+                node.expressions.check_text(expression)
             continue
         fields = node.tables.state(table.location).fields
         for expression in expressions:
