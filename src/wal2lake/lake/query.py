@@ -190,6 +190,7 @@ class Queries:
             }
             self._statements[job_group] = statement
         with statement.running(), self._job_group(statement):
+            self._activate()
             frame = self._spark.sql(sql)
             if row_limit is not None:
                 frame = frame.limit(row_limit)
@@ -205,15 +206,19 @@ class Queries:
     def describe(self, sql: str) -> tuple[FieldSpec, ...]:
         """Return the result columns without running anything (commands neither)."""
         with translated():
-            session = self._spark._jsparkSession
-            # The analyzer's rules ask for the thread's active session, which only
-            # Spark's own entry points set.
-            self._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session)
-            state = session.sessionState()
+            self._activate()
+            state = self._spark._jsparkSession.sessionState()
             plan = state.sqlParser().parsePlan(sql)
             # None: nobody asks how long the phases of planning took.
             analyzed = state.analyzer().executeAndCheck(plan, None)
             return _fields(analyzed.schema())
+
+    def _activate(self) -> None:
+        """Rules of the analyzer and the optimizer, and data skipping, ask for the settings of the
+        thread's active session, which few of Spark's entry points set: another thread of the JVM
+        has Spark's defaults, among them another calendar."""
+        session = self._spark._jsparkSession
+        self._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session)
 
     def cancel(self, job_group: str) -> bool:
         """Stop a statement, from any thread; True when it has ended.
