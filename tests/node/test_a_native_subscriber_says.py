@@ -305,6 +305,9 @@ def test_columns_and_labels_change(make_pair: MakePair, pg18: Database) -> None:
     pair.native_error(f'{missing}: "c"')
     pair.node.sql("alter subscription nf set (schema_changes = follow)")
     pair.peer.psql("alter table nf.t add c int default 7")
+    # The node copies it anew.
+    copied = [("1", "one", "7"), ("2", "two", "2")]
+    wait_until(lambda: pair.node.sql("select * from nf.t order by 1") == copied)
     pair.same("nf.t")
     pair.peer.psql("alter type nf.mood rename value 'sad' to 'blue'")
     pg18.psql(
