@@ -157,17 +157,51 @@ def test_after_an_error_a_subscription_that_asks_for_it_is_disabled_once(
 
     _, generation = now()
     lasting = ApplyError("duplicate key")
-    catalog.disable_if_asked(SUB, lasting)
+    catalog.disable_if_asked(SUB, generation, lasting)
     assert now() == (True, generation), "not asked for"
     catalog.set_options(SUB, {"disable_on_error": "true"})
     for passing in (PublisherError("it is away"), StorageError("disk full")):
-        catalog.disable_if_asked(SUB, passing)
+        catalog.disable_if_asked(SUB, generation, passing)
         assert now() == (True, generation)
-    catalog.disable_if_asked(SUB, lasting)
+    catalog.disable_if_asked(SUB, generation, lasting)
     assert now() == (False, generation + 1)
-    catalog.disable_if_asked(SUB, ValueError("a bug"))
-    catalog.disable_if_asked(Oid(1), lasting)
+    catalog.disable_if_asked(SUB, generation + 1, ValueError("a bug"))
+    catalog.disable_if_asked(Oid(1), generation, lasting)
     assert now() == (False, generation + 1)
+
+
+def test_the_error_of_a_worker_from_before_an_enable_disables_nothing(
+    catalog: Catalog,
+) -> None:
+    catalog.set_options(SUB, {"disable_on_error": "true"})
+    before = catalog.subscription(SUB)
+    assert before is not None
+    catalog.update_subscription(SUB, bump=True, enabled=False)
+    catalog.update_subscription(SUB, bump=True, enabled=True)
+    catalog.disable_if_asked(SUB, before.generation, ApplyError("duplicate key"))
+    now = catalog.subscription(SUB)
+    assert now is not None
+    assert now.enabled
+
+
+def test_a_disabled_subscription_has_no_snapshot_that_later_copies_could_use(
+    catalog: Catalog,
+) -> None:
+    def held() -> bool:
+        catalog.hold_snapshot(SyncSnapshot(SUB, "0-1", Lsn(9), "1", (30000,)))
+        return catalog.snapshot_held(SUB) is not None
+
+    assert held()
+    catalog.set_options(SUB, {"disable_on_error": "true"})
+    assert catalog.snapshot_held(SUB) is not None
+    now = catalog.subscription(SUB)
+    assert now is not None
+    catalog.disable_if_asked(SUB, now.generation, ApplyError("duplicate key"))
+    assert catalog.snapshot_held(SUB) is None
+    assert held()
+    catalog.update_subscription(SUB, bump=True, enabled=False)
+    catalog.update_subscription(SUB, bump=True, enabled=True)
+    assert catalog.snapshot_held(SUB) is None
 
 
 # ---- changes ----------------------------------------------------------------------------

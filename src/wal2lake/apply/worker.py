@@ -112,6 +112,8 @@ class ApplyWorker:
             defaults,
         )
         self._seen_change = -1
+        self._generation = 0
+        """The subscription's, as the step in hand has found it."""
         self._idle_at: tuple[Lsn, int] | None = None
         """Sealed position and catalog state at which there was nothing to do."""
         self._look_at = 0.0
@@ -210,7 +212,7 @@ class ApplyWorker:
             self._catalog.note_error(
                 self._subid, Worker.APPLY, text, sqlstate_of(error)
             )
-            self._catalog.disable_if_asked(self._subid, error)
+            self._catalog.disable_if_asked(self._subid, self._generation, error)
         except Exception as unwritten:
             self._events.error("could not record an error", exc_info=unwritten)
 
@@ -226,6 +228,7 @@ class ApplyWorker:
         subscription = self._catalog.subscription(self._subid)
         if subscription is None:
             return False
+        self._generation = subscription.generation
         if change != self._seen_change:
             self._tables.refresh(subscription)
             self._seen_change = change

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from wal2lake.catalog import copies
 from wal2lake.catalog.published import conflicts
 from wal2lake.catalog.records import (
     PlannedSlot,
@@ -80,7 +81,10 @@ def update_subscription(
     bump: bool,
 ) -> Subscription:
     """Set fields and some of the ``options``, and the next generation with ``bump``; 42704
-    if it is gone, 42710 if a new name is taken."""
+    if it is gone, 42710 if a new name is taken.
+
+    A disabled subscription has no snapshot: copies that begin once it is enabled again see
+    what the publisher has then."""
     found = subscription_by_oid(connection, oid)
     if found is None:
         raise UndefinedObjectError(f"subscription with OID {oid} is gone")
@@ -96,6 +100,8 @@ def update_subscription(
         )
     except sqlite3.IntegrityError:
         raise _taken(changed.name) from None
+    if not changed.enabled:
+        copies.release_snapshot(connection, oid)
     return changed
 
 

@@ -69,7 +69,7 @@ def _report(
     if streaming:
         # PostgreSQL too disables for what goes wrong behind START_REPLICATION, on either
         # side, and not for a connection, a password or a slot: start_apply() in worker.c.
-        catalog.disable_if_asked(subscription.oid, error)
+        catalog.disable_if_asked(subscription.oid, subscription.generation, error)
 
 
 def _noted(catalog: Catalog, subscription: Subscription) -> str | None:

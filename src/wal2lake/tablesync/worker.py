@@ -460,7 +460,9 @@ class TableSync:
             else:
                 self._events.error(text, exc_info=error)
             if error is not None:
-                self._catalog.disable_if_asked(subscription.oid, error)
+                self._catalog.disable_if_asked(
+                    subscription.oid, subscription.generation, error
+                )
 
     def _give_way(self, attempts: Sequence[Attempt]) -> None:
         """Attempts that have ended for somebody at the publisher: when they come again."""

@@ -58,12 +58,14 @@ class Attempts(Part):
         with self._database.transaction() as transaction:
             return subscriptions.begin_skip(transaction, oid, lsn)
 
-    def disable_if_asked(self, oid: Oid, error: BaseException) -> None:
+    def disable_if_asked(self, oid: Oid, generation: int, error: BaseException) -> None:
         """disable_on_error: after an error that a worker has noted, the subscription is
         disabled instead of tried again.
 
-        What may pass by itself (a server that cannot be reached, a full disk, another
-        writer's commit) is tried again all the same. Source:
+        ``generation``: the subscription's when the worker began. The error of an earlier one
+        says nothing of the subscription as it is now: somebody may have mended the cause and
+        enabled it since. What may pass by itself (a server that cannot be reached, a full
+        disk, another writer's commit) is tried again all the same. Source:
         DisableSubscriptionAndExit() in worker.c.
         """
         if isinstance(error, Wal2LakeError) and error.retry is Retry.LATER:
@@ -71,6 +73,8 @@ class Attempts(Part):
         with self._database.transaction() as transaction:
             found = subscriptions.subscription_by_oid(transaction, oid)
             if found is None or not (found.enabled and found.disable_on_error):
+                return
+            if found.generation != generation:
                 return
             subscriptions.update_subscription(
                 transaction, oid, {"enabled": False}, bump=True
