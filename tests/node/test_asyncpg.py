@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import pytest
 
 from wal2lake.launch.directory.passfile import connection_parameters
 from wal2lake.testing.node import Node
@@ -70,6 +71,11 @@ async def _use(conninfo: dict[str, Any]) -> None:
                 1 << 40,
             )
             assert done == "UPDATE 1"
+            # Before it finds that it has no text to send.
+            with pytest.raises(asyncpg.FeatureNotSupportedError, match="RETURNING"):
+                await one.fetch(
+                    "insert into of_asyncpg (id) values ($1) returning i", 1
+                )
             async with one.transaction():
                 await one.execute("delete from of_asyncpg where i = $1", 7)
             assert await one.fetchval("select count(*) from of_asyncpg") == 0

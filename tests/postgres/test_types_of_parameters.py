@@ -74,6 +74,7 @@ _STATEMENTS = [
 _OF_CATALOGS = [
     "select relname from pg_class where oid = $1 limit $2",
     "select * from pg_attribute where attrelid = $1 and attnum > $2",
+    "select * from pg_attribute where attnum between $1 and $2 and $3 between 1 and 2",
     "select nspname from pg_namespace where nspname in ($1, $2)",
     "select current_setting($1)",
     "select oid from pg_class where relname = $1 and relkind = any($2)",

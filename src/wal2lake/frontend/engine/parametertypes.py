@@ -1,8 +1,9 @@
 """The types of a statement's parameters, where the client gives none.
 
 Comes in: a query or a write, as text, and the OIDs that the client has said. Goes out: the OID of
-each parameter. A statement that is wrong says so when it is described or run; its parameters are
-what was found until then, and text.
+each parameter. A write with a clause that is not supported is refused here: a client may not be
+able to send its values as the types that are found. Any other statement that is wrong says so when
+it is described or run; its parameters are what was found until then, and text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.statements import Kind, Other
 from wal2lake.frontend.query.translate import Parameter, Resolver, translate_query
 from wal2lake.frontend.query.values.undetermined import Undetermined
-from wal2lake.frontend.query.writes import translate_write
+from wal2lake.frontend.query.writes import translate_write, written_tree
 from wal2lake.frontend.sysviews.query.rewrite import determine_parameters
 
 _TEXT_OID: Final = 25
@@ -46,10 +47,13 @@ def parameter_types(
         Parameter(None, oid, None if oid else cell)
         for oid, cell in zip(given, cells, strict=True)
     )
+    writes = isinstance(statement, Other) and statement.kind in _WRITES
+    if writes:
+        written_tree(sql)
     with suppress(Wal2LakeError):
         if system:
             determine_parameters(sql, asked)
-        elif isinstance(statement, Other) and statement.kind in _WRITES:
+        elif writes:
             translate_write(sql, resolver(), asked, zone)
         elif isinstance(statement, Other):
             translate_query(sql, resolver(), asked, zone)

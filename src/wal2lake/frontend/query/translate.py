@@ -156,6 +156,8 @@ def parse(sql: str) -> exp.Expression:
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         near = str(first.get("highlight") or "").strip()
+        if near == "$":
+            near += _leading_digits(str(first.get("end_context") or ""))
         text = f'syntax error at or near "{near}"' if near else "syntax error"
         raise SqlSyntaxError(text) from None
     except SqlglotError:
@@ -167,6 +169,10 @@ def parse(sql: str) -> exp.Expression:
     tree: exp.Expression = normalize_identifiers(trees[0], dialect="postgres")
     cut_identifiers(tree)
     return tree
+
+
+def _leading_digits(text: str) -> str:
+    return text[: len(text) - len(text.lstrip("0123456789"))]
 
 
 def cut_identifiers(tree: exp.Expression) -> None:

@@ -117,15 +117,7 @@ def translate_write(
     next_values: NextValues = _no_sequences,
 ) -> SparkWrite:
     """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
-    sql, overriding = without_overriding(sql)
-    tree = parse(sql)
-    if overriding and not isinstance(tree, exp.Insert):
-        raise SqlSyntaxError('syntax error at or near "overriding"')
-    if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete)):
-        raise FeatureNotSupportedError(
-            f"{tree.key.upper()} is not supported on lake tables"
-        )
-    _refuse_others(tree)
+    tree, overriding = written_tree(sql)
     name = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(name, exp.Table):
         raise FeatureNotSupportedError("the statement names no table")
@@ -156,6 +148,21 @@ def translate_write(
         # What rows will be known by is computed behind the statement.
         write = replace(write, moves="")
     return replace(write, needs=needs, brings_keys=brings_keys)
+
+
+def written_tree(sql: str) -> tuple[exp.Insert | exp.Update | exp.Delete, str]:
+    """The statement's tree and its word of OVERRIDING; 0A000 for a clause that is not
+    supported."""
+    sql, overriding = without_overriding(sql)
+    tree = parse(sql)
+    if overriding and not isinstance(tree, exp.Insert):
+        raise SqlSyntaxError('syntax error at or near "overriding"')
+    if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete)):
+        raise FeatureNotSupportedError(
+            f"{tree.key.upper()} is not supported on lake tables"
+        )
+    _refuse_others(tree)
+    return tree, overriding
 
 
 def without_overriding(sql: str) -> tuple[str, str]:

@@ -241,6 +241,8 @@ def _beside(node: exp.Expression) -> exp.Expression | None:
     parent = node.parent
     if isinstance(parent, exp.In) and node is not parent.this:
         return parent.this
+    if isinstance(parent, exp.Between):
+        return parent.args["low"] if node is parent.this else parent.this
     if not isinstance(parent, exp.Binary):
         return None
     return parent.expression if node is parent.this else parent.this
