@@ -46,9 +46,16 @@ LENT_SETTINGS = {
 }
 """Settings of a node that is lent (``lend_node``)."""
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m -Xmn256m"
+)
 """Of every JVM of a test: no test runs long enough to earn what the optimising compiler and
-the concurrent collector cost it, which is half of a node's CPU time up to its first MERGE."""
+the concurrent collector cost it, which is half of a node's CPU time up to its first MERGE.
+
+The quick compiler alone has 48 MB for its code by default. Spark fills 33 MB of them in its
+first 30 seconds of CPU time and 58 MB within three minutes; from then on methods would be
+thrown away and compiled again. A young generation of the default size is collected about once
+per CPU-second, which moves what a statement still needs to the old one."""
 
 os.environ.setdefault(
     "WAL2LAKE_SPARK_CONF", f'{{ "spark.driver.extraJavaOptions" = "{QUICK_JAVA}" }}'
