@@ -16,8 +16,8 @@ LAYERS := pure bugs postgres spark node faults
 # runs once more with servers and nodes of its own: what fails twice is at fault, what fails once
 # is to be mended all the same, but says nothing about the change under test.
 
-# Tests run beside each other: most of a node's test is waiting. Each process
-# has servers and a node of its own; Spark's layer has one session, which is parallel itself.
+# Tests run beside each other: most of a node's test is waiting, and Spark plans on one core.
+# Each process has servers, a node and a Spark session of its own.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
@@ -65,9 +65,7 @@ for layer in $(LAYERS); do \
     if [ -d tests/$$layer ]; then \
         echo "== $$layer"; \
         code=0; \
-        workers=$(WORKERS); \
-        if [ $$layer = spark ]; then workers=0; fi; \
-        run="$(PY) -m pytest -q -n $$workers --dist worksteal tests/$$layer"; \
+        run="$(PY) -m pytest -q -n $(WORKERS) --dist worksteal tests/$$layer"; \
         $$run $(1) $(ARGS) || code=$$?; \
         if [ $$code -eq 1 ]; then \
             echo "== $$layer: what failed, once more by itself"; \

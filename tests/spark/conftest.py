@@ -1,4 +1,4 @@
-"""One Spark session for every in-process test of this folder.
+"""One Spark session for every in-process test of this folder that a process runs.
 
 ``spark_session`` is the session, ``lake`` the Delta tables on it, ``queries`` the front
 door's runner; ``location`` is a fresh place for one table. Starting a JVM takes seconds,
@@ -43,7 +43,7 @@ def session_options(tmp_path_factory: pytest.TempPathFactory) -> SessionOptions:
 
 @pytest.fixture(scope="session")
 def spark_session(session_options: SessionOptions) -> Iterator[SparkSession]:
-    """The one session."""
+    """The one session of this process."""
     spark = start_session(session_options)
     yield spark
     stop_session(spark)
