@@ -27,6 +27,7 @@ from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.moments import (
     interval_constant,
     parse_time,
+    parse_timetz,
 )
 from wal2lake.frontend.query.values.types import Operand, Type, cast, decimal
 from wal2lake.pgtypes.decode.jsontext import canonical_json, checked_json
@@ -51,6 +52,8 @@ def constant(text: str, kind: Type, zone: str) -> Operand:
         return Operand(cast(array, t.spark_name(kind)), kind.computed())
     if kind.oid in t.MOMENTS:
         return moments.constant(text, kind, zone)
+    if kind.oid == t.TIMETZ:
+        return Operand(exp.Literal.string(parse_timetz(text, zone)), kind)
     read = _READERS.get(kind.oid)
     if read is None:
         raise t.refuse(f"a constant of type {kind.name}")

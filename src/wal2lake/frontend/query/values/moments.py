@@ -48,12 +48,17 @@ from wal2lake.pgtypes.timezone import zone_for
 _HINT: Final = "Write it in ISO 8601: 2024-01-31 23:59:59.5+00."
 _DATE = re.compile(r"(\d{4,7})-(\d{1,2})-(\d{1,2})\Z")
 _TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d)(\.\d*)?)?\Z")
+_DIGITS: Final = r"\d\d?(?::?\d\d)?(?::?\d\d)?"
 _MOMENT = re.compile(
     r"(\d{4,7}-\d{1,2}-\d{1,2})(?:[T ]\s*(\d{1,2}:\d\d(?::\d\d(?:\.\d*)?)?)"
-    r"\s*(Z|[+-]\d\d(?::?\d\d)?(?::?\d\d)?|[A-Za-z][A-Za-z_/+-]*\d*)?)?\Z",
+    rf"\s*(Z|[+-]{_DIGITS}|[A-Za-z][A-Za-z_/+-]*\d*)?"
+    # A date may have a zone, too, but a "-" directly behind it is one of its own.
+    rf"|\s*(Z|\+{_DIGITS})|\s+(-{_DIGITS}))?\Z",
     re.IGNORECASE,
 )
-_OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)?:?(\d\d)?\Z")
+_ZONED = re.compile(rf"(.*?)\s*(Z|[+-]{_DIGITS})\Z", re.IGNORECASE | re.DOTALL)
+_OFFSET = re.compile(r"([+-])(\d\d?):?(\d\d)?:?(\d\d)?\Z")
+_ZONE_HOURS: Final = 16
 
 _NONE: Final = timedelta(0)
 
@@ -61,10 +66,32 @@ _NONE: Final = timedelta(0)
 
 
 def parse_time(text: str) -> str:
-    """A time's canonical text."""
-    found = _TIME.match(text.strip())
+    """A time's canonical text; its zone means nothing."""
+    zoned = _ZONED.match(text.strip())
+    if zoned is not None:
+        _zone(zoned[2], text)
+    return _time_of_day(text.strip() if zoned is None else zoned[1], "time", text)
+
+
+def parse_timetz(text: str, zone: str) -> str:
+    """A time with its zone, canonically; the session's ``zone``, where it is today, if it has
+    none."""
+    zoned = _ZONED.match(text.strip())
+    bare = text.strip() if zoned is None else zoned[1]
+    shown = _time_of_day(bare, "time with time zone", text)
+    where = zone_for(zone)[1] if zoned is None else _zone(zoned[2], text)
+    seconds = int((datetime.now(where).utcoffset() or _NONE).total_seconds())
+    sign = "-" if seconds < 0 else "+"
+    hours, rest = divmod(abs(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    parts = [hours, minutes, seconds][: 3 if seconds else 2 if minutes else 1]
+    return shown + sign + ":".join(f"{part:02d}" for part in parts)
+
+
+def _time_of_day(bare: str, name: str, text: str) -> str:
+    found = _TIME.match(bare)
     if found is None:
-        raise _unread("time", text)
+        raise _unread(name, text)
     hours, minutes, seconds, micros = _clock(found)
     if hours > 24 or minutes > 59 or seconds > 59 or micros >= 1_000_000:
         raise _out_of_range(text)
@@ -91,6 +118,10 @@ def parse_moment(text: str, oid: int, zone: str) -> int:
     if found is None:
         raise _unread(plain(oid).name, text)
     day = _day(found[1], era, text)
+    named = found[3] or found[4] or found[5]
+    where = None
+    if named is not None and (oid == t.TIMESTAMPTZ or named[0] in "+-"):
+        where = _zone(named, text)
     if oid == t.DATE:
         if not FIRST_DAY <= day <= LAST_DAY:
             raise UsageError(f'date out of range: "{text}"', sqlstate="22008")
@@ -104,7 +135,7 @@ def parse_moment(text: str, oid: int, zone: str) -> int:
             raise _out_of_range(text)
         number += ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micros
     if oid == t.TIMESTAMPTZ:
-        number -= _offset(number, _zone(found[3] or zone)) * 1_000_000
+        number -= _offset(number, where or zone_for(zone)[1]) * 1_000_000
     if not FIRST_MICROSECOND <= number <= LAST_MICROSECOND:
         raise UsageError(f'timestamp out of range: "{text}"', sqlstate="22008")
     return number
@@ -172,10 +203,14 @@ def _clock(found: re.Match[str]) -> tuple[int, int, int, int]:
     return int(found[1]), int(found[2]), int(found[3] or 0), micros
 
 
-def _zone(text: str) -> tzinfo:
+def _zone(text: str, shown: str) -> tzinfo:
     offset = _OFFSET.match(text)
     if offset is not None:
         parts = [int(p or 0) for p in offset.groups()[1:]]
+        if parts[0] >= _ZONE_HOURS or max(parts) > 59:
+            raise UsageError(
+                f'time zone displacement out of range: "{shown}"', sqlstate="22009"
+            )
         seconds = parts[0] * 3600 + parts[1] * 60 + parts[2]
         return timezone(timedelta(seconds=seconds if offset[1] == "+" else -seconds))
     return zone_for(text)[1]
