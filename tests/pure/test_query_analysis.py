@@ -180,6 +180,23 @@ def test_a_column_keeps_its_declared_limits_and_a_computed_one_has_none() -> Non
             "0A000",
             'cross-database references are not implemented: "other.public.t"',
         ),
+        (
+            "select other.public.t.i from t",
+            "0A000",
+            "cross-database references are not implemented: other.public.t.i",
+        ),
+        (
+            "select i from t where nosuch.t.i = 1",
+            "42P01",
+            'invalid reference to FROM-clause entry for table "t"',
+        ),
+        (
+            "select lower(t, i) from t",
+            "42883",
+            "function lower(text, integer) does not exist",
+        ),
+        ("select sum(i, 'x') from t", "42883", "sum(integer, unknown) does not exist"),
+        ("select i from t wher $12", "42601", 'syntax error at or near "$12"'),
         ("select t.nope from t", "42703", "column t.nope does not exist"),
         ("select x.i from t", "42P01", 'missing FROM-clause entry for table "x"'),
         ("select i from t a, t b", "42702", 'column reference "i" is ambiguous'),

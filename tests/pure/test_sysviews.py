@@ -185,6 +185,9 @@ def test_catalog_types_keep_their_oids(catalog: SystemCatalog) -> None:
         ("select tableoid::regclass from pg_namespace limit 1", "pg_namespace"),
         ("select 7 / 2", "3"),
         ("select pg_typeof(now())", "timestamp with time zone"),
+        ("select pg_typeof(floor(1.5))", "numeric"),
+        ("select pg_typeof(ceil(2))", "double precision"),
+        ("select count(*) from pg_class where lake.pg_catalog.pg_class.oid = 0", "0"),
         ("select col_description('customers'::regclass, 1)", None),
         ("select has_table_privilege('customers', 'select')", "t"),
         ("select pg_relation_is_publishable('customers')", "t"),
@@ -206,6 +209,22 @@ def test_expressions_answer_as_postgresql(
             "select * from other.pg_catalog.pg_class",
             "0A000",
             'cross-database references are not implemented: "other.pg_catalog.pg_class"',
+        ),
+        (
+            "select other.pg_catalog.pg_class.oid from pg_class",
+            "0A000",
+            "cross-database references are not implemented:"
+            " other.pg_catalog.pg_class.oid",
+        ),
+        (
+            "select public.pg_class.oid from pg_class",
+            "42P01",
+            'invalid reference to FROM-clause entry for table "pg_class"',
+        ),
+        (
+            "select lower(relname, 1) from pg_class",
+            "42883",
+            "function lower(name, integer) does not exist",
         ),
         ("select nope from pg_class", "42703", 'column "nope" does not exist'),
         (

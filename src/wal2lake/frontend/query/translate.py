@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from uuid import UUID
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
-from sqlglot.tokens import TokenType
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
@@ -32,7 +30,9 @@ from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
 from wal2lake.frontend.query.analysis.queries import analyse
 from wal2lake.frontend.query.analysis.scopes import Columns
 from wal2lake.frontend.query.analysis.sources import TABLE_MARK
+from wal2lake.frontend.query.dialect import LakeDialect
 from wal2lake.frontend.query.plain import PlainQuery, plain_query
+from wal2lake.frontend.query.qualified import cut_schemas
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Type
 from wal2lake.frontend.query.values.undetermined import (
@@ -91,46 +91,6 @@ class SparkQuery:
     """It can be answered from the files of its one table; None: it is more."""
 
 
-_NOT_SQLGLOTS: Final = OWN_NAMES | {"VARIANCE", "VAR_SAMP", "VAR_POP"}
-
-
-class _Dialect(Postgres):  # type: ignore[misc]
-    """PostgreSQL's, without the functions that sqlglot takes for others."""
-
-    # Subscripts stay as written: the parser would shift those alone that it knows as integers.
-    INDEX_OFFSET: ClassVar[int] = 0
-
-    class Parser(Postgres.Parser):  # type: ignore[misc]
-        """date_part() is not EXTRACT: its result is double precision."""
-
-        FUNCTIONS: ClassVar[Any] = {
-            name: build
-            for name, build in Postgres.Parser.FUNCTIONS.items()
-            if name not in _NOT_SQLGLOTS
-        }
-        FUNCTION_PARSERS: ClassVar[Any] = {
-            name: read
-            for name, read in Postgres.Parser.FUNCTION_PARSERS.items()
-            if name not in {*_NOT_SQLGLOTS, "DATE_PART"}
-        }
-        # PostgreSQL has no lambdas: f(a -> 'b') is an operator, too.
-        LAMBDAS: ClassVar[Any] = {
-            token: read
-            for token, read in Postgres.Parser.LAMBDAS.items()
-            if token != TokenType.ARROW
-        }
-        # One key follows, whatever characters it has, not a path.
-        JSON_OPERATORS: ClassVar[Any] = {
-            **Postgres.Parser.JSON_OPERATORS,
-            TokenType.ARROW: lambda self, this, key: exp.JSONExtract(
-                this=this, expression=key
-            ),
-            TokenType.DARROW: lambda self, this, key: exp.JSONExtractScalar(
-                this=this, expression=key
-            ),
-        }
-
-
 _NTZ: Final = exp.DataType.Type.TIMESTAMPNTZ
 _LTZ: Final = exp.DataType.Type.TIMESTAMPTZ
 
@@ -152,7 +112,9 @@ _PARAMETER_TYPES: Final = {
 def parse(sql: str) -> exp.Expression:
     """One statement's tree, identifiers folded; 42601 if sqlglot cannot read it."""
     try:
-        trees = [x for x in sqlglot.parse(set_off(sql), read=_Dialect) if x is not None]
+        trees = [
+            x for x in sqlglot.parse(set_off(sql), read=LakeDialect) if x is not None
+        ]
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         near = str(first.get("highlight") or "").strip()
@@ -213,14 +175,17 @@ def computes(sql: str) -> bool:
 def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
     """Replace every table name by its Delta path and version, keeping its alias."""
     refs: list[TableRef] = []
+    entries: dict[str, set[str | None]] = {}
     for select_from in list(tree.find_all(exp.Table)):
         if not isinstance(select_from.this, exp.Identifier):
             continue
         name = select_from.name
         schema = schema_named(select_from)
+        schemas = entries.setdefault(select_from.alias or name, set())
         if schema is None and name in _visible_ctes(select_from):
             continue
         ref = resolve(schema, name)
+        schemas.add(ref.table.namespace)
         refuse_only(select_from, ref.table)
         select_from.set("only", None)
         refs.append(ref)
@@ -232,10 +197,7 @@ def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
             )
         _point_at(select_from, ref)
     # schema.table.column means table.column: the alias above stands for both.
-    for column in tree.find_all(exp.Column):
-        if column.args.get("db") is not None:
-            column.set("db", None)
-            column.set("catalog", None)
+    cut_schemas(tree, entries)
     return refs
 
 

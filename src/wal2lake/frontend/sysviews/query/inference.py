@@ -41,6 +41,7 @@ OID: Final = 26
 XID: Final = 28
 OIDVECTOR: Final = 30
 JSON: Final = 114
+FLOAT8: Final = 701
 INTERVAL: Final = 1186
 BYTEA: Final = 17
 UNKNOWN: Final = 705
@@ -177,6 +178,9 @@ def type_of(node: exp.Expression) -> int | None:
         return {INT2: INT8, INT4: INT8, INT8: NUMERIC}.get(get_type(node.this) or 0)
     if isinstance(node, (exp.Length, exp.StrPosition)):
         return INT4
+    if isinstance(node, (exp.Ceil, exp.Floor, exp.Round, exp.Trunc)):
+        # There are those of numeric and of double precision.
+        return NUMERIC if get_type(node.this) == NUMERIC else FLOAT8
     if isinstance(node, exp.Interval):
         return INTERVAL
     if isinstance(node, exp.ArrayAgg):

@@ -14,8 +14,7 @@ Sources: the manual's sections 4.2, 8.15, 8.19, 9.27.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,7 +31,11 @@ from wal2lake.errors import (
     UndefinedObjectError,
 )
 from wal2lake.frontend.grammar.lexer import set_off
+from wal2lake.frontend.query.analysis.functions.rules import NO_SUCH_FUNCTION
+from wal2lake.frontend.query.analysis.functions.strings import no_function
+from wal2lake.frontend.query.dialect import PostgresDialect
 from wal2lake.frontend.query.translate import Parameter, cut_identifiers, schema_named
+from wal2lake.frontend.query.values.types import plain
 from wal2lake.frontend.query.values.undetermined import determine, placeholder
 from wal2lake.frontend.sysviews.declarations.relations import (
     SystemRelation,
@@ -42,7 +45,6 @@ from wal2lake.frontend.sysviews.functions.pg_proc import (
     EMPTY_TABLE_FUNCTIONS,
     EXPANDARRAY,
     FUNCTIONS,
-    OWN_SCHEMA,
     SYSTEM_SCHEMA_NAMES,
 )
 from wal2lake.frontend.sysviews.query.casts import (
@@ -72,6 +74,7 @@ from wal2lake.frontend.sysviews.query.inference import (
 from wal2lake.frontend.sysviews.query.namedarguments import place
 from wal2lake.frontend.sysviews.query.rowfunctions import expand
 from wal2lake.frontend.sysviews.query.scopes import RELATION_META, Output, analyze
+from wal2lake.frontend.sysviews.query.unqualified import unqualify
 from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
@@ -100,7 +103,9 @@ def _parse(sql: str) -> exp.Expression | None:
     """The tree of one query, folded; None if sqlglot cannot read it. Never changed."""
     try:
         trees = [
-            t for t in sqlglot.parse(set_off(sql), read="postgres") if t is not None
+            t
+            for t in sqlglot.parse(set_off(sql), read=PostgresDialect)
+            if t is not None
         ]
     except SqlglotError:
         return None
@@ -195,7 +200,7 @@ def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
     tree = parsed.copy()
     _bind(tree, parameters)
     _select_something(tree)
-    _unqualify(tree)
+    unqualify(tree)
     place(tree)
     tree = expand(tree)
     outputs = analyze(tree)
@@ -223,7 +228,7 @@ def determine_parameters(sql: str, parameters: Sequence[Parameter]) -> None:
             oid, _ = parse_type_name(node.to.sql(dialect="postgres"))
             determine(node.this, int(oid))
     _select_something(tree)
-    _unqualify(tree)
+    unqualify(tree)
     place(tree)
     analyze(expand(tree))
     for node in tree.find_all(exp.Null):
@@ -291,80 +296,6 @@ def _select_something(tree: exp.Expression) -> None:
         query = exists.this
         if isinstance(query, exp.Select) and not query.expressions:
             query.select("1", copy=False)
-
-
-def _unqualify(tree: exp.Expression) -> None:
-    """Drop what only says pg_catalog: of functions, operators, columns, collations."""
-    found = tree.find_all(exp.Dot, exp.Operator, exp.Collate, exp.Column, *_TYPED_CALLS)
-    for node in reversed(list(found)):
-        if isinstance(node, _TYPED_CALLS):
-            node.replace(_untyped_call(node))
-        elif isinstance(node, exp.Dot):
-            called = node.expression
-            if isinstance(called, exp.Func) and node.this.name == "pg_catalog":
-                node.replace(called)
-            elif isinstance(called, exp.Anonymous) and node.this.name == "wal2lake":
-                called.set("this", f"{OWN_SCHEMA}{called.name.lower()}")
-                node.replace(called)
-        elif isinstance(node, exp.Operator):
-            node.replace(_operator(node))
-        elif isinstance(node, exp.Collate):
-            # Text compares by its bytes here, whatever collation is named.
-            node.replace(node.this)
-        elif node.args.get("db") is not None:
-            node.set("db", None)
-            node.set("catalog", None)
-        elif (
-            node.name in ("user", "current_role")
-            and not node.table
-            and not node.this.quoted
-        ):
-            node.replace(exp.Anonymous(this=node.name))
-
-
-_TYPED_CALLS: Final = (
-    exp.ArrayToString,
-    exp.CurrentRole,
-    exp.CurrentSchemas,
-    exp.Decode,
-    exp.Encode,
-    exp.Format,
-)
-"""Functions that sqlglot has classes for, with arguments that ``FUNCTIONS`` must see."""
-
-
-def _untyped_call(node: exp.Expression) -> exp.Expression:
-    parts = [node.this, *node.expressions]
-    parts += [node.args.get(name) for name in ("expression", "null", "charset")]
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(node).__name__).lower()
-    arguments = [part for part in parts if isinstance(part, exp.Expression)]
-    return exp.Anonymous(this=name, expressions=arguments)
-
-
-_OPERATORS: Final[dict[str, Callable[[Any, Any], exp.Expression]]] = {
-    "~": lambda a, b: exp.RegexpLike(this=a, expression=b),
-    "!~": lambda a, b: exp.Not(this=exp.RegexpLike(this=a, expression=b)),
-    "~*": lambda a, b: exp.RegexpILike(this=a, expression=b),
-    "!~*": lambda a, b: exp.Not(this=exp.RegexpILike(this=a, expression=b)),
-    "~~": lambda a, b: exp.Like(this=a, expression=b),
-    "!~~": lambda a, b: exp.Not(this=exp.Like(this=a, expression=b)),
-    "=": lambda a, b: exp.EQ(this=a, expression=b),
-    "<>": lambda a, b: exp.NEQ(this=a, expression=b),
-    "!=": lambda a, b: exp.NEQ(this=a, expression=b),
-    "<": lambda a, b: exp.LT(this=a, expression=b),
-    "<=": lambda a, b: exp.LTE(this=a, expression=b),
-    ">=": lambda a, b: exp.GTE(this=a, expression=b),
-    ">": lambda a, b: exp.GT(this=a, expression=b),
-    "||": lambda a, b: exp.DPipe(this=a, expression=b),
-}
-
-
-def _operator(node: exp.Operator) -> exp.Expression:
-    name = str(node.args["operator"]).rpartition(".")[2].strip()
-    build = _OPERATORS.get(name)
-    if build is None:
-        raise FeatureNotSupportedError(f'operator "{name}" is not supported')
-    return build(node.this, node.expression)
 
 
 # ---- after typing ------------------------------------------------------------------------------
@@ -620,6 +551,8 @@ def _lsn_difference(left: exp.Expression, right: exp.Expression) -> exp.Expressi
 def _function(node: exp.Expression) -> exp.Expression:
     name = function_name(node) or ""
     arguments = list(node.expressions) if isinstance(node, exp.Anonymous) else []
+    if node.meta.get(NO_SUCH_FUNCTION):
+        raise no_function(name, *(plain(get_type(one) or UNKNOWN) for one in arguments))
     if isinstance(node.parent, (exp.Table, exp.Lateral)):
         return node
     if (name, len(arguments)) in FUNCTIONS:

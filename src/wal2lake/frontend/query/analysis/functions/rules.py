@@ -28,6 +28,9 @@ from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.numeric import spark
 from wal2lake.frontend.query.values.types import Operand, plain
 
+NO_SUCH_FUNCTION: Final = "no_such_function"
+"""On a call: no function of that name takes so many arguments."""
+
 Arguments = dict[str, Any]
 _TEXT: Final = plain(t.TEXT)
 
@@ -37,6 +40,8 @@ def call(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     operands = [o for o in arguments.values() if isinstance(o, Operand)]
     operands += [o for v in arguments.values() if isinstance(v, list) for o in v]
     if isinstance(node, exp.Anonymous):
+        if node.meta.get(NO_SUCH_FUNCTION):
+            raise strings.no_function(node.name.lower(), *(o.type for o in operands))
         return calls.call(node.name.lower(), arguments["expressions"], zone)
     rule = _RULES.get(type(node))
     if rule is None:

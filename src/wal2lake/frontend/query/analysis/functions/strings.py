@@ -48,10 +48,10 @@ def constant_text(name: str, operand: Operand) -> str:
     return str(node.name)
 
 
-def no_function(name: str, kind: Type) -> UndefinedObjectError:
-    """PostgreSQL's words for arguments of a wrong type."""
+def no_function(name: str, *kinds: Type) -> UndefinedObjectError:
+    """PostgreSQL's words for arguments of wrong types, or too many, or too few."""
     return UndefinedObjectError(
-        f"function {name}({kind.name}) does not exist",
+        f"function {name}({', '.join(kind.name for kind in kinds)}) does not exist",
         sqlstate="42883",
         hint="No function matches the given name and argument types. You might need to"
         " add explicit type casts.",
