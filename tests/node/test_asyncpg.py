@@ -1,16 +1,21 @@
 """asyncpg, which sends every value as the type that the server says: a table of many types,
-through a pool."""
+through a pool; arrays, whose types it looks up in the catalogs by a recursive query."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, date, datetime
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
+from tests.conftest import Database
+from tests.node.conftest import Subscribe
 
 from wal2lake.launch.directory.passfile import connection_parameters
 from wal2lake.testing.node import Node
@@ -31,6 +36,15 @@ _ROW = (
     b"\x00\xff",
     '{"a": 1}',
 )
+
+
+def _conninfo(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What libpq would connect with, as asyncpg's arguments."""
+    names = {"host": "host", "port": "port", "user": "user", "dbname": "database"}
+    found = {theirs: given[ours] for ours, theirs in names.items()}
+    if "passfile" in given:
+        found["passfile"] = given["passfile"]
+    return found
 
 
 async def _use(conninfo: dict[str, Any]) -> None:
@@ -87,15 +101,101 @@ async def _use(conninfo: dict[str, Any]) -> None:
 
 
 def test_a_pool_writes_and_reads_a_table_of_many_types(node: Node) -> None:
-    given = connection_parameters(node.directory)
-    asyncio.run(
-        _use(
-            {
-                "host": given["host"],
-                "port": int(given["port"]),
-                "user": given["user"],
-                "database": given["dbname"],
-                "passfile": given["passfile"],
-            }
-        )
+    asyncio.run(_use(_conninfo(connection_parameters(node.directory))))
+
+
+_ARRAYS = {
+    "a int[]": [1, None, 3],
+    "t text[]": ["x", 'y"z', None],
+    "n numeric[]": [Decimal("1.50")],
+    "d date[]": [date(2026, 1, 2)],
+    "tz timestamptz[]": [datetime(2026, 1, 2, 3, tzinfo=UTC)],
+    "u uuid[]": [UUID(int=7)],
+    "j jsonb[]": ['{"a": 1}'],
+    "b bool[]": [True, False],
+    "y bytea[]": [b"\x00\xff"],
+    "i8 bigint[]": [1 << 40],
+    "iv interval[]": [timedelta(days=1)],
+    "ip inet[]": [],
+}
+
+_ASKED: list[tuple[str, list[Any]]] = [
+    ("select * from arrays_of_asyncpg where id = any($1::int[])", [[1, 2]]),
+    ("select id from arrays_of_asyncpg where a = $1", [[1, None, 3]]),
+    ("select array[1,2], array['x']::text[], '{1.5}'::numeric[], '{}'::date[]", []),
+    ("select typname from pg_type where oid = any($1) order by oid", [[1007, 3904]]),
+    (
+        "select array_agg(oid order by oid) from pg_type where typname = any($1)",
+        [["int4"]],
+    ),
+    ("select current_schemas($1)", [False]),
+    (
+        "select indkey, indclass, indoption from pg_index"
+        " where indrelid = 'arrays_of_asyncpg'::regclass",
+        [],
+    ),
+    ("select array[1::oid], array['a'::name], 'a'::\"char\", '0/10'::pg_lsn", []),
+]
+
+
+async def _ask(conninfo: dict[str, Any]) -> list[Any]:
+    """What the same statements find."""
+    one = await asyncpg.connect(**conninfo)
+    columns = ", ".join(_ARRAYS)
+    await one.execute(f"create table arrays_of_asyncpg (id int primary key, {columns})")
+    numbered = ", ".join(f"${i + 2}" for i in range(len(_ARRAYS)))
+    insert = f"insert into arrays_of_asyncpg values ($1, {numbered})"
+    await one.execute(insert, 1, *_ARRAYS.values())
+    found: list[Any] = [list(map(tuple, await one.fetch(*q, *a))) for *q, a in _ASKED]
+    in_json = {"encoder": json.dumps, "decoder": json.loads, "schema": "pg_catalog"}
+    await one.set_type_codec("jsonb", **in_json)
+    await one.set_type_codec(
+        "numeric", encoder=str, decoder=float, schema="pg_catalog", format="text"
     )
+    found.append(tuple(await one.fetchrow("select j, n from arrays_of_asyncpg")))
+    found.append(await one.fetchval("select $1::jsonb", {"x": [1]}))
+    with pytest.raises(ValueError, match=r"unknown type: public\.nope"):
+        await one.set_type_codec("nope", encoder=str, decoder=str, schema="public")
+    async with one.transaction():
+        cursor = one.cursor("select oid from pg_type order by oid", prefetch=50)
+        found.append([r["oid"] async for r in cursor][:3])
+    await one.reload_schema_state()
+    prepared = await one.prepare("select array[1], $1::int[]")
+    found.append((prepared.get_parameters(), prepared.get_attributes()))
+    await one.execute("drop table arrays_of_asyncpg")
+    await one.close()
+    return found
+
+
+def test_asyncpg_reads_arrays_as_from_postgresql(node: Node, pg18: Database) -> None:
+    theirs = asyncio.run(_ask(_conninfo(conninfo_to_dict(pg18.conninfo()))))
+    ours = asyncio.run(_ask(_conninfo(connection_parameters(node.directory))))
+    assert ours == theirs
+    assert [tuple(_ARRAYS.values())] == [row[1:] for row in ours[0]]
+
+
+_FOREIGN = {"m": "sad", "ms": "{sad,ok}", "p": '(1,"x y")', "mr": [asyncpg.Range(1, 3)]}
+
+
+def test_asyncpg_reads_arrays_of_types_that_came_with_a_subscription(
+    node: Node, pg16: Database, subscribe: Subscribe
+) -> None:
+    """Enums and composites are text here, and so are arrays of them."""
+    pg16.psql(
+        "create type mood as enum ('sad', 'ok'); create type pair as (x int, y text);"
+        "create table of_types (id int primary key, m mood, ms mood[], p pair,"
+        " mr int4multirange, r int4range, rs int4range[]);"
+        "insert into of_types values (1, 'sad', '{sad,ok}', row(1, 'x y'), '{[1,3)}',"
+        " '[1,5)', array['[1,3)'::int4range]); create publication of_types for table of_types"
+    )
+    subscribe(pg16, "of_types").synced()
+
+    async def read() -> None:
+        one = await asyncpg.connect(**_conninfo(connection_parameters(node.directory)))
+        row = await one.fetchrow("select m, ms, p, mr, r, rs from of_types")
+        await one.close()
+        assert {k: row[k] for k in _FOREIGN} == _FOREIGN
+        assert (row["r"], row["rs"]) == (asyncpg.Range(1, 5), [asyncpg.Range(1, 3)])
+
+    asyncio.run(read())
+    node.sql("drop table of_types")

@@ -47,6 +47,7 @@ _ARRAY_HEAD = struct.Struct("!iii")
 _ARRAY_DIMENSION = struct.Struct("!ii")
 """Length, lower bound."""
 _MAX_DIMENSIONS = 6
+_INT2 = 21
 
 
 def incorrect_format() -> UsageError:
@@ -161,6 +162,16 @@ def array_to_binary(element_oid: int, elements: Sequence[bytes | None]) -> bytes
     for element in elements:
         parts.append(length_prefixed(element))
     return b"".join(parts)
+
+
+def vector_to_binary(element_oid: int, text: str) -> bytes:
+    """int2vector and oidvector: an array whose lower bound is 0, and that has its dimension when
+    it is empty, too."""
+    width = "!ih" if element_oid == _INT2 else "!iI"
+    size = struct.calcsize(width) - 4
+    numbers = [int(one) for one in text.split()]
+    head = _ARRAY_HEAD.pack(1, 0, element_oid) + _ARRAY_DIMENSION.pack(len(numbers), 0)
+    return head + b"".join(struct.pack(width, size, one) for one in numbers)
 
 
 def length_prefixed(value: bytes | None) -> bytes:

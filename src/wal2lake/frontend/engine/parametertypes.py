@@ -1,15 +1,15 @@
 """The types of a statement's parameters, where the client gives none.
 
 Comes in: a query or a write, as text, and the OIDs that the client has said. Goes out: the OID of
-each parameter. A write with a clause that is not supported is refused here: a client may not be
-able to send its values as the types that are found. Any other statement that is wrong says so when
-it is described or run; its parameters are what was found until then, and text.
+each parameter. A write is refused here that names what is not there, or has a clause that is not
+supported: a client may not be able to send its values as the types that are found. Any other
+statement that is wrong says so when it is described or run; its parameters are what was found until
+then, and text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from wal2lake.errors import Wal2LakeError
@@ -22,6 +22,8 @@ from wal2lake.frontend.query.writes import translate_write, written_tree
 from wal2lake.frontend.sysviews.query.rewrite import determine_parameters
 
 _TEXT_OID: Final = 25
+
+_NO_SUCH_NAME: Final = ("42P01", "42703")
 
 _WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
 
@@ -50,13 +52,16 @@ def parameter_types(
     writes = isinstance(statement, Other) and statement.kind in _WRITES
     if writes:
         written_tree(sql)
-    with suppress(Wal2LakeError):
+    try:
         if system:
             determine_parameters(sql, asked)
         elif writes:
             translate_write(sql, resolver(), asked, zone)
         elif isinstance(statement, Other):
             translate_query(sql, resolver(), asked, zone)
+    except Wal2LakeError as error:
+        if writes and error.sqlstate in _NO_SUCH_NAME:
+            raise
     return [
         oid or cell.oid or _TEXT_OID for oid, cell in zip(given, cells, strict=True)
     ]

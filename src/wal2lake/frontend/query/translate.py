@@ -42,6 +42,7 @@ from wal2lake.frontend.query.values.undetermined import (
 )
 from wal2lake.model import DATABASE
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
+from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 _NARROW_MARK: Final = "wal2lake_narrow"
 
@@ -297,7 +298,7 @@ def settle(tree: exp.Expression) -> None:
             bound.pop()
         elif isinstance(_uncast(count), exp.Null):
             # LIMIT NULL is no limit; a parameter is NULL while the query is described.
-            determine(count, t.INT8)
+            determine(_uncast(count), _cast_to(count) or t.INT8)
             bound.pop()
         elif isinstance(_uncast(count), exp.Literal) and _uncast(count).name.isdigit():
             bound.set("expression", exp.Literal.number(_uncast(count).name))
@@ -316,6 +317,14 @@ def settle(tree: exp.Expression) -> None:
             _narrow(table)
     for lock in list(tree.find_all(exp.Lock)):
         lock.pop()
+
+
+def _cast_to(node: exp.Expression) -> int:
+    """The type that a constant is cast to; 0: it is not."""
+    inner = node.unnest()
+    if not isinstance(inner, exp.Cast):
+        return 0
+    return _cast_to(inner.this) or int(parse_type_name(inner.to.sql("postgres"))[0])
 
 
 def _uncast(node: exp.Expression) -> exp.Expression:

@@ -20,6 +20,7 @@ from wal2lake.pgtypes.binary import (
     jsonb_to_binary,
     numeric_to_binary,
     uuid_to_binary,
+    vector_to_binary,
 )
 from wal2lake.pgtypes.encode.interval import interval_of
 from wal2lake.pgtypes.encode.textsearch import tsquery_to_binary, tsvector_to_binary
@@ -104,6 +105,8 @@ def _path(text: bytes) -> bytes:
 FROM_TEXT: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
     {
         18: lambda text: char_to_binary(text.decode()),
+        22: lambda text: vector_to_binary(21, text.decode()),
+        30: lambda text: vector_to_binary(26, text.decode()),
         600: _numbers,
         601: _numbers,
         602: _path,

@@ -59,6 +59,7 @@ from wal2lake.frontend.sysviews.query.casts import (
 )
 from wal2lake.frontend.sysviews.query.failures import DIVISION_BY_ZERO
 from wal2lake.frontend.sysviews.query.inference import (
+    BOOL,
     BYTEA,
     INT2VECTOR,
     INT8,
@@ -239,6 +240,13 @@ def determine_parameters(sql: str, parameters: Sequence[Parameter]) -> None:
             determine(node, int(known.oid if place_of is node else known.array_oid))
     for bound in tree.find_all(exp.Limit, exp.Offset):
         determine(bound.expression, INT8)
+    for called in tree.find_all(exp.Anonymous):
+        function = FUNCTIONS.get((called.name.lower(), len(called.expressions)))
+        if function is not None:
+            for kind, value in zip(
+                function.parameters, called.expressions, strict=True
+            ):
+                determine(value, BOOL if kind == "BOOLEAN" else 0)
 
 
 def _beside(node: exp.Expression) -> exp.Expression | None:
@@ -284,7 +292,11 @@ def _constant(parameter: Parameter) -> exp.Expression:
     value: exp.Expression = exp.Null() if text is None else exp.Literal.string(text)
     if parameter.type_oid in (0, 25, UNKNOWN):
         return value
+    known = type_by_oid(parameter.type_oid)
     name = format_type(parameter.type_oid)
+    if known is not None and known.is_array:
+        # By its own name: the parser has no "oid[]".
+        name = known.name
     return exp.Cast(
         this=value, to=exp.DataType.build(name, dialect="postgres", udt=True)
     )
