@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 
 class Kind(Enum):
@@ -48,12 +49,25 @@ class Unit(Enum):
     """Time."""
     SECONDS = "s"
     """Time."""
+    BYTES = "B"
+    """Memory."""
     KILOBYTES = "kB"
     """Memory."""
     BLOCKS = "8kB"
     """Memory, in blocks."""
     MEGABYTES = "MB"
     """Memory."""
+
+
+BOOLEANS: Final = (
+    ("true", "on"),
+    ("false", "off"),
+    ("yes", "on"),
+    ("no", "off"),
+    ("1", "on"),
+    ("0", "off"),
+)
+"""Hidden spellings of the choices on and off."""
 
 
 @dataclass(frozen=True, slots=True)

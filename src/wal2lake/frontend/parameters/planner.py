@@ -14,7 +14,12 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from wal2lake.frontend.parameters.definition import Kind, ParameterDefinition, Unit
+from wal2lake.frontend.parameters.definition import (
+    BOOLEANS,
+    Kind,
+    ParameterDefinition,
+    Unit,
+)
 
 _SWITCHES: Final = (
     ("enable_async_append", "on", "Enables the planner's use of async append plans."),
@@ -366,7 +371,14 @@ PLANNER_PARAMETERS: Final = (
         for name, default, least, greatest, description in _COSTS
     ),
     *(
-        ParameterDefinition(name, Kind.ENUM, default, description, choices=choices)
+        ParameterDefinition(
+            name,
+            Kind.ENUM,
+            default,
+            description,
+            choices=choices,
+            synonyms=BOOLEANS if "on" in choices else (),
+        )
         for name, default, choices, description in _CHOICES
     ),
 )

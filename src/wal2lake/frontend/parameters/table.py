@@ -3,8 +3,10 @@
 In: nothing. Out: ``PARAMETERS``, definitions with PostgreSQL 18's names, defaults,
 descriptions and limits. Three sorts are here: those the node obeys, those it reports because
 drivers read them, and those that clients habitually set at connect and whose value
-cannot matter here (``jit``, ``row_security`` ...; the planner's are in ``planner``). Everything
-else is an unrecognized parameter, so that nobody believes in a setting that does nothing.
+cannot matter here (``jit``, ``row_security`` ...; the planner's are in ``planner``, those about
+PostgreSQL's log, statistics and files in ``unused``). Everything else, what only the server's
+configuration may set among it, is an unrecognized parameter, so that nobody believes in a setting
+that does nothing.
 
 Source: src/backend/utils/misc/guc_tables.c, PostgreSQL 18; manual, chapter 19.
 """
@@ -14,12 +16,14 @@ from __future__ import annotations
 from typing import Final
 
 from wal2lake.frontend.parameters.definition import (
+    BOOLEANS,
     Context,
     Kind,
     ParameterDefinition,
     Unit,
 )
 from wal2lake.frontend.parameters.planner import PLANNER_PARAMETERS
+from wal2lake.frontend.parameters.unused import UNUSED_PARAMETERS
 
 SERVER_VERSION: Final = "18.0"
 """What we imitate; drivers compare the number before the point."""
@@ -103,6 +107,7 @@ _MESSAGES: Final = (
 
 PARAMETERS: Final = (
     *PLANNER_PARAMETERS,
+    *UNUSED_PARAMETERS,
     _string(
         "application_name",
         "",
@@ -339,14 +344,7 @@ PARAMETERS: Final = (
         "remote_apply",
         "on",
         "off",
-        synonyms=(
-            ("true", "on"),
-            ("false", "off"),
-            ("yes", "on"),
-            ("no", "off"),
-            ("1", "on"),
-            ("0", "off"),
-        ),
+        synonyms=BOOLEANS,
     ),
     _bool("synchronize_seqscans", "on", "Enables synchronized sequential scans."),
     _string(

@@ -52,6 +52,13 @@ _UNITS: Final[dict[Unit, tuple[tuple[str, Fraction], ...]]] = {
         ("kB", Fraction(1, 1 << 10)),
         ("B", Fraction(1, 1 << 20)),
     ),
+    Unit.BYTES: (
+        ("TB", Fraction(1 << 40)),
+        ("GB", Fraction(1 << 30)),
+        ("MB", Fraction(1 << 20)),
+        ("kB", Fraction(1 << 10)),
+        ("B", Fraction(1)),
+    ),
     Unit.KILOBYTES: (
         ("TB", Fraction(1 << 30)),
         ("GB", Fraction(1 << 20)),
@@ -76,10 +83,15 @@ _SIZES: Final = 'Valid units for this parameter are "B", "kB", "MB", "GB", and "
 _UNIT_HINTS: Final = {
     Unit.MILLISECONDS: _TIMES,
     Unit.SECONDS: _TIMES,
+    Unit.BYTES: _SIZES,
     Unit.KILOBYTES: _SIZES,
     Unit.MEGABYTES: _SIZES,
     Unit.BLOCKS: _SIZES,
 }
+
+_INT_MAX: Final = 2_147_483_647
+
+_NUMBER = re.compile(r"\s*[+-]?(?:\d|\.\d)")
 
 _INTEGER = re.compile(
     r"\s*([+-]?(?:0[xX][0-9A-Fa-f]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?))"
@@ -87,7 +99,8 @@ _INTEGER = re.compile(
 )
 
 _REAL = re.compile(
-    r"\s*([+-]?(?:0[xX][0-9A-Fa-f]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))\s*"
+    r"\s*([+-]?(?:0[xX][0-9A-Fa-f]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))"
+    r"\s*([A-Za-z]*)\s*"
 )
 
 
@@ -109,15 +122,17 @@ def check_value(definition: ParameterDefinition, text: str) -> str:
 
 def show_value(definition: ParameterDefinition, kept: str) -> str:
     """The form in which SHOW prints a kept value."""
-    if definition.kind is not Kind.INTEGER or definition.unit is Unit.NONE:
+    if definition.unit is Unit.NONE or not kept.removeprefix("-").strip("0."):
         return kept
-    number = int(kept)
+    number = Fraction(kept)
     if number <= 0:
         return kept
     # The largest unit that needs no fraction, as convert_int_from_base_unit.
     for unit, factor in _UNITS[definition.unit]:
-        if factor <= 1 or number % factor == 0:
+        if definition.kind is Kind.INTEGER and factor <= 1:
             return f"{round(number / factor)}{unit}"
+        if number % factor == 0:
+            return f"{number / factor}{unit}"
     return kept
 
 
@@ -150,7 +165,7 @@ def _integer(definition: ParameterDefinition, text: str) -> str:
     name = definition.name
     match = _INTEGER.fullmatch(text)
     if match is None:
-        raise _invalid(name, text, _UNIT_HINTS.get(definition.unit))
+        raise _invalid(name, text, _unit_hint(definition, text))
     digits, unit = match.groups()
     is_hex = "x" in digits.lower()
     number = Fraction(int(digits, 16)) if is_hex else Fraction(digits)
@@ -160,6 +175,8 @@ def _integer(definition: ParameterDefinition, text: str) -> str:
             raise _invalid(name, text, _UNIT_HINTS.get(definition.unit))
         number *= factor
     value = round(number)
+    if not -_INT_MAX - 1 <= value <= _INT_MAX:
+        raise _invalid(name, text, "Value exceeds integer range.")
     if not definition.minimum <= value <= definition.maximum:
         word = f" {definition.unit.value}" if definition.unit.value else ""
         raise UsageError(
@@ -169,19 +186,31 @@ def _integer(definition: ParameterDefinition, text: str) -> str:
     return str(value)
 
 
+def _unit_hint(definition: ParameterDefinition, text: str) -> str | None:
+    """Of a text that is a number and something else."""
+    return _UNIT_HINTS.get(definition.unit) if _NUMBER.match(text) else None
+
+
 def _real(definition: ParameterDefinition, text: str) -> str:
-    """In the digits that SHOW prints. No such parameter has a unit here."""
+    """In the digits that SHOW prints, in the base unit."""
     name, match = definition.name, _REAL.fullmatch(text)
+    hint = _unit_hint(definition, text)
     if match is None:
-        raise _invalid(name, text)
-    digits = match[1]
+        raise _invalid(name, text, hint)
+    digits, unit = match.groups()
     value = float(int(digits, 16)) if "x" in digits.lower() else float(digits)
+    if unit:
+        factor = dict(_UNITS[definition.unit]).get(unit)
+        if factor is None:
+            raise _invalid(name, text, hint)
+        value *= float(factor)
     if math.isinf(value):
-        raise _invalid(name, text)
+        raise _invalid(name, text, hint)
     if not definition.least <= value <= definition.greatest:
+        word = f" {definition.unit.value}" if definition.unit.value else ""
         raise UsageError(
-            f'{value:g} is outside the valid range for parameter "{name}" '
-            f"({definition.least:g} .. {definition.greatest:g})"
+            f'{value:g}{word} is outside the valid range for parameter "{name}" '
+            f"({definition.least:g}{word} .. {definition.greatest:g}{word})"
         )
     return f"{value:g}"
 
@@ -337,6 +366,81 @@ def _array_nulls(value: str) -> str:
     return value
 
 
+def _transform_null_equals(value: str) -> str:
+    if value != "off":
+        raise FeatureNotSupportedError(
+            '"transform_null_equals" cannot be set to on', hint="Write IS NULL."
+        )
+    return value
+
+
+def _self_grant(text: str) -> str:
+    """check_createrole_self_grant."""
+    for word in (part.strip().strip('"').lower() for part in text.split(",")):
+        if word not in ("", "set", "inherit"):
+            raise _invalid(
+                "createrole_self_grant",
+                text,
+                detail=f'Unrecognized key word: "{word}".',
+            )
+    return text
+
+
+def _buffer_usage_limit(value: str) -> str:
+    """check_vacuum_buffer_usage_limit; in kilobytes."""
+    if value != "0" and int(value) < 128:
+        raise UsageError(
+            f'invalid value for parameter "vacuum_buffer_usage_limit": {value}',
+            detail='"vacuum_buffer_usage_limit" must be 0 or between 128 kB and'
+            " 16777216 kB.",
+        )
+    return value
+
+
+_SEARCH_CONFIGURATIONS: Final = frozenset(
+    [
+        "simple",
+        "arabic",
+        "armenian",
+        "basque",
+        "catalan",
+        "danish",
+        "dutch",
+        "english",
+        "estonian",
+        "finnish",
+        "french",
+        "german",
+        "greek",
+        "hindi",
+        "hungarian",
+        "indonesian",
+        "irish",
+        "italian",
+        "lithuanian",
+        "nepali",
+        "norwegian",
+        "portuguese",
+        "romanian",
+        "russian",
+        "serbian",
+        "spanish",
+        "swedish",
+        "tamil",
+        "turkish",
+        "yiddish",
+    ]
+)
+"""PostgreSQL 18's pg_ts_config after initdb."""
+
+
+def _search_configuration(text: str) -> str:
+    name = text.strip().lower().removeprefix("pg_catalog.")
+    if name not in _SEARCH_CONFIGURATIONS:
+        raise _invalid("default_text_search_config", text)
+    return f"pg_catalog.{name}"
+
+
 def _application_name(text: str) -> str:
     """pg_clean_ascii: what is not printable ASCII is written as hexadecimal."""
     return "".join(
@@ -396,5 +500,9 @@ _CHECKS: Final[dict[str, Callable[[str], str]]] = {
     "client_encoding": _client_encoding,
     "standard_conforming_strings": _standard_conforming_strings,
     "array_nulls": _array_nulls,
+    "createrole_self_grant": _self_grant,
+    "default_text_search_config": _search_configuration,
+    "vacuum_buffer_usage_limit": _buffer_usage_limit,
+    "transform_null_equals": _transform_null_equals,
     "application_name": _application_name,
 }

@@ -6,7 +6,6 @@ transaction state, so simple and extended protocol cannot differ.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,11 +35,10 @@ from wal2lake.frontend.session.commands import (
 )
 from wal2lake.frontend.session.prepared import PreparedStatement, StatementTable
 from wal2lake.frontend.session.transaction import Transaction
+from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.wire.frontback import FieldDescription, Format
 
 _TEXT_OID: Final = 25
-
-_PLAIN_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 class Executor:
@@ -188,7 +186,7 @@ class Executor:
                 raise
             definition = None
         if definition is not None and definition.quotes_items:
-            return ", ".join(map(_quoted, values))
+            return ", ".join(map(quote_identifier, values))
         if len(values) > 1 and not (definition is not None and definition.is_list):
             raise UsageError(f"SET {name} takes only one argument")
         return ", ".join(values)
@@ -265,12 +263,6 @@ def _outside_block(what: str) -> Notice:
         severity="WARNING",
         sqlstate="25P01",
     )
-
-
-def _quoted(identifier: str) -> str:
-    if _PLAIN_IDENTIFIER.fullmatch(identifier):
-        return identifier
-    return '"' + identifier.replace('"', '""') + '"'
 
 
 def _show_fields(name: str) -> tuple[FieldDescription, ...]:
