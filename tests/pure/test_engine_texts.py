@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from psycopg import errors as postgres
 from tests.fakes.catalog_source import FakeSource, session
 
 from wal2lake.errors import Wal2LakeError
@@ -110,8 +111,22 @@ def test_no_random_query_shows_the_engines_text(catalog, seed):
             refused += 1
             said = " ".join(filter(None, (error.message, error.detail, error.hint)))
             assert not ENGINE.search(said.replace(sql, "")), (sql, said)
+            postgres.lookup(error.sqlstate)  # KeyError: PostgreSQL does not have it
     assert asked > 100
     assert asked > refused
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select relnamespace from pg_class union select -1",
+        r"select 9223372036854775807 from pg_class union select U&'\0041'",
+    ],
+)
+def test_rows_that_their_columns_cannot_hold_are_an_error_of_the_query(catalog, sql):
+    error = refusal(catalog, sql)
+    assert error is not None
+    assert error.sqlstate == "22P02"
 
 
 # PostgreSQL 18's own answers.
@@ -147,6 +162,48 @@ def test_no_random_query_shows_the_engines_text(catalog, seed):
         ("select 'x'::date", "22007", 'invalid input syntax for type date: "x"'),
         ("select 'x'::int", "22P02", 'invalid input syntax for type integer: "x"'),
         ("select 1 / 0 from pg_class", "22012", "division by zero"),
+        (
+            "select 1.5 + array[1] from pg_class",
+            "42883",
+            "operator does not exist: numeric + integer[]",
+        ),
+        (
+            "select lower(array['a']) from pg_class",
+            "42883",
+            "function lower(text[]) does not exist",
+        ),
+        (
+            "select array[1] * null from pg_class group by count(*)",
+            "42803",
+            "aggregate functions are not allowed in GROUP BY",
+        ),
+        (
+            "select 1 from pg_class order by 'a'",
+            "42601",
+            "non-integer constant in ORDER BY",
+        ),
+        ("select 1 from pg_class limit -1", "2201W", "LIMIT must not be negative"),
+        ("select 1 + (*) from pg_class", "42601", 'syntax error at or near "*"'),
+        (
+            "select max(count(*)) from pg_class",
+            "42803",
+            "aggregate function calls cannot be nested",
+        ),
+        (
+            "select unnest(relname::text) from pg_class",
+            "42883",
+            "function unnest(text) does not exist",
+        ),
+        (
+            "select current_date::bool from pg_class",
+            "42846",
+            "cannot cast type date to boolean",
+        ),
+        (
+            "select 1 from pg_class join pg_type using (nothing)",
+            "42703",
+            'column "nothing" specified in USING clause does not exist in left table',
+        ),
     ],
 )
 def test_an_error_that_postgresql_has_is_said_in_its_words(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import structlog
+from psycopg import errors as postgres
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import (
+    InternalError,
     SqlSyntaxError,
     UndefinedObjectError,
     UsageError,
@@ -19,7 +25,11 @@ from wal2lake.errors import (
 from wal2lake.lake import FieldSpec
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries, identifier, relation
+from wal2lake.lake.spark.errors import translated
+from wal2lake.lake.spark.session import SessionOptions
+from wal2lake.lake.spark.texts import FAILED, LOG_HINT, from_condition
 from wal2lake.model import Oid
+from wal2lake.observe import configure
 
 
 def rows(
@@ -27,6 +37,13 @@ def rows(
 ) -> list[dict]:  # type: ignore[type-arg]
     result = queries.run(sql, job_group=group, row_limit=limit)
     return pa.Table.from_batches(result.batches, result.schema).to_pylist()
+
+
+FOREIGN = re.compile(
+    r"SQLSTATE|[Ss]park|\b(?:java|org|scala|py4j)\.|[A-Z]{3,}_[A-Z]|Traceback|Exception"
+    r"|== SQL|BIGINT|STRING|\[[A-Z]"
+)
+"""What only Spark, Java or Python would say."""
 
 
 def test_a_result_comes_in_order_and_in_pieces(queries: Queries) -> None:
@@ -134,6 +151,11 @@ def test_a_version_can_be_read_as_of(
         ("select 1 % 0", "22012", "division by zero"),
         ("select 1 limit cast(-1 as int)", "2201W", "LIMIT must not be negative"),
         ("select 1 offset cast(-1 as int)", "2201X", "OFFSET must not be negative"),
+        ("select 1 limit 'x'", "42804",
+         "argument of LIMIT must be type bigint, not type text"),
+        ("select id from range(2) limit id", "42P10",
+         "argument of LIMIT must not contain variables"),
+        ("select NoFunc(1)", "42883", 'function "nofunc" does not exist'),
         ("select 2147483647 + 1", "22003", "integer out of range"),
         ("select cast(300 as smallint) * cast(300 as smallint)", "22003", "smallint out of range"),
         ("select cast(id + 3000000000 as int) from range(2)", "22003", "integer out of range"),
@@ -174,7 +196,7 @@ def test_a_version_can_be_read_as_of(
         ("select row_number() from range(2)", "42809",
          "window function row_number requires an OVER clause"),
         ("select lower('a', 'b')", "42883", "function lower does not exist with 2 arguments"),
-        ("select array(1, 'x') + 1", "42804", None),
+        ("select array(1, 'x') + 1", "42883", None),
     ],
 )  # fmt: skip
 def test_errors_are_postgresqls(
@@ -186,9 +208,71 @@ def test_errors_are_postgresqls(
     assert error.sqlstate == sqlstate, error.describe()
     if text is not None:
         assert error.message == text
-    assert "\n" not in error.message
-    assert "SQLSTATE" not in error.message
-    assert "org.apache" not in error.describe()
+    assert not FOREIGN.search(error.describe())
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select parse_json('{')",
+        "select from_json('{}', 'nonsense')",
+        "select array(1)[5]",
+        "select map(1, 2, 1, 3)",
+        "select to_number('a', 'b')",
+        "select regexp_extract('a', '(', 0)",
+        "select java_method('java.lang.Integer', 'parseInt', 'x')",
+        "select reflect('java.no.Such', 'method')",
+        "select assert_true(false, 'no')",
+        "select raise_error('mine')",
+        "select from_csv('a', 'a int', map('mode', 'other'))",
+        "select * from parquet.`/no/where`",
+        "select 'a' + array(1)",
+        "select sha2(array(1), 2)",
+        "select rank() over (order by id rows 5 preceding) from range(1)",
+        "select * from range(1) pivot (max(id) for id in (id))",
+        "select explode(explode(array(array(1))))",
+        "select current_date() - map(1, 2)",
+        "set nonsense",
+        "create function f as 'a.b.C' using jar 'x.jar'",
+        "describe function extended nofunc",
+        "select to_timestamp('x', 'QQQQQQQ')",
+        "select * from range(1) t, lateral (select * from u)",
+        "merge into nowhere using range(1) on true when matched then delete",
+    ],
+)
+def test_no_error_is_said_in_the_engines_words(queries: Queries, sql: str) -> None:
+    try:
+        rows(queries, sql, f"words {sql}")
+    except Wal2LakeError as error:
+        postgres.lookup(error.sqlstate)  # KeyError: PostgreSQL does not have it
+        assert not FOREIGN.search(error.describe()), error.describe()
+
+
+def test_what_has_no_condition_is_logged_and_not_told(
+    spark_session: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure("test")
+    try:
+        with pytest.raises(InternalError) as caught, translated("here"):
+            spark_session._jvm.java.lang.Integer.parseInt("no number")  # type: ignore[union-attr]
+    finally:
+        structlog.reset_defaults()
+    assert caught.value.describe() == f"{FAILED}\nHINT:  {LOG_HINT}\nCONTEXT:  here"
+    assert "java.lang.NumberFormatException" in capsys.readouterr().err
+
+
+def test_every_condition_of_delta_becomes_an_error_of_postgresqls(
+    session_options: SessionOptions,
+) -> None:
+    name = "error/delta-error-classes.json"
+    (jar,) = (jar for jar in session_options.jars if "delta-spark" in jar.name)
+    with zipfile.ZipFile(jar) as opened:
+        listed = json.loads(opened.read(name))
+    assert len(listed) > 300
+    for condition, told in listed.items():
+        error, _ = from_condition(condition, told.get("sqlState"), {})
+        postgres.lookup(error.sqlstate)  # KeyError: PostgreSQL does not have it
+        assert not FOREIGN.search(error.describe()), condition
 
 
 def test_error_classes_say_what_kind(queries: Queries) -> None:

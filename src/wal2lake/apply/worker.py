@@ -189,7 +189,7 @@ class ApplyWorker:
             self._overtaken += 1
             self._events.info(
                 "a batch is evaluated again: a table has changed meanwhile",
-                reason=error.detail or str(error),
+                reason=str(error.__cause__ or error).split("\n")[0],
             )
             return True
         if error.hint is None:

@@ -41,7 +41,7 @@ from wal2lake.frontend.sysviews.functions.pg_proc import (
     Function,
     internal_name,
 )
-from wal2lake.frontend.sysviews.query.failures import translated_error
+from wal2lake.frontend.sysviews.query.failures import converted, translated_error
 from wal2lake.frontend.sysviews.query.results import fields_of, printable
 from wal2lake.frontend.sysviews.query.rewrite import (
     Translated,
@@ -161,14 +161,16 @@ class SystemCatalog:
                 fields = fields_of(query.outputs, relation.columns, relation.types)
                 table = self._guarded(query, relation.to_arrow_table)
                 assert self._call is not None
-                table = printable(table, fields, formats, self._call)
+                with converted():
+                    table = printable(table, fields, formats, self._call)
                 requests = self._call.requests
             finally:
                 self._running = None
         for request in requests:
             perform(request)
         rendering = Rendering.of(context.parameters)
-        batch = columns_in(table, fields, formats, rendering)
+        with converted():
+            batch = columns_in(table, fields, formats, rendering)
         return Outcome("SELECT", fields, iter((batch,)))
 
     def query(

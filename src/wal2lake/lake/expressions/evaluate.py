@@ -30,7 +30,7 @@ from pyspark.sql.types import DataType, StringType, StructType
 from wal2lake.errors import StorageError, UsageError, Wal2LakeError, sqlstate_of
 from wal2lake.lake.expressions.allowed import check_analyzed, check_parsed, refused
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.spark.errors import QUERY_CANCELED, translated
+from wal2lake.lake.spark.errors import QUERY_CANCELED, translate, translated
 from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
 from wal2lake.model import Oid
@@ -343,7 +343,7 @@ def _looked_at(
                 raise UsageError(
                     f'syntax error in "{expression.text}"',
                     sqlstate="42601",
-                    detail=str(error).strip().splitlines()[0],
+                    detail=translate(error).message,
                     hint="It is Spark SQL.",
                 ) from None
             except AnalysisException as error:

@@ -4,5 +4,5 @@ Takes: settings, functions to run. Gives: a session whose driver is this process
 errors in PostgreSQL's words. Owns: the JVM's life and options, the pinned jars, FAIR pools.
 Never: what a table is.
 
-Modules: ``session``, ``jars``, ``executors``, ``errors``.
+Modules: ``session``, ``jars``, ``executors``, ``errors``, ``texts``.
 """

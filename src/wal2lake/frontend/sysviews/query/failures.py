@@ -10,10 +10,12 @@ Source: PostgreSQL 18's answers to the same queries; its manual, appendix A.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import duckdb
+import pyarrow as pa
 
 from wal2lake.errors import (
     FeatureNotSupportedError,
@@ -45,13 +47,104 @@ _TYPES: Final = {
     "INTERVAL": "interval",
     "UUID": "uuid",
 }
-"""PostgreSQL's names of what the engine calls its types in errors."""
+"""PostgreSQL's names of what the engine calls its types in errors about values."""
+
+_OPERANDS: Final = {
+    "BIGINT": "bigint",
+    "BLOB": "bytea",
+    "BOOLEAN": "boolean",
+    "DATE": "date",
+    "DOUBLE": "double precision",
+    "FLOAT": "real",
+    "HUGEINT": "numeric",
+    "INTEGER": "integer",
+    "INTEGER_LITERAL": "integer",
+    "INTERVAL": "interval",
+    "JSON": "json",
+    "SMALLINT": "smallint",
+    "STRING_LITERAL": "unknown",
+    "TIME": "time without time zone",
+    "TIMESTAMP": "timestamp without time zone",
+    "TIMESTAMP WITH TIME ZONE": "timestamp with time zone",
+    "TIME WITH TIME ZONE": "time with time zone",
+    "TINYINT": "smallint",
+    "UBIGINT": "bigint",
+    "UINTEGER": "oid",
+    "USMALLINT": "integer",
+    "UUID": "uuid",
+    "VARCHAR": "text",
+    '"NULL"': "unknown",
+}
+"""The same, in errors about the types of operands and arguments. Its unsigned types are what
+counters and oids are stored as."""
 
 Told = Callable[[re.Match[str]], Wal2LakeError]
 
 
 def _no_column(found: re.Match[str]) -> Wal2LakeError:
     return UndefinedObjectError(f'column "{found[1]}" does not exist', sqlstate="42703")
+
+
+def _operand(kind: str) -> str:
+    """PostgreSQL's name of an operand's type."""
+    if kind.endswith("[]"):
+        return f"{_operand(kind[:-2])}[]"
+    if kind.startswith(("STRUCT", "MAP")):
+        return "record"
+    return "numeric" if kind.startswith("DECIMAL") else _OPERANDS.get(kind, "unknown")
+
+
+def _shown_call(found: re.Match[str]) -> tuple[str, str]:
+    """A call or an operator, which the engine writes as a call: its kind, and PostgreSQL's
+    spelling."""
+    name = _INTERNAL.sub(r"\1", found[1])
+    listed = _COMMAS.split(found[2]) if found[2] else []
+    kinds = [_operand(kind.strip()) for kind in listed]
+    if re.fullmatch(r"\w+", name):
+        return "function", f"{name}({', '.join(kinds)})"
+    # A prefix operator has one operand.
+    sides = kinds if len(kinds) == 2 else ["", *kinds]
+    return "operator", f" {name} ".join(sides).strip()
+
+
+def _no_match(found: re.Match[str]) -> Wal2LakeError:
+    kind, shown = _shown_call(found)
+    if kind == "function":
+        return _absent_function(shown)
+    return UndefinedObjectError(
+        f"operator does not exist: {shown}",
+        sqlstate="42883",
+        hint="No operator matches the given name and argument types. You might need to"
+        " add explicit type casts.",
+    )
+
+
+def _absent_function(shown: str) -> Wal2LakeError:
+    return UndefinedObjectError(
+        f"function {shown} does not exist",
+        sqlstate="42883",
+        hint="No function matches the given name and argument types. You might need to"
+        " add explicit type casts.",
+    )
+
+
+def _not_unique(found: re.Match[str]) -> Wal2LakeError:
+    kind, shown = _shown_call(found)
+    return UsageError(
+        f"function {shown} is not unique"
+        if kind == "function"
+        else f"operator is not unique: {shown}",
+        sqlstate="42725",
+        hint=f"Could not choose a best candidate {kind}. You might need to add explicit"
+        " type casts.",
+    )
+
+
+def _no_cast(found: re.Match[str]) -> Wal2LakeError:
+    return UsageError(
+        f"cannot cast type {_operand(found[1])} to {_operand(found[2])}",
+        sqlstate="42846",
+    )
 
 
 def _bad_input(found: re.Match[str]) -> Wal2LakeError:
@@ -79,6 +172,12 @@ def _out_of_range(found: re.Match[str]) -> Wal2LakeError:
 def _says(text: str, sqlstate: str) -> Told:
     return lambda found: UsageError(found.expand(text), sqlstate=sqlstate)
 
+
+_INTERNAL: Final = re.compile(r"^w_(\w+)_\d+$")
+"""The engine's name of a function that the node has given it (``pg_proc.internal_name``)."""
+
+_COMMAS: Final = re.compile(r",(?![^(]*\))")
+"""Between types, not inside DECIMAL(2,1)."""
 
 _TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
     (re.compile(pattern, re.DOTALL), told)
@@ -132,6 +231,54 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
                 "42P10",
             ),
         ),
+        (
+            r"No function matches the given name and argument types '(.+?)\((.*)\)'\.",
+            _no_match,
+        ),
+        (
+            r"Could not choose a best candidate function for the function call"
+            r' "(.+?)\((.*)\)"\.',
+            _not_unique,
+        ),
+        (
+            r"UNNEST\(\) can only be applied to lists, structs and NULL, not (.+)$",
+            lambda found: _absent_function(f"unnest({_operand(found[1])})"),
+        ),
+        (
+            r"STAR expression is|\* expression without FROM",
+            lambda found: SqlSyntaxError('syntax error at or near "*"'),
+        ),
+        (
+            r"GROUP BY clause cannot contain aggregates",
+            _says("aggregate functions are not allowed in GROUP BY", "42803"),
+        ),
+        (
+            r"aggregate function calls cannot be nested",
+            _says("aggregate function calls cannot be nested", "42803"),
+        ),
+        (
+            r"ORDER BY non-integer literal",
+            _says("non-integer constant in ORDER BY", "42601"),
+        ),
+        (
+            r"LIMIT/OFFSET cannot be negative",
+            _says("LIMIT must not be negative", "2201W"),
+        ),
+        (r"Unimplemented type for cast \((.+) -> (.+)\)", _no_cast),
+        (
+            r'Column "(.*?)" does not exist on (left|right) side of join',
+            _says(
+                r'column "\1" specified in USING clause does not exist in \2 table',
+                "42703",
+            ),
+        ),
+        (
+            r"(ORDER|GROUP BY) term out of range",
+            lambda found: UsageError(
+                f"{found[1].removesuffix(' BY')} BY position is not in select list",
+                sqlstate="42P10",
+            ),
+        ),
         (r"[Cc]ould not convert string '(.*?)' to (\w+)", _bad_input),
         (r'invalid (date|timestamp|time) field format: "(.*?)"', _bad_moment),
         (r"out of range for the destination type (\w+)", _out_of_range),
@@ -144,7 +291,33 @@ _SYNTAX: Final = re.compile(
     r'syntax error at (?:or near ".*?"|end of input)', re.DOTALL
 )
 
+_MACRO: Final = re.compile(r"Macro (\w+)\(\) does not support the supplied arguments")
+
 _log = get_logger()
+
+
+def _as_called(name: str, calls: Mapping[str, str]) -> str:
+    return f"{name.lower()}({calls.get(name.lower(), '')})"
+
+
+def _not_converted() -> Wal2LakeError:
+    return UsageError(
+        "a value cannot be converted to the type that the query asks for",
+        sqlstate="22P02",
+    )
+
+
+@contextmanager
+def converted() -> Iterator[None]:
+    """While rows of the engine become values of their columns' types in PostgreSQL: of a UNION's
+    branches the first one says the types, and the engine may have found wider ones."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        _log.info(
+            "a catalog query's rows could not be converted", kind=str(type(error))
+        )
+        raise _not_converted() from None
 
 
 def translated_error(error: Exception, calls: Mapping[str, str]) -> Wal2LakeError:
@@ -153,14 +326,12 @@ def translated_error(error: Exception, calls: Mapping[str, str]) -> Wal2LakeErro
     text = str(error)
     if isinstance(error, duckdb.InterruptException):
         return UsageError("canceling statement due to user request", sqlstate="57014")
+    macro = _MACRO.search(text)
+    if macro is not None:
+        return _absent_function(_as_called(macro[1], calls))
     if isinstance(error, duckdb.CatalogException) and "unction" in text:
-        name = text.split("with name")[-1].split()[0].strip('"').lower()
-        return UndefinedObjectError(
-            f"function {name}({calls.get(name, '')}) does not exist",
-            sqlstate="42883",
-            hint="No function matches the given name and argument types. You might need"
-            " to add explicit type casts.",
-        )
+        name = text.split("with name")[-1].split()[0].strip('"')
+        return _absent_function(_as_called(name, calls))
     first = text.split("\n")[0]
     for pattern, told in _TEXTS:
         found = pattern.search(first)
@@ -172,10 +343,7 @@ def translated_error(error: Exception, calls: Mapping[str, str]) -> Wal2LakeErro
             return SqlSyntaxError(near[0])
     _log.info("a catalog query failed in the embedded engine", engine=first)
     if isinstance(error, duckdb.ConversionException):
-        return UsageError(
-            "a value cannot be converted to the type that the query asks for",
-            sqlstate="22P02",
-        )
+        return _not_converted()
     if isinstance(error, duckdb.OutOfRangeException):
         return UsageError("value out of range", sqlstate="22003")
     if isinstance(error, duckdb.OutOfMemoryException):
