@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.conftest import Database
 
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 
@@ -124,6 +125,86 @@ def test_keys_that_do_not_fit_are_mended_as_the_hints_say(
     mirror.synced()
     mirror.assert_equal(["rp.n", "rp.k"])
     assert node.sql(ERROR.format("rp")) == []
+
+
+def test_each_copy_that_cannot_be_made_goes_on_as_its_hint_says(
+    pg18: Database, node: Node
+) -> None:
+    """One subscription; each table's copy is refused for a reason of its own."""
+    pg18.psql(
+        "create schema rt; create role rt_reader login replication;"
+        " grant usage on schema rt to rt_reader;"
+        " create table rt.narrow (id int primary key, v text, w int);"
+        " create table rt.taken (id int primary key, v text);"
+        " create table rt.twice (id int, v text);"
+        " create table rt.secret (id int primary key);"
+        " insert into rt.narrow values (1, 'a', 1); insert into rt.taken values (1, 'new');"
+        " insert into rt.twice values (1, 'a'), (1, 'b'); insert into rt.secret values (1);"
+        " grant select on rt.narrow, rt.taken, rt.twice to rt_reader;"
+        " create publication rt for tables in schema rt"
+    )
+    node.sql(
+        "create schema rt; create table rt.narrow (id int primary key, v text);"
+        " create table rt.taken (id int primary key, v text);"
+        " insert into rt.taken values (1, 'old');"
+        " create table rt.twice (id int primary key, v text)"
+    )
+    as_reader = pg18.conninfo() + " user=rt_reader"
+    node.sql(
+        f"create subscription rt connection {quote_literal(as_reader)} publication rt"
+    )
+    try:
+        node.wait_for(
+            ERROR.format("rt"), lambda rows: len({str(row[0]) for row in rows}) >= 4
+        )
+        for text, hint, remedies in (
+            (
+                'missing replicated column: "w"',
+                "ALTER TABLE ... ADD COLUMN on the target, and the copy begins anew",
+                [(node.sql, "alter table rt.narrow add column w int")],
+            ),
+            (
+                'unique constraint "taken_pkey"',
+                "The table has rows that are copied now. Remove them",
+                [(node.sql, "delete from rt.taken")],
+            ),
+            (
+                'unique constraint "twice_pkey"',
+                "Remove all but one of them at the publisher (a table that has no key needs"
+                " REPLICA IDENTITY FULL for that), then ALTER SUBSCRIPTION ... DISABLE and"
+                " ENABLE",
+                [
+                    (pg18.psql, "alter table rt.twice replica identity full"),
+                    (pg18.psql, "delete from rt.twice where v = 'b'"),
+                    (node.sql, "alter subscription rt disable"),
+                    (node.sql, "alter subscription rt enable"),
+                ],
+            ),
+            (
+                "permission denied for table secret",
+                "Grant SELECT on its published columns to the role of the connection",
+                [(pg18.psql, "grant select on rt.secret to rt_reader")],
+            ),
+        ):
+            assert hint in stopped(node, "rt", text)
+            for run, sql in remedies:
+                run(sql)
+            node.wait_for(
+                ERROR.format("rt"),
+                lambda rows, text=text: all(text not in str(row[0]) for row in rows),
+            )
+        mirror = Mirror(node, pg18.conninfo(), "rt")
+        mirror.synced()
+        pg18.psql("insert into rt.twice values (2, 'c'); delete from rt.taken")
+        mirror.caught_up()
+        mirror.assert_equal(["rt.narrow", "rt.taken", "rt.twice", "rt.secret"])
+        assert node.sql(ERROR.format("rt")) == []
+    finally:
+        node.sql("drop subscription rt")
+        node.sql("drop schema rt cascade")
+        pg18.psql(
+            "drop schema rt cascade; drop owned by rt_reader; drop role rt_reader"
+        )
 
 
 @pytest.mark.slow

@@ -364,10 +364,11 @@ class SnapshotKeeper:
         text = (
             f'could not start initial contents copy for table "{name}": {error.message}'
         )
+        told = PublisherError(text, detail=error.detail, hint=error.hint).describe()
         if error.sqlstate in _MISSING:
-            text = f'table "{name}" not found on publisher'
+            told = f'table "{name}" not found on publisher'
         made = rel.lsn is not None
-        self._catalog.end_attempts([(rel, text, error.sqlstate, made)])
+        self._catalog.end_attempts([(rel, told, error.sqlstate, made)])
         repeated = self._tables_repeated[rel.relid, rel.epoch]
         said = "could not lock table for its initial copy"
         if repeated.is_new(get_logger(), f'{said}: "{name}": {error.describe()}'):

@@ -481,8 +481,9 @@ class GroupCopy:
                 f'duplicate key value violates unique constraint "{table.index_name}"',
                 sqlstate="23505",
                 detail="Rows of the publisher's table have the same key here.",
-                hint="Remove all but one of them at the publisher, then ALTER SUBSCRIPTION ..."
-                " DISABLE and ENABLE: the copy begins anew with what is there then.",
+                hint="Remove all but one of them at the publisher (a table that has no key needs"
+                " REPLICA IDENTITY FULL for that), then ALTER SUBSCRIPTION ... DISABLE and"
+                " ENABLE: the copy begins anew with what is there then.",
                 context=f"COPY {table.name}",
             )
 
