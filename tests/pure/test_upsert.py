@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from tests.fakes.stored_table import StoredTable
 from wal2lake.errors import StorageError
 from wal2lake.lake.delta.datafile import (
     ROW_GROUP_BYTES,
+    DataFileWriter,
     row_groups,
 )
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
@@ -325,6 +327,21 @@ def test_wide_rows_make_small_row_groups(tmp_path: Path) -> None:
     groups = list(row_groups(rows))
     assert sum(group.num_rows for group in groups) == 100
     assert max(group.nbytes for group in groups) <= ROW_GROUP_BYTES
+
+
+def test_rows_that_are_written_a_few_at_a_time_share_row_groups(tmp_path: Path) -> None:
+    """A version that was rewritten had a row group for each file of the one before, and each
+    reader of it paid for them all."""
+    with DataFileWriter(str(tmp_path)) as writer:
+        for first in range(0, 600, 3):
+            writer.write(pa.table({"i": [first, first + 1, first + 2]}))
+        writer.write(pa.table({"i": list(range(600, 40_000))}))
+        writer.write(pa.table({"i": [40_000]}))
+        added = writer.finish()
+    assert added is not None
+    read = pq.ParquetFile(writer.path)
+    assert read.read().column("i").to_pylist() == list(range(40_001))
+    assert read.metadata.num_row_groups == 2
 
 
 def test_bounds_of_a_file_that_lost_rows_are_not_tight(tmp_path: Path) -> None:

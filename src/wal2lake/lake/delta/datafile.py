@@ -55,6 +55,11 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 ROW_GROUP_BYTES: Final = 32 << 20
 """The same for wide rows, as Arrow holds them."""
 
+_JOINED_ROWS: Final = 16 * 1024
+_JOINED_BYTES: Final = 1 << 20
+"""Rows that are written a few at a time become one row group up to here: who reads a row group
+of one row pays 2 ms for it."""
+
 
 def row_groups(rows: pa.Table) -> Iterator[pa.Table]:
     """Rows in pieces of a good size for row groups."""
@@ -92,6 +97,10 @@ class DataFileWriter:
         self._sink: Any = None
         self._writer: Any = None
         self._schema: Any = None
+        self._joined: list[pa.Table] = []
+        """What is to become the next row group."""
+        self._joined_rows = 0
+        self._joined_bytes = 0
         self.rows = 0
 
     @property
@@ -100,7 +109,8 @@ class DataFileWriter:
         return f"{self._directory.rstrip('/')}/{self._name}"
 
     def write(self, table: pa.Table) -> None:
-        """Append rows; all tables have the same columns. One row group each."""
+        """Append rows; all tables have the same columns. A row group each, or one of several
+        small ones."""
         if not table.num_rows:
             return
         try:
@@ -108,18 +118,27 @@ class DataFileWriter:
                 self._open(table)
             if self._physical is not None:
                 table = table.rename_columns(self._schema.names)
-            self._writer.write_table(
-                table.cast(self._schema), row_group_size=table.num_rows
-            )
+            self._joined.append(table.cast(self._schema))
+            self._joined_rows += table.num_rows
+            self._joined_bytes += table.nbytes
+            if self._joined_rows >= _JOINED_ROWS or self._joined_bytes >= _JOINED_BYTES:
+                self._write_group()
         except OSError as error:
             raise storage_error("write to file", self.path, error) from error
         self.rows += table.num_rows
+
+    def _write_group(self) -> None:
+        if self._joined:
+            group = pa.concat_tables(self._joined)
+            self._writer.write_table(group, row_group_size=group.num_rows)
+        self._joined, self._joined_rows, self._joined_bytes = [], 0, 0
 
     def finish(self) -> AddedFile | None:
         """Close and fsync; None if no row was written, and then there is no file."""
         if self._writer is None:
             return None
         try:
+            self._write_group()
             self._writer.close()
             metadata = self._writer.writer.metadata
             self._sink.close()
@@ -211,7 +230,7 @@ class TableWriter:
         self.rows = 0
 
     def write(self, table: pa.Table) -> None:
-        """Append rows, in the table's columns; one row group for each partition."""
+        """Append rows, in the table's columns, to the files of their partitions."""
         for values, rows in by_partition(table, self._columns):
             self._of(values).write(rows)
         self.rows += table.num_rows
