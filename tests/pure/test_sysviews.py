@@ -186,6 +186,13 @@ def test_catalog_types_keep_their_oids(catalog: SystemCatalog) -> None:
         ("select 7 / 2", "3"),
         ("select pg_typeof(now())", "timestamp with time zone"),
         ("select pg_typeof(floor(1.5))", "numeric"),
+        ("select max from (select max(1), lower('A')) x where lower = 'a'", "1"),
+        (
+            "with w as (select row_number() over (order by oid) from pg_class)"
+            " select row_number from w where row_number = 1",
+            "1",
+        ),
+        ("select 'trigger'::regtype::oid", "2279"),
         ("select pg_typeof(ceil(2))", "double precision"),
         ("select count(*) from pg_class where lake.pg_catalog.pg_class.oid = 0", "0"),
         ("select col_description('customers'::regclass, 1)", None),

@@ -67,6 +67,7 @@ ROWS: tuple[tuple[int, str, int, int, int, str, str, str, str, str], ...] = (
     (2249, "record", 2287, 0, -1, "P", "p", "d", "x", "record_"),
     (2275, "cstring", 1263, 0, -2, "P", "p", "c", "p", "cstring_"),
     (2278, "void", 0, 0, 4, "P", "p", "i", "p", "void_"),
+    (2279, "trigger", 0, 0, 4, "P", "p", "i", "p", "trigger_"),
     (2950, "uuid", 2951, 0, 16, "U", "b", "c", "p", "uuid_"),
     (2970, "txid_snapshot", 2949, 0, -1, "U", "b", "d", "x", "txid_snapshot_"),
     (3220, "pg_lsn", 3221, 0, 8, "U", "b", "d", "p", "pg_lsn_"),

@@ -74,7 +74,12 @@ from wal2lake.frontend.sysviews.query.inference import (
 )
 from wal2lake.frontend.sysviews.query.namedarguments import place
 from wal2lake.frontend.sysviews.query.rowfunctions import expand
-from wal2lake.frontend.sysviews.query.scopes import RELATION_META, Output, analyze
+from wal2lake.frontend.sysviews.query.scopes import (
+    RELATION_META,
+    Output,
+    analyze,
+    name_calls,
+)
 from wal2lake.frontend.sysviews.query.unqualified import unqualify
 from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
@@ -204,6 +209,7 @@ def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
     unqualify(tree)
     place(tree)
     tree = expand(tree)
+    name_calls(tree)
     outputs = analyze(tree)
     calls = _calls(tree)
     relations = _Rewriter().rewrite(tree)

@@ -19,6 +19,7 @@ from wal2lake.frontend.sysviews.declarations.relations import (
     SystemRelation,
     system_relation,
 )
+from wal2lake.frontend.sysviews.functions.pg_proc import EXPANDARRAY
 from wal2lake.frontend.sysviews.query.inference import (
     INT8,
     OID,
@@ -26,6 +27,7 @@ from wal2lake.frontend.sysviews.query.inference import (
     XID,
     element_type,
     figure_name,
+    function_name,
     get_type,
     set_type,
     type_of,
@@ -36,6 +38,12 @@ SYSTEM_COLUMNS: Final = {"tableoid": OID, "xmin": XID}
 
 RELATION_META: Final = "system_relation"
 """On a column: the relation that a hidden column belongs to."""
+
+
+_SETS: Final = frozenset(
+    ("unnest", "generate_series", "generate_subscripts", EXPANDARRAY)
+)
+"""Functions that return a set: the engine has rules of its own for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,24 @@ class Scope:
                         return found, source
             scope = scope.parent
         return None, None
+
+
+def name_calls(tree: exp.Expression) -> None:
+    """The columns of subqueries that are calls get PostgreSQL's names, in place: around them they
+    are known by these, and the engine has other ones."""
+    for query in tree.find_all(exp.Select):
+        if query.parent is None:
+            continue
+        for projection in query.expressions:
+            windowed = isinstance(projection, exp.Window)
+            call = projection.this if windowed else projection
+            if (
+                isinstance(call, exp.Func)
+                and not isinstance(call, (exp.Cast, exp.Connector))
+                and function_name(call) not in _SETS
+            ):
+                named = figure_name(call)
+                projection.replace(exp.alias_(projection.copy(), named, quoted=True))
 
 
 def analyze(query: exp.Expression, parent: Scope | None = None) -> list[Output] | None:
@@ -253,7 +279,7 @@ def _table_function(node: exp.Expression, renames: list[str]) -> list[Output] | 
     names = renames or [node.alias or figure_name(call)]
     outputs = [Output(names[0], oid)]
     offset = node.args.get("offset")
-    if offset is not None:
+    if offset not in (None, False):
         ordinal = offset.name if isinstance(offset, exp.Identifier) else "ordinality"
         outputs.append(Output(ordinal, INT8))
     return outputs
