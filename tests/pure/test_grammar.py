@@ -263,6 +263,16 @@ def test_syntax_errors_say_where(sql: str, message: str, position: int) -> None:
             'column "a" cannot be declared SETOF',
         ),
         (
+            "create table t (a trigger)",
+            "42P16",
+            'column "a" has pseudo-type trigger',
+        ),
+        (
+            "alter table t add b record[]",
+            "42P16",
+            'column "b" has pseudo-type record[]',
+        ),
+        (
             "create schema pg_foo",
             "42939",
             'unacceptable schema name "pg_foo"',

@@ -62,6 +62,7 @@ from wal2lake.frontend.grammar.statements import (
 )
 from wal2lake.model import Deferral, Oid, PartitionKey, PartitionStrategy
 from wal2lake.pgtypes.keywords import RESERVED
+from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 _AFTER_TYPE: Final = frozenset(
@@ -550,13 +551,19 @@ def column_type(cursor: Cursor, column: str) -> tuple[Oid, int]:
         # PostgreSQL reports the mark behind a column without a type, ) included.
         raise cursor.unexpected()
     try:
-        return parse_type_name(text)
+        oid, typmod = parse_type_name(text)
     except SqlSyntaxError as error:
         if error.position:
             if error.message.endswith("end of input"):
                 raise cursor.unexpected() from None
             error.position += first.start
         raise
+    known = type_by_oid(oid)
+    if known is not None and known.kind == "p":
+        raise UsageError(
+            f'column "{column}" has pseudo-type {format_type(oid)}', sqlstate="42P16"
+        )
+    return oid, typmod
 
 
 def default_text(cursor: Cursor, *, whole: bool = False) -> str | None:
