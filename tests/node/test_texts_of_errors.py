@@ -64,7 +64,7 @@ CLAUSES = (
     " order by {0}", " limit {0}", " offset {0}", " union select {0}", " union all select {0}, 1",
     " join te.t u using ({3})", " join te.t u on {0}", " order by 9", " group by 9",
 )  # fmt: skip
-STATEMENTS_ASKED = 80
+STATEMENTS_ASKED = 120
 """Each takes Spark milliseconds to look at, and to compute a part of a second."""
 
 STATEMENTS = (
