@@ -528,7 +528,10 @@ def test_nothing_is_committed_once_halt_has_returned(world: World, how: str) -> 
     assert world.versions == {}
     if how == "disable":
         world.catalog.update_subscription(Oid(1), enabled=True, bump=True)
+        # Not under the snapshot of before: what the publisher has now is copied.
+        world.hold(1, "b", 800, 101)
         world.reaches(1, {101: "f", 102: "d"})
+        assert world.versions == {"/t101": [(1, 800)]}
     elif how == "refresh":
         # It comes back: only the new copy counts.
         world.catalog.add_rels(
