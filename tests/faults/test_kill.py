@@ -20,7 +20,7 @@ from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
 from wal2lake.testing.workload import BALANCE, SCHEMA, TABLES, Workload
 
-STREAMING = (
+RECEIVING = (
     "journal.appended",
     "journal.synced",
     "segment.file_written",
@@ -28,14 +28,17 @@ STREAMING = (
     "segment.manifest_renamed",
     "feedback.sent",
     "apply.staged",
+    "log.trimmed",
+)
+APPLYING = (
     "lake.files_synced",
     "lake.committed",
     "apply.table_committed",
     "apply.tables_committed",
     "apply.vector_recorded",
-    "log.trimmed",
 )
-"""Durable steps of a running subscription, in the order in which a change passes them."""
+"""Durable steps of a running subscription. Those of ``APPLYING`` end the engine, which takes
+longer to come back than a receiver."""
 
 COPYING = (
     "copy.snapshot_taken",
@@ -72,18 +75,25 @@ def start(
     return node, workload
 
 
+@pytest.mark.parametrize(
+    ("steps", "seed"), [(RECEIVING, 7), (APPLYING, 8)], ids=["receiver", "engine"]
+)
 def test_sigkill_at_each_durable_step_of_streaming(
-    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node],
+    pg18: Database,
+    tmp_path: Path,
+    steps: tuple[str, ...],
+    seed: int,
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(lend_node, points, pg18, 300, seed=7)
+    node, workload = start(lend_node, points, pg18, 300, seed=seed)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
     mirror = Mirror(node, pg18.conninfo(), "k")
     mirror.synced()
-    for name in STREAMING:
+    for name in steps:
         arm(points, name, "kill")
         pg18.transactions([workload.transaction() for _ in range(15)])
         wait_until(
