@@ -172,7 +172,7 @@ def test_sigkill_of_the_whole_tree_at_each_durable_step_of_streaming(
     )
     mirror = Mirror(node, pg18.conninfo(), "k")
     mirror.synced()
-    for name in (*STREAMING, "lake.commit_synced"):
+    for name in (*RECEIVING, *APPLYING, "lake.commit_synced"):
         arm(points, name, "kill-tree")
         pg18.transactions([workload.transaction() for _ in range(15)])
         node.wait_end()
