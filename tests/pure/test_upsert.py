@@ -344,6 +344,21 @@ def test_rows_that_are_written_a_few_at_a_time_share_row_groups(tmp_path: Path) 
     assert read.metadata.num_row_groups == 2
 
 
+def test_rows_that_wait_for_others_hold_no_batch_in_memory(tmp_path: Path) -> None:
+    """Of a partition that is rare a batch has a row or two, and most of it has been written."""
+    before = pa.total_allocated_bytes()
+    with DataFileWriter(str(tmp_path)) as writer:
+        for first in range(20):
+            batch = pa.table({"i": pa.array(range(first, first + 100_000), pa.int64())})
+            writer.write(batch.slice(7, 1))
+        del batch
+        assert pa.total_allocated_bytes() - before < 1 << 20
+        writer.finish()
+    assert pq.ParquetFile(writer.path).read().column("i").to_pylist() == list(
+        range(7, 27)
+    )
+
+
 def test_bounds_of_a_file_that_lost_rows_are_not_tight(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(1, 1, "a", "b"), (1, 2, "a", "b")], 1)
     (file,) = table.files
