@@ -35,6 +35,9 @@ _FLUSH_BYTES: Final = 64 * 1024
 _LINGER_S: Final = 1.0
 """How long a client is listened to after the last word. A guess: many round trips."""
 
+_MOST_MILLISECONDS: Final = (1 << 31) - 1
+"""That poll() takes."""
+
 
 class TransportClosed(Exception):
     """The client is gone, or was cut off; nothing can be sent."""
@@ -136,7 +139,9 @@ class Transport:
             raise TransportClosed("closed")
         self._poll.register(self._socket, event)
         # Rounded up: a wait of half a millisecond must not become a busy loop.
-        milliseconds = None if timeout_s is None else int(timeout_s * 1000) + 1
+        milliseconds = None
+        if timeout_s is not None:
+            milliseconds = min(int(timeout_s * 1000) + 1, _MOST_MILLISECONDS)
         return bool(self._poll.poll(milliseconds))
 
     def secure(self, context: ssl.SSLContext, received: bytes = b"") -> ssl.SSLObject:
