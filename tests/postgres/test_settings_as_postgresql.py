@@ -19,6 +19,7 @@ OWN_ANSWER = {
     "TimeZone": "test_session_as_postgresql.py",
     "default_toast_compression": "PostgreSQL's choices depend on how it was built",
     "array_nulls": "off is refused",
+    "backslash_quote": "off is refused",
     "client_encoding": "the names of encodings",
     "default_table_access_method": "no access method is looked up",
     "default_tablespace": "no tablespace is looked up",
@@ -41,6 +42,7 @@ OWN_ANSWER = {
     "transaction_deferrable": "test_session_as_postgresql.py",
     "transaction_isolation": "test_session_as_postgresql.py",
     "transaction_read_only": "test_session_as_postgresql.py",
+    "track_activities": "off is refused",
     "transform_null_equals": "on is refused",
     "wal_compression": "PostgreSQL's choices depend on how it was built",
     "wal_sender_timeout": "of a node's own settings",
@@ -63,7 +65,19 @@ where context in ('user', 'superuser') and category <> 'Developer Options'
 and name !~ '[.]' order by name
 """
 
-GENERAL = ("nonsense", "-2", "1", "1e9", "on", "tr", "7.5", "3min", "5000kB", "")
+GENERAL = (
+    "nonsense",
+    "-2",
+    "1",
+    "1e9",
+    "on",
+    "tr",
+    "7.5",
+    "3min",
+    "5000kB",
+    "debug",
+    "",
+)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 In: nothing. Out: ``UNUSED_PARAMETERS``. They are about PostgreSQL's own log, statistics, vacuum,
 disk files and sockets. Scripts set them (``SET log_statement = 'none'``, ``vacuum_cost_delay``),
-so the node checks their values, keeps them, shows them, and ignores them. Those that would change
-an answer are in ``values`` refused with another value than the one that the node obeys.
+so the node checks their values, keeps them, shows them, and ignores them. ``values`` refuses a
+value that would change an answer.
 
 Source: pg_settings of PostgreSQL 18, contexts ``user`` and ``superuser``, without the developer
 options and the names of libraries to load.
@@ -268,7 +268,10 @@ UNUSED_PARAMETERS: Final = (
             description,
             context,
             choices=choices,
-            synonyms=BOOLEANS if "on" in choices else (),
+            synonyms=(
+                *(BOOLEANS if "on" in choices else ()),
+                *((("debug", "debug2"),) if "debug2" in choices else ()),
+            ),
         )
         for name, default, choices, context, description in _CHOICES
     ),

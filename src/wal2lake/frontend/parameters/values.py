@@ -374,6 +374,34 @@ def _transform_null_equals(value: str) -> str:
     return value
 
 
+def _backslash_quote(value: str) -> str:
+    if value == "off":
+        raise FeatureNotSupportedError(
+            '"backslash_quote" cannot be set to off',
+            hint="Write two quotes for a quote in a string.",
+        )
+    return value
+
+
+def _track_activities(value: str) -> str:
+    if value != "on":
+        raise FeatureNotSupportedError(
+            '"track_activities" cannot be set to off',
+            hint="pg_stat_activity shows a session's query to its own role and to members of"
+            " pg_read_all_stats only.",
+        )
+    return value
+
+
+def _timezone_abbreviations(text: str) -> str:
+    if text.lower() != "default":
+        raise FeatureNotSupportedError(
+            f'"timezone_abbreviations" cannot be set to "{text}"',
+            hint="Write the time zone's whole name.",
+        )
+    return text
+
+
 def _self_grant(text: str) -> str:
     """check_createrole_self_grant."""
     for word in (part.strip().strip('"').lower() for part in text.split(",")):
@@ -503,6 +531,9 @@ _CHECKS: Final[dict[str, Callable[[str], str]]] = {
     "createrole_self_grant": _self_grant,
     "default_text_search_config": _search_configuration,
     "vacuum_buffer_usage_limit": _buffer_usage_limit,
+    "backslash_quote": _backslash_quote,
+    "timezone_abbreviations": _timezone_abbreviations,
+    "track_activities": _track_activities,
     "transform_null_equals": _transform_null_equals,
     "application_name": _application_name,
 }
