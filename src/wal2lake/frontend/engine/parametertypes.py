@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from wal2lake.catalog import ColumnDef
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.grammar.copying import CopyTo
 from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.statements import Kind, Other
 from wal2lake.frontend.query.translate import Parameter, Resolver, translate_query
 from wal2lake.frontend.query.values.undetermined import Undetermined
-from wal2lake.frontend.query.writes import translate_write, written_tree
+from wal2lake.frontend.query.writes import NextOnes, translate_write, written_tree
 from wal2lake.frontend.sysviews.query.rewrite import determine_parameters
 
 _TEXT_OID: Final = 25
@@ -26,6 +27,11 @@ _TEXT_OID: Final = 25
 _NO_SUCH_NAME: Final = ("42P01", "42703")
 
 _WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
+
+
+def _numbers(column: ColumnDef, count: int | None) -> NextOnes:
+    """Values of a sequence for a statement that is only looked at: none is taken."""
+    return NextOnes(1, 1, 1 if count is None else count, "")
 
 
 def said_types(sql: str, statement: object, given: Sequence[int]) -> list[int]:
@@ -56,7 +62,7 @@ def parameter_types(
         if system:
             determine_parameters(sql, asked)
         elif writes:
-            translate_write(sql, resolver(), asked, zone)
+            translate_write(sql, resolver(), asked, zone, next_values=_numbers)
         elif isinstance(statement, Other):
             translate_query(sql, resolver(), asked, zone)
     except Wal2LakeError as error:
