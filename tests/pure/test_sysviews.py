@@ -830,3 +830,29 @@ def test_what_clients_ask_at_their_start(
     catalog: SystemCatalog, sql: str, rows: list[tuple[str | None, ...]]
 ) -> None:
     assert _rows(catalog, sql) == rows
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        # PostgreSQL 18's answers.
+        (
+            "select q.length, exists (select upper(b.relname), length(b.relname)"
+            " from pg_class b where length = 2000) from (select 2000 as length) q",
+            [("2000", "t")],
+        ),
+        ("select (select current_date) is not null", [("t",)]),
+        ("with x as (select current_date) select count(*) from x", [("1",)]),
+        ("select count(*) from (select localtime) x", [("1",)]),
+        ("select lower from (select lower('A')) x", [("a",)]),
+        ("select ceil(12345678901234567890.5 * 1)", [("12345678901234567891",)]),
+        (
+            "select round(sum(n), 2) from (values (1.25), (2.333)) v(n)",
+            [("3.58",)],
+        ),
+    ],
+)
+def test_names_of_calls_and_rounded_numbers_are_those_of_the_query(
+    catalog: SystemCatalog, sql: str, expected: list[tuple[str]]
+) -> None:
+    assert _rows(catalog, sql) == expected

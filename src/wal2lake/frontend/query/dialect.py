@@ -14,6 +14,9 @@ from sqlglot.tokens import TokenType
 from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
 from wal2lake.frontend.query.analysis.functions.rules import NO_SUCH_FUNCTION
 
+_GRAMMAR: Final = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
+"""Calls of PostgreSQL's grammar, not of functions."""
+
 
 class PostgresDialect(Postgres):  # type: ignore[misc]
     """sqlglot's, where a call with too many or too few arguments is no error of syntax."""
@@ -25,7 +28,8 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
             self, expression: exp.Expression, args: list[Any] | None = None
         ) -> exp.Expression:
             """sqlglot's hook behind each node; ``args`` are a call's."""
-            if args is None or not expression.error_messages(args):
+            grammar = isinstance(expression, _GRAMMAR)
+            if args is None or grammar or not expression.error_messages(args):
                 found: exp.Expression = super().validate_expression(expression, args)
                 return found
             call = exp.Anonymous(this=self._called(), expressions=list(args))

@@ -245,7 +245,11 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
             lambda found: _absent_function(f"unnest({_operand(found[1])})"),
         ),
         (
-            r"STAR expression is|\* expression without FROM",
+            r"\* expression without FROM",
+            _says("SELECT * with no tables specified is not valid", "42601"),
+        ),
+        (
+            r"STAR expression is",
             lambda found: SqlSyntaxError('syntax error at or near "*"'),
         ),
         (

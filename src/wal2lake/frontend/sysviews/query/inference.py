@@ -180,7 +180,10 @@ def type_of(node: exp.Expression) -> int | None:
         return INT4
     if isinstance(node, (exp.Ceil, exp.Floor, exp.Round, exp.Trunc)):
         # There are those of numeric and of double precision.
-        return NUMERIC if get_type(node.this) == NUMERIC else FLOAT8
+        if node.args.get("decimals") is not None:
+            return NUMERIC
+        argument = get_type(node.this)
+        return FLOAT8 if argument not in (None, NUMERIC) else argument
     if isinstance(node, exp.Interval):
         return INTERVAL
     if isinstance(node, exp.ArrayAgg):

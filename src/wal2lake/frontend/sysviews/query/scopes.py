@@ -106,22 +106,41 @@ class Scope:
         return None, None
 
 
+_NAMED_AS_CALLED: Final = tuple(
+    getattr(exp, name)
+    for name in ("CurrentDate", "CurrentTime", "Localtime", "Localtimestamp")
+    if hasattr(exp, name)
+)
+"""The engine has PostgreSQL's name for them, and takes one beside them for themselves."""
+
+
 def name_calls(tree: exp.Expression) -> None:
-    """The columns of subqueries that are calls get PostgreSQL's names, in place: around them they
-    are known by these, and the engine has other ones."""
+    """The calls that are columns of a FROM clause's subqueries and of CTEs get PostgreSQL's names,
+    in place: the query around them knows them by these. Other subqueries' columns are known by
+    no name, and the engine would take one for an outer column of that name."""
     for query in tree.find_all(exp.Select):
-        if query.parent is None:
+        if not _is_known_by_names(query):
             continue
         for projection in query.expressions:
             windowed = isinstance(projection, exp.Window)
             call = projection.this if windowed else projection
             if (
                 isinstance(call, exp.Func)
-                and not isinstance(call, (exp.Cast, exp.Connector))
+                and not isinstance(call, (exp.Cast, exp.Connector, *_NAMED_AS_CALLED))
                 and function_name(call) not in _SETS
             ):
                 named = figure_name(call)
                 projection.replace(exp.alias_(projection.copy(), named, quoted=True))
+
+
+def _is_known_by_names(query: exp.Select) -> bool:
+    around = query.parent
+    while isinstance(around, exp.SetOperation):
+        around = around.parent
+    return isinstance(around, exp.CTE) or (
+        isinstance(around, exp.Subquery)
+        and isinstance(around.parent, (exp.From, exp.Join, exp.Lateral))
+    )
 
 
 def analyze(query: exp.Expression, parent: Scope | None = None) -> list[Output] | None:
