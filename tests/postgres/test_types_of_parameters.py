@@ -27,6 +27,7 @@ _COLUMNS = {
     "y": (17, -1, "bytea"),
     "j": (3802, -1, "jsonb"),
     "a": (1007, -1, "int[]"),
+    "k": (20, -1, "bigserial"),
 }
 
 _TABLE = TableDef(
@@ -34,7 +35,10 @@ _TABLE = TableDef(
     "public",
     "params",
     Oid(10),
-    tuple(ColumnDef(n, Oid(oid), m) for n, (oid, m, _) in _COLUMNS.items()),
+    tuple(
+        ColumnDef(n, Oid(oid), m, sequence=Oid(30001) if kind == "bigserial" else None)
+        for n, (oid, m, kind) in _COLUMNS.items()
+    ),
     ("id",),
     "/w/params",
 )
