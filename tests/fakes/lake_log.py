@@ -81,7 +81,7 @@ def write_log(
         write_statistics=["commit_lsn"],
         write_page_checksum=True,
     )
-    return LogSource(str(path), relation, len(events))
+    return LogSource(str(path), relation, len(events), path.stat().st_size)
 
 
 def target_of(

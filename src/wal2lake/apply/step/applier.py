@@ -499,6 +499,7 @@ class BatchApplier:
                     str(self._reader.path(f.file)),
                     f.relation,
                     f.rows,
+                    f.file.size,
                     f.commit_lsn,
                     f.rolled_back,
                     before,

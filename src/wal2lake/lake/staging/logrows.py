@@ -50,6 +50,8 @@ class LogSource:
     relation: Relation
     rows: int
     """As the manifest says; plans the work."""
+    size: int
+    """Bytes of the file, as the manifest says; plans the work."""
     commit_lsn: int | None = None
     """Of all rows of a file that was written before its transaction committed; None: the
     file says it row by row."""

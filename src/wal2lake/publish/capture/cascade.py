@@ -160,6 +160,7 @@ def source_file(reader: LogReader, file: RowsFile) -> LogSource:
         str(reader.path(file.file)),
         file.relation,
         file.rows,
+        file.file.size,
         file.commit_lsn,
         file.rolled_back,
     )
