@@ -26,6 +26,8 @@ Source: PostgreSQL manual, appendix A (SQLSTATE) and section 55.8 (error fields)
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -61,7 +63,7 @@ class Wal2LakeError(Exception):
     position: int = 0
     """In the statement's text, from 1, in characters; 0: unknown."""
     _fields: ClassVar[tuple[str, ...]] = (
-        *("sqlstate", "detail", "hint", "context", "about", "position"),
+        *("sqlstate", "detail", "hint", "context", "about", "position", "original"),
     )
 
     def __init__(
@@ -73,6 +75,7 @@ class Wal2LakeError(Exception):
         hint: str | None = None,
         context: str | None = None,
         about: About | None = None,
+        original: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -82,13 +85,16 @@ class Wal2LakeError(Exception):
         self.hint = hint
         self.context = context
         self.about = about
+        self.original = original
+        """What an engine or a library said, on one line. Of the server log alone: no client and
+        no view shows it."""
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = {name: getattr(self, name) for name in self._fields}
         return (_rebuild, (type(self), self.message, fields))
 
     def describe(self) -> str:
-        """All fields, one per line, as the server log prints them."""
+        """All fields that a user may see, one per line."""
         lines = [self.message]
         for label, text in (
             ("DETAIL", self.detail),
@@ -103,6 +109,29 @@ class Wal2LakeError(Exception):
 def sqlstate_of(error: BaseException) -> str:
     """Of any error: XX000 for one that is not of this tree, which is a bug."""
     return error.sqlstate if isinstance(error, Wal2LakeError) else "XX000"
+
+
+def description_of(error: BaseException) -> str:
+    """Of any error, as views show it: nothing of the text of one that is not of this tree."""
+    if isinstance(error, Wal2LakeError):
+        return error.describe()
+    return "internal error\nHINT:  The server log has the details."
+
+
+def words_of(error: BaseException) -> str:
+    """``original`` of an error that stands for this one."""
+    first = str(error).strip().partition("\n")[0].strip()
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def reason_of(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be read or written, as PostgreSQL would put it."""
+    if isinstance(error, UnicodeDecodeError):
+        wrong = error.object[error.start : error.end]
+        shown = " ".join(f"0x{byte:02x}" for byte in wrong)
+        return f'invalid byte sequence for encoding "UTF8": {shown}'
+    # A library that has no errno has words of its own only.
+    return os.strerror(error.errno or errno.EIO)
 
 
 def _rebuild(
@@ -184,6 +213,10 @@ RESTORE_HINT: Final = (
     "its tables are then copied anew."
 )
 """The remedy for a file of the change log that is not what was written, whoever reads it."""
+
+
+DAMAGED: Final = "Its content is damaged: it cannot be read as Parquet."
+"""DETAIL for a file of the change log or of a table."""
 
 
 class CorruptLogError(Wal2LakeError):

@@ -143,9 +143,10 @@ def test_a_bug_is_told_in_sql_and_its_traceback_in_the_log(
 ) -> None:
     where, name = (WalReceiver, "_read") if streams else (ChangeLog, "open")
     monkeypatch.setattr(where, name, fail(ValueError("boom")))
-    assert run(receiver) == "internal error: ValueError('boom')"
+    assert run(receiver) == "internal error\nHINT:  The server log has the details."
     told = capsys.readouterr()
     assert "Traceback" in told.out + told.err
+    assert "ValueError: boom" in told.out + told.err
     assert enabled(receiver) is not streams
 
 

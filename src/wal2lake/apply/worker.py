@@ -44,7 +44,7 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.changelog import LogReader
-from wal2lake.errors import Wal2LakeError, sqlstate_of
+from wal2lake.errors import Wal2LakeError, description_of, sqlstate_of
 from wal2lake.lake import CommitConflict, TablePort
 from wal2lake.lake.batchport import BatchPort
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
@@ -201,16 +201,11 @@ class ApplyWorker:
 
     def _report(self, error: Exception) -> None:
         """Say it in the server log and, if that can be written, in the catalog."""
-        if isinstance(error, Wal2LakeError):
-            text = error.describe()
-            if self._repeated.is_new(self._events, text):
-                self._events.error(error.message, error=error)
-        else:
-            self._events.error("apply failed", exc_info=error)
-            text = f"internal error: {error!r}"
+        known = isinstance(error, Wal2LakeError)
+        self._repeated.say(self._events, str(error) if known else "apply failed", error)
         try:
             self._catalog.note_error(
-                self._subid, Worker.APPLY, text, sqlstate_of(error)
+                self._subid, Worker.APPLY, description_of(error), sqlstate_of(error)
             )
             self._catalog.disable_if_asked(self._subid, self._generation, error)
         except Exception as unwritten:

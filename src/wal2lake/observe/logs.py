@@ -4,7 +4,9 @@
 
 Events are dicts through pure functions (structlog); what carries an exception of ours
 prints its DETAIL, HINT and CONTEXT on lines of their own, as PostgreSQL does, and its SQLSTATE
-(PostgreSQL's %e) as a field of the first. Values of rows are never logged.
+(PostgreSQL's %e) as a field of the first. A line ORIGINAL has the words of the engine or library
+that an error stands for: they are for support, and no client sees them. Values of rows are never
+logged.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _LEVELS = {
 }
 
 
-_LABELS: Final = ("detail", "hint", "context")
+_LABELS: Final = ("detail", "hint", "context", "original")
 """Of an error, or of an event itself: on lines of their own."""
 
 

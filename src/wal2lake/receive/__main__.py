@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import ChangeLog
-from wal2lake.errors import Wal2LakeError, sqlstate_of
+from wal2lake.errors import Wal2LakeError, description_of, sqlstate_of
 from wal2lake.model import Oid
 from wal2lake.observe import configure, get_logger
 from wal2lake.pg import limit_connecting
@@ -63,8 +63,8 @@ def _report(
         else:
             get_logger().error(f"{text}: {error.message}", error=error)
     else:
-        described = f"internal error: {error!r}"
-        get_logger().error(f"{text}: {described}", exc_info=error)
+        described = description_of(error)
+        get_logger().error(f"{text}: internal error", exc_info=error)
     catalog.note_error(subscription.oid, Worker.RECEIVER, described, sqlstate_of(error))
     if streaming:
         # PostgreSQL too disables for what goes wrong behind START_REPLICATION, on either

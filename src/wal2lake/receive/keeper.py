@@ -60,7 +60,7 @@ from wal2lake.catalog import (
     SyncSnapshot,
     Worker,
 )
-from wal2lake.errors import PublisherError, Wal2LakeError, sqlstate_of
+from wal2lake.errors import PublisherError, description_of, sqlstate_of
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import RepeatedErrors, failpoint, get_logger
 from wal2lake.pg import Publisher, Session, connect, nudged
@@ -170,17 +170,11 @@ class SnapshotKeeper:
 
     def _report(self, error: Exception) -> None:
         text = "could not hold a snapshot for the copy"
-        described = f"internal error: {error!r}"
-        if isinstance(error, Wal2LakeError):
-            described = error.describe()
-            if self._repeated.is_new(get_logger(), f"{text}: {described}"):
-                get_logger().error(text, error=error)
-        else:
-            get_logger().error(text, exc_info=error)
+        self._repeated.say(get_logger(), text, error)
         try:
             self._let_go()
             self._catalog.note_error(
-                self._subid, Worker.SNAPSHOT, described, sqlstate_of(error)
+                self._subid, Worker.SNAPSHOT, description_of(error), sqlstate_of(error)
             )
         except Exception as again:
             get_logger().error("could not note an error", exc_info=again)
@@ -370,9 +364,8 @@ class SnapshotKeeper:
         made = rel.lsn is not None
         self._catalog.end_attempts([(rel, told, error.sqlstate, made)])
         repeated = self._tables_repeated[rel.relid, rel.epoch]
-        said = "could not lock table for its initial copy"
-        if repeated.is_new(get_logger(), f'{said}: "{name}": {error.describe()}'):
-            get_logger().error(said, table=name, error=error)
+        said = f'could not lock table "{name}" for its initial copy'
+        repeated.say(get_logger(), said, error)
 
     @property
     def _slot(self) -> str:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from wal2lake.catalog import Subscription, SubscriptionRel, SyncSnapshot
-from wal2lake.errors import PublisherError, Wal2LakeError
+from wal2lake.errors import PublisherError, description_of
 from wal2lake.model import Oid
 from wal2lake.pg import RemoteTable
 from wal2lake.tablesync.unaltered import SourceChanged
@@ -128,9 +128,8 @@ class Attempt:
 
     def describe(self) -> str:
         """The error, as the catalog keeps it."""
-        if isinstance(self.error, Wal2LakeError):
-            return self.error.describe()
-        return f"internal error: {self.error!r}"
+        assert self.error is not None
+        return description_of(self.error)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

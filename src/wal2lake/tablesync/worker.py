@@ -43,7 +43,7 @@ from typing import Final
 
 from wal2lake.apply.schema.follow import AlterTable
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapshot
-from wal2lake.errors import PublisherError, Wal2LakeError, sqlstate_of
+from wal2lake.errors import PublisherError, sqlstate_of
 from wal2lake.lake import TablePort
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
@@ -452,14 +452,8 @@ class TableSync:
             if len(alike) > 1:
                 text += f" and {len(alike) - 1} more"
             error = alike[0].error
-            if isinstance(error, Wal2LakeError):
-                repeated = self._repeated[_key(alike[0].rel)]
-                whole = f'could not copy table "{alike[0].name}": {error.describe()}'
-                if repeated.is_new(self._events, whole):
-                    self._events.error(text, error=error)
-            else:
-                self._events.error(text, exc_info=error)
             if error is not None:
+                self._repeated[_key(alike[0].rel)].say(self._events, text, error)
                 self._catalog.disable_if_asked(
                     subscription.oid, subscription.generation, error
                 )

@@ -232,7 +232,7 @@ def alter_table(
                 get_logger().warning(
                     "an ALTER TABLE has been committed, and not said so",
                     location=table.location,
-                    reason=str(error),
+                    error=error,
                 )
                 version = found
             failpoint("alter.committed")
@@ -411,10 +411,10 @@ def _insist(step: Callable[[], _Found]) -> _Found:
         try:
             return step()
         except Exception as error:
-            get_logger().error("a commit is tried again", reason=str(error))
+            get_logger().error("a commit is tried again", error=error)
             if time.monotonic() > deadline:
                 get_logger().critical(
-                    "a commit cannot be finished: the engine ends", reason=str(error)
+                    "a commit cannot be finished: the engine ends", error=error
                 )
                 os._exit(1)
         time.sleep(_PAUSE_SECONDS)

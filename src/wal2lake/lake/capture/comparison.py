@@ -28,11 +28,10 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from wal2lake.errors import StorageError
+from wal2lake.errors import StorageError, words_of
 from wal2lake.lake.capture.apart import Apart, kept_apart
 from wal2lake.lake.capture.moves import Key, Moved, arranged, chosen
 from wal2lake.lake.delta.datafile import storage_error
-from wal2lake.observe import get_logger
 
 DELETE, UPDATE, MOVE, INSERT = range(4)
 
@@ -88,11 +87,10 @@ def compare(
                 # DuckDB has only its text. Its own cause stays: it tells a file that is gone.
                 raise failure from failure.__cause__
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        get_logger().info(
-            "what the embedded engine said", words=str(error).split("\n")[0]
-        )
         raise StorageError(
-            "could not compare rows", hint="The server log has the details."
+            "could not compare rows",
+            hint="The server log has the details.",
+            original=words_of(error),
         ) from error
     except OSError as error:
         raise storage_error("keep large values in", memory.directory, error) from error

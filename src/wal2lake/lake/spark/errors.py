@@ -7,7 +7,7 @@ or Python. Used by every module here that calls Spark.
 Why this way. A task's failure arrives wrapped several times (job aborted, task failed,
 then the cause), so the chain of causes is walked to the innermost one that carries an
 error condition, and ``texts`` says it as PostgreSQL does. What the engine said, and PostgreSQL has
-no text for, is for the log of the process that asked the engine.
+no text for, is its ``original``, which the log has.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from wal2lake.errors import (
 )
 from wal2lake.lake.port import CommitConflict
 from wal2lake.lake.spark.texts import FAILED, LOG_HINT, from_condition
-from wal2lake.observe import get_logger
 
 _CONFLICTS: Final = (
     ConcurrentAppendException,
@@ -111,7 +110,7 @@ def translate(error: BaseException, *, context: str | None = None) -> Wal2LakeEr
             said, known = from_condition(condition, state, _parameters(throwable))
             said.context = context
             if not known:
-                _log_engines_words(condition, _unless_of_values(said, throwable))
+                said.original = _words(condition, said, throwable)
             return said
     innermost = chain[-1]
     if _message(innermost) in _OVERFLOWS:
@@ -138,20 +137,16 @@ def _failed(words: str, context: str | None) -> InternalError:
     # A Python worker's exception is its whole traceback; the last line is the error.
     is_trace = "Traceback (most recent call last)" in words
     line = words.strip().rpartition("\n")[2] if is_trace else _first_line(words)
-    _log_engines_words("", line)
-    return InternalError(FAILED, hint=LOG_HINT, context=context)
+    return InternalError(FAILED, hint=LOG_HINT, context=context, original=line)
 
 
-def _unless_of_values(said: Wal2LakeError, throwable: Any) -> str:
-    """The engine's words, but where they are about a value: no row's value is logged."""
-    of_values = said.sqlstate.startswith(("22", "23"))
-    return "" if of_values else _first_line(_message(throwable))
-
-
-def _log_engines_words(condition: str, words: str) -> None:
-    get_logger().info(
-        "what Spark said of the error that follows", condition=condition, words=words
-    )
+def _words(condition: str, said: Wal2LakeError, throwable: Any) -> str:
+    """The engine's, but the condition's name alone where they are about a value: no row's value
+    is logged."""
+    if said.sqlstate.startswith(("22", "23")):
+        return condition
+    line = _first_line(_message(throwable))
+    return line if condition in line else f"{condition}: {line}"
 
 
 def _java_exception(error: BaseException) -> Any:

@@ -48,7 +48,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from wal2lake.errors import ConfigurationError, StorageError
+from wal2lake.errors import ConfigurationError, StorageError, words_of
 
 STOP_TIMEOUT_SECONDS = 20.0
 """Spark's own shutdown hooks take under two; then it is killed: commits are atomic."""
@@ -245,7 +245,7 @@ def start_session(options: SessionOptions) -> SparkSession:
         raise StorageError(
             "could not start the Java virtual machine of Spark",
             sqlstate="58000",
-            detail=str(error),
+            original=words_of(error),
             hint="Its own message is above in this log; check spark.driver_memory and"
             " the [spark] settings.",
         ) from error
@@ -259,7 +259,7 @@ def start_session(options: SessionOptions) -> SparkSession:
         raise StorageError(
             "could not start Spark",
             sqlstate="58000",
-            detail=reason,
+            original=reason,
             hint="Check the [spark] settings.",
         ) from error
     finally:

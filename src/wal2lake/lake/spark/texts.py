@@ -3,7 +3,7 @@
 Comes in: a condition's name, its SQLSTATE, its message parameters. Goes out: a Wal2LakeError.
 A condition that PostgreSQL has, too, gets PostgreSQL's text. Every other one gets the text of its
 SQLSTATE's class: neither the engine's message nor the condition's name is part of an error. Called
-by ``errors``, which writes the engine's own words to the log.
+by ``errors``, which keeps the engine's own words for the log.
 
 Why this way. Spark and Delta have some 1,600 conditions and add more with each version, so the rule
 must be total: what is not listed here is covered by its class. Their SQLSTATEs are the SQL
@@ -189,6 +189,7 @@ _QUALIFIED: Final[Mapping[str, str]] = {
     "DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE": "42883",
     "DATATYPE_MISMATCH.UNEXPECTED_INPUT_TYPE": "42883",
     "DATATYPE_MISMATCH.WRONG_NUM_ARGS": "42883",
+    "INVALID_FORMAT.MISMATCH_INPUT": "22P02",
     "INVALID_LIMIT_LIKE_EXPRESSION.DATA_TYPE": "42804",
     "INVALID_LIMIT_LIKE_EXPRESSION.IS_UNFOLDABLE": "42P10",
 }

@@ -71,6 +71,7 @@ def _told(error: Wal2LakeError, end: str = "ERROR", left: bytes = b"") -> Outcom
         "detail": error.detail,
         "hint": error.hint,
         "context": error.context,
+        "original": error.original,
     }
 
 

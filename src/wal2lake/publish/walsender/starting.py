@@ -206,6 +206,7 @@ def _outcome(text: bytes) -> Outcome:
             detail=found["detail"],
             hint=found["hint"],
             context=found["context"],
+            original=found["original"],
         )
     return Outcome(
         found["end"] == "DONE",

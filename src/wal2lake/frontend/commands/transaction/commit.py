@@ -458,11 +458,11 @@ def finish(
         except Exception as error:
             if not _begun(node, changes) and _is_taken_back(take_back):
                 raise
-            get_logger().error("a commit is tried again", reason=str(error))
+            get_logger().error("a commit is tried again", error=error)
             if time.monotonic() > deadline:
                 # The next engine goes on with it before it lets anybody in.
                 get_logger().critical(
-                    "a commit cannot be finished: the engine ends", reason=str(error)
+                    "a commit cannot be finished: the engine ends", error=error
                 )
                 os._exit(1)
         time.sleep(_PAUSE_SECONDS)
@@ -474,7 +474,7 @@ def _is_taken_back(take_back: Callable[[], None]) -> bool:
     try:
         take_back()
     except Exception as error:
-        get_logger().error("a commit could not be taken back", reason=str(error))
+        get_logger().error("a commit could not be taken back", error=error)
         return False
     return True
 

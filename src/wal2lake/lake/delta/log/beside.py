@@ -74,7 +74,7 @@ class Beside:
             except Exception as error:
                 # An engine that stops takes the session away, too.
                 get_logger().warning(
-                    f"could not {self._what}", location=location, reason=str(error)
+                    f"could not {self._what}", location=location, error=error
                 )
             finally:
                 with self._changed:
