@@ -12,6 +12,7 @@ an LSN that somebody has made up: 22003.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import places, schema
-from wal2lake.errors import ConfigurationError, StorageError, UsageError
+from wal2lake.errors import ConfigurationError, StorageError, UsageError, words_of
 from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 
 _BUSY_TIMEOUT_SECONDS: Final = 30.0
@@ -198,12 +199,32 @@ class Database:
                 raise
             full = code == sqlite3.SQLITE_FULL
             raise StorageError(
-                f'could not {action} catalog "{self._path}": {error}',
+                f'could not {action} catalog "{self._path}": {_reason(code)}',
                 sqlstate="53100" if full else "58030",
                 hint="Free space on the file system of the node's directory."
                 if full
                 else "Check the file system of the node's directory.",
+                original=words_of(error),
             ) from error
+
+
+def _reason(code: int) -> str:
+    """The operating system's text for the error code of the embedded database."""
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return "the file is damaged"
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return "it cannot be opened"
+    return os.strerror(_ERRNO.get(code, errno.EIO))
+
+
+_ERRNO: Final = {
+    sqlite3.SQLITE_BUSY: errno.EBUSY,
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_LOCKED: errno.EBUSY,
+    sqlite3.SQLITE_NOMEM: errno.ENOMEM,
+    sqlite3.SQLITE_PERM: errno.EACCES,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+}
 
 
 def create_database(path: Path, superuser: str, password: str | None) -> None:

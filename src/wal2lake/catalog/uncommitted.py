@@ -150,8 +150,12 @@ class UncommittedCatalog(Catalog):
         for change in self._changes:
             try:
                 self._make(change)
-            except (Wal2LakeError, sqlite3.IntegrityError) as error:
+            except Wal2LakeError as error:
                 raise _conflict(f"{error}.".replace("..", ".")) from error
+            except sqlite3.IntegrityError as error:
+                raise _conflict(
+                    "Another session has committed an object that is in the way."
+                ) from error
 
 
 def _dangling(connection: sqlite3.Connection) -> bool:

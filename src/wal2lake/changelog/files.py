@@ -32,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from wal2lake.errors import ConfigurationError, StorageError
+from wal2lake.errors import ConfigurationError, StorageError, reason_of, words_of
 from wal2lake.model import Oid
 
 TEMPORARY: Final = ".tmp"
@@ -152,14 +152,14 @@ def _numbers(directory: Path, pattern: re.Pattern[str]) -> list[int]:
 def storage_error(action: str, path: Path, error: OSError) -> StorageError:
     """PostgreSQL's text and SQLSTATE for a failed call; ``action`` as in "fsync file"."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    reason = os.strerror(error.errno) if error.errno else str(error)
     return StorageError(
-        f'could not {action} "{path}": {reason}',
+        f'could not {action} "{path}": {reason_of(error)}',
         sqlstate="53100" if full else "58030",
         hint="Free space on the file system of the log directory; "
         "the subscription then continues by itself."
         if full
         else "Check the file system of the log directory.",
+        original=None if error.errno else words_of(error),
     )
 
 

@@ -445,8 +445,11 @@ def _decode_relation(members: dict[str, Any]) -> Relation:
     )
 
 
-def corrupt(path: Path, detail: str) -> CorruptLogError:
+def corrupt(path: Path, detail: str, original: str | None = None) -> CorruptLogError:
     """The error for a file of a segment that is not what was written."""
     return CorruptLogError(
-        f'change log file "{path}" is corrupted', detail=detail, hint=RESTORE_HINT
+        f'change log file "{path}" is corrupted',
+        detail=detail,
+        hint=RESTORE_HINT,
+        original=original,
     )

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from wal2lake.changelog import files, manifest
 from wal2lake.changelog.manifest import LogFile, Manifest, RowsFile
+from wal2lake.errors import DAMAGED, words_of
 from wal2lake.model import Lsn
 
 # Each repetition needs another writer's or trimmer's step to fall into one listdir.
@@ -100,7 +101,7 @@ class LogReader:
             # What the operating system refused says nothing about the file.
             if isinstance(error, OSError) and error.errno:
                 raise files.storage_error("read file", path, error) from error
-            raise manifest.corrupt(path, f"{error}".rstrip(".") + ".") from error
+            raise manifest.corrupt(path, DAMAGED, words_of(error)) from error
 
     def batches(self, file: LogFile) -> Iterator[Any]:
         """A file as pyarrow.RecordBatches, in order; pages are checked. Errors as ``read``."""
@@ -113,7 +114,7 @@ class LogReader:
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno:
                 raise files.storage_error("read file", path, error) from error
-            raise manifest.corrupt(path, f"{error}".rstrip(".") + ".") from error
+            raise manifest.corrupt(path, DAMAGED, words_of(error)) from error
 
     def operations(self, rows: RowsFile) -> tuple[Any, Any]:
         """Commit LSN and operation of each row that counts, as NumPy arrays."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from wal2lake.errors import ConfigurationError
+from wal2lake.errors import ConfigurationError, reason_of
 
 OLDEST: Final = 17
 """What Spark 4 needs. A newer Java than 21 is not refused: Spark may be newer than we know."""
@@ -47,9 +47,13 @@ def check_java(environ: Mapping[str, str]) -> None:
     except FileNotFoundError:
         place = f'there is no "{java}" (JAVA_HOME)' if home else "none is on PATH"
         raise ConfigurationError(f"{_NEEDED} and {place}: {_REMEDY}") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise ConfigurationError(
-            f"{_NEEDED} and {where} does not run ({error}): {_REMEDY}"
+            f"{_NEEDED} and {where} does not run ({reason_of(error)}): {_REMEDY}"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(
+            f"{_NEEDED} and {where} does not answer: {_REMEDY}"
         ) from None
     found = _VERSION.search(done.stderr + done.stdout)
     if done.returncode != 0 or found is None:

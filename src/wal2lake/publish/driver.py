@@ -18,6 +18,7 @@ from wal2lake.errors import (
     InternalError,
     SqlSyntaxError,
     Wal2LakeError,
+    words_of,
 )
 from wal2lake.model import Lsn
 from wal2lake.publish.capture.positions import CHANGE_BYTES, end_of_message
@@ -35,7 +36,7 @@ from wal2lake.publish.decoding.transactions import (
     transactions_of,
     truncations,
 )
-from wal2lake.publish.plugins.loading import check_callbacks
+from wal2lake.publish.plugins.loading import BUILT_IN, check_callbacks
 from wal2lake.publish.plugins.port import Base, Context, OutputPlugin
 from wal2lake.publish.slots import refuse_invalidated
 from wal2lake.publish.statistics import Counts
@@ -316,9 +317,11 @@ class Decoding:
         except (OSError, MemoryError):
             raise
         except Exception as error:
+            if self._context.plugin in BUILT_IN:
+                raise
+            # The plugin is the user's own, and so are its words.
             raise InternalError(
-                f"{type(error).__name__}: {error}",
-                context=callback_context(self._context, name, lsn),
+                words_of(error), context=callback_context(self._context, name, lsn)
             ) from error
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from wal2lake.errors import ConfigurationError
+from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.settings.sections import SECTIONS, Settings, file_url_path
 
 FILE_NAME: Final = "wal2lake.toml"
@@ -174,15 +174,14 @@ def _from_file(path: Path) -> dict[tuple[str, str], _Given]:
             " directory with -D.",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(
-            f'could not read configuration file "{path}": {reason}'
+            f'could not read configuration file "{path}": {reason_of(error)}'
         ) from None
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(
-            f'syntax error in file "{path}": {error}',
+            f'syntax error in file "{path}"{_line_of(error)}',
             hint='Write text in quotes and one "name = value" on a line'
             " (https://toml.io).",
         ) from None
@@ -198,6 +197,12 @@ def _from_file(path: Path) -> dict[tuple[str, str], _Given]:
             _known(section, key, f"{section}.{key}", source)
             given[section, key] = _Given(value, source, False)
     return given
+
+
+def _line_of(error: tomllib.TOMLDecodeError) -> str:
+    # The exception has only its text before Python 3.14.
+    found = re.search(r"at (line \d+|end of document)", str(error))
+    return "" if found is None else f" at {found[1]}".replace("document", "file")
 
 
 def _from_environment(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import Catalog
-from wal2lake.errors import ConfigurationError
+from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.launch.directory.passfile import write_passfile
 from wal2lake.settings import FILE_NAME, render_default_toml
 from wal2lake.wire.scram import SALT_BYTES, create_verifier
@@ -94,9 +94,8 @@ def _password(pwfile: Path | None) -> str:
         with pwfile.open(encoding="utf-8") as file:
             line = file.readline().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(
-            f'could not open file "{pwfile}" for reading: {reason}'
+            f'could not open file "{pwfile}" for reading: {reason_of(error)}'
         ) from None
     if not line:
         raise ConfigurationError(f'password file "{pwfile}" is empty')

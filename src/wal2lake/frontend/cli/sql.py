@@ -15,7 +15,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from wal2lake.errors import ConfigurationError, PublisherError, SqlSyntaxError
+from wal2lake.errors import (
+    ConfigurationError,
+    PublisherError,
+    SqlSyntaxError,
+    reason_of,
+)
 from wal2lake.frontend.cli.errors import print_error
 from wal2lake.frontend.cli.print import Layout, render
 from wal2lake.frontend.grammar import split_statements
@@ -72,8 +77,7 @@ def _read(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigurationError(f"{name}: {reason}") from None
+        raise ConfigurationError(f"{name}: {reason_of(error)}") from None
 
 
 def _is_backslash(text: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wal2lake.errors import ConfigurationError
+from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.frontend.door.auth import AuthMethod
 from wal2lake.frontend.door.encryption import Encryption, make_encryption
 from wal2lake.frontend.door.hba import Rules, everybody, parse_rules
@@ -49,9 +49,8 @@ def _rules(settings: Settings) -> Rules:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise ConfigurationError(
-            f'could not open file "{path}": {reason}',
+            f'could not open file "{path}": {reason_of(error)}',
             hint='It is that of "hba_file" of [node].',
         ) from error
     return parse_rules(text, str(path))

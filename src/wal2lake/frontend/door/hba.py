@@ -252,7 +252,7 @@ def _check_name(word: Word) -> None:
             re.compile(word.text[1:])
         except re.error as error:
             raise ConfigurationError(
-                f'invalid regular expression "{word.text[1:]}": {error}'
+                f'invalid regular expression "{word.text[1:]}"'
             ) from error
 
 
@@ -267,7 +267,7 @@ def _addresses(fields: list[tuple[Word, ...]]) -> tuple[Network | str, int]:
         address = ip_address(text)
     except ValueError as error:
         raise ConfigurationError(
-            f'invalid IP address "{text}": {error}',
+            f'invalid IP address "{text}"',
             hint="A node takes addresses with a mask, all and samehost; no host names.",
         ) from error
     if len(fields) < 5:

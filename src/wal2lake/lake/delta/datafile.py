@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from wal2lake.errors import InternalError, StorageError
+from wal2lake.errors import InternalError, StorageError, reason_of, words_of
 from wal2lake.lake.delta.durability import local_path, sync_files
 from wal2lake.lake.delta.stats import added_file
 from wal2lake.lake.origins import COLUMNS
@@ -347,9 +346,9 @@ def discard_added(location: str, files: Sequence[AddedFile]) -> None:
 def storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
     """PostgreSQL's text and SQLSTATE for a failed call."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    reason = os.strerror(error.errno) if error.errno else str(error)
     return StorageError(
-        f'could not {action} "{path}": {reason}',
+        f'could not {action} "{path}": {reason_of(error)}',
         sqlstate="53100" if full else "58030",
         hint="Free space on the file system of the warehouse." if full else None,
+        original=None if error.errno else words_of(error),
     )

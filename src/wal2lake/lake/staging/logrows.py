@@ -24,10 +24,13 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from wal2lake.errors import (
+    DAMAGED,
     RESTORE_HINT,
     CorruptLogError,
     StorageError,
     Wal2LakeError,
+    reason_of,
+    words_of,
 )
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.model import Relation
@@ -166,12 +169,13 @@ def _batches(
     yield from table.combine_chunks().to_batches()
 
 
-def corrupt(path: str, detail: str) -> CorruptLogError:
+def corrupt(path: str, detail: str, original: str | None = None) -> CorruptLogError:
     """The error for a file of the log that is not what was written."""
     return CorruptLogError(
         f'change log file "{path}" is corrupted',
         detail=detail,
         hint=RESTORE_HINT,
+        original=original,
     )
 
 
@@ -198,14 +202,15 @@ def _local(path: Path) -> Any:
 
 def _unreadable(path: str, error: Exception) -> Wal2LakeError:
     """What the operating system refused says nothing about the file, unless it is gone."""
-    refused = isinstance(error, OSError) and error.errno
-    if refused and not isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError):
+        return corrupt(path, "The file is missing.")
+    if isinstance(error, OSError) and error.errno:
         return StorageError(
-            f'could not read change log file "{path}": {error}',
+            f'could not read change log file "{path}": {reason_of(error)}',
             sqlstate="58030",
             hint="Check the file system of the log directory.",
         )
-    return corrupt(path, str(error))
+    return corrupt(path, DAMAGED, words_of(error))
 
 
 def _all_groups(metadata: Any, part: LogPart) -> list[int]:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from wal2lake.errors import StorageError, Wal2LakeError
+from wal2lake.errors import DAMAGED, StorageError, Wal2LakeError, words_of
 from wal2lake.lake.delta.datafile import storage_error
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.durability import local_path
@@ -277,8 +277,8 @@ class StoredRows:
     def _marks_of_group(self, parquet: pq.ParquetFile, group: int) -> pa.Table:
         try:
             return parquet.read_row_group(group, list(COLUMNS))
-        except OSError as error:
-            raise storage_error("read", self._state.location, error) from error
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(self._state.location, error) from error
 
     def live(self, columns: Sequence[int]) -> Iterator[pa.Table]:
         """All rows that are not deleted, a row group at a time; with who has made them if that
@@ -396,13 +396,8 @@ class StoredRows:
             yield from parquet.iter_batches(
                 rows, row_groups=[group], columns=names, use_threads=False
             )
-        except OSError as error:
-            raise storage_error("read", self._state.location, error) from error
-        except pa.ArrowException as error:
-            raise StorageError(
-                f'could not read a data file of "{self._state.location}": {error}',
-                sqlstate="XX001",
-            ) from error
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(self._state.location, error) from error
 
     def without(
         self, gone: Mapping[int, npt.NDArray[np.uint64]]
@@ -449,8 +444,8 @@ class StoredRows:
                 # A few columns of a small group are there before other threads have woken up.
                 use_threads=file.size > _THREADS_BYTES,
             )
-        except OSError as error:
-            raise storage_error("read", self._state.location, error) from error
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(self._state.location, error) from error
         rows = parquet.metadata.row_group(group).num_rows
         return self._converted(file, parquet, read, columns, rows)
 
@@ -519,9 +514,20 @@ class StoredRows:
                 read_dictionary=list(dictionaries) or None,
             )
         except (OSError, pa.ArrowException) as error:
-            raise StorageError(
-                f'could not read data file "{path}": {error}', sqlstate="58030"
-            ) from error
+            raise unreadable(path, error) from error
+
+
+def unreadable(path: str, error: OSError | pa.ArrowException) -> StorageError:
+    """The error for a data file, or one of a table in this directory."""
+    # Of an object store, what has no errno may be anything.
+    if isinstance(error, OSError) and (error.errno or local_path(path) is None):
+        return storage_error("read", path, error)
+    return StorageError(
+        f'could not read "{path}"',
+        sqlstate="XX001",
+        detail=DAMAGED,
+        original=words_of(error),
+    )
 
 
 def _longest(column: Any) -> int:

@@ -31,7 +31,13 @@ from typing import Final
 
 from wal2lake.catalog import Catalog, ReplicationSlot, TableDef
 from wal2lake.changelog import Retention, TwoPhase
-from wal2lake.errors import CorruptLogError, Retry, StorageError, Wal2LakeError
+from wal2lake.errors import (
+    CorruptLogError,
+    Retry,
+    StorageError,
+    Wal2LakeError,
+    words_of,
+)
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
 from wal2lake.lake.capture.comparison import Memory
@@ -627,8 +633,13 @@ class Capture:
             self._failed[key] += 1
             if self._failed[key] < _ATTEMPTS:
                 raise
+            known = isinstance(error, Wal2LakeError)
+            detail = f"Reading it failed {_ATTEMPTS} times"
             raise _Unreadable(
-                table, commit.version, f"Reading it fails: {error}"
+                table,
+                commit.version,
+                f"{detail}: {error}." if known else f"{detail}.",
+                words_of(error),
             ) from error
 
     def _by_partition(self, table: TableDef, relation: Relation) -> Relation:
@@ -668,11 +679,14 @@ class _Unreadable(StorageError):
     """A commit of a table, or files that it is about, are not there any more, or are not as
     anybody expects them."""
 
-    def __init__(self, table: TableDef, version: int, detail: str) -> None:
+    def __init__(
+        self, table: TableDef, version: int, detail: str, original: str | None = None
+    ) -> None:
         super().__init__(
             f'version {version} of table "{table.qualified}" cannot be captured',
             sqlstate="58P01",
             detail=detail,
             hint="Drop the slots that were invalidated, and copy the tables again.",
+            original=original,
         )
         self.table = table
