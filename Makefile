@@ -12,13 +12,10 @@ export PYTHON
 # From the fastest to the slowest: a failure shows as early as it can.
 LAYERS := pure bugs postgres spark node faults
 
-# Tests wait for threads and processes of a machine that may be busy. What failed is shown, and
-# runs once more with servers and nodes of its own: what fails twice is at fault, what fails once
-# is to be mended all the same, but says nothing about the change under test.
-
 # Tests run beside each other: most of a node's test is waiting, and Spark plans on one core.
 # Each process has servers, a node and a Spark session of its own.
 WORKERS ?= 2
+LAYERED = $(PY) tools/layers.py --workers $(WORKERS) $(LAYERS) --
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint format bench clean
@@ -36,10 +33,10 @@ demo: $(READY) ## replicate a live PostgreSQL into Delta tables, kill -9 include
 	@.venv/bin/wal2lake demo $(ARGS)
 
 test: lint ## lint, then all tests but the slow ones, fast layers first
-	@$(call layers,-m "not slow")
+	@$(LAYERED) -m "not slow" $(ARGS)
 
 test-all: lint ## lint, then all tests
-	@$(call layers,)
+	@$(LAYERED) $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict and the import contract
 	@$(PY) -m ruff check .
@@ -58,20 +55,3 @@ clean: ## remove everything that make has made, .venv too
 	rm -rf .venv build dist src/*.egg-info spark-warehouse metastore_db derby.log \
 	    .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} +
-
-# pytest's exit code 5: the folder has no test for this selection.
-define layers
-for layer in $(LAYERS); do \
-    if [ -d tests/$$layer ]; then \
-        echo "== $$layer"; \
-        code=0; \
-        run="$(PY) -m pytest -q -n $(WORKERS) --dist worksteal tests/$$layer"; \
-        $$run $(1) $(ARGS) || code=$$?; \
-        if [ $$code -eq 1 ]; then \
-            echo "== $$layer: what failed, once more by itself"; \
-            code=0; $$run --last-failed --last-failed-no-failures none $(1) $(ARGS) || code=1; \
-        fi; \
-        if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then exit $$code; fi; \
-    fi; \
-done
-endef
