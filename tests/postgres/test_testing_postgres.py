@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wal2lake.launch.processes import descendants, is_alive
-from wal2lake.testing.postgres import PostgresServer, StopMode
+from wal2lake.testing.postgres import PostgresServer, StopMode, find_installation
 from wal2lake.testing.waits import wait_until
 
 
@@ -88,3 +89,18 @@ def test_a_server_dies_with_its_starter():
     # Its files are removed by whoever makes the next ones.
     PostgresServer(18).close()
     assert not Path(folder).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root hands servers to another user")
+def test_a_server_runs_from_a_folder_that_its_user_may_not_enter(
+    tmp_path: Path,
+) -> None:
+    package = find_installation(18).bin.parent.parent
+    closed = tmp_path / "closed"
+    for name in (package.name, f"{package.name}.libs"):
+        shutil.copytree(package.with_name(name), closed / name, symlinks=True)
+    closed.chmod(0o700)
+    installation = find_installation(closed / package.name / "pginstall18")
+    assert closed not in installation.bin.parents
+    with PostgresServer(closed / package.name / "pginstall18", fresh=True) as server:
+        assert server.psql("select 1") == "1"

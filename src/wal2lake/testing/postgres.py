@@ -147,16 +147,28 @@ def find_installation(version: int | Path) -> Installation:
     if os.geteuid() != 0:
         return Installation(root / "bin", None)
     user = _server_user()
-    found = Installation(root / "bin", user)
+    installation = Installation(root / "bin", user)
     try:
-        found.run("postgres", "--version")
+        _try(installation)
     except RuntimeError:
-        copied = _new_folder("wal2lake-postgres-") / "install"
+        # The OS user may not enter the folder: a copy, in a folder that it may.
+        copies = _new_folder("wal2lake-postgres-") / "install"
+        copies.parent.chmod(0o755)
+        copied = copies / root.parent.name / root.name
         shutil.copytree(root, copied, symlinks=True)
-        copied.parent.chmod(0o755)
-        found = Installation(copied / "bin", user)
-        found.run("postgres", "--version")
-    return found
+        # A wheel's programs look for their libraries beside the package, where pip puts them.
+        libraries = root.parent.with_name(f"{root.parent.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, copies / libraries.name, symlinks=True)
+        installation = Installation(copied / "bin", user)
+        _try(installation)
+    return installation
+
+
+def _try(installation: Installation) -> None:
+    """Raise RuntimeError unless the server and the programs that need libpq can run."""
+    for program in ("postgres", "initdb"):
+        installation.run(program, "--version")
 
 
 def available_versions() -> list[int]:
