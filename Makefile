@@ -18,7 +18,7 @@ WORKERS ?= 2
 LAYERED = $(PY) tools/layers.py --workers $(WORKERS) $(LAYERS) --
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench clean
+.PHONY: help setup demo test test-all lint format bench dist clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -50,6 +50,9 @@ format: $(READY) ## rewrite the sources as lint wants them
 
 bench: $(READY) ## measure; ratios to a native subscriber in the same run
 	@$(PY) -m benchmarks $(ARGS)
+
+dist: $(READY) ## build sdist and wheel, and prove the wheel in an environment without a checkout
+	@$(PY) tools/dist.py
 
 clean: ## remove everything that make has made, .venv too
 	rm -rf .venv build dist src/*.egg-info spark-warehouse metastore_db derby.log \
