@@ -79,7 +79,7 @@ def damaged_batches(path: Path) -> Callable[[], object]:
 
 def damaged_rows(path: Path) -> Callable[[], object]:
     relation = Relation(Oid(1), "s", "t", ReplicaIdentity.FULL, ())
-    part = LogPart(LogSource(str(path), relation, 1))
+    part = LogPart(LogSource(str(path), relation, 1, 1000))
     return lambda: list(read_rows(part, LsnRange(0), list))
 
 
