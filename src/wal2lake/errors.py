@@ -209,10 +209,10 @@ class ApplyError(Wal2LakeError):
 
 
 RESTORE_HINT: Final = (
-    "Restore the file from a backup, or drop the subscription and create it again: "
-    "its tables are then copied anew."
+    "Restore the file from a backup, or have the subscription's tables copied anew: ALTER"
+    " SUBSCRIPTION ... REFRESH PUBLICATION WITH (recopy = true)."
 )
-"""The remedy for a file of the change log that is not what was written, whoever reads it."""
+"""The remedy for a file of a subscription's log that is not what was written, whoever reads it."""
 
 
 DAMAGED: Final = "Its content is damaged: it cannot be read as Parquet."

@@ -124,7 +124,7 @@ def test_what_was_confirmed_is_kept_with_an_error_that_names_the_file(
     assert b"W2LR" in named.read_bytes()
     assert "0/C8" in str(error.detail), "where its transaction commits"
     assert "0/134" in str(error.detail), "what the slot has confirmed"
-    assert "drop the subscription" in str(error.hint)
+    assert "(recopy = true)" in str(error.hint)
     assert "XLogData at 0/C7" in str(error.context)
 
 

@@ -143,7 +143,7 @@ def test_corruption_has_a_sqlstate_a_place_and_a_remedy(tmp_path: Path) -> None:
         recovered(tmp_path)
     assert caught.value.sqlstate == "XX001"
     assert caught.value.detail == f"At byte {at}, a record fails its checksum."
-    assert "drop the subscription" in (caught.value.hint or "")
+    assert "(recopy = true)" in (caught.value.hint or "")
     # The file is evidence: nobody cuts it.
     assert path.read_bytes() == content
 

@@ -404,7 +404,7 @@ def test_a_flipped_bit_in_a_manifest_is_noticed(tmp_path: Path) -> None:
         with pytest.raises(CorruptLogError, match=r"seg-0+1\.json") as caught:
             LogReader(tmp_path).after(0)
         assert caught.value.sqlstate == "XX001"
-        assert "drop the subscription" in (caught.value.hint or "")
+        assert "(recopy = true)" in (caught.value.hint or "")
 
 
 def test_a_flipped_bit_in_a_data_file_is_noticed(tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ def refusal(reader: LogReader, file: LogFile) -> str:
         reader.verify(file)
     assert caught.value.sqlstate == "XX001"
     assert str(reader.path(file)) in caught.value.message
-    assert "drop the subscription" in (caught.value.hint or "")
+    assert "(recopy = true)" in (caught.value.hint or "")
     return caught.value.detail or ""
 
 

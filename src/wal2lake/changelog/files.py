@@ -156,7 +156,7 @@ def storage_error(action: str, path: Path, error: OSError) -> StorageError:
         f'could not {action} "{path}": {reason_of(error)}',
         sqlstate="53100" if full else "58030",
         hint="Free space on the file system of the log directory; "
-        "the subscription then continues by itself."
+        "the node then continues by itself."
         if full
         else "Check the file system of the log directory.",
         original=None if error.errno else words_of(error),

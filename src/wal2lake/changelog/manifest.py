@@ -22,6 +22,7 @@ from typing import Any, Final
 from wal2lake.changelog.files import unsupported_version
 from wal2lake.errors import RESTORE_HINT, CorruptLogError
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.settings import PUBLISHER_LOG
 
 FORMAT_VERSION: Final = 3
 
@@ -445,11 +446,17 @@ def _decode_relation(members: dict[str, Any]) -> Relation:
     )
 
 
+_PUBLISHERS_HINT: Final = (
+    "Restore the file from a backup, or drop the replication slots that have not confirmed what"
+    " is in it; their subscribers then copy the tables anew."
+)
+
+
 def corrupt(path: Path, detail: str, original: str | None = None) -> CorruptLogError:
     """The error for a file of a segment that is not what was written."""
     return CorruptLogError(
         f'change log file "{path}" is corrupted',
         detail=detail,
-        hint=RESTORE_HINT,
+        hint=_PUBLISHERS_HINT if path.parent.name == PUBLISHER_LOG else RESTORE_HINT,
         original=original,
     )

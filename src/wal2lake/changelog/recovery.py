@@ -76,8 +76,8 @@ class Undecodable:
         )
         self.error.hint = (
             "The journal stays as it is: a version of wal2lake that can decode the message"
-            " goes on from here. Otherwise drop the subscription and create it again: its"
-            " tables are then copied anew."
+            " goes on from here. Otherwise have the tables copied anew: ALTER SUBSCRIPTION ..."
+            " REFRESH PUBLICATION WITH (recopy = true)."
         )
         return self.error
 

@@ -16,6 +16,7 @@ from wal2lake.settings.loading import (
 )
 from wal2lake.settings.rendering import render_default_toml
 from wal2lake.settings.sections import (
+    PUBLISHER_LOG,
     ApplySettings,
     LogSettings,
     NodeSettings,
@@ -27,6 +28,7 @@ from wal2lake.settings.sections import (
 
 __all__ = [
     "FILE_NAME",
+    "PUBLISHER_LOG",
     "ApplySettings",
     "Change",
     "LogSettings",

@@ -65,6 +65,10 @@ def setting(
     return result
 
 
+PUBLISHER_LOG: Final = "publish"
+"""Directory of the log of what the node publishes, beside those of the subscriptions."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """Where the node listens and whom it lets in."""
@@ -449,7 +453,7 @@ class Settings:
     @property
     def publish_log_directory(self) -> Path:
         """The log of what this node publishes."""
-        return self.log_directory / "publish"
+        return self.log_directory / PUBLISHER_LOG
 
     @property
     def warehouse(self) -> str:
