@@ -33,7 +33,7 @@ _CATALOG: Final = "catalog.sqlite"
 def run(options: argparse.Namespace) -> int:
     """Print the status; see the module's exit codes."""
     directory: Path = options.directory.absolute()
-    if not (directory / _CATALOG).exists():
+    if not is_locked(directory) and not (directory / _CATALOG).exists():
         print_error(
             ConfigurationError(
                 f'directory "{directory}" is not a wal2lake node',

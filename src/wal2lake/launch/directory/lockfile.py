@@ -15,6 +15,7 @@ Source: PostgreSQL's src/include/utils/pidfile.h and miscinit.c (texts).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -120,7 +121,8 @@ class LockFile:
 
 
 def read_lock(directory: Path) -> LockFacts | None:
-    """The file's content; None if there is no complete one."""
+    """The file's content; None if there is no complete one. ConfigurationError if it is another
+    user's."""
     try:
         lines = (directory / FILE_NAME).read_text().split("\n")
         return LockFacts(
@@ -131,14 +133,19 @@ def read_lock(directory: Path) -> LockFacts | None:
             address=lines[5],
             state=lines[7],
         )
+    except PermissionError as error:
+        raise _inaccessible(directory) from error
     except (OSError, ValueError, IndexError):
         return None
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a node (or what a killed one has left behind) has the directory."""
+    """Whether a node (or what a killed one has left behind) has the directory.
+    ConfigurationError if it is another user's."""
     try:
         descriptor = os.open(directory / FILE_NAME, os.O_RDONLY)
+    except PermissionError as error:
+        raise _inaccessible(directory) from error
     except OSError:
         return False
     try:
@@ -148,3 +155,10 @@ def is_locked(directory: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _inaccessible(directory: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f'could not access directory "{directory}": {os.strerror(errno.EACCES)}',
+        hint="Use the OS user that started the node, or root.",
+    )
