@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from wal2lake.catalog import Authority, Role, RoleMember, Subscription, TableDef
-from wal2lake.catalog.access.targets import DELETE, INSERT, UPDATE, denied_target
+from wal2lake.catalog.access.targets import (
+    DELETE,
+    INSERT,
+    TRUNCATE,
+    UPDATE,
+    denied_target,
+)
 from wal2lake.errors import UsageError
 from wal2lake.model import PUBLIC, Acl, ObjectKind, Oid
 
@@ -136,3 +142,27 @@ def test_run_as_owner_needs_the_privileges_themselves() -> None:
     assert denied_target(authority(), RUNS_AS_OWNER, target, INSERT) is None
     # An UPDATE looks for its row.
     assert denied_target(authority(), RUNS_AS_OWNER, target, UPDATE) is not None
+
+
+def test_what_the_hint_says_lets_a_subscription_write() -> None:
+    """Both ways, each to its end."""
+
+    def refused(
+        subscription: Subscription, table: TableDef, *members: RoleMember
+    ) -> str | None:
+        known = authority(*members)
+        for letters in (INSERT, UPDATE, DELETE, TRUNCATE):
+            found = denied_target(known, subscription, table, letters)
+            if found is not None:
+                return found.hint or ""
+        return None
+
+    assert refused(SUBSCRIPTION, TARGET) == (
+        "Grant the table's owner to the subscription's owner; or set run_as_owner = true and"
+        " grant the subscription's owner SELECT, INSERT, UPDATE, DELETE and TRUNCATE on the"
+        " table."
+    )
+    assert refused(SUBSCRIPTION, TARGET, member(OWNER, ANN)) is None
+    acl = grant(Acl.default(TABLE, OWNER), OWNER, ANN, "rawdD", option=False)
+    assert refused(RUNS_AS_OWNER, TARGET) is not None
+    assert refused(RUNS_AS_OWNER, replace(TARGET, acl=acl)) is None

@@ -79,8 +79,9 @@ def denied_target(
                 f'role "{authority.name(subscription.owner)}" cannot SET ROLE to'
                 f' "{authority.name(acting)}"',
                 sqlstate="42501",
-                hint="Grant the role of the table's owner to the subscription's, or let"
-                " the subscription have run_as_owner = true.",
+                hint="Grant the table's owner to the subscription's owner; or set"
+                " run_as_owner = true and grant the subscription's owner SELECT, INSERT,"
+                " UPDATE, DELETE and TRUNCATE on the table.",
             )
     allowed = authority.letters(acting, ObjectKind.TABLE, table.owner, table.acl)
     if set(letters) <= set(allowed):
