@@ -150,6 +150,33 @@ def test_a_table_without_a_replica_identity(own: Node) -> None:
     own.sql("drop schema hi cascade")
 
 
+def test_generated_and_checked_columns(own: Node) -> None:
+    own.sql("create schema hk")
+    own.sql("create table hk.g (a int, b int generated always as (a + 1) stored)")
+    own.sql("create table hk.c (a int, constraint positive check (a > 0))")
+    own.sql("insert into hk.g (a) values (1)")
+    own.sql("insert into hk.c values (1)")
+    for verb, more, after in (("SET", " as (a + 2)", "3"), ("DROP", "", "3")):
+        value = " 5" if verb == "SET" else ""
+        error = refused(own, f"alter table hk.g alter column b {verb} default{value}")
+        way = f"ALTER TABLE ... ALTER COLUMN ... {verb} EXPRESSION"
+        assert error.hint == f"Use {way} instead."
+        own.sql(way.replace("...", "hk.g", 1).replace("...", "b", 1) + more)
+        assert own.sql("select b from hk.g") == [(after,)]
+    own.sql("alter table hk.g alter column b drop default")
+    retype = "alter table hk.c alter a type bigint"
+    assert refused(own, retype).hint == (
+        "Drop the constraint, alter the type and add the constraint again: ALTER TABLE ..."
+        " DROP CONSTRAINT, ADD CONSTRAINT."
+    )
+    own.sql("alter table hk.c drop constraint positive")
+    own.sql(retype)
+    own.sql("alter table hk.c add constraint positive check (a > 0)")
+    assert refused(own, "insert into hk.c values (0)").sqlstate == "23514"
+    own.sql("insert into hk.c values (3000000000)")
+    own.sql("drop schema hk cascade")
+
+
 @pytest.mark.slow
 def test_a_damaged_log_of_a_subscription(
     own: Node, pg18: Database, subscribe: Subscribe

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.apply_world import Side, World, model
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.errors import StorageError
+from wal2lake.errors import StorageError, UsageError
 from wal2lake.model import Lsn, Oid
 from wal2lake.testing.waits import wait_until
 
@@ -145,12 +145,20 @@ def test_a_crash_in_the_middle_leaves_it_out_everywhere(world: World) -> None:
     side.stops("the machine is gone")
     side.stop()
     assert skipped(world) == (300, True)
+    with pytest.raises(UsageError) as refused:
+        world.catalog.set_skip(Oid(1), Lsn(500))
+    assert refused.value.hint == (
+        "Some tables may be beyond it already. Wait until subskiplsn of pg_subscription is"
+        " 0/0."
+    )
     assert side.table(3).version > side.table(1).version
     world.lake.before_commit = lambda location: None
     side.start()
     side.reaches(408)
     is_without(side, 300)
     assert skipped(world) == (0, False)
+    world.catalog.set_skip(Oid(1), Lsn(500))
+    assert skipped(world) == (500, False)
 
 
 def test_an_error_disables_a_subscription_that_asks_for_it(world: World) -> None:

@@ -278,7 +278,26 @@ def test_more_than_the_limit_is_refused_and_not_cut(tmp_path: Path) -> None:
         contents(tmp_path, size - 1)
     assert caught.value.sqlstate == "53400"
     assert f"take {size} bytes" in caught.value.message
-    assert "log.messages_view_bytes" in str(caught.value.hint)
+    assert caught.value.hint == (
+        "Raise log.messages_view_bytes, or lower log.history_bytes."
+    )
+    # Each of both, done.
+    assert len(contents(tmp_path, size)) == 5
+    fed(writer, [inserts(400, 1)])
+    writer.seal()
+    fed(writer, [inserts(500, 1)])
+    newest = writer.seal()
+    assert newest is not None
+    Retention(tmp_path, history_bytes=1 << 20).trim(newest.sealed_lsn)
+    assert hint_remains(tmp_path, size - 1)
+    Retention(tmp_path, history_bytes=0).trim(newest.sealed_lsn)
+    assert contents(tmp_path, size - 1) == []
+
+
+def hint_remains(directory: Path, limit: int) -> bool:
+    with pytest.raises(UsageError):
+        contents(directory, limit)
+    return True
 
 
 def test_a_segment_of_format_version_1_is_read_and_continued(tmp_path: Path) -> None:

@@ -465,13 +465,23 @@ def test_reading_a_damaged_page_is_an_error_not_other_data(tmp_path: Path) -> No
 def test_a_newer_manifest_is_refused_by_its_number(tmp_path: Path) -> None:
     one_by_one(tmp_path, [100])
     path = tmp_path / "seg-00000000000000000001.json"
-    body = path.read_bytes().rpartition(b',\n "crc32"')[0]
+    ours = path.read_bytes()
+    body = ours.rpartition(b',\n "crc32"')[0]
     body = body.replace(b'"format_version": 3', b'"format_version": 4')
     path.write_bytes(body + b',\n "crc32": "%08x"\n}\n' % zlib.crc32(body))
     with pytest.raises(ConfigurationError, match="unsupported log format version 4"):
         LogReader(tmp_path).after(0)
-    with pytest.raises(ConfigurationError, match="unsupported log format version 4"):
+    with pytest.raises(
+        ConfigurationError, match="unsupported log format version 4"
+    ) as caught:
         open_writer(tmp_path)
+    assert caught.value.hint == (
+        "Use the version of wal2lake that wrote the log, or a newer one."
+    )
+    # Of a file that this version has written, it is that one.
+    path.write_bytes(ours)
+    assert len(LogReader(tmp_path).after(0)) == 1
+    open_writer(tmp_path)
 
 
 def test_readers_find_their_place_by_number_and_by_lsn(tmp_path: Path) -> None:

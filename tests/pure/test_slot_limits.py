@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from wal2lake.catalog import Catalog, ReplicationSlot
 from wal2lake.changelog import Inventory
@@ -63,6 +65,13 @@ class World:
 
 
 @pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    """Events of the log."""
+    with capture_logs() as events:
+        yield events
+
+
+@pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
@@ -94,7 +103,7 @@ def test_without_limits_nothing_is_looked_at(world: World) -> None:
     assert world.rooms() == {"s": Room("reserved", None)}
 
 
-def test_a_slot_that_holds_too_much_is_lost(world: World) -> None:
+def test_a_slot_that_holds_too_much_is_lost(world: World, logged: list[Any]) -> None:
     _, second, end = grow(world, [2 * MB, 2 * MB, 2 * MB])
     contents = Inventory(world.log).read()
     assert contents is not None
@@ -126,9 +135,17 @@ def test_a_slot_that_holds_too_much_is_lost(world: World) -> None:
     world.slot_limits.enforce()
     assert world.terminated == [7, 7]
     assert world.rooms()["behind"] == Room("lost", None)
+    hint = 'You might need to increase "max_slot_wal_keep_size".'
+    assert {one["error"].hint for one in logged if "error" in one} == {hint}
+    world.limits = Limits(9, 0)
+    world.slot("again", Lsn(1))
+    world.slot_limits.enforce()
+    assert world.invalid()["again"] is None
 
 
-def test_a_slot_that_nobody_uses_is_invalidated(world: World) -> None:
+def test_a_slot_that_nobody_uses_is_invalidated(
+    world: World, logged: list[Any]
+) -> None:
     world.slot("idle", Lsn(1))
     world.slot("used", Lsn(1))
     world.slot("left", Lsn(1))
@@ -151,6 +168,11 @@ def test_a_slot_that_nobody_uses_is_invalidated(world: World) -> None:
     assert refused.value.detail == (
         'This replication slot has been invalidated due to "idle_timeout".'
     )
+    hint = 'You might need to increase "idle_replication_slot_timeout".'
+    assert {one["error"].hint for one in logged if "error" in one} == {hint}
+    world.limits = Limits(-1, 600)
+    world.slot_limits.enforce()
+    assert world.invalid()["left"] is None
 
 
 def test_who_comes_or_moves_on_meanwhile_keeps_the_slot(world: World) -> None:
