@@ -1,19 +1,21 @@
-"""The statements that a node understands itself: pure parsing and printing.
+"""Parses and prints the statements that a node executes from its own grammar.
 
-Takes: the text of a statement. Gives: frozen values (``parse``), their text again
-(``to_sql``), a query string's pieces (``split_statements``), checked options of
-subscriptions (``subscription_options``). Owns: no state. Never: does I/O, knows the
-catalog, reads queries beyond their first words.
+Takes: the text of a statement. Gives: frozen statement values (``parse``), their SQL text
+(``to_sql``), the statements of a query string (``split_statements``), checked subscription
+options (``subscription_options``). Owns: no state. Never: does I/O, knows the catalog, reads
+a query beyond its first words.
 
     lexer, quoting             SQL's lexical rules: tokens, statements, names and constants
-    parser                     which statement it is; start here
-    cursor                     tokens, taken by gram.y's rules
-    subscription, table        each statement's own rules
-    sequences                  serial and identity columns
+    parser                     finds out which statement a text is; start here
+    cursor                     takes tokens by the rules of gram.y
+    subscription, table        the rules of each statement
+    constraints/               column sources, CHECK, deferral, generated columns
+    altering/                  ALTER TABLE
     access/                    roles, privileges, owners
-    publishing/                publications, and expressions of row filters
-    statements, printing       the values, and their text again
-    options                    what the options of a subscription may be
+    publishing/                publications and the expressions of row filters
+    copying/                   COPY ... TO STDOUT
+    statements, printing       the statement values and their SQL text
+    options                    subscription options and storage parameters, checked
 """
 
 from wal2lake.frontend.grammar.lexer import StatementText, split_statements

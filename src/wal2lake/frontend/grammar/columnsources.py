@@ -1,7 +1,9 @@
-"""42601: a column's values come from more than one place.
+"""Refuses a column definition that has more than one source of values (SQLSTATE 42601).
 
-In: a column as far as it has been read, and the word that begins one more clause. Out: nothing, or
-PostgreSQL's error. Source: transformColumnDefinition() in parse_utilcmd.c.
+A column takes its values from a default, an identity or a generation expression. Comes in: the
+column as read so far, and the word that begins the next clause. Goes out: nothing, or PostgreSQL's
+error. Called by ``table`` while it reads a column. Source: transformColumnDefinition() in
+parse_utilcmd.c.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _IDENTITY_AND_GENERATION: Final = "both identity and generation expression speci
 
 
 def check_one_source(table: str, column: ColumnClause, word: Token) -> None:
-    """Of DEFAULT and of an identity."""
+    """Raise if a DEFAULT or identity clause would be the column's second source of values."""
     is_default = word.is_word("default")
     if column.generated is not None:
         text = _DEFAULT_AND_GENERATION if is_default else _IDENTITY_AND_GENERATION
@@ -34,7 +36,10 @@ def check_one_source(table: str, column: ColumnClause, word: Token) -> None:
 def check_generation(
     table: str, column: ColumnClause, word: Token, *, has_default: bool
 ) -> None:
-    """Of a generation expression; ``has_default``: as serial columns have."""
+    """Raise if a generation expression would be the column's second source of values.
+
+    ``has_default`` is true for a column with DEFAULT and for a serial column.
+    """
     if column.generated is not None:
         text = "multiple generation clauses specified"
     elif column.sequence is not None and column.sequence.identity:

@@ -1,8 +1,8 @@
 """A cursor over the tokens of one statement, with PostgreSQL's syntax errors.
 
-Comes in: a statement's text. Goes out: names, strings, lists; or a SqlSyntaxError that
-says near what, and where. The room's parsers share one such cursor; each rule of gram.y
-that they use is one method here.
+Comes in: a statement's text. Goes out: names, strings and lists, or a SqlSyntaxError with the
+token and the position of the error. The parsers of this room share one cursor for a statement.
+Each rule of gram.y that several parsers use is one method of the cursor.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _ROLE_KEYWORDS: Final = ("current_role", "current_user", "session_user")
 
 
 class Cursor:
-    """Where the parser is in a statement."""
+    """The tokens of one statement, and the parser's position in them."""
 
     __slots__ = ("_at", "_tokens", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._tokens = list(tokens(text))
-        # A last semicolon belongs to no statement, but callers may leave it.
+        # A trailing semicolon is not part of the statement, but a caller may leave it there.
         while len(self._tokens) > 1 and self._tokens[-2].is_mark(";"):
             del self._tokens[-2]
         self._at = 0
@@ -40,18 +40,18 @@ class Cursor:
         return self._tokens[self._at]
 
     def ahead(self, distance: int) -> Token:
-        """A later token; END when there is none."""
+        """The token ``distance`` places after the next one; END if there is none."""
         return self._tokens[min(self._at + distance, len(self._tokens) - 1)]
 
     def next(self) -> Token:
-        """Take the next token; END stays."""
+        """Take the next token. END can be taken any number of times."""
         token = self._tokens[self._at]
         if token.kind is not TokenKind.END:
             self._at += 1
         return token
 
     def previous_end(self) -> int:
-        """The place after the last taken token."""
+        """The position behind the last token that was taken."""
         return self._tokens[self._at - 1].end if self._at else 0
 
     def unexpected(self, token: Token | None = None) -> SqlSyntaxError:
@@ -59,7 +59,7 @@ class Cursor:
         token = token or self.token
         start = token.start
         if token.kind is TokenKind.END:
-            # PostgreSQL points behind the last character, white space included.
+            # PostgreSQL points behind the last character; trailing white space counts.
             start = len(self.text)
         return syntax_error("syntax error", start, token.text)
 
@@ -77,7 +77,7 @@ class Cursor:
         return True
 
     def expect(self, *words: str) -> None:
-        """Take these words or fail at the first that is missing."""
+        """Take these words, or raise a syntax error at the first that is missing."""
         for word in words:
             if not self.token.is_word(word):
                 raise self.unexpected()
@@ -91,19 +91,19 @@ class Cursor:
         return True
 
     def expect_mark(self, mark: str) -> None:
-        """Take a punctuation mark or fail."""
+        """Take a punctuation mark, or raise a syntax error."""
         if not self.take_mark(mark):
             raise self.unexpected()
 
     def expect_end(self) -> None:
-        """Nothing may follow."""
+        """Raise a syntax error unless all tokens have been taken."""
         if self.token.kind is not TokenKind.END:
             raise self.unexpected()
 
     # ---- rules ------------------------------------------------------------------------
 
     def name(self) -> str:
-        """ColId: what may name a table, a column, a subscription."""
+        """ColId: a name of a table, a column or a subscription."""
         token = self.token
         if token.kind is TokenKind.QUOTED or (
             token.kind is TokenKind.WORD and token.value not in NOT_COLUMN_NAMES
@@ -112,27 +112,29 @@ class Cursor:
         raise self.unexpected()
 
     def label(self) -> str:
-        """ColLabel: any word at all."""
+        """ColLabel: any word, reserved or not."""
         if self.token.kind in (TokenKind.WORD, TokenKind.QUOTED):
             return self.next().value
         raise self.unexpected()
 
     def string(self) -> str:
-        """Sconst."""
+        """Sconst: a string constant."""
         if self.token.kind is TokenKind.STRING:
             return self.next().value
         raise self.unexpected()
 
     def commas(self, rule: Callable[[], _T]) -> tuple[_T, ...]:
-        """One or more, separated by commas."""
+        """Apply ``rule`` once for each item of a list with commas; at least one item."""
         found = [rule()]
         while self.take_mark(","):
             found.append(rule())
         return tuple(found)
 
     def qualified_name(self) -> QualifiedName:
-        """``name``, ``schema.name``, or with the own database before it; the parts after the first
-        may be any word."""
+        """qualified_name: ``name``, ``schema.name`` or ``database.schema.name``.
+
+        The database must be the node's own. The parts after the first may be any word.
+        """
         start = self.token.start
         parts = [self.name()]
         while self.take_mark("."):
@@ -154,20 +156,20 @@ class Cursor:
         return QualifiedName(schema, parts[-1], start + 1)
 
     def role(self) -> RoleName:
-        """RoleSpec."""
+        """RoleSpec: a role's name, or a keyword that stands for a role."""
         if self.token.is_word(*_ROLE_KEYWORDS):
             return RoleName(self.next().value, keyword=True)
         token = self.token
         name = self.name()
         if name == "none":
-            # Quoted as well.
+            # "none" in quotes is reserved, too.
             raise syntax_error(
                 'role name "none" is reserved', token.start, sqlstate="42939"
             )
         return RoleName(name)
 
     def if_exists(self) -> bool:
-        """[IF EXISTS]. ``if`` is a name as well, so both words must be there."""
+        """[IF EXISTS]. ``if`` alone may be a name, so both words must come next."""
         return self.take("if", "exists")
 
     def cascade(self) -> bool:
@@ -178,7 +180,7 @@ class Cursor:
         return False
 
     def skip_parentheses(self) -> None:
-        """Pass over a balanced ``( ... )`` that comes next."""
+        """Take a balanced ``( ... )``, which must come next."""
         self.expect_mark("(")
         depth = 1
         while depth:

@@ -1,20 +1,20 @@
-"""SQL text as tokens, and a query string as statements.
+"""Splits SQL text into tokens, and a query string into statements.
 
-Comes in: text as a client sent it. Goes out: ``Token`` values with their place, values
-decoded (folded names, strings without quotes and escapes), or ``StatementText`` pieces of a query
-string. It knows PostgreSQL's lexical rules and no grammar. Cutting a string into statements needs
-the shapes of its parts and not their values, so it refuses only what is never closed: a statement
-with a malformed number is still one statement, and its parser's business.
+Comes in: text as a client sent it. Goes out: ``Token`` values with positions and decoded values
+(folded names, strings without quotes and escapes), or the ``StatementText`` values of a query
+string. The lexer knows PostgreSQL's lexical rules and no grammar. Splitting into statements needs
+the shapes of tokens and not their values, so it refuses only a quote or comment that is never
+closed. A statement with a malformed number is still one statement; the parser reports the number.
 
     names      unquoted: ASCII letters folded, cut at 63 bytes; "quoted", U&"..." with \\XXXX
     strings    '...', E'...' with backslashes, $tag$...$tag$, U&'...', N'...'; constants on
-               several lines are one when only white space with a newline is between them
+               several lines are one constant if only white space with a newline separates them
     numbers    12, 1_000, 0x1F, 0o17, 0b1, 1.5, .5, 1e5; trailing letters are an error
-    others     $1, b'01', x'1F', operators (a run of operator characters, PostgreSQL's rule
-               about a trailing + or -), comments -- and /* nested */
+    others     $1, b'01', x'1F', operators (a run of operator characters, with PostgreSQL's
+               rule about a trailing + or -), comments -- and /* nested */
 
-The scan is one compiled pattern with possessive quantifiers: linear in the text, also
-for hostile text.
+The scan is one compiled pattern with possessive quantifiers, so its time is linear in the length
+of the text even if the text is hostile.
 
 Sources: src/backend/parser/scan.l, parser.c (U& escapes); manual, section 4.1.
 """
@@ -33,20 +33,20 @@ from wal2lake.frontend.grammar.quoting import fold, truncate_identifier
 
 
 class TokenKind(Enum):
-    """What a token is; comments and white space are none."""
+    """The kinds of tokens. Comments and white space are not tokens."""
 
     WORD = "word"
     """An unquoted identifier or keyword; ``value`` is folded."""
     QUOTED = "quoted"
-    """A quoted identifier; ``value`` is without quotes, as written."""
+    """A quoted identifier; ``value`` is as written, without the quotes."""
     STRING = "string"
-    """A string constant; ``value`` is what it stands for."""
+    """A string constant; ``value`` is decoded."""
     INTEGER = "integer"
-    """A constant without point or exponent; ``value`` as written."""
+    """A numeric constant without point or exponent; ``value`` is as written."""
     FLOAT = "float"
-    """Any other numeric constant; ``value`` as written."""
+    """Any other numeric constant; ``value`` is as written."""
     BITS = "bits"
-    """b'01' or x'1F'; ``value`` is the letter and the digits."""
+    """b'01' or x'1F'; ``value`` is the lower-case letter and the digits."""
     PARAMETER = "parameter"
     """$1; ``value`` is the number."""
     OPERATOR = "operator"
@@ -59,7 +59,7 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token; ``text`` as written, from ``start`` (0-based, in characters)."""
+    """One token. ``text`` is as written; ``start`` is 0-based, in characters."""
 
     kind: TokenKind
     value: str
@@ -68,15 +68,15 @@ class Token:
 
     @property
     def end(self) -> int:
-        """The place after its last character."""
+        """The position behind the token's last character."""
         return self.start + len(self.text)
 
     def is_word(self, *words: str) -> bool:
-        """Whether it is one of these unquoted words."""
+        """Whether the token is one of these unquoted words."""
         return self.kind is TokenKind.WORD and self.value in words
 
     def is_mark(self, mark: str) -> bool:
-        """Whether it is this punctuation mark or operator."""
+        """Whether the token is this punctuation mark or operator."""
         return self.kind in (TokenKind.MARK, TokenKind.OPERATOR) and self.value == mark
 
 
@@ -86,7 +86,7 @@ class StatementText:
 
     text: str
     offset: int
-    """Where it starts in the query string, in characters."""
+    """The statement's first character in the query string, 0-based."""
 
 
 _LETTER: Final = r"A-Za-z_\x80-\U0010ffff"
@@ -125,7 +125,7 @@ _CLOSED: Final = {
     "quoted": "quoted identifier",
     "uquoted": "quoted identifier",
 }
-"""Shapes that a last quote closes, and what they are called without it."""
+"""The shapes that a quote closes, each with the name that error messages give it."""
 
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 _CONTINUATION: Final = re.compile(
@@ -144,7 +144,7 @@ def syntax_error(
     detail: str | None = None,
     hint: str | None = None,
 ) -> SqlSyntaxError:
-    """A 42601 at a place of the text; ``near`` is added as PostgreSQL words it."""
+    """A 42601 at ``start`` in the text; ``near`` is added in PostgreSQL's words."""
     if near is not None:
         text = f'{text} at or near "{near}"' if near else f"{text} at end of input"
     error = SqlSyntaxError(text, sqlstate=sqlstate, detail=detail, hint=hint)
@@ -153,7 +153,7 @@ def syntax_error(
 
 
 def tokens(sql: str) -> Iterator[Token]:
-    """The tokens of a text, END last; raises SqlSyntaxError for what is malformed."""
+    """Yield the tokens of a text, END last. Raises SqlSyntaxError for a malformed token."""
     at = 0
     last = 0
     while at < len(sql):
@@ -168,7 +168,7 @@ def tokens(sql: str) -> Iterator[Token]:
 
 
 def split_statements(sql: str) -> list[StatementText]:
-    """The statements of a query string, empty ones left out.
+    """The statements of a query string, without empty ones.
 
     Raises SqlSyntaxError for a quote or comment that is never closed.
     """
@@ -194,10 +194,10 @@ def split_statements(sql: str) -> list[StatementText]:
 
 
 def _next_shape(sql: str, start: int) -> tuple[str, re.Match[str], int]:
-    """The pattern's alternative at a place, its match, and where the whole of it ends."""
+    """The alternative of the pattern that matches at ``start``, its match, and its end."""
     match = _PATTERN.match(sql, start)
     assert match is not None
-    # The last group to close is the outer one: the alternative that matched.
+    # The group that closes last is the outer one, which is the alternative that matched.
     shape = match.lastgroup or ""
     end = match.end()
     if shape in _CLOSED:
@@ -220,7 +220,7 @@ def _next_shape(sql: str, start: int) -> tuple[str, re.Match[str], int]:
 
 
 def _token(sql: str, shape: str, match: re.Match[str], end: int) -> tuple[Token, int]:
-    """The token of a shape, and where it ends: a string may go on behind it."""
+    """The token of a shape, and its end. A string may continue on the next line."""
     start = match.start()
     text = sql[start:end]
     kind, value = TokenKind.WORD, text
@@ -280,7 +280,7 @@ def _unterminated(what: str, sql: str, start: int) -> SqlSyntaxError:
 def _continue_string(
     sql: str, at: int, escapes: bool, parts: list[str], start: int
 ) -> int:
-    """Further pieces of a string constant on following lines; the place after them."""
+    """Append the pieces of a string constant on following lines; return their end."""
     rest = _REST_OF_ESCAPE if escapes else _REST_OF_STRING
     while (gap := _CONTINUATION.match(sql, at)) is not None:
         piece = rest.match(sql, gap.end())
@@ -302,8 +302,11 @@ def _end_of_comment(sql: str, start: int) -> int:
 
 
 def _operator(text: str) -> str:
-    """As much of the run as is one operator: a comment ends it, and so does a trailing
-    + or - unless a character is in it that no SQL-standard operator has."""
+    """The first operator of a run of operator characters.
+
+    A comment ends the operator. A trailing + or - is not part of the operator unless the
+    operator has a character that no operator of the SQL standard has.
+    """
     for edge in ("/*", "--"):
         found = text.find(edge)
         if found > 0:
@@ -324,7 +327,7 @@ _ESCAPED_LETTERS: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"
 
 
 def _unescape(body: str, start: int) -> str:
-    """The value of an E'' string; bytes given as numbers must be UTF-8 together."""
+    """The value of an E'' string. Bytes written as numbers must form valid UTF-8."""
     if "\\" not in body:
         return body.replace("''", "'")
     out = bytearray()
@@ -363,7 +366,7 @@ def _unescape(body: str, start: int) -> str:
 def _add_code(
     out: bytearray, code: int, high: int | None, start: int, near: str
 ) -> int | None:
-    """Append a character, or give back the first half of a surrogate pair."""
+    """Append a character, or return the first half of a surrogate pair."""
     if high is not None:
         if not 0xDC00 <= code <= 0xDFFF:
             raise _bad_surrogate(start, near)
@@ -403,7 +406,7 @@ _UNICODE: Final = re.compile(r"\\(?:(\\)|([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6})|(.?
 
 
 def _unicode(body: str, start: int) -> str:
-    """The value of a U& string or name, with \\ as its escape character."""
+    """The value of a U& string or name whose escape character is a backslash."""
     out = bytearray()
     at = 0
     high: int | None = None
@@ -434,7 +437,7 @@ def _unicode(body: str, start: int) -> str:
 
 
 def parameter_count(text: str) -> int:
-    """The highest parameter's number; 0 if there is none. Not those inside of strings."""
+    """The highest number of a parameter outside of strings; 0 if there is none."""
     if "$" not in text:
         return 0
     parameters = (t for t in _known_tokens(text) if t.kind is TokenKind.PARAMETER)
@@ -442,7 +445,7 @@ def parameter_count(text: str) -> int:
 
 
 def command_name(sql: str) -> str:
-    """What messages call a statement: ``CREATE TABLE``, ``COMMENT``."""
+    """The statement's name in messages: ``CREATE TABLE``, ``COMMENT``."""
     first, second = (one.value.upper() for one in islice(tokens(f"{sql} ; ;"), 2))
     return f"{first} {second}" if first in ("CREATE", "ALTER", "DROP") else first
 
@@ -454,9 +457,12 @@ _ARRAYS_OF_OIDS: Final = re.compile(
 
 
 def set_off(text: str) -> str:
-    """The same statement for a parser that takes ``$1,$2`` for the start of a dollar-quoted string,
-    fails where it looks for the end of one behind ``''``, and does not know ``oid[]``: with a space
-    behind each parameter and at its end, and ``_oid``, which is the array's own name."""
+    """The same statement, written so that sqlglot reads it.
+
+    sqlglot takes ``$1,$2`` for the start of a dollar-quoted string, fails when it looks for the
+    end of such a string behind ``''``, and does not know ``oid[]``. So a space is put behind each
+    parameter and at the end of the text, and ``oid[]`` becomes ``_oid``, the array type's name.
+    """
     if "$" not in text and _ARRAYS_OF_OIDS.search(text) is None:
         return text
     edited: list[str] = []
@@ -474,7 +480,7 @@ def set_off(text: str) -> str:
 
 
 def _known_tokens(text: str) -> list[Token]:
-    """All of them; none of what cannot be read, of which the parser says so."""
+    """The tokens of a text; none if the text is malformed, which the parser then reports."""
     try:
         return list(tokens(text))
     except SqlSyntaxError:

@@ -1,19 +1,18 @@
-"""What the options of a subscription may be, and the storage parameters of a table: names,
-defaults, exclusions, error texts.
+"""Checks the options of a subscription and the storage parameters of a table.
 
-Comes in: the options of a statement, in order, and which command it is. Goes out:
-``SubscriptionOptions``, every value checked, and which of them were given. Refused in
-PostgreSQL's words and SQLSTATEs: unknown names, repeated ones, values of the wrong kind,
-combinations that exclude each other; an option value that this node does not honour
-yet is 0A000, after PostgreSQL's own checks.
+Comes in: the options of a statement, in order, and the command that they belong to. Goes out:
+``SubscriptionOptions`` with checked values and the names that the statement gives. Unknown names,
+repeated names, values of the wrong kind and combinations that exclude each other are refused with
+PostgreSQL's texts and SQLSTATEs. After those checks, a value that this node does not support yet is
+refused with 0A000.
 
-The defaults are PostgreSQL 18's. ``create_tables``, ``schema_changes``, ``table_format``,
-``type_mappings``, ``value_policies`` and ``conflict_resolution`` are wal2lake's own, and so is
-``recopy`` of REFRESH PUBLICATION.
+The defaults are PostgreSQL 18's. The options ``create_tables``, ``schema_changes``,
+``table_format``, ``type_mappings``, ``value_policies`` and ``conflict_resolution`` are wal2lake's
+own, and so is ``recopy`` of REFRESH PUBLICATION.
 
-A table's storage parameters are those of Delta's properties that are known to be safe,
-``partition_columns``, by which the lake's files are divided, and ``cluster_by``, by which its rows
-are kept together.
+A table's storage parameters are the properties of Delta that are known to be safe,
+``partition_columns``, by which the files of the table are divided, and ``cluster_by``, by which
+rows are kept together.
 
 Source: parse_subscription_options() in src/backend/commands/subscriptioncmds.c; defGetBoolean(),
 defGetString(), defGetStreamingMode(); ReplicationSlotValidateName().
@@ -53,7 +52,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 class OptionSet(Enum):
-    """The command whose options are checked; the value is what it accepts."""
+    """The command whose options are checked; the value is the set of names that it accepts."""
 
     CREATE = _words(
         "connect enabled create_slot slot_name copy_data synchronous_commit binary"
@@ -68,29 +67,29 @@ class OptionSet(Enum):
     )
     REFRESH = frozenset(("copy_data", "recopy"))
     PUBLICATION = frozenset(("copy_data", "refresh"))
-    """SET, ADD and DROP PUBLICATION; with DROP, copy_data is accepted and means nothing."""
+    """SET, ADD and DROP PUBLICATION. With DROP, copy_data is accepted and has no effect."""
     SKIP = frozenset(("lsn",))
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """The options of one command; those that it does not accept are at their defaults."""
+    """The options of one command. Options that it does not accept have their defaults."""
 
     given: frozenset[str] = frozenset()
-    """The names that the statement has."""
+    """The names of the options that the statement gives."""
     connect: bool = True
     enabled: bool = True
     create_slot: bool = True
     slot_name: str | None = None
-    """None: slot_name = NONE if it was given, else to be named after the subscription."""
+    """None: slot_name = NONE if the option is given; otherwise the subscription's name is used."""
     copy_data: bool = True
     refresh: bool = True
     recopy: bool = False
-    """Every table is copied anew, and its copy replaces its rows."""
+    """True if every table is copied again and the copy replaces the table's rows."""
     synchronous_commit: str = "off"
     binary: bool = False
     streaming: str = "parallel"
-    """off, on or parallel."""
+    """One of off, on and parallel."""
     two_phase: bool = False
     disable_on_error: bool = False
     password_required: bool = True
@@ -99,18 +98,20 @@ class SubscriptionOptions:
     origin: str = "any"
     create_tables: bool = True
     schema_changes: str = "manual"
-    """manual, as in PostgreSQL, or follow: what becomes of ALTER TABLE at the publisher."""
+    """The treatment of ALTER TABLE at the publisher: manual, as in PostgreSQL, or follow."""
     table_format: str = "delta"
     type_mappings: str = ""
-    """As written, and checked; see ``pgtypes.choices``."""
+    """The text as written, checked by ``pgtypes.choices``."""
     value_policies: str = ""
     conflict_resolution: str = ""
     lsn: Lsn | None = None
-    """None with ``lsn`` given: SKIP (lsn = NONE)."""
+    """None: SKIP (lsn = NONE) if the option is given."""
 
     def stored(self, *, given_only: bool = False) -> dict[str, str]:
-        """Those that the catalog keeps just as they are, as text; or only those that the
-        statement has."""
+        """The options that the catalog keeps as text, unchanged.
+
+        With ``given_only``, only the options that the statement gives.
+        """
         values = {
             "binary": _on(self.binary),
             "streaming": self.streaming,
@@ -133,7 +134,7 @@ def _on(value: bool) -> str:
     return "true" if value else "false"
 
 
-# What a later version of the node brings: the option, and whether this value asks for it.
+# Options with values that are not supported yet, each with a function that finds such a value.
 _LATER: Final[dict[str, Callable[[Any], bool]]] = {
     "table_format": lambda value: value != "delta",
 }
@@ -153,7 +154,7 @@ _SLOT_NAME_BYTES: Final = 63
 def subscription_options(
     options: Sequence[Option], accepted: OptionSet
 ) -> SubscriptionOptions:
-    """Check the options of a command; raises what PostgreSQL raises, or 0A000."""
+    """Check the options of a command; raises PostgreSQL's errors, or 0A000."""
     values: dict[str, Any] = {}
     for option in options:
         if option.name not in accepted.value:
@@ -178,7 +179,7 @@ def subscription_options(
 
 
 def check_publications(names: Sequence[str]) -> None:
-    """No publication may be named twice in one command."""
+    """Raise if a command names a publication twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -187,7 +188,7 @@ def check_publications(names: Sequence[str]) -> None:
 
 
 def check_slot_name(name: str) -> None:
-    """Raise what PostgreSQL says of a replication slot's bad name."""
+    """Raise PostgreSQL's error if a replication slot may not have this name."""
     if not name:
         raise UsageError(
             f'replication slot name "{name}" is too short', sqlstate="42602"
@@ -206,7 +207,7 @@ def check_slot_name(name: str) -> None:
 
 
 def _check_exclusions(values: dict[str, Any]) -> None:
-    """Combinations that make no sense, and the defaults that connect = false changes."""
+    """Refuse options that exclude each other; apply the defaults of connect = false."""
     if values.get("connect") is False:
         for name in ("enabled", "create_slot", "copy_data"):
             if values.get(name):
@@ -371,13 +372,13 @@ _READERS: Final[dict[str, Callable[[Option], Any]]] = {
 # ---- storage parameters ------------------------------------------------------------------
 
 _PARTITION_COLUMNS: Final = "partition_columns"
-"""A parameter of ours: columns whose values divide the table's files."""
+"""wal2lake's parameter for the columns whose values divide the files of a table."""
 
 _CLUSTER_BY: Final = "cluster_by"
-"""Another one: columns by which rows that are near each other are kept in the same files."""
+"""wal2lake's parameter for the columns by which neighbouring rows are kept in one file."""
 
 _MOST_CLUSTERING_COLUMNS: Final = 4
-"""Delta's limit: with each column more the others say less about where a row is."""
+"""Delta's limit. With each further column, every column tells less about a row's file."""
 
 _STORAGE_PARAMETERS: Final = {
     name.lower(): name
@@ -390,15 +391,17 @@ _STORAGE_PARAMETERS: Final = {
         _CLUSTER_BY,
     )
 }
-"""What CREATE TABLE may set, Delta's table properties but for two, by what PostgreSQL makes of
-their names."""
+"""The parameters that CREATE TABLE may set, by their folded names.
+
+All but the last two are Delta's table properties.
+"""
 
 _PERIOD: Final = re.compile(
     r"(?:interval\s+)?(\d{1,6})\s+(hour|day|week)s?", re.IGNORECASE
 )
 
 _LONGEST_INTERVAL: Final = 10_000
-"""Commits that a reader without a checkpoint would have to read."""
+"""The greatest checkpoint interval: a reader must read up to this many commits."""
 
 _OF_POSTGRESQL: Final = re.compile(
     "fillfactor|parallel_workers|toast_tuple_target|user_catalog_table|vacuum_.*"
@@ -407,7 +410,10 @@ _OF_POSTGRESQL: Final = re.compile(
 
 
 def known_storage_parameter(name: str) -> str:
-    """The name as it is kept; 22023 for one that is not known, 0A000 for PostgreSQL's own."""
+    """The parameter's name as it is stored.
+
+    Raises 22023 for an unknown name, and 0A000 for a parameter of PostgreSQL.
+    """
     known = _STORAGE_PARAMETERS.get(name.lower())
     if known is not None:
         return known
@@ -428,7 +434,7 @@ def known_storage_parameter(name: str) -> str:
 
 
 def storage_value(name: str, value: str) -> str:
-    """A storage parameter's value as Delta writes it. 22023 for what is none."""
+    """A storage parameter's value as Delta writes it; raises 22023 for an invalid value."""
     if name in (_PARTITION_COLUMNS, _CLUSTER_BY):
         return ",".join(map(quote_identifier, _column_names(name, value)))
     wrong = UsageError(
@@ -452,7 +458,7 @@ def storage_value(name: str, value: str) -> str:
 
 
 def _column_names(parameter: str, value: str) -> list[str]:
-    """Names between commas, as in SQL. 22023 for anything else."""
+    """Parse a list of SQL names with commas; raises 22023 for anything else."""
     wrong = UsageError(
         f'invalid value for storage parameter "{parameter}": "{value}"',
         sqlstate="22023",
@@ -470,7 +476,7 @@ def _column_names(parameter: str, value: str) -> list[str]:
 def partition_columns(
     parameters: tuple[tuple[str, str], ...], columns: Sequence[str]
 ) -> tuple[str, ...]:
-    """Those of the storage parameter, which the table must have, and others beside them."""
+    """The columns of ``partition_columns``. They must exist, and not be all of the columns."""
     names = _existing(_PARTITION_COLUMNS, parameters, columns)
     if names and len(names) == len(columns):
         raise UsageError(
@@ -484,8 +490,10 @@ def partition_columns(
 def clustering_columns(
     parameters: tuple[tuple[str, str], ...], columns: Sequence[str]
 ) -> tuple[str, ...]:
-    """Those of the storage parameter, which the table must have; not too many, and no
-    partitions."""
+    """The columns of ``cluster_by``.
+
+    They must exist and be at most four. A table with ``partition_columns`` may not have them.
+    """
     names = _existing(_CLUSTER_BY, parameters, columns)
     if len(names) > _MOST_CLUSTERING_COLUMNS:
         raise UsageError(
@@ -506,7 +514,7 @@ def clustering_columns(
 def _existing(
     parameter: str, parameters: tuple[tuple[str, str], ...], columns: Sequence[str]
 ) -> tuple[str, ...]:
-    """The columns that a storage parameter names; none: it is not given."""
+    """The columns that a storage parameter names; none if the parameter is not given."""
     value = dict(parameters).get(parameter)
     if value is None:
         return ()

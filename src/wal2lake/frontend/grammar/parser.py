@@ -1,10 +1,11 @@
-"""``parse``: the text of one statement as a value.
+"""``parse``: turns the text of one statement into a value.
 
-Comes in: one statement (from ``split_statements``). Goes out: a ``Statement``. What this node
-executes from its own grammar (subscriptions, publications, schemas, tables, roles) is parsed whole;
-for the rest only the leading words are read, to tell which command it is.
+Comes in: one statement (from ``split_statements``). Goes out: a ``Parsed`` value. The statements
+that a node executes from its own grammar (subscriptions, publications, schemas, tables, roles,
+COPY) are parsed whole. Of any other statement only the leading words are read, to find out which
+command it is.
 
-Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the commands' names.
+Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
 """
 
 from __future__ import annotations
@@ -187,7 +188,10 @@ _OBJECTS: Final = (
     "user",
     "view",
 )
-"""What CREATE, ALTER and DROP may name, longer ones first where one begins another."""
+"""The kinds of objects that CREATE, ALTER and DROP may name.
+
+If one name begins another, then the longer name comes first.
+"""
 
 _TABLE_KINDS: Final = {
     "temp": "temporary tables",
@@ -198,11 +202,11 @@ _TABLE_KINDS: Final = {
 }
 
 _LEADING: Final = 6
-"""Tokens that tell any command: CREATE OR REPLACE TEXT SEARCH CONFIGURATION."""
+"""The tokens that identify any command: CREATE OR REPLACE TEXT SEARCH CONFIGURATION."""
 
 
 def parse(text: str) -> Parsed:
-    """One statement; raises SqlSyntaxError, or 0A000 for a clause that nobody executes."""
+    """Parse one statement; raises SqlSyntaxError, or 0A000 for an unsupported clause."""
     lead = list(islice(tokens(text), _LEADING))
     first = lead[0]
     if first.is_mark("("):
@@ -234,7 +238,7 @@ def _own(text: str, words: tuple[str, ...]) -> Parsed:
 
 
 def _definition(text: str, lead: list[Token]) -> Parsed:
-    """CREATE, ALTER or DROP of something."""
+    """Parse a statement that begins with CREATE, ALTER or DROP."""
     verb = lead[0].value
     second = lead[1]
     mapping = second.is_word("user") and lead[2].is_word("mapping")

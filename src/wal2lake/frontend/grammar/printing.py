@@ -1,8 +1,8 @@
-"""``to_sql``: a statement value as text that parses to the same value.
+"""``to_sql``: prints a statement value as text that parses to the same value.
 
-Comes in: a ``Statement``. Goes out: SQL, names quoted where PostgreSQL would quote them. Used
-for log lines and tests; a connection string is printed whole, so whoever logs one masks its
-password first.
+Comes in: a ``Statement``. Goes out: SQL with names quoted where PostgreSQL quotes them. Log lines
+and tests use the text. A connection string is printed whole, so a caller that logs the text must
+mask the password first.
 """
 
 from __future__ import annotations
@@ -263,14 +263,14 @@ def _option(option: Option) -> str:
 
 
 def _label(name: str) -> str:
-    """An option's name: any word at all may stand there bare."""
+    """An option's name. Reserved words need no quotes there."""
     return (
         name if name.isidentifier() and fold(name) == name else quote_identifier(name)
     )
 
 
 def _word(text: str) -> str:
-    """A bare value; what could not be written bare is a quoted name."""
+    """An option's value as a bare word, or quoted if a bare word would not read back."""
     plain = text.removesuffix("[]")
     suffix = text[len(plain) :]
     if all(part.isidentifier() and part == fold(part) for part in plain.split(".")):

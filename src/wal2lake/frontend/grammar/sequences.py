@@ -1,4 +1,7 @@
-"""The words of serial and identity columns.
+"""Parses serial types and the sequence options of identity columns.
+
+Comes in: a cursor at a column's type, or behind AS IDENTITY. Goes out: the integer type of a serial
+column; the start and increment of a sequence. Called by ``table``.
 
 Source: gram.y, SeqOptList; transformColumnDefinition() in parse_utilcmd.c, init_params() in
 sequence.c.
@@ -16,7 +19,7 @@ from wal2lake.model import Oid
 from wal2lake.pgtypes.keywords import quote_identifier, quote_literal
 
 SEQUENCE_BITS: Final[Mapping[Oid, int]] = {Oid(21): 15, Oid(23): 31, Oid(20): 63}
-"""Of the greatest value, by the type of a sequence."""
+"""The number of bits of the greatest value, by the type of the sequence."""
 
 _SERIALS: Final = {
     "smallserial": Oid(21),
@@ -29,7 +32,7 @@ _SERIALS: Final = {
 
 
 def serial_type(cursor: Cursor, column: str) -> Oid | None:
-    """The type of a serial column; None: it is none."""
+    """Take a serial type and return its integer type; None if no serial type comes next."""
     found = _SERIALS.get(cursor.token.value if cursor.token.is_word(*_SERIALS) else "")
     if found is None or cursor.ahead(1).is_mark("."):
         return None
@@ -40,7 +43,11 @@ def serial_type(cursor: Cursor, column: str) -> Oid | None:
 
 
 def sequence_options(cursor: Cursor, type_oid: Oid) -> tuple[int, int]:
-    """START [WITH] n, INCREMENT [BY] n."""
+    """[(START [WITH] n INCREMENT [BY] n ...)]: the start and the increment.
+
+    CACHE, NO CYCLE, NO MINVALUE and NO MAXVALUE are accepted and ignored; other options raise
+    0A000.
+    """
     start, increment = None, 1
     if cursor.take_mark("("):
         while not cursor.take_mark(")"):

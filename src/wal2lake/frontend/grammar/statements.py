@@ -1,9 +1,9 @@
-"""Statements as values: what the parser gives and the executor takes.
+"""Statements as values: the parser makes them and the executor takes them.
 
-Comes in: the parser's findings. Goes out: frozen dataclasses, equal when they mean the same.
-Places of tokens are kept for error positions and do not take part in comparisons. What
-another part of the program executes (queries, session commands) is an ``Other``:
-its kind, and its text untouched.
+The values are frozen dataclasses. Two values are equal if their statements mean the same: the
+positions of tokens, which are kept for error messages, are not compared. A statement that
+another part of the program executes (a query, a session command) is an ``Other``, which has the
+statement's kind and its unchanged text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What an ``Other`` statement is, behind its WITH; the value is PostgreSQL's name of it."""
+    """The command of an ``Other`` statement, after WITH; the value is PostgreSQL's name for it."""
 
     SELECT = "SELECT"
     VALUES = "VALUES"
@@ -56,12 +56,12 @@ class Kind(Enum):
     COPY = "COPY"
     LOCK = "LOCK TABLE"
     UNSUPPORTED = "UNSUPPORTED"
-    """A command of PostgreSQL that no part of a node executes; see ``command``."""
+    """A command of PostgreSQL that a node does not execute; ``command`` names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A statement that is passed on as text."""
+    """A statement that this grammar passes on as text."""
 
     kind: Kind
     text: str
@@ -76,12 +76,12 @@ class QualifiedName:
     schema: str | None
     name: str
     position: int = field(default=0, compare=False)
-    """1-based, in characters of the statement; 0 unknown."""
+    """1-based, in characters of the statement; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleName:
-    """A role by its name, or the one that a keyword stands for."""
+    """A role's name, or a keyword that stands for a role."""
 
     name: str
     """With ``keyword``: current_role, current_user or session_user."""
@@ -92,10 +92,10 @@ class RoleName:
 
 
 class ValueKind(Enum):
-    """How an option's value was written, which is how it is printed."""
+    """The form in which an option's value was written, and is printed."""
 
     WORD = "word"
-    """A keyword or a bare name, the folded text."""
+    """A keyword or a bare name; the text is folded."""
     STRING = "string"
     NUMBER = "number"
     """With its sign, as written."""
@@ -104,7 +104,7 @@ class ValueKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OptionValue:
-    """The value of one option."""
+    """The value of one option, with the form in which it was written."""
 
     kind: ValueKind
     text: str
@@ -117,7 +117,7 @@ class Option:
     name: str
     value: OptionValue | None
     position: int = field(default=0, compare=False)
-    """1-based, in characters of the statement; 0 unknown."""
+    """1-based, in characters of the statement; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class AlterSubscriptionRefresh:
 
 
 class PublicationChange(Enum):
-    """What ALTER SUBSCRIPTION does with a list of publications."""
+    """The ways in which ALTER SUBSCRIPTION changes the list of publications."""
 
     SET = "SET"
     ADD = "ADD"
@@ -210,7 +210,7 @@ class CommentOnSubscription:
 
     name: str
     text: str | None
-    """None: NULL, which takes the comment away."""
+    """None: NULL, which removes the comment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class CreateSchema:
     """CREATE SCHEMA."""
 
     name: str | None
-    """None: the authorization role's name."""
+    """None: the schema has the name of the role in AUTHORIZATION."""
     if_not_exists: bool = False
     authorization: RoleName | None = None
 
@@ -258,10 +258,10 @@ class DropSchema:
 
 @dataclass(frozen=True, slots=True)
 class SequenceClause:
-    """What a column's values come from: ``serial``, or GENERATED ... AS IDENTITY."""
+    """A sequence that a column's values come from: serial, or GENERATED ... AS IDENTITY."""
 
     identity: str = ""
-    """a: ALWAYS, d: BY DEFAULT; none for serial."""
+    """a: ALWAYS; d: BY DEFAULT; empty: a serial column."""
     start: int = 1
     increment: int = 1
 
@@ -274,9 +274,9 @@ class ColumnClause:
     type_oid: Oid
     typmod: int = -1
     not_null: bool = False
-    """Stated, or a column of the primary key."""
+    """True if NOT NULL is stated, or if the column is in the primary key."""
     default: str | None = None
-    """The expression's text as written; None: no default, or DEFAULT NULL."""
+    """The text of the expression as written. None: no default, or DEFAULT NULL."""
     sequence: SequenceClause | None = None
     generated: GeneratedClause | None = None
 
@@ -288,21 +288,21 @@ class CreateTable:
     table: QualifiedName
     columns: tuple[ColumnClause, ...]
     key: tuple[str, ...] = ()
-    """Primary key columns in key order."""
+    """The columns of the primary key, in key order."""
     key_name: str | None = None
-    """The constraint's name, if it was given one."""
+    """The name of the primary key constraint, if the statement has one."""
     if_not_exists: bool = False
     partition_key: PartitionKey | None = None
     parameters: tuple[tuple[str, str], ...] = ()
-    """Storage parameters, names and values as Delta writes them."""
+    """Storage parameters, with names and values as Delta writes them."""
     partition_columns: tuple[str, ...] = ()
-    """By which the files are to be divided, as the storage parameter of that name says."""
+    """The columns by which files are divided: storage parameter ``partition_columns``."""
     clustering: tuple[str, ...] = ()
-    """By which rows are to be kept together, as ``cluster_by`` says."""
+    """The columns by which rows are kept together: storage parameter ``cluster_by``."""
     key_deferral: Deferral = Deferral.NO
-    """When the key is judged."""
+    """Whether and when the check of the primary key is deferred."""
     checks: tuple[CheckClause, ...] = ()
-    """Those of columns among them."""
+    """All CHECK constraints, those of columns included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +329,7 @@ class Truncate:
 
     tables: tuple[QualifiedName, ...]
     only: tuple[QualifiedName, ...] = ()
-    """Those of them that are named with ONLY, which a partitioned table may not be."""
+    """The tables that are named with ONLY. None of them may be a partitioned table."""
     restart_identity: bool = False
     cascade: bool = False
 

@@ -1,8 +1,8 @@
-"""CREATE, ALTER, DROP and COMMENT ON SUBSCRIPTION.
+"""Parses CREATE, ALTER, DROP and COMMENT ON SUBSCRIPTION.
 
-Comes in: a cursor behind the words that tell the command. Goes out: a statement value. The grammar
-is PostgreSQL 18's, complete; which options exist and what they may hold is the business of
-``options``, as in PostgreSQL.
+Comes in: a cursor behind the words that identify the command. Goes out: a statement value. The
+grammar is PostgreSQL 18's and complete. As in PostgreSQL, the grammar accepts any option;
+``options`` checks which options exist and what their values may be.
 
 Source: gram.y, CreateSubscriptionStmt, AlterSubscriptionStmt, DropSubscriptionStmt,
 definition, def_arg, CommentStmt.
@@ -133,7 +133,7 @@ def with_options(cursor: Cursor) -> tuple[Option, ...]:
 
 
 def definition(cursor: Cursor) -> tuple[Option, ...]:
-    """``definition``: the options in their parentheses."""
+    """definition: a list of options in parentheses."""
     cursor.expect_mark("(")
     options = cursor.commas(lambda: _option(cursor))
     cursor.expect_mark(")")
@@ -170,13 +170,13 @@ def _value(cursor: Cursor) -> OptionValue:
 
 
 def _number(text: str) -> str:
-    """A number as PostgreSQL hands it to an option: plain decimal, no underscores."""
+    """A number as PostgreSQL passes it to an option: decimal, without underscores."""
     digits = text.replace("_", "")
     return str(int(digits, 0)) if digits[:2].lower() in ("0x", "0o", "0b") else digits
 
 
 def _word(cursor: Cursor) -> str:
-    """A reserved word, NONE, or a type's name as TypeNameToString would print it."""
+    """A reserved word, NONE, or a type's name as TypeNameToString() prints it."""
     token = cursor.next()
     if token.kind is TokenKind.WORD:
         if token.value == "double" and cursor.take("precision"):

@@ -1,13 +1,13 @@
-"""CREATE TABLE, DROP TABLE, TRUNCATE, CREATE SCHEMA and DROP SCHEMA.
+"""Parses CREATE TABLE, DROP TABLE, TRUNCATE, CREATE SCHEMA and DROP SCHEMA.
 
-Comes in: a cursor behind the first words. Goes out: a statement value whose names are
-folded and whose types are resolved. A lake table has columns, types, NOT NULL, defaults and a
-primary key; whatever else PostgreSQL's CREATE TABLE can say is refused with 0A000 and its name,
-never dropped in silence. A partitioned table has one partition, the default one, which every row
-goes to: bounds are nothing that anybody here evaluates.
+Comes in: a cursor behind the first words. Goes out: a statement value with folded names and
+resolved types. A lake table has columns, types, NOT NULL, defaults, identities, stored generated
+columns, CHECK constraints and a primary key. Any other clause of PostgreSQL's CREATE TABLE is
+refused with 0A000 and the clause's name, never ignored in silence. A partitioned table has one
+partition, the default partition, which takes every row: a node does not evaluate bounds.
 
-A default is kept as its text. It ends where the next column constraint begins, which can
-be told from the tokens alone, because gram.y allows only a b_expr there.
+A default is kept as its text. The text ends where the next column constraint begins. The tokens
+alone show where that is, because gram.y allows only a b_expr in DEFAULT.
 
 Source: gram.y, CreateStmt, columnDef, ColConstraint, TableConstraint, PartitionSpec, TruncateStmt;
 parse_utilcmd.c for the checks of keys and NOT NULL, tablecmds.c and indexcmds.c for those of
@@ -84,7 +84,10 @@ _AFTER_TYPE: Final = frozenset(
         "using",
     )
 )
-"""Words that begin a column constraint, so end a type or a default; ALTER TABLE's USING, too."""
+"""Words that end a type or a default.
+
+They begin a column constraint; USING begins a clause of ALTER TABLE.
+"""
 
 _REFUSED_COLUMN_CONSTRAINTS: Final = {
     "compression": "COMPRESSION",
@@ -142,12 +145,12 @@ def refused(what: str, hint: str | None = None) -> FeatureNotSupportedError:
 
 @dataclass(slots=True)
 class TableClauses:
-    """What has been read of a table so far."""
+    """The clauses of a table that the parser has read so far."""
 
     name: QualifiedName
     columns: list[ColumnClause] = field(default_factory=list)
     nullable: set[str] = field(default_factory=set)
-    """Columns declared NULL."""
+    """The columns that are declared NULL."""
     key: tuple[str, ...] | None = None
     key_name: str | None = None
     key_deferral: Deferral = Deferral.NO
@@ -156,7 +159,7 @@ class TableClauses:
     def set_key(
         self, columns: tuple[str, ...], name: str | None, deferral: Deferral
     ) -> None:
-        """42P16 if there is one."""
+        """Record the primary key; raises 42P16 if the table already has one."""
         if self.key is not None:
             raise UsageError(
                 f'multiple primary keys for table "{self.name.name}" are not allowed',
@@ -321,7 +324,7 @@ def drop_schema(cursor: Cursor) -> DropSchema:
 
 
 def _relation(cursor: Cursor, only: list[QualifiedName]) -> QualifiedName:
-    """relation_expr: ONLY t, ONLY (t), t, t *; those with the word are put into ``only``."""
+    """relation_expr: ONLY t, ONLY (t), t, t *. A name with ONLY is also appended to ``only``."""
     if cursor.take("only"):
         in_parentheses = cursor.take_mark("(")
         name = cursor.qualified_name()
@@ -349,7 +352,7 @@ def _element(cursor: Cursor, table: TableClauses) -> None:
     elif cursor.token.is_word(
         "primary", "not", "check", *_REFUSED_TABLE_CONSTRAINTS
     ) and (
-        # exclude is a free word, so it may name a column.
+        # "exclude" is not reserved, so it may name a column.
         not cursor.at_words("exclude") or not _names_column(cursor)
     ):
         table_constraint(cursor, table, None)
@@ -365,7 +368,7 @@ def _names_column(cursor: Cursor) -> bool:
 
 
 def table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> None:
-    """TableConstraint, which may have a ``name``."""
+    """TableConstraint, behind ``CONSTRAINT name`` if the constraint has a name."""
     word = cursor.token
     if cursor.take("primary"):
         cursor.expect("key")
@@ -396,7 +399,7 @@ def table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> N
 
 
 def column_clause(cursor: Cursor, table: TableClauses) -> None:
-    """columnDef: one more of ``table``'s columns."""
+    """columnDef: read a column's definition and append the column to ``table``."""
     name = cursor.name()
     serial = serial_type(cursor, name)
     oid, typmod = (serial, -1) if serial is not None else column_type(cursor, name)
@@ -500,13 +503,16 @@ def _conflicting_null(table: TableClauses, column: str, at: Token) -> SqlSyntaxE
 
 
 def _check_not_null_name(table: TableClauses, column: str, name: str | None) -> None:
-    """NOT NULL is kept without a name, so only the name that it would get is accepted."""
+    """Refuse a name of a NOT NULL constraint, unless it is the default name.
+
+    The catalog stores NOT NULL without a name.
+    """
     if name is not None and name != f"{table.name.name}_{column}_not_null":
         raise refused("names of NOT NULL constraints")
 
 
 def _key_options(cursor: Cursor, *, of_table: bool) -> Deferral:
-    """What may follow PRIMARY KEY."""
+    """Read the clauses behind PRIMARY KEY; only deferral is supported."""
     if cursor.token.is_word("include"):
         raise refused("INCLUDE")
     if cursor.token.is_word("with"):
@@ -517,7 +523,10 @@ def _key_options(cursor: Cursor, *, of_table: bool) -> Deferral:
 
 
 def collation(cursor: Cursor) -> None:
-    """Lake tables compare text by its bytes: "C", and "default" means the same here."""
+    """Take a collation's name, which must be "C" or "default".
+
+    Lake tables compare text by its bytes, so both mean the same.
+    """
     name = cursor.qualified_name()
     if name.schema not in (None, "pg_catalog") or name.name not in ("C", "default"):
         raise FeatureNotSupportedError(
@@ -526,7 +535,7 @@ def collation(cursor: Cursor) -> None:
 
 
 def column_type(cursor: Cursor, column: str) -> tuple[Oid, int]:
-    """Typename: the tokens up to the next constraint, read by pgtypes."""
+    """Typename: take the tokens up to the next constraint, and let ``pgtypes`` parse them."""
     first = cursor.token
     if first.is_word("setof"):
         raise UsageError(
@@ -548,7 +557,7 @@ def column_type(cursor: Cursor, column: str) -> tuple[Oid, int]:
         cursor.next()
     text = cursor.text[first.start : cursor.previous_end()]
     if cursor.token is first:
-        # PostgreSQL reports the mark behind a column without a type, ) included.
+        # For a column without a type PostgreSQL reports the next mark, even if that is ).
         raise cursor.unexpected()
     try:
         oid, typmod = parse_type_name(text)
@@ -567,8 +576,11 @@ def column_type(cursor: Cursor, column: str) -> tuple[Oid, int]:
 
 
 def default_text(cursor: Cursor, *, whole: bool = False) -> str | None:
-    """The text of DEFAULT's expression; None for the constant NULL. ``whole``: that of another
-    expression, which ends at a comma and may name columns."""
+    """Take the expression of DEFAULT and return its text; None for the constant NULL.
+
+    With ``whole``, the expression is that of USING: it ends only at a comma or at the end of the
+    statement, and may name columns.
+    """
     start = cursor.token.start
     depth = taken = 0
     operand = False
@@ -576,7 +588,7 @@ def default_text(cursor: Cursor, *, whole: bool = False) -> str | None:
     while True:
         token = cursor.token
         if token.kind is TokenKind.END:
-            # ALTER TABLE ends with it, CREATE TABLE with a parenthesis.
+            # The expression may end an ALTER TABLE. In CREATE TABLE a parenthesis must follow.
             if taken and not depth:
                 break
             raise cursor.unexpected()
@@ -621,7 +633,7 @@ def _finish(
     partition_key: PartitionKey | None,
     parameters: tuple[tuple[str, str], ...],
 ) -> CreateTable:
-    """The checks that need the whole table, and the columns that the key makes NOT NULL."""
+    """Make the checks that need the whole table, and set NOT NULL for the columns of the key."""
     seen: set[str] = set()
     for column in table.columns:
         if column.name in seen:

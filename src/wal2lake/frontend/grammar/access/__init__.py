@@ -1,12 +1,12 @@
-"""Statements about roles, privileges and owners.
+"""Parses and prints statements about roles, privileges and owners.
 
-Takes: a cursor behind the words that tell the command. Gives: frozen values, and their text again.
-Owns: no state. Never: knows which roles exist.
+Takes: a cursor behind the words that identify the command. Gives: frozen values, and their SQL
+text. Owns: no state. Never: knows which roles exist.
 
     statements   the values
     roles        CREATE, ALTER and DROP ROLE | USER | GROUP
     grants       GRANT and REVOKE, of roles and on objects; ALTER ... OWNER TO
-    printing     the values' text
+    printing     values to text
 """
 
 from wal2lake.frontend.grammar.access.printing import access_to_sql

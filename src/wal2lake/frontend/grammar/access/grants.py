@@ -1,7 +1,7 @@
-"""GRANT and REVOKE, of roles to roles and of privileges on objects; ALTER ... OWNER TO.
+"""Parses GRANT and REVOKE, of roles and of privileges on objects, and ALTER ... OWNER TO.
 
-Comes in: a cursor behind the first words. Goes out: a statement value. Which privileges an object
-can have is the command's business, as in PostgreSQL.
+Comes in: a cursor behind the first words. Goes out: a statement value. As in PostgreSQL, the
+command and not the grammar checks which privileges an object can have.
 
 Source: gram.y, GrantStmt, RevokeStmt, GrantRoleStmt, RevokeRoleStmt, AlterOwnerStmt.
 """
@@ -37,11 +37,11 @@ _OTHER_TARGETS: Final = (
     "tablespace",
     "type",
 )
-"""Words that begin the name of what a node has none of."""
+"""Words that begin the kinds of objects that a node does not have."""
 
 
 def grant(cursor: Cursor) -> GrantPrivileges | GrantRole:
-    """GRANT ..., both sorts."""
+    """GRANT of privileges on objects, or of roles."""
     privileges = _privileges(cursor)
     if cursor.take("on"):
         target, objects = _target(cursor)
@@ -64,7 +64,7 @@ def grant(cursor: Cursor) -> GrantPrivileges | GrantRole:
 
 
 def revoke(cursor: Cursor) -> GrantPrivileges | GrantRole:
-    """REVOKE ..., both sorts."""
+    """REVOKE of privileges on objects, or of roles."""
     option_of_privileges = cursor.take("grant", "option", "for")
     only: tuple[tuple[str, bool], ...] = ()
     if not option_of_privileges and cursor.ahead(1).is_word("option"):
@@ -107,7 +107,7 @@ def revoke(cursor: Cursor) -> GrantPrivileges | GrantRole:
 
 
 def alter_owner(cursor: Cursor) -> AlterOwner | Other:
-    """ALTER SCHEMA name OWNER TO role; what else there is to alter is left to others."""
+    """ALTER SCHEMA name OWNER TO role; any other action gives an ``Other``."""
     name = QualifiedName(None, cursor.name())
     if not cursor.at_words("owner", "to"):
         return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {Target.SCHEMA.value}")
@@ -123,7 +123,7 @@ def alter_owner(cursor: Cursor) -> AlterOwner | Other:
 
 
 def _privileges(cursor: Cursor) -> tuple[PrivilegeClause, ...]:
-    """Privileges, or the names of roles: the grammar cannot tell yet. ALL is empty."""
+    """Privileges or names of roles; what follows them decides. ALL gives an empty tuple."""
     if cursor.take("all"):
         cursor.take("privileges")
         if cursor.token.is_mark("("):

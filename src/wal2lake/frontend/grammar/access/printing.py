@@ -1,7 +1,7 @@
-"""``access_to_sql``: statements about roles and privileges as text that parses to the same value.
+"""``access_to_sql``: prints statements about roles and privileges.
 
-Comes in: a statement value. Goes out: SQL. A password is printed whole, as a connection string is:
-whoever logs one masks it first.
+Comes in: a statement value. Goes out: SQL that parses to the same value. A password is printed
+whole, so a caller that logs the text must mask the password first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _grant_role(statement: GrantRole) -> str:
 
 def _grant_privileges(statement: GrantPrivileges) -> str:
     privileges = ", ".join(
-        # Reserved words among them stand for themselves; others are names.
+        # The reserved words are privileges; other words may be role names, and are quoted.
         (
             p.name
             if p.name in ("select", "references", "create")

@@ -1,7 +1,7 @@
-"""CREATE, ALTER and DROP ROLE | USER | GROUP.
+"""Parses CREATE, ALTER and DROP ROLE | USER | GROUP.
 
-Comes in: a cursor behind those words. Goes out: a statement value; or, for settings of a role
-(ALTER ROLE ... SET), which no node has, the text untouched.
+Comes in: a cursor behind the two words. Goes out: a statement value. ALTER ROLE ... SET gives an
+``Other``, because a node has no settings of roles.
 
 Source: gram.y, CreateRoleStmt, AlterRoleStmt, AlterRoleSetStmt, DropRoleStmt, RenameStmt.
 """
@@ -93,7 +93,7 @@ def drop_role(cursor: Cursor) -> DropRole:
 
 
 def role_id(cursor: Cursor) -> str:
-    """RoleId: the name of a role that is to be; 42939 for reserved ones."""
+    """RoleId: the name of a role to be created; raises 42939 for a reserved name."""
     token = cursor.token
     role = cursor.role()
     if role.keyword:
@@ -115,7 +115,7 @@ def _options(cursor: Cursor, *, new: bool) -> tuple[RoleOption, ...]:
         position = cursor.token.start + 1
         name, value = _option(cursor, new=new)
         if name == "sysid":
-            # PostgreSQL says so and goes on; nobody has written it for twenty years.
+            # PostgreSQL ignores SYSID with a notice. Here it is ignored without one.
             continue
         if any(o.name == name for o in found):
             raise syntax_error("conflicting or redundant options", position - 1)

@@ -1,6 +1,7 @@
 """Statements about roles, privileges and owners, as values.
 
-Comes in: the parser's findings. Goes out: frozen dataclasses, equal when they mean the same.
+The parsers of this room make them; ``commands.roles`` executes them. They are frozen dataclasses
+and equal if they mean the same.
 
 Source: CreateRoleStmt, AlterRoleStmt, GrantStmt and GrantRoleStmt in parsenodes.h.
 """
@@ -20,12 +21,12 @@ class RoleOption:
     """One option of CREATE or ALTER ROLE."""
 
     name: str
-    """superuser, inherit, createrole, createdb, login, replication, bypassrls; password,
-    connection limit, valid until; in role, role, admin; sysid."""
+    """One of superuser, inherit, createrole, createdb, login, replication, bypassrls, password,
+    connection limit, valid until, in role, role and admin."""
     value: RoleValue
-    """A password of None is NULL."""
+    """The value; None for PASSWORD NULL."""
     position: int = field(default=0, compare=False)
-    """1-based, in characters of the statement; 0 unknown."""
+    """1-based, in characters of the statement; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class CreateRole:
     """CREATE ROLE | USER | GROUP."""
 
     word: str
-    """ROLE, USER (may log in unless it says otherwise) or GROUP."""
+    """ROLE, USER (which has LOGIN by default) or GROUP."""
     name: str
     options: tuple[RoleOption, ...] = ()
 
@@ -45,7 +46,7 @@ class AlterRole:
     role: RoleName
     options: tuple[RoleOption, ...] = ()
     dropped: tuple[RoleName, ...] = ()
-    """Members that ALTER GROUP ... DROP USER takes out."""
+    """The members that ALTER GROUP ... DROP USER removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,14 @@ class GrantRole:
     granted: tuple[str, ...]
     grantees: tuple[RoleName, ...]
     options: tuple[tuple[str, bool], ...] = ()
-    """admin, inherit, set: what to grant them with; of a REVOKE what alone is taken."""
+    """The options admin, inherit and set that GRANT sets, or that alone REVOKE takes away."""
     revoke: bool = False
     granted_by: RoleName | None = None
     cascade: bool = False
 
 
 class Target(Enum):
-    """What privileges are granted on."""
+    """The kinds of objects that GRANT, REVOKE and ALTER ... OWNER TO name."""
 
     TABLE = "TABLE"
     TABLES_IN_SCHEMA = "ALL TABLES IN SCHEMA"
@@ -88,7 +89,7 @@ class Target(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PrivilegeClause:
-    """One privilege of a list; ``columns`` where it is for some only."""
+    """One privilege of a list; ``columns`` is empty unless it is for single columns."""
 
     name: str
     columns: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
-"""ALTER TABLE: parse and print.
+"""Parses and prints ALTER TABLE.
 
-Takes: a cursor behind the two words. Gives: a statement value. Owns: which of its many actions
+Takes: a cursor behind the two words. Gives: a statement value. Owns: the list of actions that
 this node executes. Never: looks a table up.
 
     statements   the values
-    parsing      from tokens
-    printing     to text
+    parsing      tokens to values
+    printing     values to text
 """

@@ -1,7 +1,7 @@
-"""ALTER TABLE from tokens.
+"""Parses ALTER TABLE.
 
-Comes in: a cursor behind ALTER TABLE. Goes out: a statement; for an action that nobody here
-executes ``Other``, whose command names it.
+Comes in: a cursor behind ALTER TABLE. Goes out: a statement value. For an action that a node does
+not execute, the value is an ``Other`` whose command names the action.
 
 Source: gram.y, AlterTableStmt, RenameStmt, AlterObjectSchemaStmt, alter_table_cmd.
 """
@@ -73,7 +73,7 @@ _REFUSED: Final = (
     "add exclude",
     "add not null",
 )
-"""Actions, longer ones first where one begins another."""
+"""Actions that are not supported. If one begins another, then the longer one comes first."""
 
 _REFUSED_OF_COLUMNS: Final = (
     "set statistics",
@@ -89,11 +89,11 @@ _REFUSED_OF_COLUMNS: Final = (
 
 
 class _NotHere(Exception):
-    """An action that is not executed, by its name."""
+    """Raised at an action that a node does not execute, with the action's name."""
 
 
 def alter_table(cursor: Cursor) -> AlterTableStatement | AlterOwner | Other:
-    """The whole statement."""
+    """Parse a whole ALTER TABLE."""
     if_exists = cursor.if_exists()
     only = cursor.take("only")
     in_parentheses = only and cursor.take_mark("(")
@@ -177,7 +177,7 @@ def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
 def _added_constraint(
     cursor: Cursor, table: QualifiedName
 ) -> AddKeyClause | AddCheckClause:
-    """ADD of a table's constraint: a primary key or a CHECK."""
+    """ADD a table constraint: a primary key or a CHECK."""
     cursor.expect("add")
     name = cursor.name() if cursor.take("constraint") else None
     if not cursor.token.is_word("primary", "check"):

@@ -1,6 +1,7 @@
-"""ALTER TABLE as text, from which the same statement is parsed.
+"""Prints ALTER TABLE as text that parses to the same value.
 
-Source: gram.y, as ``parsing``.
+Comes in: a statement value of ``altering.statements``. Goes out: SQL. Called by
+``grammar.printing``. Source: gram.y, with the same rules as ``parsing``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from wal2lake.pgtypes.keywords import quote_identifier
 def alter_table_sql(
     statement: AlterTableStatement, column: Callable[[ColumnClause], str]
 ) -> str:
-    """The statement; ``column`` prints a column's definition."""
+    """The statement's text; ``column`` prints a column's definition."""
     table = _table(statement.table)
     if_exists = "IF EXISTS " if statement.if_exists else ""
     only = ""
@@ -105,7 +106,7 @@ def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
 
 
 def check_sql(check: CheckClause) -> str:
-    """A CHECK constraint."""
+    """The text of a CHECK constraint, with its name if it has one."""
     name = ""
     if check.name is not None:
         name = f"CONSTRAINT {quote_identifier(check.name)} "

@@ -1,4 +1,4 @@
-"""ALTER TABLE's statements as values; see ``grammar.statements``."""
+"""ALTER TABLE statements as values, under the rules of ``grammar.statements``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DropColumnClause:
     name: str
     if_exists: bool = False
     cascade: bool = False
-    """Publications whose column list or row filter has it lose the table."""
+    """CASCADE removes the table from publications whose column list or row filter names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ExpressionClause:
     generated: GeneratedClause | None
     """None: DROP."""
     if_exists: bool = False
-    """Of DROP."""
+    """IF EXISTS, which only DROP may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class TypeClause:
     type_oid: Oid
     typmod: int = -1
     using: str | None = None
-    """The expression's text as written."""
+    """The text of the USING expression as written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ReplicaIdentityClause:
 
     identity: ReplicaIdentity
     index: str | None = None
-    """Of USING INDEX."""
+    """The name of the index of USING INDEX."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class DropConstraintClause:
     name: str
     if_exists: bool = False
     cascade: bool = False
-    """Nothing depends on a constraint here."""
+    """CASCADE, which has no effect: nothing depends on a constraint."""
 
 
 AlterAction = (
@@ -117,7 +117,7 @@ AlterAction = (
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
-    """ALTER TABLE with actions that may be several."""
+    """ALTER TABLE with a list of actions."""
 
     table: QualifiedName
     actions: tuple[AlterAction, ...]

@@ -1,10 +1,14 @@
-"""What constraints of tables say beside their columns.
+"""Parses the clauses of constraints, and SET CONSTRAINTS.
 
-Takes a cursor behind the constraint, or the text of SET CONSTRAINTS. Gives when the constraint is
-judged, or what a CHECK says.
+Takes: a cursor at the clause, or the text of SET CONSTRAINTS. Gives: the values of the clauses.
+Owns: no state. Never: looks a table or a column up.
 
-Modules: ``checks`` (CHECK), ``deferral`` (DEFERRABLE, INITIALLY), ``modes`` (SET CONSTRAINTS),
-``generated`` (GENERATED ALWAYS AS).
+    checks          CHECK (expression)
+    columnsources   refuses a second default, identity or generation of a column
+    deferral        DEFERRABLE, INITIALLY
+    generated       GENERATED ALWAYS AS (expression)
+    modes           SET CONSTRAINTS
+    sequences       serial and identity columns
 """
 
 from wal2lake.frontend.grammar.constraints.checks import CheckClause, check_clause

@@ -1,6 +1,6 @@
-"""CHECK (expression), of a column or a table.
+"""Parses CHECK (expression), of a column or a table.
 
-Comes in: a cursor behind CHECK. Goes out: the expression, untyped, and its text. Source: gram.y,
+Comes in: a cursor behind CHECK. Goes out: the untyped expression and its text. Source: gram.y,
 ColConstraintElem, ConstraintElem and ConstraintAttr.
 """
 
@@ -18,14 +18,14 @@ class CheckClause:
     """A CHECK constraint."""
 
     text: str
-    """As written, without the parentheses around it."""
+    """The expression as written, without the parentheses around it."""
     expression: Raw = field(compare=False, repr=False)
     name: str | None = None
-    """None: it gets PostgreSQL's default name."""
+    """None: the constraint gets PostgreSQL's default name."""
 
 
 def check_clause(cursor: Cursor, name: str | None, *, of_table: bool) -> CheckClause:
-    """What follows CHECK. What a constraint may be but is not here is 0A000."""
+    """Parse the rest of a CHECK; raises 0A000 for an attribute that is not supported."""
     cursor.expect_mark("(")
     start = cursor.token.start
     try:

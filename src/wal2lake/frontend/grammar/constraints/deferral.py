@@ -1,4 +1,6 @@
-"""DEFERRABLE and INITIALLY, behind a PRIMARY KEY.
+"""Parses DEFERRABLE and INITIALLY behind a PRIMARY KEY.
+
+Comes in: a cursor behind the constraint. Goes out: a ``Deferral``. Called by ``table``.
 
 Source: gram.y, ConstraintAttr and ConstraintAttributeSpec; parse_utilcmd.c,
 transformConstraintAttrs().
@@ -13,8 +15,11 @@ from wal2lake.model import Deferral
 
 
 def deferral(cursor: Cursor, *, of_table: bool) -> Deferral:
-    """The clauses behind a constraint. A column's constraint may not repeat one; a table's may, if
-    both say the same."""
+    """Parse the deferral clauses behind a constraint.
+
+    A column constraint may not repeat a clause. A table constraint may repeat a clause if both
+    mean the same.
+    """
     deferrable: bool | None = None
     deferred: bool | None = None
     while True:
@@ -46,7 +51,7 @@ def deferral(cursor: Cursor, *, of_table: bool) -> Deferral:
 
 
 def misplaced(cursor: Cursor) -> SqlSyntaxError | None:
-    """The error if such a clause comes next, where no constraint is that could have it."""
+    """The error for a deferral clause that comes next and follows no constraint, or None."""
     word = cursor.token
     clause = None
     if cursor.at_words("not", "deferrable"):

@@ -1,6 +1,6 @@
-"""GENERATED ALWAYS AS (expression) STORED, and SET EXPRESSION AS (expression).
+"""Parses GENERATED ALWAYS AS (expression) STORED, and SET EXPRESSION AS (expression).
 
-Comes in: a cursor before the expression's parenthesis. Goes out: the expression, untyped, and its
+Comes in: a cursor before the expression's parenthesis. Goes out: the untyped expression and its
 text. Source: gram.y, ColConstraintElem, opt_virtual_or_stored, alter_table_cmd.
 """
 
@@ -18,15 +18,15 @@ _STORED: Final = "Write GENERATED ALWAYS AS (...) STORED."
 
 @dataclass(frozen=True, slots=True)
 class GeneratedClause:
-    """What a column is computed from."""
+    """The expression from which a generated column is computed."""
 
     text: str
-    """As written, without the parentheses around it."""
+    """The expression as written, without the parentheses around it."""
     expression: Raw = field(compare=False, repr=False)
 
 
 def generation(cursor: Cursor) -> GeneratedClause:
-    """(expression)."""
+    """Parse (expression)."""
     cursor.expect_mark("(")
     start = cursor.token.start
     try:
@@ -39,7 +39,7 @@ def generation(cursor: Cursor) -> GeneratedClause:
 
 
 def stored_generation(cursor: Cursor) -> GeneratedClause:
-    """The same with STORED behind it. PostgreSQL takes VIRTUAL for what is not said."""
+    """Parse (expression) STORED. Without STORED the column is VIRTUAL, as in PostgreSQL: 0A000."""
     found = generation(cursor)
     if cursor.take("stored"):
         return found

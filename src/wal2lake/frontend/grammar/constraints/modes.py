@@ -1,6 +1,6 @@
-"""SET CONSTRAINTS.
+"""Parses SET CONSTRAINTS.
 
-Source: gram.y, ConstraintsSetStmt.
+Comes in: the statement's text. Goes out: ``ConstraintModes``. Source: gram.y, ConstraintsSetStmt.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from wal2lake.frontend.grammar.statements import QualifiedName
 
 @dataclass(frozen=True, slots=True)
 class ConstraintModes:
-    """When constraints are judged, until the transaction ends."""
+    """The check time that SET CONSTRAINTS sets until the transaction ends."""
 
     names: tuple[QualifiedName, ...]
-    """Empty: ALL."""
+    """The constraints. Empty: ALL."""
     deferred: bool
 
 
 def is_set_constraints(text: str) -> bool:
-    """Whether a statement that begins with SET is one."""
+    """Whether a statement is SET CONSTRAINTS."""
     cursor = Cursor(text)
     return cursor.take("set", "constraints")
 
 
 def constraint_modes(text: str) -> ConstraintModes:
-    """The statement. Raises SqlSyntaxError."""
+    """Parse SET CONSTRAINTS; raises SqlSyntaxError."""
     cursor = Cursor(text)
     cursor.expect("set", "constraints")
     names = () if cursor.take("all") else cursor.commas(cursor.qualified_name)

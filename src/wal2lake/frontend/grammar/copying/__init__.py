@@ -1,10 +1,11 @@
-"""COPY ... TO STDOUT as a value.
+"""Parses COPY ... TO STDOUT.
 
     COPY name [(column, ...)] TO STDOUT [[WITH] options]
     COPY (query) TO STDOUT [[WITH] options]
 
-Options are a list in parentheses, or the words that were there before PostgreSQL 9.0 and 7.3:
-both come out under the names of the first. ``options`` says what they mean.
+Takes: a cursor behind COPY. Gives: a ``CopyTo`` value. Options are a list in parentheses, or are
+written in the syntax of PostgreSQL before 9.0 or before 7.3; all get the names of the list.
+``options`` checks them. ``filtered`` recognizes the query of a subscriber with a row filter.
 
 Source: gram.y, CopyStmt.
 """
@@ -40,21 +41,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CopyTo:
-    """To the client."""
+    """COPY ... TO STDOUT."""
 
     table: QualifiedName | None
     columns: tuple[str, ...] | None
-    """None: all."""
+    """The columns to copy. None: all."""
     query: str | None
-    """In place of a table."""
+    """The text of the query that takes the place of a table."""
     query_start: int = field(default=0, compare=False)
-    """0-based, in characters of the statement."""
+    """The first character of the query, 0-based, in characters of the statement."""
     options: tuple[CopyOption, ...] = ()
-    """As written: whether the table is there is looked at before them."""
+    """The options as written, unchecked: the table's existence is checked before them."""
 
 
 def copy(cursor: Cursor) -> CopyTo:
-    """Behind COPY."""
+    """Parse the rest of a COPY."""
     options: list[CopyOption] = []
     table, columns, query, start = None, None, None, 0
     if cursor.token.is_mark("("):
@@ -102,7 +103,7 @@ def _destination(cursor: Cursor) -> None:
 
 
 def _delimiters(cursor: Cursor) -> list[CopyOption]:
-    """What 7.2 had: [USING] DELIMITERS 'x'."""
+    """The syntax before PostgreSQL 7.3: [USING] DELIMITERS 'x'."""
     start = cursor.token.start
     if cursor.take("using"):
         start = cursor.token.start
@@ -127,7 +128,7 @@ _FORCED: Final = {
 
 
 def _words(cursor: Cursor) -> list[CopyOption]:
-    """What 8.x had: CSV HEADER DELIMITER AS ';' ..."""
+    """The syntax before PostgreSQL 9.0: CSV HEADER DELIMITER AS ';' ..."""
     found = []
     while cursor.token.kind is TokenKind.WORD:
         token = cursor.token
@@ -158,7 +159,7 @@ def _forced(cursor: Cursor, start: int) -> CopyOption:
 
 
 def _generic(cursor: Cursor) -> list[CopyOption]:
-    """Behind the opening parenthesis, and the closing one."""
+    """The list of options behind its opening parenthesis, with the closing one."""
     found = cursor.commas(lambda: _option(cursor))
     cursor.expect_mark(")")
     return list(found)
@@ -190,7 +191,7 @@ def _value(cursor: Cursor) -> str | tuple[str, ...] | All | None:
 
 
 def _word(cursor: Cursor) -> str:
-    """opt_boolean_or_string."""
+    """opt_boolean_or_string: a word, a name or a string."""
     token = cursor.token
     if token.kind in (TokenKind.QUOTED, TokenKind.STRING) or (
         token.kind is TokenKind.WORD

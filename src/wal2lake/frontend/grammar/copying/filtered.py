@@ -1,10 +1,10 @@
-"""The query of a COPY that wants some rows of one table: what a subscriber of PostgreSQL 15 and
-later sends for a table with a row filter.
+"""Recognizes the query of a COPY that selects rows of one table by a condition.
 
     SELECT ... FROM [ONLY] name WHERE condition
 
-Comes in: the query's text. Goes out: the condition as a row filter's is read, and the query without
-it; or nothing: it is another one, or wrong.
+A subscriber of PostgreSQL 15 or later sends such a query for a table with a row filter. Comes in:
+the text of the query. Goes out: the condition, parsed as a row filter, and the query without the
+condition; or None if the query has another form or is malformed.
 
 Source: copy_table() in src/backend/replication/logical/tablesync.c.
 """
@@ -22,16 +22,16 @@ from wal2lake.frontend.grammar.statements import QualifiedName
 
 @dataclass(frozen=True, slots=True)
 class FilteredRows:
-    """Of one table."""
+    """A query for the rows of one table that fulfil a condition."""
 
     unfiltered: str
-    """All of them."""
+    """The text of the query without the condition."""
     table: QualifiedName
     condition: Raw
 
 
 def filtered_rows(query: str) -> FilteredRows | None:
-    """None: no such query."""
+    """Parse a query; None if it has another form."""
     try:
         return _filtered_rows(Cursor(query))
     except (Wal2LakeError, RecursionError):

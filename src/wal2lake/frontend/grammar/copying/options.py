@@ -1,7 +1,7 @@
-"""The options of a COPY ... TO, checked.
+"""Checks the options of a COPY ... TO.
 
-Comes in: options as they were written, by either syntax. Goes out: ``CopyOptions``, or what
-PostgreSQL says of them, in the order in which it looks.
+Comes in: options as written, in the new or an old syntax. Goes out: ``CopyOptions``, or
+PostgreSQL's error; the checks are in PostgreSQL's order.
 
 Source: ProcessCopyOptions() in src/backend/commands/copy.c.
 """
@@ -18,7 +18,7 @@ from wal2lake.frontend.grammar.lexer import syntax_error
 
 
 class CopyFormat(Enum):
-    """How rows look."""
+    """The formats of the rows."""
 
     TEXT = "text"
     CSV = "csv"
@@ -26,25 +26,25 @@ class CopyFormat(Enum):
 
 
 class All(Enum):
-    """``*`` in the place of column names."""
+    """``*`` in place of a list of column names."""
 
     COLUMNS = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOption:
-    """One option, under its name in the list that is in parentheses."""
+    """One option, under its name in the new syntax, the list in parentheses."""
 
     name: str
     value: str | tuple[str, ...] | All | None
-    """A tuple: a list in parentheses. None: nothing was said behind the name."""
+    """The option's value. A tuple: a list in parentheses. None: the option has no value."""
     start: int = field(default=0, compare=False)
-    """0-based, in characters of the statement."""
+    """The first character of the option, 0-based, in characters of the statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """What they come to."""
+    """The options of one COPY, checked and with defaults."""
 
     format: CopyFormat = CopyFormat.TEXT
     delimiter: str = "\t"
@@ -54,7 +54,7 @@ class CopyOptions:
     escape: str = '"'
     force_quote: tuple[str, ...] | All = ()
     encoding: str | None = None
-    """PostgreSQL's name; None: the client's."""
+    """PostgreSQL's name of the encoding. None: the client's encoding."""
 
 
 _SYNTAX: Final = "42601"
@@ -65,7 +65,10 @@ _NOT_IN_TEXT: Final = frozenset("\\.abcdefghijklmnopqrstuvwxyz0123456789")
 def copy_options(
     options: Sequence[CopyOption], canonical: Callable[[str], str | None]
 ) -> CopyOptions:
-    """Raises what PostgreSQL does; ``canonical``: an encoding's name, however written."""
+    """Check the options of a COPY; raises PostgreSQL's errors.
+
+    ``canonical`` gives PostgreSQL's name of an encoding for any of its spellings, or None.
+    """
     found: dict[str, Any] = {}
     for option in options:
         if option.name not in _READERS:
@@ -84,7 +87,7 @@ def copy_options(
 
 
 def _checked(found: dict[str, Any]) -> CopyOptions:
-    """Which options go together."""
+    """Check which options may be combined, and fill in the defaults."""
     form = found.get("format", CopyFormat.TEXT)
     csv, binary = form is CopyFormat.CSV, form is CopyFormat.BINARY
     for name in ("delimiter", "null", "default"):
@@ -127,7 +130,7 @@ def _checked(found: dict[str, Any]) -> CopyOptions:
     if found.get("freeze"):
         raise _only_from("freeze")
     if "default" in found:
-        # The only one of these with this code.
+        # Of the options that COPY TO may not have, only DEFAULT has SQLSTATE 0A000.
         raise FeatureNotSupportedError("COPY DEFAULT cannot be used with COPY TO")
     if "reject_limit" in found:
         raise _invalid("COPY REJECT_LIMIT requires ON_ERROR to be set to IGNORE")

@@ -1,9 +1,11 @@
-"""Publications: CREATE, ALTER, DROP and COMMENT ON PUBLICATION, and the expressions of row filters.
+"""Parses and prints CREATE, ALTER, DROP and COMMENT ON PUBLICATION.
 
-Takes: a cursor behind the words that tell the command. Gives: a statement value. Owns: the grammar
-of an expression, as far as a row filter may have one. Never: knows a column or a type of one.
+Takes: a cursor behind the words that identify the command. Gives: a statement value. Owns: the
+grammar of the expressions of row filters, CHECK constraints and generated columns. Never: knows
+a column or the type of a column.
 
     statements   the values
-    parsing      from tokens; ``expressions`` the WHERE of a table
-    printing     to text
+    parsing      tokens to values
+    expressions  tokens to untyped expressions
+    printing     values to text
 """

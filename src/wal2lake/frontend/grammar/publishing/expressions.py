@@ -1,9 +1,11 @@
-"""The expression of a row filter from tokens, untyped.
+"""Parses the expression of a row filter, a CHECK or a generated column into an untyped tree.
 
-Comes in: a cursor at its first token. Goes out: a ``Raw`` tree, which knows the words and nothing
-of types; what it means is for ``commands.publication.filters`` to say. What no filter may have (a
-subquery, a parameter, an array) is a ``Raw`` of its own kind, so that the error comes where
-PostgreSQL has it: behind all syntax errors.
+Comes in: a cursor at the first token of the expression. Goes out: a ``Raw`` tree, which has the
+words of the expression and no types; the commands resolve it (``commands.publication.filters``
+for a row filter). A part that such an expression may not have (a subquery, a parameter, an array)
+is a ``Raw`` of kind OTHER, so that its error comes after all syntax errors, as in PostgreSQL.
+
+The numbers are the precedences of operators; a greater number binds more tightly:
 
     1  OR              6  BETWEEN IN LIKE ILIKE       11  COLLATE
     2  AND             7  any other operator          12  a sign
@@ -28,15 +30,15 @@ from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 
 class RawKind(Enum):
-    """What stands there; ``word`` and ``args`` of each."""
+    """The kinds of nodes, with the use of ``word``, ``names`` and ``args`` for each."""
 
     NAME = "name"
-    """``names``: a column, maybe qualified."""
+    """``names``: a column, which may be qualified."""
     STRING = "string"
     NUMBER = "number"
     """``word``: digits, with a sign if it had one."""
     WORD = "word"
-    """true, false or null."""
+    """``word``: true, false or null."""
     OPERATOR = "operator"
     BOOLEAN = "boolean"
     """``word``: AND, OR or NOT."""
@@ -45,30 +47,33 @@ class RawKind(Enum):
     DISTINCT = "distinct"
     """``word``: IS [NOT] DISTINCT FROM."""
     IN = "in"
-    """``word``: = or <>; the first arg is looked for."""
+    """``word``: = or <>; ``args``: the value to look for, and the items of the list."""
     ARRAY = "array"
-    """``word``: an operator; ``names``: ANY or ALL; the first arg, and the array's items."""
+    """``word``: an operator; ``names``: ANY or ALL; ``args``: the left side, the array's items."""
     CALL = "call"
-    """``names``: of the function; ``word``: DISTINCT, * or OVER, or nothing."""
+    """``names``: the function; ``word``: DISTINCT, * or OVER, or empty."""
     ANY_OF = "any of"
-    """``word`` and ``names`` as of ARRAY; the array itself is the second arg."""
+    """``word`` and ``names`` as in ARRAY; ``args``: the left side, the array."""
     EXTREME = "extreme"
     """``word``: GREATEST or LEAST."""
     COLLATE = "collate"
-    """``names``: the collation, maybe qualified."""
+    """``names``: the collation, which may be qualified."""
     COALESCE = "coalesce"
     NULLIF = "nullif"
     CASE = "case"
-    """``word``: what is compared is the first arg (OF) or nothing is; pairs; ELSE, maybe."""
+    """``word``: OF if the first arg is compared with each WHEN, or empty.
+
+    ``args``: the compared value if ``word`` is OF, pairs of WHEN and THEN, and ELSE if given.
+    """
     CAST = "cast"
-    """``type_oid`` and ``typmod``."""
+    """``type_oid`` and ``typmod``: the target type."""
     OTHER = "other"
-    """What PostgreSQL's grammar has and no filter here; ``word`` names it."""
+    """An expression of PostgreSQL's grammar that is not supported; ``word`` names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One node."""
+    """One node of the untyped tree."""
 
     kind: RawKind
     args: tuple[Raw, ...] = ()
@@ -77,11 +82,11 @@ class Raw:
     type_oid: Oid = INVALID_OID
     typmod: int = -1
     at: int = field(default=0, compare=False)
-    """Where it stands in the statement's text, from 1: an operator itself, not its operands."""
+    """The node's own token in the statement's text, 1-based: an operator, not its operands."""
 
     @property
     def first(self) -> int:
-        """Where it begins, parentheses left out: exprLocation()."""
+        """The position of the first token, without parentheses: exprLocation()."""
         return min([self.at, *(arg.first for arg in self.args)])
 
 
@@ -115,29 +120,32 @@ _TYPE_WORDS: Final = words(
 
 
 def expression(cursor: Cursor) -> Raw:
-    """a_expr."""
+    """Parse an a_expr."""
     return _binary(cursor, _OR)
 
 
 def _binary(cursor: Cursor, least: int, *, plain: bool = False) -> Raw:
-    """What binds at least so tightly. ``plain``: b_expr, which has no AND, IN, LIKE, IS NULL."""
+    """Parse operators of at least the precedence ``least``.
+
+    ``plain`` stands for b_expr, which has no AND, IN, LIKE and IS NULL.
+    """
     left = _unary(cursor, least, plain=plain)
     ceiling = 99
     while True:
         found = _power(cursor, plain=plain)
         if found is None or found < least or found > ceiling:
             if found is not None and found == _COMPARES and found >= least:
-                # They are not associative.
+                # Comparisons are not associative.
                 raise cursor.unexpected()
             return left
         at = cursor.token.start + 1
         left = _placed(_behind(cursor, left, found), at)
-        # After "a = b" another comparison is an error, after a test anything looser may come.
+        # After a comparison, LIKE or a test only an operator of lower precedence may follow.
         ceiling = found - 1 if found in (_COMPARES, _LIKE, _IS) else found
 
 
 def _power(cursor: Cursor, *, plain: bool) -> int | None:
-    """How tightly the next token binds what is before it; None: it does not."""
+    """The precedence of the next token as a binary or postfix operator; None if it is none."""
     token = cursor.token
     if token.is_mark("::"):
         return _CAST
@@ -185,7 +193,7 @@ def _behind(cursor: Cursor, left: Raw, power: int) -> Raw:
         case "or" | "and":
             right = _binary(cursor, power + 1)
             word = token.value.upper()
-            # Written one after the other they are one list, whatever the parentheses.
+            # PostgreSQL makes one list of a AND b AND c, with or without parentheses.
             same = left.kind is RawKind.BOOLEAN and left.word == word
             return Raw(
                 RawKind.BOOLEAN, (*(left.args if same else (left,)), right), word
@@ -317,7 +325,7 @@ def _unary(cursor: Cursor, least: int, *, plain: bool) -> Raw:
 
 
 def _placed(raw: Raw, at: int) -> Raw:
-    """What has come of the token there, and parts of it that have no token of their own."""
+    """Set the position of a node, and of its parts that have no token of their own."""
     if raw.at:
         return raw
     args = tuple(_placed(arg, at) for arg in raw.args)
@@ -432,7 +440,7 @@ def _typed_constant(cursor: Cursor) -> Raw | None:
 
 
 def _named(cursor: Cursor) -> Raw:
-    """A column, or a call."""
+    """A column or a function call."""
     names = [cursor.label()]
     while cursor.take_mark("."):
         if cursor.take_mark("*"):
@@ -507,7 +515,7 @@ def _cast(cursor: Cursor) -> Raw:
 
 
 def _type(cursor: Cursor) -> tuple[Oid, int]:
-    """Typename, and no token more."""
+    """Typename: take the tokens of one type and no more."""
     start = cursor.token.start
     first = cursor.next()
     if first.kind not in (TokenKind.WORD, TokenKind.QUOTED):

@@ -1,7 +1,7 @@
-"""Statements about publications from tokens.
+"""Parses statements about publications.
 
-Comes in: a cursor behind CREATE PUBLICATION and its kin. Goes out: a statement. An object without
-a keyword is of the kind of the one before it.
+Comes in: a cursor behind CREATE, ALTER, DROP or COMMENT ON PUBLICATION. Goes out: a statement
+value. An object without a keyword is of the same kind as the object before it.
 
 Source: gram.y, CreatePublicationStmt, PublicationObjSpec, AlterPublicationStmt and
 preprocess_pubobj_list().
@@ -98,7 +98,11 @@ class _Keyword(Enum):
 
 
 class _Objects:
-    """The list as it is read: errors about what may follow what come behind its syntax."""
+    """Reads a list of objects.
+
+    The first error about the kind or the clauses of an object is kept until the whole list has
+    been read, because PostgreSQL reports syntax errors first.
+    """
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
@@ -154,7 +158,7 @@ class _Objects:
             self.found.append(PublicationSchema(self.cursor.name()))
 
     def _unnamed(self, start: int) -> PublicationTable | None:
-        """None: CURRENT_SCHEMA."""
+        """An object without a keyword, read as a table; None for CURRENT_SCHEMA."""
         if self.cursor.take("current_schema"):
             return None
         return _table(self.cursor, many_dots=self.last is not _Keyword.TABLE)
@@ -199,7 +203,10 @@ def _table(cursor: Cursor, *, many_dots: bool = False) -> PublicationTable:
 
 
 def _name(cursor: Cursor, *, many_dots: bool) -> QualifiedName:
-    """``many_dots``: a name that cannot be right anyway, however many parts it has."""
+    """A table's name.
+
+    With ``many_dots`` the name may have any number of parts: the caller refuses the object anyway.
+    """
     if not many_dots:
         return cursor.qualified_name()
     start = cursor.token.start

@@ -1,4 +1,8 @@
-"""Statements about publications as text, from which the same statement is parsed."""
+"""Prints statements about publications as text that parses to the same value.
+
+Comes in: a statement value of ``publishing.statements``. Goes out: SQL. Called by
+``grammar.printing``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ def publication_sql(
     definition: Callable[[Sequence[Option]], str],
     role: Callable[[RoleName], str],
 ) -> str:
-    """The statement; the callables print a list of options and a role."""
+    """The statement's text; the callables print a list of options and a role."""
     if isinstance(statement, DropPublication):
         names = ", ".join(quote_identifier(name) for name in statement.names)
         return f"DROP PUBLICATION {'IF EXISTS ' if statement.if_exists else ''}{names}"

@@ -1,4 +1,4 @@
-"""Statements about publications as values; see ``grammar.statements``."""
+"""Statements about publications as values, under the rules of ``grammar.statements``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Where:
     """A row filter."""
 
     text: str
-    """As written, without the parentheses around it."""
+    """The expression as written, without the parentheses around it."""
     expression: Raw = field(compare=False, repr=False)
 
 
@@ -50,7 +50,7 @@ class CreatePublication:
 
 
 class ObjectsChange(Enum):
-    """What ALTER PUBLICATION does with a list of objects."""
+    """The ways in which ALTER PUBLICATION changes the list of objects."""
 
     ADD = "ADD"
     SET = "SET"
@@ -92,7 +92,7 @@ class AlterPublicationRename:
 
 @dataclass(frozen=True, slots=True)
 class DropPublication:
-    """DROP PUBLICATION. CASCADE and RESTRICT mean the same: nothing depends on one."""
+    """DROP PUBLICATION. CASCADE has no effect: nothing depends on a publication."""
 
     names: tuple[str, ...]
     if_exists: bool = False
@@ -100,7 +100,7 @@ class DropPublication:
 
 @dataclass(frozen=True, slots=True)
 class CommentOnPublication:
-    """COMMENT ON PUBLICATION ... IS; None: NULL."""
+    """COMMENT ON PUBLICATION ... IS; a text of None is NULL."""
 
     name: str
     text: str | None
