@@ -22,7 +22,7 @@ from wal2lake.frontend.commands.node import Caller, Node, SubscriptionLocks
 from wal2lake.frontend.commands.publication.dependents import check_writable
 from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.statements import Kind, Other
+from wal2lake.frontend.grammar.statements import CommandKind, OtherStatement
 from wal2lake.frontend.sysviews import SystemCatalog
 from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import Settings
@@ -127,7 +127,10 @@ class PublishingNode:
         }
         try:
             statement = parse(sql)
-            if isinstance(statement, Other) and statement.kind is Kind.SELECT:
+            if (
+                isinstance(statement, OtherStatement)
+                and statement.kind is CommandKind.SELECT
+            ):
                 told.append(tuple(self.rows(sql)))
                 return told
             tag = commands[type(statement)](self.node, caller, statement)

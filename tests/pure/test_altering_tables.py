@@ -26,7 +26,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.errors import SqlSyntaxError, Wal2LakeError
 from wal2lake.frontend.grammar import parse, to_sql
-from wal2lake.frontend.grammar.statements import Other
+from wal2lake.frontend.grammar.statements import OtherStatement
 from wal2lake.model import Deferral, Oid
 
 INT, TEXT = Oid(23), Oid(25)
@@ -93,7 +93,7 @@ def test_what_is_no_statement_is_so_where_postgresql_says(
 )
 def test_an_action_that_is_not_executed_is_named(text: str, name: str) -> None:
     found = parse(text)
-    assert isinstance(found, Other)
+    assert isinstance(found, OtherStatement)
     assert found.command == f"ALTER TABLE ... {name}"
 
 

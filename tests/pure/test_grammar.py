@@ -24,19 +24,19 @@ from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionPublication,
     AlterSubscriptionRefresh,
     ColumnClause,
+    CommandKind,
     CreateSchema,
     CreateSubscription,
     CreateTable,
     DropSubscription,
     DropTable,
-    Kind,
-    Option,
     OptionValue,
-    Other,
+    OtherStatement,
     PublicationChange,
     QualifiedName,
     RoleName,
-    Truncate,
+    StatementOption,
+    TruncateTable,
     ValueKind,
 )
 from wal2lake.model import Deferral, Oid
@@ -100,7 +100,9 @@ _NAME = st.text(
     _NAME, st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 )
 def test_any_name_and_any_string_survive_print_and_parse(name: str, text: str) -> None:
-    statement = CreateSubscription(name, text, (name, "p"), (Option(name, None),))
+    statement = CreateSubscription(
+        name, text, (name, "p"), (StatementOption(name, None),)
+    )
     assert parse(to_sql(statement)) == statement
 
 
@@ -113,8 +115,10 @@ def test_a_subscription_has_its_parts() -> None:
         "x",
         ("p", "P"),
         (
-            Option("enabled", OptionValue(ValueKind.NUMBER, "-1")),
-            Option("slot_name", OptionValue(ValueKind.WORD, "pg_catalog.float8")),
+            StatementOption("enabled", OptionValue(ValueKind.NUMBER, "-1")),
+            StatementOption(
+                "slot_name", OptionValue(ValueKind.WORD, "pg_catalog.float8")
+            ),
         ),
     )
     assert parse("alter subscription s disable") == AlterSubscriptionEnabled("s", False)
@@ -159,7 +163,7 @@ def test_a_table_has_columns_types_defaults_and_a_key() -> None:
 def test_lists_of_tables_and_schemas() -> None:
     a, b = QualifiedName(None, "a"), QualifiedName("s", "b")
     assert parse("drop table if exists a, s.b cascade") == DropTable((a, b), True, True)
-    assert parse("truncate table only a, only (s.b), c *") == Truncate(
+    assert parse("truncate table only a, only (s.b), c *") == TruncateTable(
         (a, b, QualifiedName(None, "c")), only=(a, b)
     )
     assert parse("create schema authorization joe") == CreateSchema(
@@ -405,27 +409,41 @@ def test_wrong_storage_parameters(parameters: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "kind", "command"),
     [
-        ("select 1", Kind.SELECT, "SELECT"),
-        ("/* x */ (select 1)", Kind.SELECT, "SELECT"),
-        ("with a as (select 1) insert into t select 1", Kind.INSERT, "INSERT"),
-        ("with a as (insert into t values (1)) select 1", Kind.SELECT, "SELECT"),
-        ("values (1)", Kind.VALUES, "VALUES"),
-        ("table t", Kind.TABLE, "TABLE"),
-        ("insert into t values (1)", Kind.INSERT, "INSERT"),
-        ("end", Kind.COMMIT, "COMMIT"),
-        ("abort", Kind.ROLLBACK, "ROLLBACK"),
-        ("start transaction", Kind.START_TRANSACTION, "START TRANSACTION"),
-        ("set a to b", Kind.SET, "SET"),
-        ("comment on table t is 'x'", Kind.COMMENT, "COMMENT"),
-        ("create or replace view v as select 1", Kind.UNSUPPORTED, "CREATE VIEW"),
-        ("create unique index i on t (a)", Kind.UNSUPPORTED, "CREATE UNIQUE INDEX"),
-        ("alter table t cluster on i", Kind.UNSUPPORTED, "ALTER TABLE ... CLUSTER ON"),
-        ("drop sequence p", Kind.UNSUPPORTED, "DROP SEQUENCE"),
-        ("vacuum", Kind.UNSUPPORTED, "VACUUM"),
+        ("select 1", CommandKind.SELECT, "SELECT"),
+        ("/* x */ (select 1)", CommandKind.SELECT, "SELECT"),
+        ("with a as (select 1) insert into t select 1", CommandKind.INSERT, "INSERT"),
+        ("with a as (insert into t values (1)) select 1", CommandKind.SELECT, "SELECT"),
+        ("values (1)", CommandKind.VALUES, "VALUES"),
+        ("table t", CommandKind.TABLE, "TABLE"),
+        ("insert into t values (1)", CommandKind.INSERT, "INSERT"),
+        ("end", CommandKind.COMMIT, "COMMIT"),
+        ("abort", CommandKind.ROLLBACK, "ROLLBACK"),
+        ("start transaction", CommandKind.START_TRANSACTION, "START TRANSACTION"),
+        ("set a to b", CommandKind.SET, "SET"),
+        ("comment on table t is 'x'", CommandKind.COMMENT, "COMMENT"),
+        (
+            "create or replace view v as select 1",
+            CommandKind.UNSUPPORTED,
+            "CREATE VIEW",
+        ),
+        (
+            "create unique index i on t (a)",
+            CommandKind.UNSUPPORTED,
+            "CREATE UNIQUE INDEX",
+        ),
+        (
+            "alter table t cluster on i",
+            CommandKind.UNSUPPORTED,
+            "ALTER TABLE ... CLUSTER ON",
+        ),
+        ("drop sequence p", CommandKind.UNSUPPORTED, "DROP SEQUENCE"),
+        ("vacuum", CommandKind.UNSUPPORTED, "VACUUM"),
     ],
 )
-def test_other_commands_are_told_apart(sql: str, kind: Kind, command: str) -> None:
-    assert parse(sql) == Other(kind, sql, command)
+def test_other_commands_are_told_apart(
+    sql: str, kind: CommandKind, command: str
+) -> None:
+    assert parse(sql) == OtherStatement(kind, sql, command)
 
 
 def test_names_are_quoted_where_postgresql_quotes_them() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.grammar import parse, to_sql
-from wal2lake.frontend.grammar.statements import Kind, Other
+from wal2lake.frontend.grammar.statements import CommandKind, OtherStatement
 
 STATEMENTS = (
     "CREATE ROLE r1 LOGIN SUPERUSER PASSWORD 'x''y' CONNECTION LIMIT -1 VALID UNTIL"
@@ -77,7 +77,10 @@ def test_other_spellings_mean_the_same(written: str, printed: str) -> None:
 )
 def test_what_no_node_has_is_named(sql: str, command: str | None) -> None:
     statement = parse(sql)
-    assert isinstance(statement, Other) and statement.kind is Kind.UNSUPPORTED
+    assert (
+        isinstance(statement, OtherStatement)
+        and statement.kind is CommandKind.UNSUPPORTED
+    )
     assert statement.command == command or command is None
 
 

@@ -86,8 +86,8 @@ from wal2lake.frontend.grammar.altering.statements import (
     DropConstraintClause,
     ExpressionClause,
     NotNullClause,
-    RenameColumnOf,
     RenameTable,
+    RenameTableColumn,
     ReplicaIdentityClause,
     SetTableSchema,
     TypeClause,
@@ -196,7 +196,7 @@ def _refuse_identity(table: TableDef, name: str) -> None:
         )
 
 
-def rename_column(node: Node, caller: Caller, statement: RenameColumnOf) -> str:
+def rename_column(node: Node, caller: Caller, statement: RenameTableColumn) -> str:
     """ALTER TABLE ... RENAME COLUMN."""
     with _altering(
         node, caller, statement.table, if_exists=statement.if_exists
@@ -451,7 +451,7 @@ def _check_defaults(plan: ColumnPlan, zone: str) -> None:
 
 COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
     AlterTable: alter_columns,
-    RenameColumnOf: rename_column,
+    RenameTableColumn: rename_column,
     RenameTable: rename_table,
     SetTableSchema: set_schema,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.frontend.grammar.copying import All, CopyOptions, CopyTo
+from wal2lake.frontend.grammar.copying import AllColumns, CopyOptions, CopyTo
 from wal2lake.pgtypes.keywords import quote_identifier
 
 
@@ -45,7 +45,7 @@ def forced_columns(
     """FORCE_QUOTE for each column that is ``copied``; ``columns`` are all of the table of this
     name, None of a query."""
     forced = options.force_quote
-    if isinstance(forced, All):
+    if isinstance(forced, AllColumns):
         return (True,) * len(copied)
     where = "" if columns is None else f' of relation "{name}"'
     _check(forced, copied if columns is None else columns, where)

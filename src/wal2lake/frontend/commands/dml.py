@@ -14,7 +14,7 @@ from wal2lake.catalog import TableDef
 from wal2lake.errors import UsageError
 from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.node import Caller, Node, need_table
-from wal2lake.frontend.grammar.statements import Truncate
+from wal2lake.frontend.grammar.statements import TruncateTable
 from wal2lake.frontend.query.writes import SparkWrite, truncate_sql
 
 Run = Callable[[SparkWrite], int]
@@ -33,7 +33,9 @@ def run_dml(node: Node, write: SparkWrite, run: Run) -> str:
     return f"INSERT 0 {count}" if write.verb == "INSERT" else f"{write.verb} {count}"
 
 
-def truncated_tables(node: Node, caller: Caller, statement: Truncate) -> list[TableDef]:
+def truncated_tables(
+    node: Node, caller: Caller, statement: TruncateTable
+) -> list[TableDef]:
     """The tables of a TRUNCATE, which the caller may truncate."""
     tables = [
         need_table(node.catalog, caller, name.schema, name.name)
@@ -51,7 +53,7 @@ def truncated_tables(node: Node, caller: Caller, statement: Truncate) -> list[Ta
     return tables
 
 
-def truncate(tables: list[TableDef], statement: Truncate, run: Run) -> str:
+def truncate(tables: list[TableDef], statement: TruncateTable, run: Run) -> str:
     """Empty tables, at the places where they are written."""
     options = statement.cascade | statement.restart_identity << 1
     for table in tables:

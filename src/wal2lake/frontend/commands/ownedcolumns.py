@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence
-from wal2lake.frontend.grammar.sequences import nextval
+from wal2lake.frontend.grammar.constraints.sequences import nextval
 from wal2lake.frontend.grammar.statements import CreateTable
 from wal2lake.model import INVALID_OID
 from wal2lake.pgtypes.columnnames import derived_name

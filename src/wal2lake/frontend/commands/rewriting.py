@@ -23,7 +23,7 @@ from wal2lake.frontend.commands.checkconstraints import check_written
 from wal2lake.frontend.commands.generatedcolumns import compute_in
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.grammar import quote_identifier
-from wal2lake.frontend.grammar.sequences import SEQUENCE_BITS
+from wal2lake.frontend.grammar.constraints.sequences import SEQUENCE_BITS
 from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import check_default, translate_write
 from wal2lake.lake import FieldSpec, TableState

@@ -76,8 +76,12 @@ from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.constraints import constraint_modes, is_set_constraints
 from wal2lake.frontend.grammar.copying import CopyOptions, CopyTo
 from wal2lake.frontend.grammar.lexer import command_name
-from wal2lake.frontend.grammar.parser import Parsed
-from wal2lake.frontend.grammar.statements import Kind, Other, Truncate
+from wal2lake.frontend.grammar.parser import ParsedStatement
+from wal2lake.frontend.grammar.statements import (
+    CommandKind,
+    OtherStatement,
+    TruncateTable,
+)
 from wal2lake.frontend.query.results import Rendering, fields_of, plain_fields
 from wal2lake.frontend.query.translate import (
     Parameter as BoundParameter,
@@ -104,8 +108,8 @@ from wal2lake.wire.frontback import FieldDescription, Format
 _ANALYSES: Final = 5
 """Of one statement whose tables are altered again and again."""
 
-_QUERIES: Final = (Kind.SELECT, Kind.VALUES, Kind.TABLE)
-_WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
+_QUERIES: Final = (CommandKind.SELECT, CommandKind.VALUES, CommandKind.TABLE)
+_WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
 
 _DEFINITIONS: Final = {
     **tables.COMMANDS,
@@ -122,7 +126,7 @@ class _Statement:
     """A prepared statement (the port's ``Prepared``)."""
 
     sql: str
-    statement: Parsed
+    statement: ParsedStatement
     param_oids: Sequence[int]
     backend: LakeBackend
     system: bool
@@ -176,7 +180,7 @@ class LakeBackend:
         """Parse; errors of names come from ``fields`` or ``execute``."""
         statement = parse(sql)
         oids = said_types(sql, statement, param_oids)
-        is_query = isinstance(statement, Other) and statement.kind in _QUERIES
+        is_query = isinstance(statement, OtherStatement) and statement.kind in _QUERIES
         system = is_query and is_system_query(sql)
         if system and (only_computes(sql) or computes(sql)):
             system = not self._is_known(sql, oids)
@@ -203,7 +207,7 @@ class LakeBackend:
             for p, oid in zip(parameters, prepared.param_oids, strict=True)
         )
         statement = prepared.statement
-        if isinstance(statement, Other):
+        if isinstance(statement, OtherStatement):
             wanted = Wanted(result_formats)
             return self._other(caller, prepared, statement, bound, wanted)
         if isinstance(statement, CopyTo):
@@ -213,7 +217,7 @@ class LakeBackend:
                 statement,
                 lambda sql, options: self._copied_rows(caller, sql, options),
             )
-        if isinstance(statement, Truncate):
+        if isinstance(statement, TruncateTable):
             self._definitions.refuse_writes()
             return Outcome(self._truncate(caller, statement))
         # What a string of statements has written before cannot wait: DDL has no rollback.
@@ -370,7 +374,7 @@ class LakeBackend:
     def describe(self, prepared: _Statement) -> Sequence[FieldDescription] | None:
         """The result's columns without running anything; None: no result."""
         statement = prepared.statement
-        if not isinstance(statement, Other) or statement.kind not in _QUERIES:
+        if not isinstance(statement, OtherStatement) or statement.kind not in _QUERIES:
             return None
         nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
         if prepared.system:
@@ -384,7 +388,7 @@ class LakeBackend:
         self,
         caller: Caller,
         prepared: _Statement,
-        statement: Other,
+        statement: OtherStatement,
         bound: tuple[BoundParameter, ...],
         wanted: Wanted,
     ) -> Outcome:
@@ -402,7 +406,7 @@ class LakeBackend:
             self._refuse_in_read_only(statement.kind.name)
             self._definitions.refuse_writes()
             return Outcome(self._write(caller, prepared.sql, bound))
-        if statement.kind is Kind.SET and is_set_constraints(prepared.sql):
+        if statement.kind is CommandKind.SET and is_set_constraints(prepared.sql):
             return Outcome(self._set_constraints(caller, prepared.sql))
         raise FeatureNotSupportedError(
             f"{statement.command} is not supported by this version"
@@ -430,7 +434,8 @@ class LakeBackend:
         query = self.prepare(sql, ())
         assert isinstance(query, _Statement)
         if not (
-            isinstance(query.statement, Other) and query.statement.kind in _QUERIES
+            isinstance(query.statement, OtherStatement)
+            and query.statement.kind in _QUERIES
         ):
             raise FeatureNotSupportedError("COPY query must be a SELECT")
         wanted = Wanted(copied=options.format)
@@ -510,11 +515,11 @@ class LakeBackend:
 
             return run_dml(node, write, run)
 
-    def _truncate(self, caller: Caller, statement: Truncate) -> str:
+    def _truncate(self, caller: Caller, statement: TruncateTable) -> str:
         self._refuse_in_read_only("TRUNCATE TABLE")
         return self._again(lambda anew: self._truncate_once(caller, statement))
 
-    def _truncate_once(self, caller: Caller, statement: Truncate) -> str:
+    def _truncate_once(self, caller: Caller, statement: TruncateTable) -> str:
         tables = truncated_tables(self._node, caller, statement)
         snapshot = self._snapshot()
         with self._job() as group:

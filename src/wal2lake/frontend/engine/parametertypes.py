@@ -16,7 +16,7 @@ from wal2lake.catalog import ColumnDef
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.grammar.copying import CopyTo
 from wal2lake.frontend.grammar.lexer import parameter_count
-from wal2lake.frontend.grammar.statements import Kind, Other
+from wal2lake.frontend.grammar.statements import CommandKind, OtherStatement
 from wal2lake.frontend.query.translate import Parameter, Resolver, translate_query
 from wal2lake.frontend.query.values.undetermined import Undetermined
 from wal2lake.frontend.query.writes import NextOnes, translate_write, written_tree
@@ -26,7 +26,7 @@ _TEXT_OID: Final = 25
 
 _NO_SUCH_NAME: Final = ("42P01", "42703")
 
-_WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
+_WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
 
 
 def _numbers(column: ColumnDef, count: int | None) -> NextOnes:
@@ -55,7 +55,7 @@ def parameter_types(
         Parameter(None, oid, None if oid else cell)
         for oid, cell in zip(given, cells, strict=True)
     )
-    writes = isinstance(statement, Other) and statement.kind in _WRITES
+    writes = isinstance(statement, OtherStatement) and statement.kind in _WRITES
     if writes:
         written_tree(sql)
     try:
@@ -63,7 +63,7 @@ def parameter_types(
             determine_parameters(sql, asked)
         elif writes:
             translate_write(sql, resolver(), asked, zone, next_values=_numbers)
-        elif isinstance(statement, Other):
+        elif isinstance(statement, OtherStatement):
             translate_query(sql, resolver(), asked, zone)
     except Wal2LakeError as error:
         if writes and error.sqlstate in _NO_SUCH_NAME:

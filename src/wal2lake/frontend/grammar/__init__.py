@@ -9,7 +9,7 @@ a query beyond its first words.
     parser                     finds out which statement a text is; start here
     cursor                     takes tokens by the rules of gram.y
     subscription, table        the rules of each statement
-    constraints/               column sources, CHECK, deferral, generated columns
+    constraints/               column sources, sequences, CHECK, deferral, generated columns
     altering/                  ALTER TABLE
     access/                    roles, privileges, owners
     publishing/                publications and the expressions of row filters

@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 _ROLE_KEYWORDS: Final = ("current_role", "current_user", "session_user")
 
 
-class Cursor:
+class TokenCursor:
     """The tokens of one statement, and the parser's position in them."""
 
     __slots__ = ("_at", "_tokens", "text")
@@ -125,10 +125,10 @@ class Cursor:
 
     def commas(self, rule: Callable[[], _T]) -> tuple[_T, ...]:
         """Apply ``rule`` once for each item of a list with commas; at least one item."""
-        found = [rule()]
+        items = [rule()]
         while self.take_mark(","):
-            found.append(rule())
-        return tuple(found)
+            items.append(rule())
+        return tuple(items)
 
     def qualified_name(self) -> QualifiedName:
         """qualified_name: ``name``, ``schema.name`` or ``database.schema.name``.

@@ -154,15 +154,15 @@ def syntax_error(
 
 def tokens(sql: str) -> Iterator[Token]:
     """Yield the tokens of a text, END last. Raises SqlSyntaxError for a malformed token."""
-    at = 0
+    end = 0
     last = 0
-    while at < len(sql):
-        start = at
-        shape, match, at = _next_shape(sql, start)
+    while end < len(sql):
+        start = end
+        shape, match, end = _next_shape(sql, start)
         if shape in ("space", "comment"):
             continue
-        token, at = _token(sql, shape, match, at)
-        last = at
+        token, end = _token(sql, shape, match, end)
+        last = end
         yield token
     yield Token(TokenKind.END, "", "", last)
 
@@ -173,23 +173,27 @@ def split_statements(sql: str) -> list[StatementText]:
     Raises SqlSyntaxError for a quote or comment that is never closed.
     """
     statements: list[StatementText] = []
-    start: int | None = None
-    at = end = 0
-    while at < len(sql):
-        place = at
-        shape, match, at = _next_shape(sql, place)
+    statement_start: int | None = None
+    end = statement_end = 0
+    while end < len(sql):
+        start = end
+        shape, match, end = _next_shape(sql, start)
         if shape in ("space", "comment"):
             continue
         if match[0] == ";":
-            if start is not None:
-                statements.append(StatementText(sql[start:end], start))
-            start = None
+            if statement_start is not None:
+                statements.append(
+                    StatementText(sql[statement_start:statement_end], statement_start)
+                )
+            statement_start = None
             continue
-        if start is None:
-            start = place
-        end = at
-    if start is not None:
-        statements.append(StatementText(sql[start:end], start))
+        if statement_start is None:
+            statement_start = start
+        statement_end = end
+    if statement_start is not None:
+        statements.append(
+            StatementText(sql[statement_start:statement_end], statement_start)
+        )
     return statements
 
 
@@ -278,18 +282,18 @@ def _unterminated(what: str, sql: str, start: int) -> SqlSyntaxError:
 
 
 def _continue_string(
-    sql: str, at: int, escapes: bool, parts: list[str], start: int
+    sql: str, end: int, escapes: bool, parts: list[str], start: int
 ) -> int:
     """Append the pieces of a string constant on following lines; return their end."""
     rest = _REST_OF_ESCAPE if escapes else _REST_OF_STRING
-    while (gap := _CONTINUATION.match(sql, at)) is not None:
+    while (gap := _CONTINUATION.match(sql, end)) is not None:
         piece = rest.match(sql, gap.end())
         assert piece is not None
         if piece[1] is None:
             raise _unterminated("quoted string", sql, start)
         parts.append(piece[0][:-1])
-        at = piece.end()
-    return at
+        end = piece.end()
+    return end
 
 
 def _end_of_comment(sql: str, start: int) -> int:
@@ -307,10 +311,10 @@ def _operator(text: str) -> str:
     A comment ends the operator. A trailing + or - is not part of the operator unless the
     operator has a character that no operator of the SQL standard has.
     """
-    for edge in ("/*", "--"):
-        found = text.find(edge)
-        if found > 0:
-            text = text[:found]
+    for opening in ("/*", "--"):
+        comment = text.find(opening)
+        if comment > 0:
+            text = text[:comment]
     if len(text) > 1 and text[-1] in "+-" and not set(text[:-1]) & set("~!@#%^&|`?"):
         text = text.rstrip("+-") or text[0]
     return text
@@ -331,14 +335,14 @@ def _unescape(body: str, start: int) -> str:
     if "\\" not in body:
         return body.replace("''", "'")
     out = bytearray()
-    at = 0
+    end = 0
     high: int | None = None
     for match in _ESCAPE.finditer(body):
-        between = body[at : match.start()]
+        between = body[end : match.start()]
         if high is not None and (between or not (match[3] or match[4])):
             raise _bad_surrogate(start + match.start(), match[0])
         out += between.encode()
-        at = match.end()
+        end = match.end()
         octal, hexadecimal, short, long, letter = match.groups()
         if octal or hexadecimal:
             out.append(int(octal, 8) & 0xFF if octal else int(hexadecimal, 16))
@@ -359,7 +363,7 @@ def _unescape(body: str, start: int) -> str:
             out += b"'"
     if high is not None:
         raise _bad_surrogate(start + len(body), "'")
-    out += body[at:].encode()
+    out += body[end:].encode()
     return _decode(bytes(out))
 
 
@@ -408,15 +412,15 @@ _UNICODE: Final = re.compile(r"\\(?:(\\)|([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6})|(.?
 def _unicode(body: str, start: int) -> str:
     """The value of a U& string or name whose escape character is a backslash."""
     out = bytearray()
-    at = 0
+    end = 0
     high: int | None = None
     for match in _UNICODE.finditer(body):
-        between = body[at : match.start()]
+        between = body[end : match.start()]
         place = start + 3 + match.start()
         if high is not None and (between or not (match[2] or match[3])):
             raise syntax_error("invalid Unicode surrogate pair", place)
         out += between.encode()
-        at = match.end()
+        end = match.end()
         if match[1]:
             out += b"\\"
         elif code := match[2] or match[3]:
@@ -429,7 +433,7 @@ def _unicode(body: str, start: int) -> str:
             )
     if high is not None:
         raise syntax_error("invalid Unicode surrogate pair", start + 3 + len(body))
-    out += body[at:].encode()
+    out += body[end:].encode()
     return out.decode()
 
 
@@ -446,7 +450,7 @@ def parameter_count(text: str) -> int:
 
 def command_name(sql: str) -> str:
     """The statement's name in messages: ``CREATE TABLE``, ``COMMENT``."""
-    first, second = (one.value.upper() for one in islice(tokens(f"{sql} ; ;"), 2))
+    first, second = (token.value.upper() for token in islice(tokens(f"{sql} ; ;"), 2))
     return f"{first} {second}" if first in ("CREATE", "ALTER", "DROP") else first
 
 

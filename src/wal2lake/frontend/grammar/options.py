@@ -33,8 +33,8 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.statements import Option, ValueKind
+from wal2lake.frontend.grammar.cursor import TokenCursor
+from wal2lake.frontend.grammar.statements import StatementOption, ValueKind
 from wal2lake.model import Lsn
 from wal2lake.pgtypes import (
     CONFLICT_RESOLUTION,
@@ -152,7 +152,7 @@ _SLOT_NAME_BYTES: Final = 63
 
 
 def subscription_options(
-    options: Sequence[Option], accepted: OptionSet
+    options: Sequence[StatementOption], accepted: OptionSet
 ) -> SubscriptionOptions:
     """Check the options of a command; raises PostgreSQL's errors, or 0A000."""
     values: dict[str, Any] = {}
@@ -223,8 +223,8 @@ def _check_exclusions(values: dict[str, Any]) -> None:
                 )
 
 
-def _exclusive(one: str, other: str) -> SqlSyntaxError:
-    return SqlSyntaxError(f"{one} and {other} are mutually exclusive options")
+def _exclusive(option: str, other: str) -> SqlSyntaxError:
+    return SqlSyntaxError(f"{option} and {other} are mutually exclusive options")
 
 
 def _later(name: str, value: object) -> FeatureNotSupportedError:
@@ -237,7 +237,7 @@ def _later(name: str, value: object) -> FeatureNotSupportedError:
 # ---- values ----------------------------------------------------------------------------
 
 
-def boolean_option(option: Option) -> bool:
+def boolean_option(option: StatementOption) -> bool:
     """defGetBoolean()."""
     if option.value is None:
         return True
@@ -252,13 +252,13 @@ def boolean_option(option: Option) -> bool:
     raise SqlSyntaxError(f"{option.name} requires a Boolean value")
 
 
-def _string(option: Option) -> str:
+def _string(option: StatementOption) -> str:
     if option.value is None:
         raise SqlSyntaxError(f"{option.name} requires a parameter")
     return option.value.text
 
 
-def _slot(option: Option) -> str | None:
+def _slot(option: StatementOption) -> str | None:
     name = _string(option)
     if name == "none":
         return None
@@ -266,7 +266,7 @@ def _slot(option: Option) -> str | None:
     return name
 
 
-def _streaming(option: Option) -> str:
+def _streaming(option: StatementOption) -> str:
     if option.value is not None and option.value.text.lower() == "parallel":
         return "parallel"
     try:
@@ -277,7 +277,7 @@ def _streaming(option: Option) -> str:
         ) from None
 
 
-def _synchronous_commit(option: Option) -> str:
+def _synchronous_commit(option: StatementOption) -> str:
     text = _string(option)
     if text.lower() not in _SYNCHRONOUS_COMMIT + _SYNCHRONOUS_COMMIT_HIDDEN:
         raise UsageError(
@@ -287,14 +287,14 @@ def _synchronous_commit(option: Option) -> str:
     return text
 
 
-def _origin(option: Option) -> str:
+def _origin(option: StatementOption) -> str:
     text = _string(option)
     if text.lower() not in ("none", "any"):
         raise UsageError(f'unrecognized origin value: "{text}"')
     return text.lower()
 
 
-def _schema_changes(option: Option) -> str:
+def _schema_changes(option: StatementOption) -> str:
     text = _string(option)
     if text.lower() not in _SCHEMA_CHANGES:
         raise UsageError(
@@ -304,32 +304,32 @@ def _schema_changes(option: Option) -> str:
     return text.lower()
 
 
-def _table_format(option: Option) -> str:
+def _table_format(option: StatementOption) -> str:
     text = _string(option)
     if text.lower() not in _TABLE_FORMATS:
         raise UsageError(f'unrecognized table_format value: "{text}"')
     return text.lower()
 
 
-def _type_mappings(option: Option) -> str:
+def _type_mappings(option: StatementOption) -> str:
     text = _string(option)
     TypeMappings.parse(text)
     return text
 
 
-def _value_policies(option: Option) -> str:
+def _value_policies(option: StatementOption) -> str:
     text = _string(option)
     ValuePolicies.parse(text)
     return text
 
 
-def _conflict_resolution(option: Option) -> str:
+def _conflict_resolution(option: StatementOption) -> str:
     text = _string(option)
     ConflictResolutions.parse(text)
     return text
 
 
-def _lsn(option: Option) -> Lsn | None:
+def _lsn(option: StatementOption) -> Lsn | None:
     text = _string(option)
     if text == "none":
         return None
@@ -342,7 +342,7 @@ def _lsn(option: Option) -> Lsn | None:
     return lsn
 
 
-_READERS: Final[dict[str, Callable[[Option], Any]]] = {
+_READERS: Final[dict[str, Callable[[StatementOption], Any]]] = {
     "connect": boolean_option,
     "enabled": boolean_option,
     "create_slot": boolean_option,
@@ -409,14 +409,14 @@ _OF_POSTGRESQL: Final = re.compile(
 )
 
 
-def known_storage_parameter(name: str) -> str:
+def storage_parameter_name(name: str) -> str:
     """The parameter's name as it is stored.
 
     Raises 22023 for an unknown name, and 0A000 for a parameter of PostgreSQL.
     """
-    known = _STORAGE_PARAMETERS.get(name.lower())
-    if known is not None:
-        return known
+    stored_name = _STORAGE_PARAMETERS.get(name.lower())
+    if stored_name is not None:
+        return stored_name
     space, _, rest = name.partition(".")
     if _OF_POSTGRESQL.fullmatch(name) or space == "toast":
         raise FeatureNotSupportedError(
@@ -465,7 +465,7 @@ def _column_names(parameter: str, value: str) -> list[str]:
         hint="Names of columns, as in 'region, day'.",
     )
     try:
-        cursor = Cursor(value)
+        cursor = TokenCursor(value)
         names = list(cursor.commas(cursor.name))
         cursor.expect_end()
     except SqlSyntaxError:
@@ -519,14 +519,14 @@ def _existing(
     if value is None:
         return ()
     names = _column_names(parameter, value)
-    for at, name in enumerate(names):
+    for index, name in enumerate(names):
         if name not in columns:
             raise UndefinedObjectError(
                 f'column "{name}" named in storage parameter "{parameter}"'
                 " does not exist",
                 sqlstate="42703",
             )
-        if name in names[:at]:
+        if name in names[:index]:
             raise UsageError(
                 f'column "{name}" specified more than once', sqlstate="42701"
             )

@@ -1,9 +1,9 @@
 """``parse``: turns the text of one statement into a value.
 
-Comes in: one statement (from ``split_statements``). Goes out: a ``Parsed`` value. The statements
-that a node executes from its own grammar (subscriptions, publications, schemas, tables, roles,
-COPY) are parsed whole. Of any other statement only the leading words are read, to find out which
-command it is.
+Comes in: one statement (from ``split_statements``). Goes out: a ``ParsedStatement``. The
+statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
+roles, COPY) are parsed whole. Of any other statement only the leading words are read, to find out
+which command it is.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
 """
@@ -21,7 +21,7 @@ from wal2lake.frontend.grammar.access.roles import alter_role, create_role, drop
 from wal2lake.frontend.grammar.altering.parsing import alter_table
 from wal2lake.frontend.grammar.altering.statements import AlterTableStatement
 from wal2lake.frontend.grammar.copying import CopyTo, copy
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error, tokens
 from wal2lake.frontend.grammar.publishing.parsing import (
     alter_publication,
@@ -30,7 +30,7 @@ from wal2lake.frontend.grammar.publishing.parsing import (
     drop_publication,
 )
 from wal2lake.frontend.grammar.publishing.statements import PublicationStatement
-from wal2lake.frontend.grammar.statements import Kind, Other, Statement
+from wal2lake.frontend.grammar.statements import CommandKind, OtherStatement, Statement
 from wal2lake.frontend.grammar.subscription import (
     alter_subscription,
     comment_on_subscription,
@@ -45,14 +45,14 @@ from wal2lake.frontend.grammar.table import (
     truncate,
 )
 
-Parsed = (
+ParsedStatement = (
     Statement | AlterTableStatement | AccessStatement | PublicationStatement | CopyTo
 )
 
 _OWN: Final[
     dict[
         tuple[str, ...],
-        Callable[[Cursor], Parsed],
+        Callable[[TokenCursor], ParsedStatement],
     ]
 ] = {
     ("create", "subscription"): create_subscription,
@@ -89,38 +89,38 @@ _COMMENTS: Final = (
 )
 
 _OTHERS: Final = {
-    "select": Kind.SELECT,
-    "values": Kind.VALUES,
-    "table": Kind.TABLE,
-    "insert": Kind.INSERT,
-    "update": Kind.UPDATE,
-    "delete": Kind.DELETE,
-    "merge": Kind.MERGE,
-    "explain": Kind.EXPLAIN,
-    "begin": Kind.BEGIN,
-    "start": Kind.START_TRANSACTION,
-    "commit": Kind.COMMIT,
-    "end": Kind.COMMIT,
-    "rollback": Kind.ROLLBACK,
-    "abort": Kind.ROLLBACK,
-    "savepoint": Kind.SAVEPOINT,
-    "release": Kind.RELEASE,
-    "set": Kind.SET,
-    "show": Kind.SHOW,
-    "reset": Kind.RESET,
-    "discard": Kind.DISCARD,
-    "prepare": Kind.PREPARE,
-    "execute": Kind.EXECUTE,
-    "deallocate": Kind.DEALLOCATE,
-    "declare": Kind.DECLARE,
-    "fetch": Kind.FETCH,
-    "move": Kind.MOVE,
-    "close": Kind.CLOSE,
-    "comment": Kind.COMMENT,
-    "listen": Kind.LISTEN,
-    "notify": Kind.NOTIFY,
-    "unlisten": Kind.UNLISTEN,
-    "lock": Kind.LOCK,
+    "select": CommandKind.SELECT,
+    "values": CommandKind.VALUES,
+    "table": CommandKind.TABLE,
+    "insert": CommandKind.INSERT,
+    "update": CommandKind.UPDATE,
+    "delete": CommandKind.DELETE,
+    "merge": CommandKind.MERGE,
+    "explain": CommandKind.EXPLAIN,
+    "begin": CommandKind.BEGIN,
+    "start": CommandKind.START_TRANSACTION,
+    "commit": CommandKind.COMMIT,
+    "end": CommandKind.COMMIT,
+    "rollback": CommandKind.ROLLBACK,
+    "abort": CommandKind.ROLLBACK,
+    "savepoint": CommandKind.SAVEPOINT,
+    "release": CommandKind.RELEASE,
+    "set": CommandKind.SET,
+    "show": CommandKind.SHOW,
+    "reset": CommandKind.RESET,
+    "discard": CommandKind.DISCARD,
+    "prepare": CommandKind.PREPARE,
+    "execute": CommandKind.EXECUTE,
+    "deallocate": CommandKind.DEALLOCATE,
+    "declare": CommandKind.DECLARE,
+    "fetch": CommandKind.FETCH,
+    "move": CommandKind.MOVE,
+    "close": CommandKind.CLOSE,
+    "comment": CommandKind.COMMENT,
+    "listen": CommandKind.LISTEN,
+    "notify": CommandKind.NOTIFY,
+    "unlisten": CommandKind.UNLISTEN,
+    "lock": CommandKind.LOCK,
 }
 
 _REFUSED: Final = {
@@ -205,12 +205,12 @@ _LEADING: Final = 6
 """The tokens that identify any command: CREATE OR REPLACE TEXT SEARCH CONFIGURATION."""
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParsedStatement:
     """Parse one statement; raises SqlSyntaxError, or 0A000 for an unsupported clause."""
     lead = list(islice(tokens(text), _LEADING))
     first = lead[0]
     if first.is_mark("("):
-        return Other(Kind.SELECT, text, "SELECT")
+        return OtherStatement(CommandKind.SELECT, text, "SELECT")
     if first.kind is not TokenKind.WORD:
         raise _unexpected(text, first)
     word = first.value
@@ -225,49 +225,53 @@ def parse(text: str) -> Parsed:
         word = _verb_behind_with(text)
     if word in _OTHERS:
         kind = _OTHERS[word]
-        return Other(kind, text, kind.value)
+        return OtherStatement(kind, text, kind.value)
     if word in _REFUSED:
-        return Other(Kind.UNSUPPORTED, text, _REFUSED[word])
+        return OtherStatement(CommandKind.UNSUPPORTED, text, _REFUSED[word])
     raise _unexpected(text, first)
 
 
-def _own(text: str, words: tuple[str, ...]) -> Parsed:
-    cursor = Cursor(text)
+def _own(text: str, words: tuple[str, ...]) -> ParsedStatement:
+    cursor = TokenCursor(text)
     cursor.expect(*words)
     return _OWN[words](cursor)
 
 
-def _definition(text: str, lead: list[Token]) -> Parsed:
+def _definition(text: str, lead: list[Token]) -> ParsedStatement:
     """Parse a statement that begins with CREATE, ALTER or DROP."""
     verb = lead[0].value
     second = lead[1]
     mapping = second.is_word("user") and lead[2].is_word("mapping")
     if (verb, second.value) in _OWN and second.kind is TokenKind.WORD and not mapping:
         return _own(text, (verb, second.value))
-    at = 1
+    index = 1
     if verb == "create":
         if second.is_word("or") and lead[2].is_word("replace"):
-            at = 3
-        if at == 1 and second.is_word(*_TABLE_KINDS):
+            index = 3
+        if index == 1 and second.is_word(*_TABLE_KINDS):
             kinds = [t for t in lead[2:4] if t.is_word("table")]
             if kinds:
                 raise FeatureNotSupportedError(
                     f"{_TABLE_KINDS[second.value]} are not supported"
                 )
-            at = 2
-        while at < len(lead) and lead[at].is_word("recursive", "trusted", "procedural"):
-            at += 1
-    found = _object(lead, at)
-    if found is None or (verb, found, at) == ("create", "table", 3):
-        raise _unexpected(text, lead[min(at, len(lead) - 1)])
-    return Other(Kind.UNSUPPORTED, text, f"{verb} {found}".upper())
+            index = 2
+        while index < len(lead) and lead[index].is_word(
+            "recursive", "trusted", "procedural"
+        ):
+            index += 1
+    object_kind = _object(lead, index)
+    if object_kind is None or (verb, object_kind, index) == ("create", "table", 3):
+        raise _unexpected(text, lead[min(index, len(lead) - 1)])
+    return OtherStatement(
+        CommandKind.UNSUPPORTED, text, f"{verb} {object_kind}".upper()
+    )
 
 
-def _object(lead: list[Token], at: int) -> str | None:
+def _object(lead: list[Token], index: int) -> str | None:
     for name in _OBJECTS:
         words = name.split()
-        if len(lead) >= at + len(words) and all(
-            lead[at + i].is_word(word) for i, word in enumerate(words)
+        if len(lead) >= index + len(words) and all(
+            lead[index + i].is_word(word) for i, word in enumerate(words)
         ):
             return name
     return None

@@ -15,8 +15,8 @@ from wal2lake.frontend.grammar.altering.printing import alter_table_sql, check_s
 from wal2lake.frontend.grammar.altering.statements import (
     AlterTable,
     AlterTableStatement,
-    RenameColumnOf,
     RenameTable,
+    RenameTableColumn,
     SetTableSchema,
 )
 from wal2lake.frontend.grammar.publishing.printing import publication_sql
@@ -40,12 +40,12 @@ from wal2lake.frontend.grammar.statements import (
     DropSchema,
     DropSubscription,
     DropTable,
-    Option,
-    Other,
+    OtherStatement,
     QualifiedName,
     RoleName,
     Statement,
-    Truncate,
+    StatementOption,
+    TruncateTable,
     ValueKind,
 )
 from wal2lake.model import PartitionKey
@@ -64,7 +64,7 @@ def to_sql(
     if isinstance(statement, AccessStatement):
         return access_to_sql(statement)
     match statement:
-        case Other():
+        case OtherStatement():
             return statement.text
         case CreateSubscription():
             return (
@@ -111,14 +111,14 @@ def to_sql(
                 + f"{_qualified(statement.table)} PARTITION OF"
                 f" {_qualified(statement.parent)} DEFAULT"
             )
-        case AlterTable() | RenameColumnOf() | RenameTable() | SetTableSchema():
+        case AlterTable() | RenameTableColumn() | RenameTable() | SetTableSchema():
             return alter_table_sql(statement, _column)
         case DropTable():
             return (
                 f"DROP TABLE {_if_exists(statement.if_exists)}"
                 f"{_tables(statement.tables)}{_cascade(statement.cascade)}"
             )
-        case Truncate():
+        case TruncateTable():
             restart = " RESTART IDENTITY" if statement.restart_identity else ""
             return (
                 f"TRUNCATE {_relations(statement)}{restart}"
@@ -222,7 +222,7 @@ def _tables(tables: Sequence[QualifiedName]) -> str:
     return ", ".join(_qualified(table) for table in tables)
 
 
-def _relations(statement: Truncate) -> str:
+def _relations(statement: TruncateTable) -> str:
     return ", ".join(
         ("ONLY " if table in statement.only else "") + _qualified(table)
         for table in statement.tables
@@ -233,23 +233,23 @@ def _role(role: RoleName) -> str:
     return role.name.upper() if role.keyword else quote_identifier(role.name)
 
 
-def _if_exists(given: bool) -> str:
-    return "IF EXISTS " if given else ""
+def _if_exists(if_exists: bool) -> str:
+    return "IF EXISTS " if if_exists else ""
 
 
-def _cascade(given: bool) -> str:
-    return " CASCADE" if given else ""
+def _cascade(cascade: bool) -> str:
+    return " CASCADE" if cascade else ""
 
 
-def _with(options: Sequence[Option]) -> str:
+def _with(options: Sequence[StatementOption]) -> str:
     return f" WITH {_definition(options)}" if options else ""
 
 
-def _definition(options: Sequence[Option]) -> str:
+def _definition(options: Sequence[StatementOption]) -> str:
     return "(" + ", ".join(_option(option) for option in options) + ")"
 
 
-def _option(option: Option) -> str:
+def _option(option: StatementOption) -> str:
     name = _label(option.name)
     if option.value is None:
         return name

@@ -2,8 +2,8 @@
 
 The values are frozen dataclasses. Two values are equal if their statements mean the same: the
 positions of tokens, which are kept for error messages, are not compared. A statement that
-another part of the program executes (a query, a session command) is an ``Other``, which has the
-statement's kind and its unchanged text.
+another part of the program executes (a query, a session command) is an ``OtherStatement``, which
+has the statement's kind and its unchanged text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from wal2lake.frontend.grammar.constraints import CheckClause, GeneratedClause
 
 
-class Kind(Enum):
-    """The command of an ``Other`` statement, after WITH; the value is PostgreSQL's name for it."""
+class CommandKind(Enum):
+    """The command of an ``OtherStatement``, after WITH; the value is PostgreSQL's name for it."""
 
     SELECT = "SELECT"
     VALUES = "VALUES"
@@ -60,10 +60,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class OtherStatement:
     """A statement that this grammar passes on as text."""
 
-    kind: Kind
+    kind: CommandKind
     text: str
     command: str
     """The command's name for messages: ``CREATE VIEW``, ``SELECT``."""
@@ -111,7 +111,7 @@ class OptionValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class StatementOption:
     """One ``name [= value]`` of a WITH, SET or SKIP list."""
 
     name: str
@@ -127,7 +127,7 @@ class CreateSubscription:
     name: str
     conninfo: str
     publications: tuple[str, ...]
-    options: tuple[Option, ...] = ()
+    options: tuple[StatementOption, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class AlterSubscriptionRefresh:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
 
     name: str
-    options: tuple[Option, ...] = ()
+    options: tuple[StatementOption, ...] = ()
 
 
 class PublicationChange(Enum):
@@ -169,7 +169,7 @@ class AlterSubscriptionPublication:
     name: str
     change: PublicationChange
     publications: tuple[str, ...]
-    options: tuple[Option, ...] = ()
+    options: tuple[StatementOption, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class AlterSubscriptionSet:
     """ALTER SUBSCRIPTION ... SET ( options )."""
 
     name: str
-    options: tuple[Option, ...]
+    options: tuple[StatementOption, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class AlterSubscriptionSkip:
     """ALTER SUBSCRIPTION ... SKIP ( options )."""
 
     name: str
-    options: tuple[Option, ...]
+    options: tuple[StatementOption, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class DropTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Truncate:
+class TruncateTable:
     """TRUNCATE."""
 
     tables: tuple[QualifiedName, ...]
@@ -344,6 +344,6 @@ Statement = (
     | CreateTable
     | CreatePartition
     | DropTable
-    | Truncate
-    | Other
+    | TruncateTable
+    | OtherStatement
 )

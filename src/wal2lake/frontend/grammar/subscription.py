@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import TokenKind
 from wal2lake.frontend.grammar.statements import (
     AlterSubscription,
@@ -27,9 +27,9 @@ from wal2lake.frontend.grammar.statements import (
     CommentOnSubscription,
     CreateSubscription,
     DropSubscription,
-    Option,
     OptionValue,
     PublicationChange,
+    StatementOption,
     ValueKind,
 )
 from wal2lake.pgtypes.keywords import COLUMN_NAME, RESERVED
@@ -58,7 +58,7 @@ _TYPE_KEYWORDS: Final = {
 }
 
 
-def create_subscription(cursor: Cursor) -> CreateSubscription:
+def create_subscription(cursor: TokenCursor) -> CreateSubscription:
     """CREATE SUBSCRIPTION name CONNECTION '...' PUBLICATION list [WITH (...)]."""
     name = cursor.name()
     cursor.expect("connection")
@@ -70,7 +70,7 @@ def create_subscription(cursor: Cursor) -> CreateSubscription:
     return CreateSubscription(name, conninfo, publications, options)
 
 
-def alter_subscription(cursor: Cursor) -> AlterSubscription:
+def alter_subscription(cursor: TokenCursor) -> AlterSubscription:
     """ALTER SUBSCRIPTION name ..., all nine forms."""
     name = cursor.name()
     statement = _alteration(cursor, name)
@@ -78,7 +78,7 @@ def alter_subscription(cursor: Cursor) -> AlterSubscription:
     return statement
 
 
-def comment_on_subscription(cursor: Cursor) -> CommentOnSubscription:
+def comment_on_subscription(cursor: TokenCursor) -> CommentOnSubscription:
     """COMMENT ON SUBSCRIPTION name IS '...' | NULL."""
     name = cursor.name()
     cursor.expect("is")
@@ -87,7 +87,7 @@ def comment_on_subscription(cursor: Cursor) -> CommentOnSubscription:
     return CommentOnSubscription(name, text)
 
 
-def drop_subscription(cursor: Cursor) -> DropSubscription:
+def drop_subscription(cursor: TokenCursor) -> DropSubscription:
     """DROP SUBSCRIPTION [IF EXISTS] name [CASCADE | RESTRICT]."""
     if_exists = cursor.if_exists()
     name = cursor.name()
@@ -96,7 +96,7 @@ def drop_subscription(cursor: Cursor) -> DropSubscription:
     return DropSubscription(name, if_exists, cascade)
 
 
-def _alteration(cursor: Cursor, name: str) -> AlterSubscription:
+def _alteration(cursor: TokenCursor, name: str) -> AlterSubscription:
     if cursor.take("enable"):
         return AlterSubscriptionEnabled(name, True)
     if cursor.take("disable"):
@@ -127,12 +127,12 @@ def _alteration(cursor: Cursor, name: str) -> AlterSubscription:
     raise cursor.unexpected()
 
 
-def with_options(cursor: Cursor) -> tuple[Option, ...]:
+def with_options(cursor: TokenCursor) -> tuple[StatementOption, ...]:
     """[WITH (name [= value], ...)]."""
     return definition(cursor) if cursor.take("with") else ()
 
 
-def definition(cursor: Cursor) -> tuple[Option, ...]:
+def definition(cursor: TokenCursor) -> tuple[StatementOption, ...]:
     """definition: a list of options in parentheses."""
     cursor.expect_mark("(")
     options = cursor.commas(lambda: _option(cursor))
@@ -140,14 +140,14 @@ def definition(cursor: Cursor) -> tuple[Option, ...]:
     return options
 
 
-def _option(cursor: Cursor) -> Option:
+def _option(cursor: TokenCursor) -> StatementOption:
     position = cursor.token.start + 1
     name = cursor.label()
     value = _value(cursor) if cursor.take_mark("=") else None
-    return Option(name, value, position)
+    return StatementOption(name, value, position)
 
 
-def _value(cursor: Cursor) -> OptionValue:
+def _value(cursor: TokenCursor) -> OptionValue:
     token = cursor.token
     match token.kind:
         case TokenKind.STRING:
@@ -175,7 +175,7 @@ def _number(text: str) -> str:
     return str(int(digits, 0)) if digits[:2].lower() in ("0x", "0o", "0b") else digits
 
 
-def _word(cursor: Cursor) -> str:
+def _word(cursor: TokenCursor) -> str:
     """A reserved word, NONE, or a type's name as TypeNameToString() prints it."""
     token = cursor.next()
     if token.kind is TokenKind.WORD:

@@ -25,10 +25,6 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.frontend.grammar.columnsources import (
-    check_generation,
-    check_one_source,
-)
 from wal2lake.frontend.grammar.constraints import (
     CheckClause,
     check_clause,
@@ -36,18 +32,22 @@ from wal2lake.frontend.grammar.constraints import (
     misplaced,
     stored_generation,
 )
-from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
-from wal2lake.frontend.grammar.options import (
-    clustering_columns,
-    known_storage_parameter,
-    partition_columns,
-    storage_value,
+from wal2lake.frontend.grammar.constraints.columnsources import (
+    check_generation,
+    check_one_source,
 )
-from wal2lake.frontend.grammar.sequences import (
+from wal2lake.frontend.grammar.constraints.sequences import (
     SEQUENCE_BITS,
     sequence_options,
     serial_type,
+)
+from wal2lake.frontend.grammar.cursor import TokenCursor
+from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
+from wal2lake.frontend.grammar.options import (
+    clustering_columns,
+    partition_columns,
+    storage_parameter_name,
+    storage_value,
 )
 from wal2lake.frontend.grammar.statements import (
     ColumnClause,
@@ -58,7 +58,7 @@ from wal2lake.frontend.grammar.statements import (
     DropTable,
     QualifiedName,
     SequenceClause,
-    Truncate,
+    TruncateTable,
 )
 from wal2lake.model import Deferral, Oid, PartitionKey, PartitionStrategy
 from wal2lake.pgtypes.keywords import RESERVED
@@ -136,10 +136,10 @@ _ONE_PARTITION: Final = (
 )
 
 
-def refused(what: str, hint: str | None = None) -> FeatureNotSupportedError:
-    verb = "is" if what in _SINGULAR else "are"
+def refused(clause: str, hint: str | None = None) -> FeatureNotSupportedError:
+    verb = "is" if clause in _SINGULAR else "are"
     return FeatureNotSupportedError(
-        f"{what} {verb} not supported on lake tables", hint=hint
+        f"{clause} {verb} not supported on lake tables", hint=hint
     )
 
 
@@ -168,7 +168,7 @@ class TableClauses:
         self.key, self.key_name, self.key_deferral = columns, name, deferral
 
 
-def create_table(cursor: Cursor) -> CreateTable | CreatePartition:
+def create_table(cursor: TokenCursor) -> CreateTable | CreatePartition:
     """CREATE TABLE [IF NOT EXISTS] name ( ... ) [PARTITION BY ...], or
     ... PARTITION OF parent DEFAULT."""
     if_not_exists = cursor.take("if", "not", "exists")
@@ -188,28 +188,28 @@ def create_table(cursor: Cursor) -> CreateTable | CreatePartition:
     return _finish(table, if_not_exists, partition_key, parameters)
 
 
-def _storage_parameters(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+def _storage_parameters(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
     """WITH (name = value, ...): Delta's own names and values, ``partition_columns`` and
     ``cluster_by``."""
     if not cursor.take("with"):
         return ()
     cursor.expect_mark("(")
-    given = cursor.commas(lambda: _storage_parameter(cursor))
+    parameters = cursor.commas(lambda: _storage_parameter(cursor))
     cursor.expect_mark(")")
-    names = [name for name, _ in given]
-    for at, name in enumerate(names):
-        if name in names[:at]:
+    names = [name for name, _ in parameters]
+    for index, name in enumerate(names):
+        if name in names[:index]:
             raise UsageError(
                 f'parameter "{name}" specified more than once', sqlstate="22023"
             )
-    return given
+    return parameters
 
 
-def _storage_parameter(cursor: Cursor) -> tuple[str, str]:
+def _storage_parameter(cursor: TokenCursor) -> tuple[str, str]:
     name = cursor.label()
     if cursor.take_mark("."):
         name += f".{cursor.label()}"
-    name = known_storage_parameter(name)
+    name = storage_parameter_name(name)
     value = "true"
     if cursor.take_mark("="):
         token = cursor.next()
@@ -220,7 +220,7 @@ def _storage_parameter(cursor: Cursor) -> tuple[str, str]:
 
 
 def _partition(
-    cursor: Cursor, name: QualifiedName, if_not_exists: bool
+    cursor: TokenCursor, name: QualifiedName, if_not_exists: bool
 ) -> CreatePartition:
     parent = cursor.qualified_name()
     if cursor.take_mark("("):
@@ -235,7 +235,7 @@ def _partition(
     return CreatePartition(name, parent, if_not_exists)
 
 
-def _partition_key(cursor: Cursor) -> PartitionKey | None:
+def _partition_key(cursor: TokenCursor) -> PartitionKey | None:
     if not cursor.take("partition", "by"):
         return None
     named = cursor.token
@@ -259,7 +259,7 @@ def _partition_key(cursor: Cursor) -> PartitionKey | None:
     return PartitionKey(_STRATEGIES[strategy], columns)
 
 
-def _partition_column(cursor: Cursor) -> str:
+def _partition_column(cursor: TokenCursor) -> str:
     following = cursor.ahead(1)
     if cursor.token.is_mark("(") or following.is_mark("("):
         raise refused("expressions in partition keys")
@@ -269,7 +269,7 @@ def _partition_column(cursor: Cursor) -> str:
     return name
 
 
-def drop_table(cursor: Cursor) -> DropTable:
+def drop_table(cursor: TokenCursor) -> DropTable:
     """DROP TABLE [IF EXISTS] names [CASCADE | RESTRICT]."""
     if_exists = cursor.if_exists()
     tables = cursor.commas(cursor.qualified_name)
@@ -278,7 +278,7 @@ def drop_table(cursor: Cursor) -> DropTable:
     return DropTable(tables, if_exists, cascade)
 
 
-def truncate(cursor: Cursor) -> Truncate:
+def truncate(cursor: TokenCursor) -> TruncateTable:
     """TRUNCATE [TABLE] names [RESTART | CONTINUE IDENTITY] [CASCADE | RESTRICT]."""
     cursor.take("table")
     only: list[QualifiedName] = []
@@ -288,10 +288,10 @@ def truncate(cursor: Cursor) -> Truncate:
         cursor.take("continue", "identity")
     cascade = cursor.cascade()
     cursor.expect_end()
-    return Truncate(tables, tuple(only), restart, cascade)
+    return TruncateTable(tables, tuple(only), restart, cascade)
 
 
-def create_schema(cursor: Cursor) -> CreateSchema:
+def create_schema(cursor: TokenCursor) -> CreateSchema:
     """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION role]."""
     if_not_exists = cursor.take("if", "not", "exists")
     name = None if cursor.at_words("authorization") else cursor.name()
@@ -314,7 +314,7 @@ def create_schema(cursor: Cursor) -> CreateSchema:
     return CreateSchema(name, if_not_exists, owner)
 
 
-def drop_schema(cursor: Cursor) -> DropSchema:
+def drop_schema(cursor: TokenCursor) -> DropSchema:
     """DROP SCHEMA [IF EXISTS] names [CASCADE | RESTRICT]."""
     if_exists = cursor.if_exists()
     names = cursor.commas(cursor.name)
@@ -323,7 +323,7 @@ def drop_schema(cursor: Cursor) -> DropSchema:
     return DropSchema(names, if_exists, cascade)
 
 
-def _relation(cursor: Cursor, only: list[QualifiedName]) -> QualifiedName:
+def _relation(cursor: TokenCursor, only: list[QualifiedName]) -> QualifiedName:
     """relation_expr: ONLY t, ONLY (t), t, t *. A name with ONLY is also appended to ``only``."""
     if cursor.take("only"):
         in_parentheses = cursor.take_mark("(")
@@ -337,7 +337,7 @@ def _relation(cursor: Cursor, only: list[QualifiedName]) -> QualifiedName:
     return name
 
 
-def _refuse_options(cursor: Cursor) -> None:
+def _refuse_options(cursor: TokenCursor) -> None:
     word = cursor.token
     if word.kind is TokenKind.WORD and word.value in _REFUSED_TABLE_OPTIONS:
         raise refused(_REFUSED_TABLE_OPTIONS[word.value])
@@ -346,7 +346,7 @@ def _refuse_options(cursor: Cursor) -> None:
 # ---- columns ---------------------------------------------------------------------------
 
 
-def _element(cursor: Cursor, table: TableClauses) -> None:
+def _element(cursor: TokenCursor, table: TableClauses) -> None:
     if cursor.take("constraint"):
         table_constraint(cursor, table, cursor.name())
     elif cursor.token.is_word(
@@ -360,14 +360,16 @@ def _element(cursor: Cursor, table: TableClauses) -> None:
         column_clause(cursor, table)
 
 
-def _names_column(cursor: Cursor) -> bool:
+def _names_column(cursor: TokenCursor) -> bool:
     following = cursor.ahead(1)
     return following.kind in (TokenKind.WORD, TokenKind.QUOTED) and not (
         following.is_word("using")
     )
 
 
-def table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> None:
+def table_constraint(
+    cursor: TokenCursor, table: TableClauses, name: str | None
+) -> None:
     """TableConstraint, behind ``CONSTRAINT name`` if the constraint has a name."""
     word = cursor.token
     if cursor.take("primary"):
@@ -398,7 +400,7 @@ def table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> N
         raise cursor.unexpected()
 
 
-def column_clause(cursor: Cursor, table: TableClauses) -> None:
+def column_clause(cursor: TokenCursor, table: TableClauses) -> None:
     """columnDef: read a column's definition and append the column to ``table``."""
     name = cursor.name()
     serial = serial_type(cursor, name)
@@ -437,10 +439,10 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
             column = _generated(cursor, table, column, word, stated_default)
         elif cursor.take("primary"):
             cursor.expect("key")
-            judged = _key_options(cursor, of_table=False)
+            key_deferral = _key_options(cursor, of_table=False)
             if name in table.nullable:
                 raise _conflicting_null(table, name, word)
-            table.set_key((name,), constraint, judged)
+            table.set_key((name,), constraint, key_deferral)
         elif cursor.take("collate"):
             collation(cursor)
         elif cursor.take("check"):
@@ -453,7 +455,7 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
 
 
 def _generated(
-    cursor: Cursor,
+    cursor: TokenCursor,
     table: TableClauses,
     column: ColumnClause,
     word: Token,
@@ -494,11 +496,11 @@ def _generated(
     return replace(column, not_null=True, sequence=sequence)
 
 
-def _conflicting_null(table: TableClauses, column: str, at: Token) -> SqlSyntaxError:
+def _conflicting_null(table: TableClauses, column: str, word: Token) -> SqlSyntaxError:
     return syntax_error(
         f'conflicting NULL/NOT NULL declarations for column "{column}" of'
         f' table "{table.name.name}"',
-        at.start,
+        word.start,
     )
 
 
@@ -511,7 +513,7 @@ def _check_not_null_name(table: TableClauses, column: str, name: str | None) -> 
         raise refused("names of NOT NULL constraints")
 
 
-def _key_options(cursor: Cursor, *, of_table: bool) -> Deferral:
+def _key_options(cursor: TokenCursor, *, of_table: bool) -> Deferral:
     """Read the clauses behind PRIMARY KEY; only deferral is supported."""
     if cursor.token.is_word("include"):
         raise refused("INCLUDE")
@@ -522,7 +524,7 @@ def _key_options(cursor: Cursor, *, of_table: bool) -> Deferral:
     return deferral(cursor, of_table=of_table)
 
 
-def collation(cursor: Cursor) -> None:
+def collation(cursor: TokenCursor) -> None:
     """Take a collation's name, which must be "C" or "default".
 
     Lake tables compare text by its bytes, so both mean the same.
@@ -534,7 +536,7 @@ def collation(cursor: Cursor) -> None:
         )
 
 
-def column_type(cursor: Cursor, column: str) -> tuple[Oid, int]:
+def column_type(cursor: TokenCursor, column: str) -> tuple[Oid, int]:
     """Typename: take the tokens up to the next constraint, and let ``pgtypes`` parse them."""
     first = cursor.token
     if first.is_word("setof"):
@@ -567,15 +569,15 @@ def column_type(cursor: Cursor, column: str) -> tuple[Oid, int]:
                 raise cursor.unexpected() from None
             error.position += first.start
         raise
-    known = type_by_oid(oid)
-    if known is not None and known.kind == "p":
+    declared = type_by_oid(oid)
+    if declared is not None and declared.kind == "p":
         raise UsageError(
             f'column "{column}" has pseudo-type {format_type(oid)}', sqlstate="42P16"
         )
     return oid, typmod
 
 
-def default_text(cursor: Cursor, *, whole: bool = False) -> str | None:
+def default_text(cursor: TokenCursor, *, whole: bool = False) -> str | None:
     """Take the expression of DEFAULT and return its text; None for the constant NULL.
 
     With ``whole``, the expression is that of USING: it ends only at a comma or at the end of the
@@ -642,12 +644,12 @@ def _finish(
             )
         seen.add(column.name)
     key = table.key or ()
-    for at, name in enumerate(key):
+    for index, name in enumerate(key):
         if name not in seen:
             raise UndefinedObjectError(
                 f'column "{name}" named in key does not exist', sqlstate="42703"
             )
-        if name in key[:at]:
+        if name in key[:index]:
             raise UsageError(
                 f'column "{name}" appears twice in primary key constraint',
                 sqlstate="42701",

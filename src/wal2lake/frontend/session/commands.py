@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import TokenKind
 
 
@@ -153,7 +153,7 @@ def parse_command(sql: str) -> Command | None:
     # An INSERT of a megabyte must not be cut into tokens to see that it is no SET.
     if match is None:
         return None
-    cursor = Cursor(sql)
+    cursor = TokenCursor(sql)
     parser = _PARSERS[_word(cursor)]
     try:
         command = parser(cursor)
@@ -163,14 +163,14 @@ def parse_command(sql: str) -> Command | None:
     return command
 
 
-def _word(cursor: Cursor) -> str:
+def _word(cursor: TokenCursor) -> str:
     """The next token, which must be an unquoted word."""
     if cursor.token.kind is not TokenKind.WORD:
         raise cursor.unexpected()
     return cursor.next().value
 
 
-def _parameter_name(cursor: Cursor) -> str:
+def _parameter_name(cursor: TokenCursor) -> str:
     """var_name: a parameter's name, perhaps with prefixes."""
     parts = [cursor.name()]
     while cursor.take_mark("."):
@@ -178,14 +178,14 @@ def _parameter_name(cursor: Cursor) -> str:
     return ".".join(parts)
 
 
-def _at_end(cursor: Cursor) -> bool:
+def _at_end(cursor: TokenCursor) -> bool:
     return cursor.token.kind is TokenKind.END
 
 
 # -- transactions
 
 
-def _modes(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+def _modes(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
     """transaction_mode [, ...]; the comma is optional, as in PostgreSQL."""
     modes: list[tuple[str, str]] = []
     while not _at_end(cursor):
@@ -206,7 +206,7 @@ def _modes(cursor: Cursor) -> tuple[tuple[str, str], ...]:
     return tuple(modes)
 
 
-def _isolation(cursor: Cursor) -> str:
+def _isolation(cursor: TokenCursor) -> str:
     for level in (
         ("serializable",),
         ("repeatable", "read"),
@@ -218,34 +218,34 @@ def _isolation(cursor: Cursor) -> str:
     raise cursor.unexpected()
 
 
-def _skip_noise(cursor: Cursor) -> None:
+def _skip_noise(cursor: TokenCursor) -> None:
     _ = cursor.take("work") or cursor.take("transaction")
 
 
-def _chain(cursor: Cursor) -> bool:
+def _chain(cursor: TokenCursor) -> bool:
     if cursor.take("and", "no", "chain"):
         return False
     return cursor.take("and", "chain")
 
 
-def _begin(cursor: Cursor) -> Command:
+def _begin(cursor: TokenCursor) -> Command:
     _skip_noise(cursor)
     return TransactionControl(TransactionVerb.BEGIN, _modes(cursor))
 
 
-def _start(cursor: Cursor) -> Command:
+def _start(cursor: TokenCursor) -> Command:
     cursor.expect("transaction")
     return TransactionControl(TransactionVerb.START, _modes(cursor))
 
 
-def _commit(cursor: Cursor) -> Command:
+def _commit(cursor: TokenCursor) -> Command:
     if cursor.take("prepared"):
         return TransactionControl(TransactionVerb.COMMIT_PREPARED, name=cursor.string())
     _skip_noise(cursor)
     return TransactionControl(TransactionVerb.COMMIT, chain=_chain(cursor))
 
 
-def _rollback(cursor: Cursor) -> Command:
+def _rollback(cursor: TokenCursor) -> Command:
     if cursor.take("prepared"):
         verb = TransactionVerb.ROLLBACK_PREPARED
         return TransactionControl(verb, name=cursor.string())
@@ -256,16 +256,16 @@ def _rollback(cursor: Cursor) -> Command:
     return TransactionControl(TransactionVerb.ROLLBACK, chain=_chain(cursor))
 
 
-def _savepoint(cursor: Cursor) -> Command:
+def _savepoint(cursor: TokenCursor) -> Command:
     return TransactionControl(TransactionVerb.SAVEPOINT, name=cursor.name())
 
 
-def _release(cursor: Cursor) -> Command:
+def _release(cursor: TokenCursor) -> Command:
     cursor.take("savepoint")
     return TransactionControl(TransactionVerb.RELEASE, name=cursor.name())
 
 
-def _prepare(cursor: Cursor) -> Command:
+def _prepare(cursor: TokenCursor) -> Command:
     if not cursor.take("transaction"):
         raise _NotOurs
     return TransactionControl(TransactionVerb.PREPARE, name=cursor.string())
@@ -274,7 +274,7 @@ def _prepare(cursor: Cursor) -> Command:
 # -- parameters
 
 
-def _set(cursor: Cursor) -> Command:
+def _set(cursor: TokenCursor) -> Command:
     if cursor.take("constraints"):
         raise _NotOurs
     if cursor.take("session", "characteristics", "as", "transaction"):
@@ -314,20 +314,20 @@ def _set(cursor: Cursor) -> Command:
     return SetParameter(name, tuple(values), local)
 
 
-def _required_modes(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+def _required_modes(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
     modes = _modes(cursor)
     if not modes:
         raise cursor.unexpected()
     return modes
 
 
-def _names_parameter(cursor: Cursor) -> bool:
+def _names_parameter(cursor: TokenCursor) -> bool:
     """Whether the next word is followed by TO or = (``SET role = x``)."""
     after = cursor.ahead(1)
     return after.is_word("to") or after.is_mark("=") or after.is_mark(".")
 
 
-def _set_special(cursor: Cursor, name: str, *, local: bool) -> Command:
+def _set_special(cursor: TokenCursor, name: str, *, local: bool) -> Command:
     if _at_end(cursor) and name == "client_encoding":
         return SetParameter(name, None, local)
     if cursor.take("default") or (name == "role" and cursor.take("none")):
@@ -335,7 +335,7 @@ def _set_special(cursor: Cursor, name: str, *, local: bool) -> Command:
     return SetParameter(name, (_value(cursor),), local)
 
 
-def _time_zone(cursor: Cursor, *, local: bool) -> Command:
+def _time_zone(cursor: TokenCursor, *, local: bool) -> Command:
     if cursor.take("local") or cursor.take("default"):
         return SetParameter("TimeZone", None, local)
     if cursor.take("interval"):
@@ -350,7 +350,7 @@ _NUMBERS: Final = (TokenKind.INTEGER, TokenKind.FLOAT)
 _VALUES: Final = (*_NUMBERS, TokenKind.STRING, TokenKind.WORD, TokenKind.QUOTED)
 
 
-def _value(cursor: Cursor) -> str:
+def _value(cursor: TokenCursor) -> str:
     """A string, a number with its sign, or a word."""
     sign = ""
     if cursor.take_mark("-"):
@@ -364,15 +364,15 @@ def _value(cursor: Cursor) -> str:
     return sign + token.value
 
 
-def _show(cursor: Cursor) -> Command:
+def _show(cursor: TokenCursor) -> Command:
     return Show(_parameter_or_all(cursor))
 
 
-def _reset(cursor: Cursor) -> Command:
+def _reset(cursor: TokenCursor) -> Command:
     return Reset(_parameter_or_all(cursor))
 
 
-def _parameter_or_all(cursor: Cursor) -> str | None:
+def _parameter_or_all(cursor: TokenCursor) -> str | None:
     if cursor.take("all"):
         return None
     if cursor.take("time", "zone"):
@@ -387,7 +387,7 @@ def _parameter_or_all(cursor: Cursor) -> str | None:
 # -- the rest
 
 
-def _discard(cursor: Cursor) -> Command:
+def _discard(cursor: TokenCursor) -> Command:
     token = cursor.token
     what = _word(cursor)
     if what == "temporary":
@@ -397,24 +397,24 @@ def _discard(cursor: Cursor) -> Command:
     return Discard(what.upper())
 
 
-def _deallocate(cursor: Cursor) -> Command:
+def _deallocate(cursor: TokenCursor) -> Command:
     cursor.take("prepare")
     return Deallocate(None if cursor.take("all") else cursor.name())
 
 
-def _close(cursor: Cursor) -> Command:
+def _close(cursor: TokenCursor) -> Command:
     if not cursor.take("all"):
         raise _NotOurs
     return Acknowledge("CLOSE CURSOR ALL")
 
 
-def _unlisten(cursor: Cursor) -> Command:
+def _unlisten(cursor: TokenCursor) -> Command:
     if not cursor.take_mark("*"):
         cursor.name()
     return Acknowledge("UNLISTEN")
 
 
-_PARSERS: Final[dict[str, Callable[[Cursor], Command]]] = {
+_PARSERS: Final[dict[str, Callable[[TokenCursor], Command]]] = {
     "begin": _begin,
     "start": _start,
     "commit": _commit,

@@ -1,6 +1,6 @@
 """The WHERE of a published table: from words to a typed tree, or PostgreSQL's refusal.
 
-Comes in: a ``Raw`` expression, the table, the session's TimeZone (of timestamptz constants). Goes
+Comes in: a ``RawExpression``, the table, the session's TimeZone (of timestamptz constants). Goes
 out: a ``pgtypes.expressions`` tree and the columns that it reads. Columns, constants, operators and
 functions are resolved as parse_oper.c and parse_coerce.c do, so that the tree shows as PostgreSQL's
 would. What PostgreSQL refuses is refused with its words; what it accepts and no row filter here
@@ -31,7 +31,10 @@ from wal2lake.frontend.commands.publication.operations import (
     refuse,
     unsupported,
 )
-from wal2lake.frontend.grammar.publishing.expressions import Raw, RawKind
+from wal2lake.frontend.grammar.publishing.expressions import (
+    RawExpression,
+    RawExpressionKind,
+)
 from wal2lake.model import SYSTEM_COLUMNS
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.expressions import Expression, Node
@@ -60,7 +63,7 @@ _MOST_NESTED: Final = 200
 
 
 def analyse(
-    raw: Raw, table: TableDef, zone: str, place: str = "PUBLICATION WHERE"
+    raw: RawExpression, table: TableDef, zone: str, place: str = "PUBLICATION WHERE"
 ) -> tuple[Expression, tuple[str, ...]]:
     """The tree, and the names that its columns' numbers stand for. ``place``: what it is of, as
     messages have it."""
@@ -70,7 +73,7 @@ def analyse(
 
 
 def analyse_generation(
-    raw: Raw, table: TableDef, zone: str, kind: int
+    raw: RawExpression, table: TableDef, zone: str, kind: int
 ) -> tuple[Expression, tuple[str, ...]]:
     """The same of a generated column of type ``kind``, which a constant without a type has."""
     analysis = _Analysis(table, zone, generates=True)
@@ -93,7 +96,7 @@ def _not_too_deep(analysed: Callable[[], Expression]) -> Expression:
 
 
 @contextmanager
-def _at(position: int, raw: Raw | None = None) -> Iterator[None]:
+def _at(position: int, raw: RawExpression | None = None) -> Iterator[None]:
     """Errors that do not know better are there; what is refused is the whole of ``raw``."""
     try:
         yield
@@ -104,7 +107,7 @@ def _at(position: int, raw: Raw | None = None) -> Iterator[None]:
         raise
 
 
-def _starts(raws: Sequence[Raw]) -> list[int]:
+def _starts(raws: Sequence[RawExpression]) -> list[int]:
     return [raw.first for raw in raws]
 
 
@@ -118,63 +121,63 @@ class _Analysis:
         self._constants: dict[int, tuple[Expression, int]] = {}
         """Those whose type is still to be found, and where they stand."""
 
-    def typed(self, raw: Raw) -> Expression:
+    def typed(self, raw: RawExpression) -> Expression:
         """Errors are where PostgreSQL has them: at the innermost node that is wrong."""
-        with _at(raw.at, raw):
+        with _at(raw.position, raw):
             found = self._typed(raw)
         if found.type_oid == UNKNOWN:
-            self._constants[id(found)] = found, raw.at
+            self._constants[id(found)] = found, raw.position
         return found
 
-    def _typed(self, raw: Raw) -> Expression:
+    def _typed(self, raw: RawExpression) -> Expression:
         match raw.kind:
-            case RawKind.NAME:
+            case RawExpressionKind.NAME:
                 return self._column(raw.names)
-            case RawKind.STRING:
+            case RawExpressionKind.STRING:
                 return Expression(Node.CONST, UNKNOWN, value=raw.word)
-            case RawKind.NUMBER:
+            case RawExpressionKind.NUMBER:
                 return number(raw.word)
-            case RawKind.WORD:
+            case RawExpressionKind.WORD:
                 if raw.word == "null":
                     return Expression(Node.CONST, UNKNOWN)
                 return Expression(Node.CONST, BOOL, value=raw.word)
-            case RawKind.OPERATOR:
+            case RawExpressionKind.OPERATOR:
                 return self._operator(raw)
-            case RawKind.BOOLEAN:
+            case RawExpressionKind.BOOLEAN:
                 args = tuple(self.boolean(a, raw.word) for a in raw.args)
                 return Expression(Node[raw.word], BOOL, args)
-            case RawKind.TEST:
+            case RawExpressionKind.TEST:
                 return self._test(raw)
-            case RawKind.DISTINCT:
+            case RawExpressionKind.DISTINCT:
                 return self._distinct(raw)
-            case RawKind.IN:
+            case RawExpressionKind.IN:
                 return self._in(raw)
-            case RawKind.ARRAY:
+            case RawExpressionKind.ARRAY:
                 return self._array(raw)
-            case RawKind.CALL:
+            case RawExpressionKind.CALL:
                 return self._call(raw)
-            case RawKind.COALESCE:
+            case RawExpressionKind.COALESCE:
                 args = tuple(self.typed(a) for a in raw.args)
                 kind = common_type(args, "COALESCE", _starts(raw.args))
                 return Expression(Node.COALESCE, kind, self._all(args, kind))
-            case RawKind.EXTREME:
+            case RawExpressionKind.EXTREME:
                 args = tuple(self.typed(a) for a in raw.args)
                 kind = common_type(args, raw.word, _starts(raw.args))
                 return Expression(Node[raw.word], kind, self._all(args, kind))
-            case RawKind.COLLATE:
+            case RawExpressionKind.COLLATE:
                 return self._collated(self.typed(raw.args[0]), raw.names)
-            case RawKind.ANY_OF:
+            case RawExpressionKind.ANY_OF:
                 return self._any_of(raw)
-            case RawKind.NULLIF:
+            case RawExpressionKind.NULLIF:
                 return self._nullif(raw)
-            case RawKind.CASE:
+            case RawExpressionKind.CASE:
                 return self._case(raw)
-            case RawKind.CAST:
+            case RawExpressionKind.CAST:
                 return self._cast(self.typed(raw.args[0]), raw.type_oid, raw.typmod)
-            case RawKind.OTHER:
+            case RawExpressionKind.OTHER:
                 raise _of_generation(raw.word) if self._generates else _other(raw.word)
 
-    def boolean(self, raw: Raw, place: str) -> Expression:
+    def boolean(self, raw: RawExpression, place: str) -> Expression:
         """coerce_to_boolean()."""
         one = self.typed(raw)
         with _at(raw.first):
@@ -191,7 +194,7 @@ class _Analysis:
             )
         return one
 
-    def assigned(self, raw: Raw, kind: int) -> Expression:
+    def assigned(self, raw: RawExpression, kind: int) -> Expression:
         """A constant without a type has that of the column."""
         one = self.typed(raw)
         if one.type_oid != UNKNOWN:
@@ -239,7 +242,7 @@ class _Analysis:
 
     # ---- operators -----------------------------------------------------------------
 
-    def _operator(self, raw: Raw) -> Expression:
+    def _operator(self, raw: RawExpression) -> Expression:
         args = [self.typed(arg) for arg in raw.args]
         if len(args) == 1:
             kind = prefix_operator(raw.word, args[0].type_oid)
@@ -262,7 +265,7 @@ class _Analysis:
     ) -> tuple[Expression, ...]:
         return self._coerced(left, found.left), self._coerced(right, found.right)
 
-    def _test(self, raw: Raw) -> Expression:
+    def _test(self, raw: RawExpression) -> Expression:
         if raw.word.endswith("NULL"):
             return self._null_test(raw.word, self.typed(raw.args[0]))
         arg = self.boolean(raw.args[0], raw.word)
@@ -273,7 +276,7 @@ class _Analysis:
             arg = self._coerced(arg, TEXT)
         return Expression(Node.TEST, BOOL, (arg,), word)
 
-    def _distinct(self, raw: Raw) -> Expression:
+    def _distinct(self, raw: RawExpression) -> Expression:
         left, right = (self.typed(arg) for arg in raw.args)
         for null, other in ((right, left), (left, right)):
             if null.node is Node.CONST and null.value is None:
@@ -285,7 +288,7 @@ class _Analysis:
             return distinct
         return Expression(Node.NOT, BOOL, (distinct,))
 
-    def _in(self, raw: Raw) -> Expression:
+    def _in(self, raw: RawExpression) -> Expression:
         """Constants are one array if there are several, the others are compared one by one."""
         left, *items = (self.typed(arg) for arg in raw.args)
         any_ = raw.word == "="
@@ -311,7 +314,7 @@ class _Analysis:
         assert found is not None
         return found
 
-    def _array(self, raw: Raw) -> Expression:
+    def _array(self, raw: RawExpression) -> Expression:
         left, *items = (self.typed(arg) for arg in raw.args)
         kind = common_type(items, "ARRAY", _starts(raw.args[1:]))
         if raw.word not in COMPARISONS:
@@ -323,7 +326,7 @@ class _Analysis:
         args = (self._coerced(left, found.left), *self._all(items, kind))
         return Expression(Node[raw.names[0]], BOOL, args, raw.word)
 
-    def _any_of(self, raw: Raw) -> Expression:
+    def _any_of(self, raw: RawExpression) -> Expression:
         """A constant array; it is of what the operator compares with, unless it says so."""
         left, array = (self.typed(arg) for arg in raw.args)
         if raw.word not in COMPARISONS:
@@ -362,7 +365,7 @@ class _Analysis:
             raise unsupported(f"COLLATE {'.'.join(names)}")
         return Expression(Node.COLLATE, one.type_oid, (one,), "C")
 
-    def _nullif(self, raw: Raw) -> Expression:
+    def _nullif(self, raw: RawExpression) -> Expression:
         if len(raw.args) != 2:
             raise unsupported("NULLIF of other than two values")
         left, right = (self.typed(arg) for arg in raw.args)
@@ -372,7 +375,7 @@ class _Analysis:
 
     # ---- calls and CASE ------------------------------------------------------------
 
-    def _call(self, raw: Raw) -> Expression:
+    def _call(self, raw: RawExpression) -> Expression:
         args = [self.typed(arg) for arg in raw.args]
         name = raw.names[-1]
         found = function(raw.names, raw.word, [arg.type_oid for arg in args])
@@ -385,7 +388,7 @@ class _Analysis:
             raise unsupported(f'function {name}() without COLLATE "C"')
         return Expression(Node.FUNCTION, found.result, coerced, name)
 
-    def _case(self, raw: Raw) -> Expression:
+    def _case(self, raw: RawExpression) -> Expression:
         args = list(raw.args)
         of = self.typed(args.pop(0)) if raw.word == "OF" else None
         if of is not None and of.type_oid == UNKNOWN:
@@ -399,7 +402,7 @@ class _Analysis:
         thens = [self.typed(arg) for arg in args[1::2]]
         default = default or Expression(Node.CONST, UNKNOWN)
         # ELSE comes first, as in PostgreSQL.
-        at = [last.first if last is not None else raw.at, *_starts(args[1::2])]
+        at = [last.first if last is not None else raw.position, *_starts(args[1::2])]
         kind = common_type([default, *thens], "CASE", at)
         pairs = [
             part

@@ -312,7 +312,7 @@ _MUTABLE: Final = words(
 def function(
     names: Sequence[str], word: str, kinds: Sequence[int]
 ) -> FunctionSignature:
-    """``word`` is what the call has beside its arguments (``Raw``)."""
+    """``word`` is what the call has beside its arguments (``RawExpression``)."""
     name = names[-1]
     if word == "OVER":
         raise UsageError("window functions are not allowed in WHERE", sqlstate="42P20")

@@ -16,17 +16,17 @@ from wal2lake.catalog import PublishedOperation
 from wal2lake.errors import SqlSyntaxError
 from wal2lake.frontend.grammar import fold
 from wal2lake.frontend.grammar.options import boolean_option
-from wal2lake.frontend.grammar.statements import Option
+from wal2lake.frontend.grammar.statements import StatementOption
 
 _GENERATED: Final = {"none": "n", "stored": "s"}
 _ITEM: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s,"]+))\s*(?:,|\Z)')
 
 
-def publication_options(options: Sequence[Option]) -> dict[str, Any]:
+def publication_options(options: Sequence[StatementOption]) -> dict[str, Any]:
     """What is given, under the names of ``Publication``'s fields."""
     found: dict[str, Any] = {}
     for option in options:
-        read: Callable[[Option], Any]
+        read: Callable[[StatementOption], Any]
         match option.name:
             case "publish":
                 field, read = "publishes", _operations
@@ -46,7 +46,7 @@ def publication_options(options: Sequence[Option]) -> dict[str, Any]:
     return found
 
 
-def _operations(option: Option) -> frozenset[PublishedOperation]:
+def _operations(option: StatementOption) -> frozenset[PublishedOperation]:
     if option.value is None:
         raise SqlSyntaxError(f"{option.name} requires a parameter")
     found = set()
@@ -76,7 +76,7 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _generated(option: Option) -> str:
+def _generated(option: StatementOption) -> str:
     text = "" if option.value is None else option.value.text
     found = _GENERATED.get(text.lower())
     if found is None:

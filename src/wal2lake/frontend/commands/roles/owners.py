@@ -16,13 +16,13 @@ from wal2lake.frontend.commands.access import (
 )
 from wal2lake.frontend.commands.node import Caller, Node, find_table, need_schema
 from wal2lake.frontend.commands.roles.names import check_can_set_role, need_role
-from wal2lake.frontend.grammar.access.statements import AlterOwner, Target
+from wal2lake.frontend.grammar.access.statements import AlterOwner, GrantTarget
 
 
 def alter_owner(node: Node, caller: Caller, statement: AlterOwner) -> str:
     """Both."""
     with node.ddl_lock:
-        if statement.target is Target.SCHEMA:
+        if statement.target is GrantTarget.SCHEMA:
             _schema(node, caller, statement)
             return "ALTER SCHEMA"
         _table(node, caller, statement)

@@ -24,7 +24,7 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import database_access
 from wal2lake.frontend.commands.node import PERMISSION_DENIED, Caller, Node, need_table
 from wal2lake.frontend.commands.roles.names import grantee_oid, need_role
-from wal2lake.frontend.grammar.access.statements import GrantPrivileges, Target
+from wal2lake.frontend.grammar.access.statements import GrantPrivileges, GrantTarget
 from wal2lake.model import (
     DATABASE,
     NAMES,
@@ -44,10 +44,10 @@ _ELSEWHERE: Final = {"execute": "X", "set": "s", "alter system": "A"}
 """Privileges that PostgreSQL knows and no object here has."""
 
 _KINDS: Final = {
-    Target.TABLE: ObjectKind.TABLE,
-    Target.TABLES_IN_SCHEMA: ObjectKind.TABLE,
-    Target.SCHEMA: ObjectKind.SCHEMA,
-    Target.DATABASE: ObjectKind.DATABASE,
+    GrantTarget.TABLE: ObjectKind.TABLE,
+    GrantTarget.TABLES_IN_SCHEMA: ObjectKind.TABLE,
+    GrantTarget.SCHEMA: ObjectKind.SCHEMA,
+    GrantTarget.DATABASE: ObjectKind.DATABASE,
 }
 
 
@@ -98,20 +98,20 @@ def _objects(
     node: Node, caller: Caller, authority: Authority, statement: GrantPrivileges
 ) -> Iterator[_Object]:
     match statement.target:
-        case Target.TABLE:
+        case GrantTarget.TABLE:
             for name in statement.objects:
                 t = need_table(node.catalog, caller, name.schema, name.name)
                 yield _Object(ObjectKind.TABLE, t.oid, t.name, t.owner, t.acl)
-        case Target.TABLES_IN_SCHEMA:
+        case GrantTarget.TABLES_IN_SCHEMA:
             for name in statement.objects:
                 _schema(node, name.name)
                 for t in node.catalog.tables():
                     if t.namespace == name.name:
                         yield _Object(ObjectKind.TABLE, t.oid, t.name, t.owner, t.acl)
-        case Target.SCHEMA:
+        case GrantTarget.SCHEMA:
             for name in statement.objects:
                 yield _schema(node, name.name)
-        case Target.DATABASE:
+        case GrantTarget.DATABASE:
             for name in statement.objects:
                 if name.name != DATABASE:
                     raise UndefinedObjectError(

@@ -15,12 +15,17 @@ from wal2lake.frontend.grammar.access.statements import (
     AlterOwner,
     GrantPrivileges,
     GrantRole,
+    GrantTarget,
     PrivilegeClause,
-    Target,
 )
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import syntax_error
-from wal2lake.frontend.grammar.statements import Kind, Other, QualifiedName, RoleName
+from wal2lake.frontend.grammar.statements import (
+    CommandKind,
+    OtherStatement,
+    QualifiedName,
+    RoleName,
+)
 
 _INVALID_GRANT: Final = "0LP01"
 
@@ -40,7 +45,7 @@ _OTHER_TARGETS: Final = (
 """Words that begin the kinds of objects that a node does not have."""
 
 
-def grant(cursor: Cursor) -> GrantPrivileges | GrantRole:
+def grant(cursor: TokenCursor) -> GrantPrivileges | GrantRole:
     """GRANT of privileges on objects, or of roles."""
     privileges = _privileges(cursor)
     if cursor.take("on"):
@@ -63,7 +68,7 @@ def grant(cursor: Cursor) -> GrantPrivileges | GrantRole:
     return GrantRole(_roles(privileges), grantees, options, granted_by=by)
 
 
-def revoke(cursor: Cursor) -> GrantPrivileges | GrantRole:
+def revoke(cursor: TokenCursor) -> GrantPrivileges | GrantRole:
     """REVOKE of privileges on objects, or of roles."""
     option_of_privileges = cursor.take("grant", "option", "for")
     only: tuple[tuple[str, bool], ...] = ()
@@ -106,23 +111,27 @@ def revoke(cursor: Cursor) -> GrantPrivileges | GrantRole:
     )
 
 
-def alter_owner(cursor: Cursor) -> AlterOwner | Other:
-    """ALTER SCHEMA name OWNER TO role; any other action gives an ``Other``."""
+def alter_owner(cursor: TokenCursor) -> AlterOwner | OtherStatement:
+    """ALTER SCHEMA name OWNER TO role; any other action gives an ``OtherStatement``."""
     name = QualifiedName(None, cursor.name())
     if not cursor.at_words("owner", "to"):
-        return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {Target.SCHEMA.value}")
+        return OtherStatement(
+            CommandKind.UNSUPPORTED, cursor.text, f"ALTER {GrantTarget.SCHEMA.value}"
+        )
     cursor.expect("owner", "to")
     owner = cursor.role()
     if cursor.take_mark(","):
-        return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {Target.SCHEMA.value}")
+        return OtherStatement(
+            CommandKind.UNSUPPORTED, cursor.text, f"ALTER {GrantTarget.SCHEMA.value}"
+        )
     cursor.expect_end()
-    return AlterOwner(Target.SCHEMA, name, owner)
+    return AlterOwner(GrantTarget.SCHEMA, name, owner)
 
 
 # ---- parts ---------------------------------------------------------------------------
 
 
-def _privileges(cursor: Cursor) -> tuple[PrivilegeClause, ...]:
+def _privileges(cursor: TokenCursor) -> tuple[PrivilegeClause, ...]:
     """Privileges or names of roles; what follows them decides. ALL gives an empty tuple."""
     if cursor.take("all"):
         cursor.take("privileges")
@@ -133,7 +142,7 @@ def _privileges(cursor: Cursor) -> tuple[PrivilegeClause, ...]:
     return cursor.commas(lambda: _privilege(cursor))
 
 
-def _privilege(cursor: Cursor) -> PrivilegeClause:
+def _privilege(cursor: TokenCursor) -> PrivilegeClause:
     for word in ("select", "references", "create"):
         if cursor.take(word):
             name = word
@@ -143,12 +152,12 @@ def _privilege(cursor: Cursor) -> PrivilegeClause:
     return PrivilegeClause(name, _columns(cursor))
 
 
-def _columns(cursor: Cursor) -> tuple[str, ...]:
+def _columns(cursor: TokenCursor) -> tuple[str, ...]:
     if not cursor.take_mark("("):
         return ()
-    found = cursor.commas(cursor.name)
+    columns = cursor.commas(cursor.name)
     cursor.expect_mark(")")
-    return found
+    return columns
 
 
 def _by_column() -> FeatureNotSupportedError:
@@ -159,22 +168,22 @@ def _by_column() -> FeatureNotSupportedError:
 
 
 def _roles(privileges: tuple[PrivilegeClause, ...]) -> tuple[str, ...]:
-    for one in privileges:
-        if one.columns:
+    for privilege in privileges:
+        if privilege.columns:
             raise UsageError(
                 "column names cannot be included in GRANT/REVOKE ROLE",
                 sqlstate=_INVALID_GRANT,
             )
-    return tuple(one.name for one in privileges)
+    return tuple(privilege.name for privilege in privileges)
 
 
-def _target(cursor: Cursor) -> tuple[Target, tuple[QualifiedName, ...]]:
+def _target(cursor: TokenCursor) -> tuple[GrantTarget, tuple[QualifiedName, ...]]:
     if cursor.take("schema"):
-        return Target.SCHEMA, _plain(cursor)
+        return GrantTarget.SCHEMA, _plain(cursor)
     if cursor.take("database"):
-        return Target.DATABASE, _plain(cursor)
+        return GrantTarget.DATABASE, _plain(cursor)
     if cursor.take("all", "tables", "in", "schema"):
-        return Target.TABLES_IN_SCHEMA, _plain(cursor)
+        return GrantTarget.TABLES_IN_SCHEMA, _plain(cursor)
     if cursor.at_words("all") or (
         cursor.token.is_word(*_OTHER_TARGETS)
         and not cursor.ahead(1).is_word("to", "from")
@@ -186,24 +195,24 @@ def _target(cursor: Cursor) -> tuple[Target, tuple[QualifiedName, ...]]:
             f"privileges on {word} objects are not supported by this version"
         )
     cursor.take("table")
-    return Target.TABLE, cursor.commas(cursor.qualified_name)
+    return GrantTarget.TABLE, cursor.commas(cursor.qualified_name)
 
 
-def _plain(cursor: Cursor) -> tuple[QualifiedName, ...]:
+def _plain(cursor: TokenCursor) -> tuple[QualifiedName, ...]:
     return tuple(QualifiedName(None, name) for name in cursor.commas(cursor.name))
 
 
-def _grantee(cursor: Cursor) -> RoleName:
+def _grantee(cursor: TokenCursor) -> RoleName:
     if cursor.at_words("group") and not cursor.ahead(1).is_mark(","):
         cursor.next()
     return cursor.role()
 
 
-def _granted_by(cursor: Cursor) -> RoleName | None:
+def _granted_by(cursor: TokenCursor) -> RoleName | None:
     return cursor.role() if cursor.take("granted", "by") else None
 
 
-def _option_name(cursor: Cursor) -> str:
+def _option_name(cursor: TokenCursor) -> str:
     token = cursor.token
     name = cursor.label()
     if name not in ("admin", "inherit", "set"):
@@ -211,7 +220,7 @@ def _option_name(cursor: Cursor) -> str:
     return name
 
 
-def _role_option(cursor: Cursor) -> tuple[str, bool]:
+def _role_option(cursor: TokenCursor) -> tuple[str, bool]:
     name = _option_name(cursor)
     if cursor.take("option") or cursor.take("true"):
         return name, True

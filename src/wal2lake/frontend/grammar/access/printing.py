@@ -143,5 +143,5 @@ def _by(role: RoleName | None) -> str:
     return "" if role is None else f" GRANTED BY {_role(role)}"
 
 
-def _cascade(given: bool) -> str:
-    return " CASCADE" if given else ""
+def _cascade(cascade: bool) -> str:
+    return " CASCADE" if cascade else ""

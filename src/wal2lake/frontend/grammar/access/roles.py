@@ -1,7 +1,7 @@
 """Parses CREATE, ALTER and DROP ROLE | USER | GROUP.
 
 Comes in: a cursor behind the two words. Goes out: a statement value. ALTER ROLE ... SET gives an
-``Other``, because a node has no settings of roles.
+``OtherStatement``, because a node has no settings of roles.
 
 Source: gram.y, CreateRoleStmt, AlterRoleStmt, AlterRoleSetStmt, DropRoleStmt, RenameStmt.
 """
@@ -20,9 +20,9 @@ from wal2lake.frontend.grammar.access.statements import (
     RoleOption,
     RoleValue,
 )
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import TokenKind, syntax_error
-from wal2lake.frontend.grammar.statements import Kind, Other
+from wal2lake.frontend.grammar.statements import CommandKind, OtherStatement
 
 RESERVED_NAME: Final = "42939"
 
@@ -37,10 +37,10 @@ _FLAGS: Final = (
 )
 
 
-def create_role(word: str) -> Callable[[Cursor], CreateRole]:
+def create_role(word: str) -> Callable[[TokenCursor], CreateRole]:
     """CREATE ``word`` name [WITH] options."""
 
-    def parse(cursor: Cursor) -> CreateRole:
+    def parse(cursor: TokenCursor) -> CreateRole:
         name = role_id(cursor)
         cursor.take("with")
         options = _options(cursor, new=True)
@@ -49,12 +49,14 @@ def create_role(word: str) -> Callable[[Cursor], CreateRole]:
     return parse
 
 
-def alter_role(word: str) -> Callable[[Cursor], AlterRole | RenameRole | Other]:
+def alter_role(
+    word: str,
+) -> Callable[[TokenCursor], AlterRole | RenameRole | OtherStatement]:
     """ALTER ``word`` name [WITH] options | RENAME TO | ADD | DROP USER | SET | RESET."""
 
-    def parse(cursor: Cursor) -> AlterRole | RenameRole | Other:
+    def parse(cursor: TokenCursor) -> AlterRole | RenameRole | OtherStatement:
         if cursor.take("all"):
-            return Other(Kind.UNSUPPORTED, cursor.text, "ALTER ROLE")
+            return OtherStatement(CommandKind.UNSUPPORTED, cursor.text, "ALTER ROLE")
         start = cursor.token
         role = cursor.role()
         if cursor.take("rename"):
@@ -77,14 +79,16 @@ def alter_role(word: str) -> Callable[[Cursor], AlterRole | RenameRole | Other]:
         if cursor.token.is_word("set", "reset", "in"):
             if cursor.token.is_word("in") and not cursor.ahead(1).is_word("database"):
                 raise cursor.unexpected(cursor.ahead(1))
-            return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {word} ... SET")
+            return OtherStatement(
+                CommandKind.UNSUPPORTED, cursor.text, f"ALTER {word} ... SET"
+            )
         cursor.take("with")
         return AlterRole(role, _options(cursor, new=False))
 
     return parse
 
 
-def drop_role(cursor: Cursor) -> DropRole:
+def drop_role(cursor: TokenCursor) -> DropRole:
     """DROP ROLE [IF EXISTS] names."""
     if_exists = cursor.if_exists()
     roles = cursor.commas(cursor.role)
@@ -92,7 +96,7 @@ def drop_role(cursor: Cursor) -> DropRole:
     return DropRole(roles, if_exists)
 
 
-def role_id(cursor: Cursor) -> str:
+def role_id(cursor: TokenCursor) -> str:
     """RoleId: the name of a role to be created; raises 42939 for a reserved name."""
     token = cursor.token
     role = cursor.role()
@@ -109,21 +113,21 @@ def role_id(cursor: Cursor) -> str:
     return role.name
 
 
-def _options(cursor: Cursor, *, new: bool) -> tuple[RoleOption, ...]:
-    found: list[RoleOption] = []
+def _options(cursor: TokenCursor, *, new: bool) -> tuple[RoleOption, ...]:
+    options: list[RoleOption] = []
     while cursor.token.kind is not TokenKind.END:
         position = cursor.token.start + 1
         name, value = _option(cursor, new=new)
         if name == "sysid":
             # PostgreSQL ignores SYSID with a notice. Here it is ignored without one.
             continue
-        if any(o.name == name for o in found):
+        if any(o.name == name for o in options):
             raise syntax_error("conflicting or redundant options", position - 1)
-        found.append(RoleOption(name, value, position))
-    return tuple(found)
+        options.append(RoleOption(name, value, position))
+    return tuple(options)
 
 
-def _option(cursor: Cursor, *, new: bool) -> tuple[str, RoleValue]:
+def _option(cursor: TokenCursor, *, new: bool) -> tuple[str, RoleValue]:
     if cursor.take("password"):
         if cursor.take("null"):
             return "password", None
@@ -163,7 +167,7 @@ def _option(cursor: Cursor, *, new: bool) -> tuple[str, RoleValue]:
     raise syntax_error(f'unrecognized role option "{word}"', token.start)
 
 
-def _limit(cursor: Cursor) -> int:
+def _limit(cursor: TokenCursor) -> int:
     sign = -1 if cursor.take_mark("-") else 1
     if sign == 1:
         cursor.take_mark("+")

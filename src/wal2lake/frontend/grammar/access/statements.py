@@ -78,7 +78,7 @@ class GrantRole:
     cascade: bool = False
 
 
-class Target(Enum):
+class GrantTarget(Enum):
     """The kinds of objects that GRANT, REVOKE and ALTER ... OWNER TO name."""
 
     TABLE = "TABLE"
@@ -101,7 +101,7 @@ class GrantPrivileges:
 
     privileges: tuple[PrivilegeClause, ...]
     """Empty: ALL PRIVILEGES."""
-    target: Target
+    target: GrantTarget
     objects: tuple[QualifiedName, ...]
     grantees: tuple[RoleName, ...]
     grant_option: bool = False
@@ -115,7 +115,7 @@ class GrantPrivileges:
 class AlterOwner:
     """ALTER TABLE | SCHEMA ... OWNER TO."""
 
-    target: Target
+    target: GrantTarget
     name: QualifiedName
     owner: RoleName
     if_exists: bool = False

@@ -1,7 +1,7 @@
 """Parses ALTER TABLE.
 
 Comes in: a cursor behind ALTER TABLE. Goes out: a statement value. For an action that a node does
-not execute, the value is an ``Other`` whose command names the action.
+not execute, the value is an ``OtherStatement`` whose command names the action.
 
 Source: gram.y, AlterTableStmt, RenameStmt, AlterObjectSchemaStmt, alter_table_cmd.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.frontend.grammar.access.statements import AlterOwner, Target
+from wal2lake.frontend.grammar.access.statements import AlterOwner, GrantTarget
 from wal2lake.frontend.grammar.altering.statements import (
     AddCheckClause,
     AddColumnClause,
@@ -24,16 +24,20 @@ from wal2lake.frontend.grammar.altering.statements import (
     DropConstraintClause,
     ExpressionClause,
     NotNullClause,
-    RenameColumnOf,
     RenameTable,
+    RenameTableColumn,
     ReplicaIdentityClause,
     SetTableSchema,
     TypeClause,
 )
 from wal2lake.frontend.grammar.constraints import generation
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import TokenKind
-from wal2lake.frontend.grammar.statements import Kind, Other, QualifiedName
+from wal2lake.frontend.grammar.statements import (
+    CommandKind,
+    OtherStatement,
+    QualifiedName,
+)
 from wal2lake.frontend.grammar.table import (
     TableClauses,
     collation,
@@ -92,7 +96,9 @@ class _NotHere(Exception):
     """Raised at an action that a node does not execute, with the action's name."""
 
 
-def alter_table(cursor: Cursor) -> AlterTableStatement | AlterOwner | Other:
+def alter_table(
+    cursor: TokenCursor,
+) -> AlterTableStatement | AlterOwner | OtherStatement:
     """Parse a whole ALTER TABLE."""
     if_exists = cursor.if_exists()
     only = cursor.take("only")
@@ -105,37 +111,37 @@ def alter_table(cursor: Cursor) -> AlterTableStatement | AlterOwner | Other:
         return _action(cursor, table, if_exists, only)
     except _NotHere as refused:
         command = f"ALTER TABLE ... {refused}"
-        return Other(Kind.UNSUPPORTED, cursor.text, command)
+        return OtherStatement(CommandKind.UNSUPPORTED, cursor.text, command)
 
 
 def _action(
-    cursor: Cursor, table: QualifiedName, if_exists: bool, only: bool
+    cursor: TokenCursor, table: QualifiedName, if_exists: bool, only: bool
 ) -> AlterTableStatement | AlterOwner:
-    found: AlterTableStatement | AlterOwner
+    statement: AlterTableStatement | AlterOwner
     if cursor.take("owner", "to"):
-        found = AlterOwner(Target.TABLE, table, cursor.role(), if_exists)
+        statement = AlterOwner(GrantTarget.TABLE, table, cursor.role(), if_exists)
         if cursor.token.is_mark(","):
             raise _NotHere("OWNER TO")
     elif cursor.take("set", "schema"):
-        found = SetTableSchema(table, cursor.name(), if_exists)
+        statement = SetTableSchema(table, cursor.name(), if_exists)
     elif cursor.at_words("rename"):
         _refuse(cursor, _REFUSED)
         cursor.expect("rename")
         if cursor.take("to"):
-            found = RenameTable(table, cursor.name(), if_exists)
+            statement = RenameTable(table, cursor.name(), if_exists)
         else:
             cursor.take("column")
             name = cursor.name()
             cursor.expect("to")
-            found = RenameColumnOf(table, name, cursor.name(), if_exists, only)
+            statement = RenameTableColumn(table, name, cursor.name(), if_exists, only)
     else:
         actions = cursor.commas(lambda: _alteration(cursor, table))
-        found = AlterTable(table, actions, if_exists, only)
+        statement = AlterTable(table, actions, if_exists, only)
     cursor.expect_end()
-    return found
+    return statement
 
 
-def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
+def _alteration(cursor: TokenCursor, table: QualifiedName) -> AlterAction:
     if cursor.at_words("owner", "to"):
         raise _NotHere("OWNER TO")
     _refuse(cursor, _REFUSED)
@@ -175,7 +181,7 @@ def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
 
 
 def _added_constraint(
-    cursor: Cursor, table: QualifiedName
+    cursor: TokenCursor, table: QualifiedName
 ) -> AddKeyClause | AddCheckClause:
     """ADD a table constraint: a primary key or a CHECK."""
     cursor.expect("add")
@@ -189,7 +195,7 @@ def _added_constraint(
     return AddKeyClause(clauses.key or (), name, clauses.key_deferral)
 
 
-def _replica_identity(cursor: Cursor) -> ReplicaIdentityClause:
+def _replica_identity(cursor: TokenCursor) -> ReplicaIdentityClause:
     if cursor.take("using"):
         cursor.expect("index")
         return ReplicaIdentityClause(ReplicaIdentity.INDEX, cursor.name())
@@ -203,7 +209,7 @@ def _replica_identity(cursor: Cursor) -> ReplicaIdentityClause:
     raise cursor.unexpected()
 
 
-def _of_column(cursor: Cursor, name: str) -> AlterAction:
+def _of_column(cursor: TokenCursor, name: str) -> AlterAction:
     for word, not_null in (("set", True), ("drop", False)):
         if cursor.take(word, "not", "null"):
             return NotNullClause(name, not_null)
@@ -228,7 +234,7 @@ def _of_column(cursor: Cursor, name: str) -> AlterAction:
     raise cursor.unexpected()
 
 
-def _refuse(cursor: Cursor, names: tuple[str, ...], before: str = "") -> None:
+def _refuse(cursor: TokenCursor, names: tuple[str, ...], before: str = "") -> None:
     for name in names:
         words = name.split()
         if cursor.at_words(*words):

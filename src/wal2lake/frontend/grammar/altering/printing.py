@@ -21,8 +21,8 @@ from wal2lake.frontend.grammar.altering.statements import (
     DropConstraintClause,
     ExpressionClause,
     NotNullClause,
-    RenameColumnOf,
     RenameTable,
+    RenameTableColumn,
     ReplicaIdentityClause,
     SetTableSchema,
     TypeClause,
@@ -43,25 +43,25 @@ def alter_table_sql(
     match statement:
         case AlterTable():
             only = "ONLY " if statement.only else ""
-            what = ", ".join(_action(one, column) for one in statement.actions)
-        case RenameColumnOf():
+            actions = ", ".join(_action(action, column) for action in statement.actions)
+        case RenameTableColumn():
             only = "ONLY " if statement.only else ""
             name = quote_identifier(statement.name)
-            what = f"RENAME COLUMN {name} TO {quote_identifier(statement.new_name)}"
+            actions = f"RENAME COLUMN {name} TO {quote_identifier(statement.new_name)}"
         case RenameTable():
-            what = f"RENAME TO {quote_identifier(statement.new_name)}"
+            actions = f"RENAME TO {quote_identifier(statement.new_name)}"
         case SetTableSchema():
-            what = f"SET SCHEMA {quote_identifier(statement.schema)}"
+            actions = f"SET SCHEMA {quote_identifier(statement.schema)}"
         case _:
             assert_never(statement)
-    return f"ALTER TABLE {if_exists}{only}{table} {what}"
+    return f"ALTER TABLE {if_exists}{only}{table} {actions}"
 
 
 def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
     match action:
         case AddColumnClause():
             there = "IF NOT EXISTS " if action.if_not_exists else ""
-            checks = "".join(f" {check_sql(one)}" for one in action.checks)
+            checks = "".join(f" {check_sql(check)}" for check in action.checks)
             return f"ADD COLUMN {there}{column(action.column)}{checks}"
         case AddCheckClause():
             return f"ADD {check_sql(action.check)}"

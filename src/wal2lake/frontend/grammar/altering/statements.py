@@ -126,7 +126,7 @@ class AlterTable:
 
 
 @dataclass(frozen=True, slots=True)
-class RenameColumnOf:
+class RenameTableColumn:
     """ALTER TABLE ... RENAME COLUMN ... TO."""
 
     table: QualifiedName
@@ -154,4 +154,4 @@ class SetTableSchema:
     if_exists: bool = False
 
 
-AlterTableStatement = AlterTable | RenameColumnOf | RenameTable | SetTableSchema
+AlterTableStatement = AlterTable | RenameTableColumn | RenameTable | SetTableSchema

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.publishing.expressions import Raw, expression
+from wal2lake.frontend.grammar.cursor import TokenCursor
+from wal2lake.frontend.grammar.publishing.expressions import RawExpression, expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +19,19 @@ class CheckClause:
 
     text: str
     """The expression as written, without the parentheses around it."""
-    expression: Raw = field(compare=False, repr=False)
+    expression: RawExpression = field(compare=False, repr=False)
     name: str | None = None
     """None: the constraint gets PostgreSQL's default name."""
 
 
-def check_clause(cursor: Cursor, name: str | None, *, of_table: bool) -> CheckClause:
+def check_clause(
+    cursor: TokenCursor, name: str | None, *, of_table: bool
+) -> CheckClause:
     """Parse the rest of a CHECK; raises 0A000 for an attribute that is not supported."""
     cursor.expect_mark("(")
     start = cursor.token.start
     try:
-        found = expression(cursor)
+        tree = expression(cursor)
     except RecursionError:
         raise UsageError("stack depth limit exceeded", sqlstate="54001") from None
     text = cursor.text[start : cursor.previous_end()]
@@ -49,10 +51,10 @@ def check_clause(cursor: Cursor, name: str | None, *, of_table: bool) -> CheckCl
             continue
         if not cursor.take("enforced"):
             break
-    return CheckClause(text, found, name)
+    return CheckClause(text, tree, name)
 
 
-def _refused(what: str) -> FeatureNotSupportedError:
+def _refused(attribute: str) -> FeatureNotSupportedError:
     return FeatureNotSupportedError(
-        f"{what} CHECK constraints are not supported on lake tables"
+        f"{attribute} CHECK constraints are not supported on lake tables"
     )

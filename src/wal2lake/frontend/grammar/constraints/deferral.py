@@ -9,12 +9,12 @@ transformConstraintAttrs().
 from __future__ import annotations
 
 from wal2lake.errors import SqlSyntaxError
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import Token, syntax_error
 from wal2lake.model import Deferral
 
 
-def deferral(cursor: Cursor, *, of_table: bool) -> Deferral:
+def deferral(cursor: TokenCursor, *, of_table: bool) -> Deferral:
     """Parse the deferral clauses behind a constraint.
 
     A column constraint may not repeat a clause. A table constraint may repeat a clause if both
@@ -50,7 +50,7 @@ def deferral(cursor: Cursor, *, of_table: bool) -> Deferral:
     return Deferral.IMMEDIATE if deferrable else Deferral.NO
 
 
-def misplaced(cursor: Cursor) -> SqlSyntaxError | None:
+def misplaced(cursor: TokenCursor) -> SqlSyntaxError | None:
     """The error for a deferral clause that comes next and follows no constraint, or None."""
     word = cursor.token
     clause = None

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.publishing.expressions import Raw, expression
+from wal2lake.frontend.grammar.cursor import TokenCursor
+from wal2lake.frontend.grammar.publishing.expressions import RawExpression, expression
 
 _STORED: Final = "Write GENERATED ALWAYS AS (...) STORED."
 
@@ -22,32 +22,32 @@ class GeneratedClause:
 
     text: str
     """The expression as written, without the parentheses around it."""
-    expression: Raw = field(compare=False, repr=False)
+    expression: RawExpression = field(compare=False, repr=False)
 
 
-def generation(cursor: Cursor) -> GeneratedClause:
+def generation(cursor: TokenCursor) -> GeneratedClause:
     """Parse (expression)."""
     cursor.expect_mark("(")
     start = cursor.token.start
     try:
-        found = expression(cursor)
+        tree = expression(cursor)
     except RecursionError:
         raise UsageError("stack depth limit exceeded", sqlstate="54001") from None
     text = cursor.text[start : cursor.previous_end()]
     cursor.expect_mark(")")
-    return GeneratedClause(text, found)
+    return GeneratedClause(text, tree)
 
 
-def stored_generation(cursor: Cursor) -> GeneratedClause:
+def stored_generation(cursor: TokenCursor) -> GeneratedClause:
     """Parse (expression) STORED. Without STORED the column is VIRTUAL, as in PostgreSQL: 0A000."""
-    found = generation(cursor)
+    clause = generation(cursor)
     if cursor.take("stored"):
-        return found
-    said = cursor.take("virtual")
+        return clause
+    is_virtual = cursor.take("virtual")
     raise FeatureNotSupportedError(
         "VIRTUAL generated columns are not supported on lake tables",
         detail="Readers of a table's files would not have the column."
-        if said
+        if is_virtual
         else "Without STORED a generated column is VIRTUAL, and readers of a table's"
         " files would not have it.",
         hint=_STORED,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.statements import QualifiedName
 
 
@@ -22,13 +22,13 @@ class ConstraintModes:
 
 def is_set_constraints(text: str) -> bool:
     """Whether a statement is SET CONSTRAINTS."""
-    cursor = Cursor(text)
+    cursor = TokenCursor(text)
     return cursor.take("set", "constraints")
 
 
 def constraint_modes(text: str) -> ConstraintModes:
     """Parse SET CONSTRAINTS; raises SqlSyntaxError."""
-    cursor = Cursor(text)
+    cursor = TokenCursor(text)
     cursor.expect("set", "constraints")
     names = () if cursor.take("all") else cursor.commas(cursor.qualified_name)
     deferred = cursor.take("deferred")

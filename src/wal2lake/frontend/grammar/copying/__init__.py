@@ -17,19 +17,19 @@ from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.grammar.copying.options import (
-    All,
+    AllColumns,
     CopyFormat,
     CopyOption,
     CopyOptions,
     copy_options,
 )
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import TokenKind, syntax_error
 from wal2lake.frontend.grammar.statements import QualifiedName
 from wal2lake.pgtypes.keywords import RESERVED
 
 __all__ = [
-    "All",
+    "AllColumns",
     "CopyFormat",
     "CopyOption",
     "CopyOptions",
@@ -54,7 +54,7 @@ class CopyTo:
     """The options as written, unchecked: the table's existence is checked before them."""
 
 
-def copy(cursor: Cursor) -> CopyTo:
+def copy(cursor: TokenCursor) -> CopyTo:
     """Parse the rest of a COPY."""
     options: list[CopyOption] = []
     table, columns, query, start = None, None, None, 0
@@ -63,9 +63,9 @@ def copy(cursor: Cursor) -> CopyTo:
         cursor.skip_parentheses()
         query = cursor.text[start : cursor.previous_end()][1:-1]
     else:
-        at = cursor.token.start
+        table_start = cursor.token.start
         if cursor.take("binary"):
-            options.append(CopyOption("format", "binary", at))
+            options.append(CopyOption("format", "binary", table_start))
         table = cursor.qualified_name()
         if cursor.take_mark("("):
             columns = cursor.commas(cursor.name)
@@ -86,7 +86,7 @@ def copy(cursor: Cursor) -> CopyTo:
     return CopyTo(table, columns, query, start + 1, tuple(options))
 
 
-def _destination(cursor: Cursor) -> None:
+def _destination(cursor: TokenCursor) -> None:
     program = cursor.take("program")
     if not program and (cursor.take("stdout") or cursor.take("stdin")):
         return
@@ -102,7 +102,7 @@ def _destination(cursor: Cursor) -> None:
     )
 
 
-def _delimiters(cursor: Cursor) -> list[CopyOption]:
+def _delimiters(cursor: TokenCursor) -> list[CopyOption]:
     """The syntax before PostgreSQL 7.3: [USING] DELIMITERS 'x'."""
     start = cursor.token.start
     if cursor.take("using"):
@@ -127,55 +127,55 @@ _FORCED: Final = {
 }
 
 
-def _words(cursor: Cursor) -> list[CopyOption]:
+def _words(cursor: TokenCursor) -> list[CopyOption]:
     """The syntax before PostgreSQL 9.0: CSV HEADER DELIMITER AS ';' ..."""
-    found = []
+    options = []
     while cursor.token.kind is TokenKind.WORD:
         token = cursor.token
         if token.value in _FLAGS:
             cursor.next()
             name, value = _FLAGS[token.value]
-            found.append(CopyOption(name, value, token.start))
+            options.append(CopyOption(name, value, token.start))
         elif token.value in _STRINGS:
             cursor.next()
             cursor.take("as")
-            found.append(CopyOption(token.value, cursor.string(), token.start))
+            options.append(CopyOption(token.value, cursor.string(), token.start))
         elif cursor.take("encoding"):
-            found.append(CopyOption("encoding", cursor.string(), token.start))
+            options.append(CopyOption("encoding", cursor.string(), token.start))
         elif cursor.take("force"):
-            found.append(_forced(cursor, token.start))
+            options.append(_forced(cursor, token.start))
         else:
             break
-    return found
+    return options
 
 
-def _forced(cursor: Cursor, start: int) -> CopyOption:
+def _forced(cursor: TokenCursor, start: int) -> CopyOption:
     for words, name in _FORCED.items():
         if cursor.take(*words):
             if cursor.take_mark("*"):
-                return CopyOption(name, All.COLUMNS, start)
+                return CopyOption(name, AllColumns.COLUMNS, start)
             return CopyOption(name, cursor.commas(cursor.name), start)
     raise cursor.unexpected()
 
 
-def _generic(cursor: Cursor) -> list[CopyOption]:
+def _generic(cursor: TokenCursor) -> list[CopyOption]:
     """The list of options behind its opening parenthesis, with the closing one."""
-    found = cursor.commas(lambda: _option(cursor))
+    options = cursor.commas(lambda: _option(cursor))
     cursor.expect_mark(")")
-    return list(found)
+    return list(options)
 
 
-def _option(cursor: Cursor) -> CopyOption:
+def _option(cursor: TokenCursor) -> CopyOption:
     start = cursor.token.start
     return CopyOption(cursor.label(), _value(cursor), start)
 
 
-def _value(cursor: Cursor) -> str | tuple[str, ...] | All | None:
+def _value(cursor: TokenCursor) -> str | tuple[str, ...] | AllColumns | None:
     token = cursor.token
     if token.is_mark(",") or token.is_mark(")"):
         return None
     if cursor.take_mark("*"):
-        return All.COLUMNS
+        return AllColumns.COLUMNS
     if cursor.take_mark("("):
         items = cursor.commas(lambda: _word(cursor))
         cursor.expect_mark(")")
@@ -190,7 +190,7 @@ def _value(cursor: Cursor) -> str | tuple[str, ...] | All | None:
     return cursor.next().value if token.is_word("default") else _word(cursor)
 
 
-def _word(cursor: Cursor) -> str:
+def _word(cursor: TokenCursor) -> str:
     """opt_boolean_or_string: a word, a name or a string."""
     token = cursor.token
     if token.kind in (TokenKind.QUOTED, TokenKind.STRING) or (

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import TokenKind
-from wal2lake.frontend.grammar.publishing.expressions import Raw, expression
+from wal2lake.frontend.grammar.publishing.expressions import RawExpression, expression
 from wal2lake.frontend.grammar.statements import QualifiedName
 
 
@@ -27,18 +27,18 @@ class FilteredRows:
     unfiltered: str
     """The text of the query without the condition."""
     table: QualifiedName
-    condition: Raw
+    condition: RawExpression
 
 
 def filtered_rows(query: str) -> FilteredRows | None:
     """Parse a query; None if it has another form."""
     try:
-        return _filtered_rows(Cursor(query))
+        return _filtered_rows(TokenCursor(query))
     except (Wal2LakeError, RecursionError):
         return None
 
 
-def _filtered_rows(cursor: Cursor) -> FilteredRows | None:
+def _filtered_rows(cursor: TokenCursor) -> FilteredRows | None:
     if not cursor.take("select"):
         return None
     depth = 0

@@ -25,7 +25,7 @@ class CopyFormat(Enum):
     BINARY = "binary"
 
 
-class All(Enum):
+class AllColumns(Enum):
     """``*`` in place of a list of column names."""
 
     COLUMNS = "*"
@@ -36,7 +36,7 @@ class CopyOption:
     """One option, under its name in the new syntax, the list in parentheses."""
 
     name: str
-    value: str | tuple[str, ...] | All | None
+    value: str | tuple[str, ...] | AllColumns | None
     """The option's value. A tuple: a list in parentheses. None: the option has no value."""
     start: int = field(default=0, compare=False)
     """The first character of the option, 0-based, in characters of the statement."""
@@ -52,7 +52,7 @@ class CopyOptions:
     header: bool = False
     quote: str = '"'
     escape: str = '"'
-    force_quote: tuple[str, ...] | All = ()
+    force_quote: tuple[str, ...] | AllColumns = ()
     encoding: str | None = None
     """PostgreSQL's name of the encoding. None: the client's encoding."""
 
@@ -69,45 +69,45 @@ def copy_options(
 
     ``canonical`` gives PostgreSQL's name of an encoding for any of its spellings, or None.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in options:
         if option.name not in _READERS:
             raise syntax_error(f'option "{option.name}" not recognized', option.start)
-        if option.name in found:
+        if option.name in values:
             raise syntax_error("conflicting or redundant options", option.start)
-        found[option.name] = _READERS[option.name](option)
+        values[option.name] = _READERS[option.name](option)
         if option.name == "encoding":
-            found["encoding"] = canonical(found["encoding"])
-            if found["encoding"] is None:
+            values["encoding"] = canonical(values["encoding"])
+            if values["encoding"] is None:
                 raise _wrong(
                     option,
                     'argument to option "encoding" must be a valid encoding name',
                 )
-    return _checked(found)
+    return _checked(values)
 
 
-def _checked(found: dict[str, Any]) -> CopyOptions:
+def _checked(values: dict[str, Any]) -> CopyOptions:
     """Check which options may be combined, and fill in the defaults."""
-    form = found.get("format", CopyFormat.TEXT)
+    form = values.get("format", CopyFormat.TEXT)
     csv, binary = form is CopyFormat.CSV, form is CopyFormat.BINARY
     for name in ("delimiter", "null", "default"):
-        if binary and name in found:
+        if binary and name in values:
             raise SqlSyntaxError(f"cannot specify {name.upper()} in BINARY mode")
-    delimiter = found.get("delimiter", "," if csv else "\t")
-    null = found.get("null", "" if csv else "\\N")
-    quote = found.get("quote", '"')
-    escape = found.get("escape", quote)
+    delimiter = values.get("delimiter", "," if csv else "\t")
+    null = values.get("null", "" if csv else "\\N")
+    quote = values.get("quote", '"')
+    escape = values.get("escape", quote)
     _one_byte("delimiter", delimiter)
     if delimiter in "\r\n":
         raise _invalid("COPY delimiter cannot be newline or carriage return")
-    for name, text in (("null", null), ("default", found.get("default", ""))):
+    for name, text in (("null", null), ("default", values.get("default", ""))):
         if "\r" in text or "\n" in text:
             raise _invalid(
                 f"COPY {name} representation cannot use newline or carriage return"
             )
     if not csv and delimiter in _NOT_IN_TEXT:
         raise _invalid(f'COPY delimiter cannot be "{delimiter}"')
-    if binary and found.get("header"):
+    if binary and values.get("header"):
         raise FeatureNotSupportedError("cannot specify HEADER in BINARY mode")
     if csv:
         _one_byte("quote", quote)
@@ -116,10 +116,10 @@ def _checked(found: dict[str, Any]) -> CopyOptions:
         _one_byte("escape", escape)
     else:
         for name in ("quote", "escape", "force_quote", "force_not_null", "force_null"):
-            if found.get(name, ()) != ():
+            if values.get(name, ()) != ():
                 raise FeatureNotSupportedError(f"COPY {name.upper()} requires CSV mode")
     for name in ("force_not_null", "force_null"):
-        if found.get(name):
+        if values.get(name):
             raise _only_from(name)
     if delimiter in null:
         raise _invalid(
@@ -127,22 +127,22 @@ def _checked(found: dict[str, Any]) -> CopyOptions:
         )
     if csv and quote in null:
         raise _invalid("CSV quote character must not appear in the NULL specification")
-    if found.get("freeze"):
+    if values.get("freeze"):
         raise _only_from("freeze")
-    if "default" in found:
+    if "default" in values:
         # Of the options that COPY TO may not have, only DEFAULT has SQLSTATE 0A000.
         raise FeatureNotSupportedError("COPY DEFAULT cannot be used with COPY TO")
-    if "reject_limit" in found:
+    if "reject_limit" in values:
         raise _invalid("COPY REJECT_LIMIT requires ON_ERROR to be set to IGNORE")
     return CopyOptions(
         form,
         delimiter,
         null,
-        found.get("header", False),
+        values.get("header", False),
         quote,
         escape,
-        found.get("force_quote", ()),
-        found.get("encoding"),
+        values.get("force_quote", ()),
+        values.get("encoding"),
     )
 
 
@@ -172,7 +172,7 @@ def _string(option: CopyOption) -> str:
     match option.value:
         case None:
             raise SqlSyntaxError(f"{option.name} requires a parameter")
-        case All():
+        case AllColumns():
             return "*"
         case tuple():
             return ".".join(option.value)
@@ -189,10 +189,10 @@ def _format(option: CopyOption) -> CopyFormat:
 
 
 def _boolean(option: CopyOption) -> bool:
-    found = _truth(option)
-    if found is None:
+    truth = _truth(option)
+    if truth is None:
         raise SqlSyntaxError(f"{option.name} requires a Boolean value")
-    return found
+    return truth
 
 
 def _truth(option: CopyOption) -> bool | None:
@@ -205,17 +205,17 @@ def _truth(option: CopyOption) -> bool | None:
 
 
 def _header(option: CopyOption) -> bool:
-    found = _truth(option)
-    if found is not None:
-        return found
+    truth = _truth(option)
+    if truth is not None:
+        return truth
     word = _string(option)
     if word.lower() == "match":
         raise FeatureNotSupportedError(f'cannot use "{word}" with HEADER in COPY TO')
     raise SqlSyntaxError(f'{option.name} requires a Boolean value or "match"')
 
 
-def _columns(option: CopyOption) -> tuple[str, ...] | All:
-    if not isinstance(option.value, tuple | All):
+def _columns(option: CopyOption) -> tuple[str, ...] | AllColumns:
+    if not isinstance(option.value, tuple | AllColumns):
         raise _wrong(
             option, f'argument to option "{option.name}" must be a list of column names'
         )

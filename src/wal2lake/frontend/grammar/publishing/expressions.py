@@ -1,9 +1,10 @@
 """Parses the expression of a row filter, a CHECK or a generated column into an untyped tree.
 
-Comes in: a cursor at the first token of the expression. Goes out: a ``Raw`` tree, which has the
-words of the expression and no types; the commands resolve it (``commands.publication.filters``
-for a row filter). A part that such an expression may not have (a subquery, a parameter, an array)
-is a ``Raw`` of kind OTHER, so that its error comes after all syntax errors, as in PostgreSQL.
+Comes in: a cursor at the first token of the expression. Goes out: a ``RawExpression`` tree, which
+has the words of the expression and no types; the commands resolve it
+(``commands.publication.filters`` for a row filter). A part that such an expression may not have (a
+subquery, a parameter, an array) is of kind OTHER, so that its error comes after all syntax errors,
+as in PostgreSQL.
 
 The numbers are the precedences of operators; a greater number binds more tightly:
 
@@ -22,14 +23,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import TokenKind
 from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes.keywords import RESERVED, words
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 
-class RawKind(Enum):
+class RawExpressionKind(Enum):
     """The kinds of nodes, with the use of ``word``, ``names`` and ``args`` for each."""
 
     NAME = "name"
@@ -72,22 +73,22 @@ class RawKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawExpression:
     """One node of the untyped tree."""
 
-    kind: RawKind
-    args: tuple[Raw, ...] = ()
+    kind: RawExpressionKind
+    args: tuple[RawExpression, ...] = ()
     word: str = ""
     names: tuple[str, ...] = ()
     type_oid: Oid = INVALID_OID
     typmod: int = -1
-    at: int = field(default=0, compare=False)
+    position: int = field(default=0, compare=False)
     """The node's own token in the statement's text, 1-based: an operator, not its operands."""
 
     @property
     def first(self) -> int:
         """The position of the first token, without parentheses: exprLocation()."""
-        return min([self.at, *(arg.first for arg in self.args)])
+        return min([self.position, *(arg.first for arg in self.args)])
 
 
 _COMPARISONS: Final = ("<", ">", "=", "<=", ">=", "<>", "!=")
@@ -119,12 +120,12 @@ _TYPE_WORDS: Final = words(
 )
 
 
-def expression(cursor: Cursor) -> Raw:
+def expression(cursor: TokenCursor) -> RawExpression:
     """Parse an a_expr."""
     return _binary(cursor, _OR)
 
 
-def _binary(cursor: Cursor, least: int, *, plain: bool = False) -> Raw:
+def _binary(cursor: TokenCursor, least: int, *, plain: bool = False) -> RawExpression:
     """Parse operators of at least the precedence ``least``.
 
     ``plain`` stands for b_expr, which has no AND, IN, LIKE and IS NULL.
@@ -132,19 +133,19 @@ def _binary(cursor: Cursor, least: int, *, plain: bool = False) -> Raw:
     left = _unary(cursor, least, plain=plain)
     ceiling = 99
     while True:
-        found = _power(cursor, plain=plain)
-        if found is None or found < least or found > ceiling:
-            if found is not None and found == _COMPARES and found >= least:
+        power = _power(cursor, plain=plain)
+        if power is None or power < least or power > ceiling:
+            if power is not None and power == _COMPARES and power >= least:
                 # Comparisons are not associative.
                 raise cursor.unexpected()
             return left
-        at = cursor.token.start + 1
-        left = _placed(_behind(cursor, left, found), at)
+        position = cursor.token.start + 1
+        left = _with_position(_behind(cursor, left, power), position)
         # After a comparison, LIKE or a test only an operator of lower precedence may follow.
-        ceiling = found - 1 if found in (_COMPARES, _LIKE, _IS) else found
+        ceiling = power - 1 if power in (_COMPARES, _LIKE, _IS) else power
 
 
-def _power(cursor: Cursor, *, plain: bool) -> int | None:
+def _power(cursor: TokenCursor, *, plain: bool) -> int | None:
     """The precedence of the next token as a binary or postfix operator; None if it is none."""
     token = cursor.token
     if token.is_mark("::"):
@@ -155,11 +156,11 @@ def _power(cursor: Cursor, *, plain: bool) -> int | None:
         return _POWERS.get(token.value, _OPERATOR)
     if token.kind is not TokenKind.WORD or (plain and token.value != "is"):
         return None
-    ahead = cursor.ahead(1)
+    following = cursor.ahead(1)
     if token.value == "not":
         return (
             _LIKE
-            if ahead.is_word("between", "in", "like", "ilike", "similar")
+            if following.is_word("between", "in", "like", "ilike", "similar")
             else None
         )
     return {
@@ -174,53 +175,65 @@ def _power(cursor: Cursor, *, plain: bool) -> int | None:
         "ilike": _LIKE,
         "similar": _LIKE,
         "collate": _COLLATE,
-        "at": 11 if ahead.is_word("time", "local") else None,
-        "operator": _OPERATOR if ahead.is_mark("(") else None,
+        "at": 11 if following.is_word("time", "local") else None,
+        "operator": _OPERATOR if following.is_mark("(") else None,
     }.get(token.value)
 
 
-def _behind(cursor: Cursor, left: Raw, power: int) -> Raw:
+def _behind(cursor: TokenCursor, left: RawExpression, power: int) -> RawExpression:
     token = cursor.next()
     if token.is_mark("::"):
         oid, typmod = _type(cursor)
-        return Raw(RawKind.CAST, (left,), type_oid=oid, typmod=typmod)
+        return RawExpression(
+            RawExpressionKind.CAST, (left,), type_oid=oid, typmod=typmod
+        )
     if token.kind is TokenKind.OPERATOR:
         name = "<>" if token.value == "!=" else token.value
         if cursor.token.is_word("any", "all", "some"):
             return _array(cursor, left, name)
-        return Raw(RawKind.OPERATOR, (left, _binary(cursor, power + 1)), name)
+        return RawExpression(
+            RawExpressionKind.OPERATOR, (left, _binary(cursor, power + 1)), name
+        )
     match token.value:
         case "or" | "and":
             right = _binary(cursor, power + 1)
             word = token.value.upper()
             # PostgreSQL makes one list of a AND b AND c, with or without parentheses.
-            same = left.kind is RawKind.BOOLEAN and left.word == word
-            return Raw(
-                RawKind.BOOLEAN, (*(left.args if same else (left,)), right), word
+            same = left.kind is RawExpressionKind.BOOLEAN and left.word == word
+            return RawExpression(
+                RawExpressionKind.BOOLEAN,
+                (*(left.args if same else (left,)), right),
+                word,
             )
         case "isnull":
-            return Raw(RawKind.TEST, (left,), "IS NULL")
+            return RawExpression(RawExpressionKind.TEST, (left,), "IS NULL")
         case "notnull":
-            return Raw(RawKind.TEST, (left,), "IS NOT NULL")
+            return RawExpression(RawExpressionKind.TEST, (left,), "IS NOT NULL")
         case "is":
             return _is(cursor, left)
         case "collate":
-            found = cursor.qualified_name()
-            schema = () if found.schema is None else (found.schema,)
-            return Raw(RawKind.COLLATE, (left,), names=(*schema, found.name))
+            collation = cursor.qualified_name()
+            schema = () if collation.schema is None else (collation.schema,)
+            return RawExpression(
+                RawExpressionKind.COLLATE, (left,), names=(*schema, collation.name)
+            )
         case "at":
             if cursor.take("time"):
                 cursor.expect("zone")
-                return Raw(RawKind.OTHER, (left, _binary(cursor, 12)), "AT TIME ZONE")
+                return RawExpression(
+                    RawExpressionKind.OTHER, (left, _binary(cursor, 12)), "AT TIME ZONE"
+                )
             cursor.expect("local")
-            return Raw(RawKind.OTHER, (left,), "AT LOCAL")
+            return RawExpression(RawExpressionKind.OTHER, (left,), "AT LOCAL")
         case "operator":
             cursor.skip_parentheses()
-            return Raw(RawKind.OTHER, (left, _binary(cursor, 8)), "OPERATOR()")
+            return RawExpression(
+                RawExpressionKind.OTHER, (left, _binary(cursor, 8)), "OPERATOR()"
+            )
     return _matching(cursor, left, token.value)
 
 
-def _matching(cursor: Cursor, left: Raw, word: str) -> Raw:
+def _matching(cursor: TokenCursor, left: RawExpression, word: str) -> RawExpression:
     negated = word == "not"
     if negated:
         word = cursor.next().value
@@ -232,26 +245,26 @@ def _matching(cursor: Cursor, left: Raw, word: str) -> Raw:
         case "similar":
             cursor.expect("to")
             pattern = _binary(cursor, _OPERATOR)
-            return Raw(RawKind.OTHER, (left, pattern), "SIMILAR TO")
+            return RawExpression(RawExpressionKind.OTHER, (left, pattern), "SIMILAR TO")
     pattern = _binary(cursor, _OPERATOR)
     if cursor.take("escape"):
         escape = _binary(cursor, _OPERATOR)
-        return Raw(RawKind.OTHER, (left, pattern, escape), "ESCAPE")
+        return RawExpression(RawExpressionKind.OTHER, (left, pattern, escape), "ESCAPE")
     operator = ("!" if negated else "") + _LIKES[word]
-    return Raw(RawKind.OPERATOR, (left, pattern), operator)
+    return RawExpression(RawExpressionKind.OPERATOR, (left, pattern), operator)
 
 
-def _array(cursor: Cursor, left: Raw, operator: str) -> Raw:
+def _array(cursor: TokenCursor, left: RawExpression, operator: str) -> RawExpression:
     """``= ANY (ARRAY[1, 2])``, ``= ANY ('{1,2}')``."""
     word = "ALL" if cursor.next().value == "all" else "ANY"
     if cursor.ahead(1).is_word("select", "values", "with", "table"):
         cursor.skip_parentheses()
-        return Raw(RawKind.OTHER, (left,), "SELECT")
+        return RawExpression(RawExpressionKind.OTHER, (left,), "SELECT")
     cursor.expect_mark("(")
     if not (cursor.token.is_word("array") and cursor.ahead(1).is_mark("[")):
         array = expression(cursor)
         cursor.expect_mark(")")
-        return Raw(RawKind.ANY_OF, (left, array), operator, (word,))
+        return RawExpression(RawExpressionKind.ANY_OF, (left, array), operator, (word,))
     cursor.expect("array")
     cursor.expect_mark("[")
     items = cursor.commas(lambda: expression(cursor))
@@ -260,27 +273,33 @@ def _array(cursor: Cursor, left: Raw, operator: str) -> Raw:
         cursor.next()
         _type(cursor)
         cursor.expect_mark(")")
-        return Raw(RawKind.OTHER, (left, *items), "a cast of an array")
+        return RawExpression(
+            RawExpressionKind.OTHER, (left, *items), "a cast of an array"
+        )
     cursor.expect_mark(")")
-    return Raw(RawKind.ARRAY, (left, *items), operator, (word,))
+    return RawExpression(RawExpressionKind.ARRAY, (left, *items), operator, (word,))
 
 
-def _is(cursor: Cursor, left: Raw) -> Raw:
+def _is(cursor: TokenCursor, left: RawExpression) -> RawExpression:
     negated = cursor.take("not")
     word = "IS NOT" if negated else "IS"
     for test in _TESTS:
         if cursor.take(test):
-            return Raw(RawKind.TEST, (left,), f"{word} {test.upper()}")
+            return RawExpression(
+                RawExpressionKind.TEST, (left,), f"{word} {test.upper()}"
+            )
     if cursor.take("distinct", "from"):
         right = _binary(cursor, _COMPARES)
-        return Raw(RawKind.DISTINCT, (left, right), word)
+        return RawExpression(RawExpressionKind.DISTINCT, (left, right), word)
     if cursor.token.is_word("json", "document", "normalized", "nfc", "nfd"):
         word = f"{word} {cursor.next().value.upper()}"
-        return Raw(RawKind.OTHER, (left,), word)
+        return RawExpression(RawExpressionKind.OTHER, (left,), word)
     raise cursor.unexpected()
 
 
-def _between(cursor: Cursor, left: Raw, *, negated: bool) -> Raw:
+def _between(
+    cursor: TokenCursor, left: RawExpression, *, negated: bool
+) -> RawExpression:
     symmetric = cursor.take("symmetric")
     if not symmetric:
         cursor.take("asymmetric")
@@ -288,80 +307,88 @@ def _between(cursor: Cursor, left: Raw, *, negated: bool) -> Raw:
     cursor.expect("and")
     high = _binary(cursor, _OPERATOR)
 
-    def compared(operator: str, other: Raw) -> Raw:
-        return Raw(RawKind.OPERATOR, (left, other), operator)
+    def compared(operator: str, other: RawExpression) -> RawExpression:
+        return RawExpression(RawExpressionKind.OPERATOR, (left, other), operator)
 
-    def within(first: Raw, last: Raw) -> Raw:
+    def within(first: RawExpression, last: RawExpression) -> RawExpression:
         if negated:
             either = (compared("<", first), compared(">", last))
-            return Raw(RawKind.BOOLEAN, either, "OR")
+            return RawExpression(RawExpressionKind.BOOLEAN, either, "OR")
         both = (compared(">=", first), compared("<=", last))
-        return Raw(RawKind.BOOLEAN, both, "AND")
+        return RawExpression(RawExpressionKind.BOOLEAN, both, "AND")
 
     if not symmetric:
         return within(low, high)
     word = "AND" if negated else "OR"
-    return Raw(RawKind.BOOLEAN, (within(low, high), within(high, low)), word)
+    return RawExpression(
+        RawExpressionKind.BOOLEAN, (within(low, high), within(high, low)), word
+    )
 
 
-def _in(cursor: Cursor, left: Raw, *, negated: bool) -> Raw:
+def _in(cursor: TokenCursor, left: RawExpression, *, negated: bool) -> RawExpression:
     if not cursor.token.is_mark("("):
         raise cursor.unexpected()
     if cursor.ahead(1).is_word("select", "values", "with", "table"):
         cursor.skip_parentheses()
-        return Raw(RawKind.OTHER, (left,), "SELECT")
+        return RawExpression(RawExpressionKind.OTHER, (left,), "SELECT")
     cursor.next()
     items = cursor.commas(lambda: expression(cursor))
     cursor.expect_mark(")")
-    return Raw(RawKind.IN, (left, *items), "<>" if negated else "=")
+    return RawExpression(RawExpressionKind.IN, (left, *items), "<>" if negated else "=")
 
 
 # ---- what stands before an operator ----------------------------------------------------
 
 
-def _unary(cursor: Cursor, least: int, *, plain: bool) -> Raw:
-    at = cursor.token.start + 1
-    return _placed(_prefixed(cursor, least, plain=plain), at)
+def _unary(cursor: TokenCursor, least: int, *, plain: bool) -> RawExpression:
+    position = cursor.token.start + 1
+    return _with_position(_prefixed(cursor, least, plain=plain), position)
 
 
-def _placed(raw: Raw, at: int) -> Raw:
+def _with_position(raw: RawExpression, position: int) -> RawExpression:
     """Set the position of a node, and of its parts that have no token of their own."""
-    if raw.at:
+    if raw.position:
         return raw
-    args = tuple(_placed(arg, at) for arg in raw.args)
-    return replace(raw, at=at, args=args)
+    args = tuple(_with_position(arg, position) for arg in raw.args)
+    return replace(raw, position=position, args=args)
 
 
-def _prefixed(cursor: Cursor, least: int, *, plain: bool) -> Raw:
+def _prefixed(cursor: TokenCursor, least: int, *, plain: bool) -> RawExpression:
     token = cursor.token
     if token.is_word("not") and not plain and least <= _NOT:
         cursor.next()
-        return Raw(RawKind.BOOLEAN, (_binary(cursor, _NOT),), "NOT")
+        return RawExpression(RawExpressionKind.BOOLEAN, (_binary(cursor, _NOT),), "NOT")
     if token.kind is TokenKind.OPERATOR:
         cursor.next()
         if token.value not in ("+", "-"):
-            return Raw(RawKind.OPERATOR, (_binary(cursor, 8),), token.value)
+            return RawExpression(
+                RawExpressionKind.OPERATOR, (_binary(cursor, 8),), token.value
+            )
         inner = _binary(cursor, _SIGN)
-        if token.value == "-" and inner.kind is RawKind.NUMBER:
+        if token.value == "-" and inner.kind is RawExpressionKind.NUMBER:
             negative = inner.word.startswith("-")
             word = inner.word[1:] if negative else "-" + inner.word
-            return Raw(RawKind.NUMBER, word=word)
-        return Raw(RawKind.OPERATOR, (inner,), token.value)
+            return RawExpression(RawExpressionKind.NUMBER, word=word)
+        return RawExpression(RawExpressionKind.OPERATOR, (inner,), token.value)
     return _primary(cursor)
 
 
-def _primary(cursor: Cursor) -> Raw:
+def _primary(cursor: TokenCursor) -> RawExpression:
     token = cursor.token
     match token.kind:
         case TokenKind.STRING:
-            return Raw(RawKind.STRING, word=cursor.next().value)
+            return RawExpression(RawExpressionKind.STRING, word=cursor.next().value)
         case TokenKind.INTEGER | TokenKind.FLOAT:
-            return Raw(RawKind.NUMBER, word=_number(cursor.next().value))
+            return RawExpression(
+                RawExpressionKind.NUMBER, word=_number(cursor.next().value)
+            )
         case TokenKind.PARAMETER:
-            return Raw(RawKind.OTHER, word=f"${cursor.next().value}")
+            return RawExpression(
+                RawExpressionKind.OTHER, word=f"${cursor.next().value}"
+            )
         case TokenKind.BITS:
             cursor.next()
-            return Raw(RawKind.OTHER, word="bit string")
+            return RawExpression(RawExpressionKind.OTHER, word="bit string")
         case TokenKind.QUOTED:
             return _named(cursor)
         case TokenKind.WORD:
@@ -370,11 +397,15 @@ def _primary(cursor: Cursor) -> Raw:
         raise cursor.unexpected()
     if cursor.ahead(1).is_word("select", "values", "with"):
         cursor.skip_parentheses()
-        return Raw(RawKind.OTHER, word="SELECT")
+        return RawExpression(RawExpressionKind.OTHER, word="SELECT")
     cursor.next()
     items = cursor.commas(lambda: expression(cursor))
     cursor.expect_mark(")")
-    return items[0] if len(items) == 1 else Raw(RawKind.OTHER, items, "ROW")
+    return (
+        items[0]
+        if len(items) == 1
+        else RawExpression(RawExpressionKind.OTHER, items, "ROW")
+    )
 
 
 def _number(text: str) -> str:
@@ -382,40 +413,48 @@ def _number(text: str) -> str:
     return str(int(digits, 0)) if digits[:2].lower() in ("0x", "0o", "0b") else digits
 
 
-def _word(cursor: Cursor) -> Raw:
+def _word(cursor: TokenCursor) -> RawExpression:
     word = cursor.token.value
-    ahead = cursor.ahead(1)
+    following = cursor.ahead(1)
     if word in ("true", "false", "null"):
         cursor.next()
-        return Raw(RawKind.WORD, word=word)
+        return RawExpression(RawExpressionKind.WORD, word=word)
     if word in _VALUE_FUNCTIONS:
         cursor.next()
         if cursor.token.is_mark("("):
             cursor.skip_parentheses()
-        return Raw(RawKind.OTHER, word=word.upper())
+        return RawExpression(RawExpressionKind.OTHER, word=word.upper())
     match word:
         case "case":
             return _case(cursor)
         case "cast":
             return _cast(cursor)
-        case "exists" | "array" | "row" if ahead.is_mark("(") or ahead.is_mark("["):
+        case "exists" | "array" | "row" if following.is_mark("(") or following.is_mark(
+            "["
+        ):
             cursor.next()
-            if ahead.is_mark("["):
+            if following.is_mark("["):
                 _skip_brackets(cursor)
             else:
                 cursor.skip_parentheses()
-            return Raw(RawKind.OTHER, word=word.upper())
-        case "coalesce" | "nullif" if ahead.is_mark("("):
-            kind = RawKind.COALESCE if word == "coalesce" else RawKind.NULLIF
+            return RawExpression(RawExpressionKind.OTHER, word=word.upper())
+        case "coalesce" | "nullif" if following.is_mark("("):
+            kind = (
+                RawExpressionKind.COALESCE
+                if word == "coalesce"
+                else RawExpressionKind.NULLIF
+            )
             cursor.next()
-            return Raw(kind, _some_arguments(cursor))
-        case "greatest" | "least" if ahead.is_mark("("):
+            return RawExpression(kind, _some_arguments(cursor))
+        case "greatest" | "least" if following.is_mark("("):
             cursor.next()
-            return Raw(RawKind.EXTREME, _some_arguments(cursor), word.upper())
-    if word in _CALLED_SPECIALLY and ahead.is_mark("("):
+            return RawExpression(
+                RawExpressionKind.EXTREME, _some_arguments(cursor), word.upper()
+            )
+    if word in _CALLED_SPECIALLY and following.is_mark("("):
         cursor.next()
         cursor.skip_parentheses()
-        return Raw(RawKind.OTHER, word=f"{word}()")
+        return RawExpression(RawExpressionKind.OTHER, word=f"{word}()")
     typed = _typed_constant(cursor)
     if typed is not None:
         return typed
@@ -424,7 +463,7 @@ def _word(cursor: Cursor) -> Raw:
     return _named(cursor)
 
 
-def _typed_constant(cursor: Cursor) -> Raw | None:
+def _typed_constant(cursor: TokenCursor) -> RawExpression | None:
     """``date '2020-01-01'``, ``timestamp with time zone '...'``."""
     word = cursor.token.value
     if cursor.ahead(1).kind is not TokenKind.STRING:
@@ -435,26 +474,26 @@ def _typed_constant(cursor: Cursor) -> Raw | None:
         if not long:
             return None
     oid, typmod = _type(cursor)
-    text = Raw(RawKind.STRING, word=cursor.string())
-    return Raw(RawKind.CAST, (text,), type_oid=oid, typmod=typmod)
+    text = RawExpression(RawExpressionKind.STRING, word=cursor.string())
+    return RawExpression(RawExpressionKind.CAST, (text,), type_oid=oid, typmod=typmod)
 
 
-def _named(cursor: Cursor) -> Raw:
+def _named(cursor: TokenCursor) -> RawExpression:
     """A column or a function call."""
     names = [cursor.label()]
     while cursor.take_mark("."):
         if cursor.take_mark("*"):
-            return Raw(RawKind.OTHER, word="*")
+            return RawExpression(RawExpressionKind.OTHER, word="*")
         names.append(cursor.label())
     if not cursor.token.is_mark("("):
-        return Raw(RawKind.NAME, names=tuple(names))
+        return RawExpression(RawExpressionKind.NAME, names=tuple(names))
     word = ""
-    ahead = cursor.ahead(1)
-    args: tuple[Raw, ...] = ()
-    if ahead.is_mark("*"):
+    following = cursor.ahead(1)
+    args: tuple[RawExpression, ...] = ()
+    if following.is_mark("*"):
         word = "*"
         cursor.skip_parentheses()
-    elif ahead.is_word("distinct", "all", "variadic"):
+    elif following.is_word("distinct", "all", "variadic"):
         word = "DISTINCT"
         cursor.skip_parentheses()
     else:
@@ -467,10 +506,10 @@ def _named(cursor: Cursor) -> Raw:
             cursor.skip_parentheses()
         else:
             cursor.name()
-    return Raw(RawKind.CALL, args, word, tuple(names))
+    return RawExpression(RawExpressionKind.CALL, args, word, tuple(names))
 
 
-def _arguments(cursor: Cursor) -> tuple[Raw, ...]:
+def _arguments(cursor: TokenCursor) -> tuple[RawExpression, ...]:
     cursor.expect_mark("(")
     if cursor.take_mark(")"):
         return ()
@@ -479,15 +518,15 @@ def _arguments(cursor: Cursor) -> tuple[Raw, ...]:
     return items
 
 
-def _some_arguments(cursor: Cursor) -> tuple[Raw, ...]:
+def _some_arguments(cursor: TokenCursor) -> tuple[RawExpression, ...]:
     if cursor.ahead(1).is_mark(")"):
         raise cursor.unexpected(cursor.ahead(1))
     return _arguments(cursor)
 
 
-def _case(cursor: Cursor) -> Raw:
+def _case(cursor: TokenCursor) -> RawExpression:
     cursor.expect("case")
-    args: list[Raw] = []
+    args: list[RawExpression] = []
     word = ""
     if not cursor.token.is_word("when"):
         word = "OF"
@@ -501,20 +540,20 @@ def _case(cursor: Cursor) -> Raw:
     if cursor.take("else"):
         args.append(expression(cursor))
     cursor.expect("end")
-    return Raw(RawKind.CASE, tuple(args), word)
+    return RawExpression(RawExpressionKind.CASE, tuple(args), word)
 
 
-def _cast(cursor: Cursor) -> Raw:
+def _cast(cursor: TokenCursor) -> RawExpression:
     cursor.expect("cast")
     cursor.expect_mark("(")
     inner = expression(cursor)
     cursor.expect("as")
     oid, typmod = _type(cursor)
     cursor.expect_mark(")")
-    return Raw(RawKind.CAST, (inner,), type_oid=oid, typmod=typmod)
+    return RawExpression(RawExpressionKind.CAST, (inner,), type_oid=oid, typmod=typmod)
 
 
-def _type(cursor: Cursor) -> tuple[Oid, int]:
+def _type(cursor: TokenCursor) -> tuple[Oid, int]:
     """Typename: take the tokens of one type and no more."""
     start = cursor.token.start
     first = cursor.next()
@@ -539,7 +578,7 @@ def _type(cursor: Cursor) -> tuple[Oid, int]:
     return parse_type_name(cursor.text[start : cursor.previous_end()])
 
 
-def _skip_brackets(cursor: Cursor) -> None:
+def _skip_brackets(cursor: TokenCursor) -> None:
     cursor.expect_mark("[")
     depth = 1
     while depth:

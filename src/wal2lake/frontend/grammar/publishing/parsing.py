@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 
 from wal2lake.errors import SqlSyntaxError, UsageError
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import syntax_error
 from wal2lake.frontend.grammar.publishing.expressions import expression
 from wal2lake.frontend.grammar.publishing.statements import (
@@ -28,13 +28,13 @@ from wal2lake.frontend.grammar.publishing.statements import (
     PublicationSchema,
     PublicationStatement,
     PublicationTable,
-    Where,
+    WhereClause,
 )
 from wal2lake.frontend.grammar.statements import QualifiedName
 from wal2lake.frontend.grammar.subscription import definition, with_options
 
 
-def create_publication(cursor: Cursor) -> CreatePublication:
+def create_publication(cursor: TokenCursor) -> CreatePublication:
     """CREATE PUBLICATION name [FOR ALL TABLES | FOR objects] [WITH (...)]."""
     name = cursor.name()
     all_tables = False
@@ -50,31 +50,31 @@ def create_publication(cursor: Cursor) -> CreatePublication:
     return CreatePublication(name, all_tables, objects, options)
 
 
-def alter_publication(cursor: Cursor) -> PublicationStatement:
+def alter_publication(cursor: TokenCursor) -> PublicationStatement:
     """ALTER PUBLICATION name ..., all forms."""
     name = cursor.name()
-    found: PublicationStatement
+    statement: PublicationStatement
     if cursor.take("owner"):
         cursor.expect("to")
-        found = AlterPublicationOwner(name, cursor.role())
+        statement = AlterPublicationOwner(name, cursor.role())
     elif cursor.take("rename"):
         cursor.expect("to")
-        found = AlterPublicationRename(name, cursor.name())
+        statement = AlterPublicationRename(name, cursor.name())
     elif cursor.token.is_word("set") and cursor.ahead(1).is_mark("("):
         cursor.next()
-        found = AlterPublicationSet(name, definition(cursor))
+        statement = AlterPublicationSet(name, definition(cursor))
     else:
         for change in ObjectsChange:
             if cursor.take(change.value.lower()):
-                found = AlterPublicationObjects(name, change, _objects(cursor))
+                statement = AlterPublicationObjects(name, change, _objects(cursor))
                 break
         else:
             raise cursor.unexpected()
     cursor.expect_end()
-    return found
+    return statement
 
 
-def drop_publication(cursor: Cursor) -> DropPublication:
+def drop_publication(cursor: TokenCursor) -> DropPublication:
     """DROP PUBLICATION [IF EXISTS] names [CASCADE | RESTRICT]."""
     if_exists = cursor.if_exists()
     names = cursor.commas(cursor.name)
@@ -83,7 +83,7 @@ def drop_publication(cursor: Cursor) -> DropPublication:
     return DropPublication(names, if_exists)
 
 
-def comment_on_publication(cursor: Cursor) -> CommentOnPublication:
+def comment_on_publication(cursor: TokenCursor) -> CommentOnPublication:
     """COMMENT ON PUBLICATION name IS '...' | NULL."""
     name = cursor.name()
     cursor.expect("is")
@@ -97,16 +97,16 @@ class _Keyword(Enum):
     SCHEMA = "schema"
 
 
-class _Objects:
+class _ObjectList:
     """Reads a list of objects.
 
     The first error about the kind or the clauses of an object is kept until the whole list has
     been read, because PostgreSQL reports syntax errors first.
     """
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: TokenCursor) -> None:
         self.cursor = cursor
-        self.found: list[PublicationObject] = []
+        self.objects: list[PublicationObject] = []
         self.last: _Keyword | None = None
         self.error: SqlSyntaxError | None = None
 
@@ -137,7 +137,7 @@ class _Objects:
         else:
             table = self._unnamed(start)
             if table is None:
-                self.found.append(PublicationSchema(None))
+                self.objects.append(PublicationSchema(None))
             elif table.name.schema is not None or table.only:
                 self._fail("invalid schema name", start)
             elif table.columns is not None:
@@ -145,17 +145,17 @@ class _Objects:
             elif table.where is not None:
                 self._fail("WHERE clause not allowed for schema", start)
             else:
-                self.found.append(PublicationSchema(table.name.name))
+                self.objects.append(PublicationSchema(table.name.name))
 
     def _table(self, start: int) -> None:
         table = _table(self.cursor)
-        self.found.append(table)
+        self.objects.append(table)
 
     def _schema(self, start: int) -> None:
         if self.cursor.take("current_schema"):
-            self.found.append(PublicationSchema(None))
+            self.objects.append(PublicationSchema(None))
         else:
-            self.found.append(PublicationSchema(self.cursor.name()))
+            self.objects.append(PublicationSchema(self.cursor.name()))
 
     def _unnamed(self, start: int) -> PublicationTable | None:
         """An object without a keyword, read as a table; None for CURRENT_SCHEMA."""
@@ -168,15 +168,15 @@ class _Objects:
             self.error = syntax_error(message, start, **fields)
 
 
-def _objects(cursor: Cursor) -> tuple[PublicationObject, ...]:
-    reading = _Objects(cursor)
+def _objects(cursor: TokenCursor) -> tuple[PublicationObject, ...]:
+    reading = _ObjectList(cursor)
     cursor.commas(reading.take)
     if reading.error is not None:
         raise reading.error
-    return tuple(reading.found)
+    return tuple(reading.objects)
 
 
-def _table(cursor: Cursor, *, many_dots: bool = False) -> PublicationTable:
+def _table(cursor: TokenCursor, *, many_dots: bool = False) -> PublicationTable:
     only = cursor.take("only")
     in_parentheses = only and cursor.take_mark("(")
     name = _name(cursor, many_dots=many_dots)
@@ -193,16 +193,16 @@ def _table(cursor: Cursor, *, many_dots: bool = False) -> PublicationTable:
         cursor.expect_mark("(")
         start = cursor.token.start
         try:
-            found = expression(cursor)
+            tree = expression(cursor)
         except RecursionError:
             raise UsageError("stack depth limit exceeded", sqlstate="54001") from None
         text = cursor.text[start : cursor.previous_end()]
         cursor.expect_mark(")")
-        where = Where(text, found)
+        where = WhereClause(text, tree)
     return PublicationTable(name, columns, where, only)
 
 
-def _name(cursor: Cursor, *, many_dots: bool) -> QualifiedName:
+def _name(cursor: TokenCursor, *, many_dots: bool) -> QualifiedName:
     """A table's name.
 
     With ``many_dots`` the name may have any number of parts: the caller refuses the object anyway.

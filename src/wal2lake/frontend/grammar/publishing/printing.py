@@ -23,13 +23,13 @@ from wal2lake.frontend.grammar.publishing.statements import (
     PublicationTable,
 )
 from wal2lake.frontend.grammar.quoting import quote_literal
-from wal2lake.frontend.grammar.statements import Option, RoleName
+from wal2lake.frontend.grammar.statements import RoleName, StatementOption
 from wal2lake.pgtypes.keywords import quote_identifier
 
 
 def publication_sql(
     statement: PublicationStatement,
-    definition: Callable[[Sequence[Option]], str],
+    definition: Callable[[Sequence[StatementOption]], str],
     role: Callable[[RoleName], str],
 ) -> str:
     """The statement's text; the callables print a list of options and a role."""
@@ -65,21 +65,27 @@ def publication_sql(
 
 
 def _objects(objects: Sequence[PublicationObject]) -> str:
-    return ", ".join(_object(one) for one in objects)
+    return ", ".join(_object(pub_object) for pub_object in objects)
 
 
-def _object(one: PublicationObject) -> str:
-    match one:
+def _object(pub_object: PublicationObject) -> str:
+    match pub_object:
         case PublicationSchema():
-            name = "CURRENT_SCHEMA" if one.name is None else quote_identifier(one.name)
+            name = (
+                "CURRENT_SCHEMA"
+                if pub_object.name is None
+                else quote_identifier(pub_object.name)
+            )
             return f"TABLES IN SCHEMA {name}"
         case PublicationTable():
-            schema = one.name.schema
-            text = "TABLE " + ("ONLY " if one.only else "")
+            schema = pub_object.name.schema
+            text = "TABLE " + ("ONLY " if pub_object.only else "")
             text += "" if schema is None else quote_identifier(schema) + "."
-            text += quote_identifier(one.name.name)
-            if one.columns is not None:
-                text += f" ({', '.join(quote_identifier(c) for c in one.columns)})"
-            if one.where is not None:
-                text += f" WHERE ({one.where.text})"
+            text += quote_identifier(pub_object.name.name)
+            if pub_object.columns is not None:
+                text += (
+                    f" ({', '.join(quote_identifier(c) for c in pub_object.columns)})"
+                )
+            if pub_object.where is not None:
+                text += f" WHERE ({pub_object.where.text})"
             return text

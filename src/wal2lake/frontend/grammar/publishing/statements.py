@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from wal2lake.frontend.grammar.publishing.expressions import Raw
-from wal2lake.frontend.grammar.statements import Option, QualifiedName, RoleName
+from wal2lake.frontend.grammar.publishing.expressions import RawExpression
+from wal2lake.frontend.grammar.statements import (
+    QualifiedName,
+    RoleName,
+    StatementOption,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class WhereClause:
     """A row filter."""
 
     text: str
     """The expression as written, without the parentheses around it."""
-    expression: Raw = field(compare=False, repr=False)
+    expression: RawExpression = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class PublicationTable:
 
     name: QualifiedName
     columns: tuple[str, ...] | None = None
-    where: Where | None = None
+    where: WhereClause | None = None
     only: bool = False
 
 
@@ -46,7 +50,7 @@ class CreatePublication:
     name: str
     all_tables: bool = False
     objects: tuple[PublicationObject, ...] = ()
-    options: tuple[Option, ...] = ()
+    options: tuple[StatementOption, ...] = ()
 
 
 class ObjectsChange(Enum):
@@ -71,7 +75,7 @@ class AlterPublicationSet:
     """ALTER PUBLICATION ... SET ( options )."""
 
     name: str
-    options: tuple[Option, ...]
+    options: tuple[StatementOption, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from wal2lake.catalog import (
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import quote_identifier
-from wal2lake.frontend.grammar.sequences import nextval
+from wal2lake.frontend.grammar.constraints.sequences import nextval
 from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
 from wal2lake.model import (
     BOOTSTRAP_SUPERUSER,

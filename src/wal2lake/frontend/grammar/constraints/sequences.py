@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.cursor import TokenCursor
 from wal2lake.frontend.grammar.lexer import TokenKind
 from wal2lake.model import Oid
 from wal2lake.pgtypes.keywords import quote_identifier, quote_literal
@@ -31,18 +31,20 @@ _SERIALS: Final = {
 }
 
 
-def serial_type(cursor: Cursor, column: str) -> Oid | None:
+def serial_type(cursor: TokenCursor, column: str) -> Oid | None:
     """Take a serial type and return its integer type; None if no serial type comes next."""
-    found = _SERIALS.get(cursor.token.value if cursor.token.is_word(*_SERIALS) else "")
-    if found is None or cursor.ahead(1).is_mark("."):
+    integer_type = _SERIALS.get(
+        cursor.token.value if cursor.token.is_word(*_SERIALS) else ""
+    )
+    if integer_type is None or cursor.ahead(1).is_mark("."):
         return None
     cursor.next()
     if cursor.token.is_mark("["):
         raise FeatureNotSupportedError("array of serial is not implemented")
-    return found
+    return integer_type
 
 
-def sequence_options(cursor: Cursor, type_oid: Oid) -> tuple[int, int]:
+def sequence_options(cursor: TokenCursor, type_oid: Oid) -> tuple[int, int]:
     """[(START [WITH] n INCREMENT [BY] n ...)]: the start and the increment.
 
     CACHE, NO CYCLE, NO MINVALUE and NO MAXVALUE are accepted and ignored; other options raise
@@ -86,7 +88,7 @@ def sequence_options(cursor: Cursor, type_oid: Oid) -> tuple[int, int]:
     return start, increment
 
 
-def _integer(cursor: Cursor) -> int:
+def _integer(cursor: TokenCursor) -> int:
     negative = cursor.take_mark("-")
     token = cursor.next()
     if token.kind is not TokenKind.INTEGER:
