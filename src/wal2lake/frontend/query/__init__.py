@@ -1,12 +1,17 @@
-"""Queries on lake tables: PostgreSQL's dialect in, PostgreSQL's answers out.
+"""Translates PostgreSQL statements on lake tables to Spark SQL, and the results back.
 
 Takes: SQL text with its parameters, table definitions; Arrow batches. Gives: Spark SQL on
 given versions of tables; field descriptions and encoded values. Owns: nothing. Never: runs a
-query, looks into the catalog, lets pass what it has no rule for.
+query, looks into the catalog, passes on an expression for which it has no rule.
 
-    translate   PostgreSQL's SQL as Spark's; start here
-    writes      INSERT, UPDATE and DELETE as Spark's
-    analysis/   types of expressions, and what operators and functions make of them
-    values/     casts, constants, numbers, dates and times in Spark's terms
-    results     Spark's answers as PostgreSQL's
+    translate        queries; start here
+    writes           INSERT, UPDATE and DELETE
+    generatedalways  refusals of values for generated and identity columns
+    plain, matching  statements that need no Spark: their shape, their conditions on rows
+    constants        values of constants, without Spark
+    qualified        column names with a schema
+    dialect          PostgreSQL's language for sqlglot
+    analysis/        types of expressions, and the meaning of operators and functions
+    values/          casts, constants, numbers, dates and times in Spark's terms
+    results          Spark's results as PostgreSQL's
 """

@@ -1,10 +1,10 @@
-"""The value of a constant in Spark's terms, without Spark. Pure.
+"""Computes the value of a constant expression as Spark would, without Spark. Pure.
 
-Comes in: an expression as a column is to store it, behind its analysis: the text has been read by
-the input function of its type, and rounded and checked (``values.literals``, ``values.assign``), so
-what is left is a literal inside of casts that say its type. Goes out: its value; or
-``NotConstant``: it is more, or a cast about which Spark has ideas of its own. Spark is asked then,
-as for any other expression, so a value is the same either way.
+Comes in: an analysed expression for a column. ``values.literals`` and ``values.assign`` have
+already read its text by the input function of its type, rounded the value and checked it, so a
+constant is a literal inside casts to its type. Goes out: the value; or ``NotConstant`` if the
+expression is not a constant, or if it has a cast whose result is left to Spark. Spark then computes
+the expression like any other, so the value is the same in both ways.
 
 Called by ``plain``, for INSERT ... VALUES and UPDATE ... SET. Sources: Spark's Cast.scala and
 UTF8String.java; Java's BigDecimal.toString().
@@ -30,17 +30,17 @@ class Moment:
     """A date or timestamp."""
 
     number: int
-    """As it is kept (``pgtypes.moments``)."""
+    """The stored number of days or microseconds (``pgtypes.moments``)."""
     ddl: str
     """Spark's type: date, timestamp or timestamp_ntz."""
 
 
 Constant = bool | int | float | Decimal | str | bytes | Moment | None
-"""None: NULL."""
+"""The value of a constant. None: NULL."""
 
 
 class NotConstant(Exception):
-    """Its value is Spark's to say."""
+    """Raised for an expression whose value only Spark can compute."""
 
 
 _Kind = exp.DataType.Type
@@ -51,14 +51,14 @@ _INTEGER: Final = re.compile("-?[0-9]{1,19}")
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _FLOAT: Final = re.compile(r"-?(?:inf|nan|[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?)")
 _EXACT: Final = 1 << 53
-"""Integers up to it are floats."""
+"""Integers up to this one are exact as double precision."""
 
 _SHORT_SCALE: Final = 6
-"""Decimals of a larger one may be shown with an exponent."""
+"""The greatest scale of decimals that Java never prints with an exponent."""
 
 
 def constant(node: exp.Expression) -> Constant:
-    """Raises NotConstant."""
+    """Compute the value of an expression; raises NotConstant."""
     if isinstance(node, exp.Paren):
         return constant(node.this)
     if isinstance(node, exp.Null):
@@ -68,7 +68,7 @@ def constant(node: exp.Expression) -> Constant:
     if isinstance(node, exp.HexString):
         return bytes.fromhex(node.name)
     if isinstance(node, exp.Literal):
-        # A number without a cast is one that no cast has to read.
+        # A number without a cast is a bigint at most; no cast has to read it.
         return str(node.name) if node.is_string else _integer(node.name, 63)
     if isinstance(node, exp.Neg):
         return _negative(constant(node.this))
@@ -78,7 +78,7 @@ def constant(node: exp.Expression) -> Constant:
 
 
 def is_of(value: Constant, ddl: str) -> bool:
-    """Whether a column of that type of Spark's stores it as it is."""
+    """Whether a column of the given Spark type stores the value unchanged."""
     kind = ddl.lower()
     if value is None:
         return True
@@ -110,7 +110,7 @@ def _negative(value: Constant) -> Constant:
         return value.copy_negate() if value else value
     if isinstance(value, float):
         return -value
-    # The smallest of a type has no other side.
+    # The smallest value of a type has no positive counterpart.
     if type(value) is int and value >= 0:
         return -value
     raise NotConstant
@@ -150,7 +150,7 @@ def _decimal(value: Constant, to: exp.DataType) -> Decimal:
     found = Decimal(value)
     if not _fits(found, precision, scale):
         raise NotConstant
-    # As many places as the type says, and no zero below zero.
+    # The result has exactly the type's scale, and zero has no sign.
     sign, digits, exponent = found.as_tuple()
     assert isinstance(exponent, int)
     if found.is_zero():
@@ -159,7 +159,7 @@ def _decimal(value: Constant, to: exp.DataType) -> Decimal:
 
 
 def _fits(value: Decimal, precision: int, scale: int) -> bool:
-    """Without rounding."""
+    """Whether the value needs no rounding for this precision and scale."""
     if value.is_zero():
         return True
     _, digits, exponent = value.as_tuple()
@@ -192,7 +192,7 @@ def _to_double(value: Constant) -> float:
 
 
 def _to_float(value: Constant) -> float:
-    # A float by way of a double may be another one.
+    # Converting to double precision first could give another real.
     if isinstance(value, str) and _FLOAT.fullmatch(value):
         return _to_float32(value)
     raise NotConstant

@@ -1,6 +1,8 @@
-"""PostgreSQL's language, as sqlglot reads it.
+"""Defines PostgreSQL's language for sqlglot's parser.
 
-``PostgresDialect`` is for queries of the catalogs, ``LakeDialect`` for statements on lake tables.
+``PostgresDialect`` is for queries on the system catalogs (``sysviews.query``), ``LakeDialect`` for
+statements on lake tables (``translate``). sqlglot's own dialect takes a call with a wrong number of
+arguments for a syntax error, and some names for functions of other databases.
 """
 
 from __future__ import annotations
@@ -15,19 +17,19 @@ from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
 from wal2lake.frontend.query.analysis.functions.rules import NO_SUCH_FUNCTION
 
 _GRAMMAR: Final = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
-"""Calls of PostgreSQL's grammar, not of functions."""
+"""Calls that belong to PostgreSQL's grammar and are not calls of functions."""
 
 
 class PostgresDialect(Postgres):  # type: ignore[misc]
-    """sqlglot's, where a call with too many or too few arguments is no error of syntax."""
+    """sqlglot's dialect, except that a wrong number of arguments is not a syntax error."""
 
     class Parser(Postgres.Parser):  # type: ignore[misc]
-        """Such a call stays as it is written, and is marked."""
+        """Keeps a call with a wrong number of arguments as written, and marks it."""
 
         def validate_expression(
             self, expression: exp.Expression, args: list[Any] | None = None
         ) -> exp.Expression:
-            """sqlglot's hook behind each node; ``args`` are a call's."""
+            """sqlglot's hook after each node; ``args`` are the arguments of a call."""
             grammar = isinstance(expression, _GRAMMAR)
             if args is None or grammar or not expression.error_messages(args):
                 found: exp.Expression = super().validate_expression(expression, args)
@@ -37,7 +39,7 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
             return call
 
         def _called(self) -> str:
-            """The name in front of the arguments whose end has been reached."""
+            """The name of the call whose closing parenthesis was just parsed."""
             at, depth = self._index, 1
             while depth and at > 0:
                 at -= 1
@@ -50,13 +52,14 @@ _NOT_SQLGLOTS: Final = OWN_NAMES | {"VARIANCE", "VAR_SAMP", "VAR_POP"}
 
 
 class LakeDialect(PostgresDialect):
-    """PostgreSQL's, without the functions that sqlglot takes for others."""
+    """PostgreSQL's dialect, without the functions that sqlglot takes for others."""
 
-    # Subscripts stay as written: the parser would shift those alone that it knows as integers.
+    # Subscripts stay as written. The parser would shift only those that are integer constants.
     INDEX_OFFSET: ClassVar[int] = 0
 
     class Parser(PostgresDialect.Parser):
-        """date_part() is not EXTRACT: its result is double precision."""
+        """Parses date_part() as a function of its own: unlike EXTRACT it returns double
+        precision."""
 
         FUNCTIONS: ClassVar[Any] = {
             name: build
@@ -68,13 +71,13 @@ class LakeDialect(PostgresDialect):
             for name, read in PostgresDialect.Parser.FUNCTION_PARSERS.items()
             if name not in {*_NOT_SQLGLOTS, "DATE_PART"}
         }
-        # PostgreSQL has no lambdas: f(a -> 'b') is an operator, too.
+        # PostgreSQL has no lambdas: -> is an operator in f(a -> 'b'), too.
         LAMBDAS: ClassVar[Any] = {
             token: read
             for token, read in PostgresDialect.Parser.LAMBDAS.items()
             if token != TokenType.ARROW
         }
-        # One key follows, whatever characters it has, not a path.
+        # The right side is a single key, whatever characters it has, and not a path.
         JSON_OPERATORS: ClassVar[Any] = {
             **PostgresDialect.Parser.JSON_OPERATORS,
             TokenType.ARROW: lambda self, this, key: exp.JSONExtract(

@@ -1,7 +1,8 @@
-"""428C9: a statement gives a value to a column whose values are never given.
+"""Refuses values for generated columns and GENERATED ALWAYS identity columns (428C9).
 
-In: columns that a statement has values for. Out: nothing, or PostgreSQL's refusal. Source:
-rewriteTargetListIU() and rewriteValuesRTE() in rewriteHandler.c.
+Comes in: the columns for which a statement has values other than DEFAULT. Goes out: nothing, or
+PostgreSQL's error. Called by ``writes``. Source: rewriteTargetListIU() and rewriteValuesRTE() in
+rewriteHandler.c.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from wal2lake.errors import UsageError
 _GENERATED_ALWAYS: Final = "428C9"
 
 _ALWAYS: Final = "a"
-"""Of ``ColumnDef.identity``."""
+"""The value of ``ColumnDef.identity`` for GENERATED ALWAYS."""
 
 
 def refuse_values(given: Sequence[ColumnDef], overriding: str) -> None:
-    """Of INSERT, for columns that get other values than DEFAULT; ``overriding``: its clause."""
+    """Refuse an INSERT that gives these columns values other than DEFAULT.
+
+    ``overriding`` is the word of the OVERRIDING clause, system or user, or empty.
+    """
     for column in given:
         generated = column.generated is not None
         if generated or (column.identity == _ALWAYS and not overriding):
@@ -32,7 +36,7 @@ def refuse_values(given: Sequence[ColumnDef], overriding: str) -> None:
 
 
 def refuse_update(column: ColumnDef) -> None:
-    """Of UPDATE, to another value than DEFAULT."""
+    """Refuse an UPDATE that sets this column to a value other than DEFAULT."""
     if column.generated is not None or column.identity == _ALWAYS:
         raise UsageError(
             f'column "{column.name}" can only be updated to DEFAULT',

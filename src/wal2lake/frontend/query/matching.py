@@ -1,8 +1,8 @@
-"""Conditions of plain statements on rows of files. Pure.
+"""Evaluates the conditions of plain statements on rows of files. Pure.
 
-Comes in: a ``Condition`` and rows whose columns are what Spark stores. Goes out: which of them it
-is true for, or whether that is known here. Called for the answers of plain queries, and for plain
-changes.
+Comes in: a ``Condition`` and Arrow rows as Spark stores them. Goes out: the condition's value for
+each row, or whether it can be evaluated here at all. Called for the results of plain queries and
+for plain changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 def can_compare(schema: pa.Schema, condition: Condition | None) -> bool:
-    """Whether columns are stored as what the condition compares them with."""
+    """Whether each column is stored in the type of the values that it is compared with."""
     conditions = [] if condition is None else [condition]
     while conditions:
         one = conditions.pop()
@@ -47,7 +47,7 @@ _COMPARES: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
 
 
 def matches(batch: pa.RecordBatch | pa.Table, one: Condition) -> Any:
-    """True, false or null for each row."""
+    """The condition's value for each row: true, false or null."""
     match one.operator:
         case Operator.AND:
             return pc.and_kleene(*(matches(batch, part) for part in one.parts))
@@ -61,13 +61,13 @@ def matches(batch: pa.RecordBatch | pa.Table, one: Condition) -> Any:
     kind = pa.string() if isinstance(one.values[0], str) else pa.int64()
     if one.operator is Operator.IN:
         found = pc.is_in(column.cast(kind), pa.array(one.values, kind))
-        # A NULL is in no list, and not in none.
+        # NULL IN (...) is NULL, neither true nor false.
         return pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
     return _COMPARES[one.operator](column, pa.scalar(one.values[0], kind))
 
 
 def bounds(one: Condition) -> dict[str, tuple[int, int]]:
-    """Between what integers a row's values are if it matches."""
+    """The least and the greatest integer of each column in the rows that may match."""
     if one.operator is Operator.AND:
         found = bounds(one.parts[0])
         for name, (low, high) in bounds(one.parts[1]).items():

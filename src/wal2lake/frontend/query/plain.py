@@ -1,18 +1,18 @@
-"""Statements that the files of one table answer without a plan: which they are. Pure.
+"""Recognizes plain statements: those that need only the files of one table, and no Spark. Pure.
 
-Comes in: a statement's tree in Spark's terms, as it would go to Spark. Goes out: a ``PlainQuery``
-or ``PlainWrite``, or None: it is more than that.
+Comes in: a statement's tree as it would go to Spark. Goes out: a ``PlainQuery``, ``PlainWrite`` or
+``PlainInsert``, or None if the statement is not plain.
 
     SELECT * | columns | count, sum, min, max of all rows FROM t
-    WHERE    columns beside constants (= <> < <= > >= IN, IS NULL), NOT, AND, OR
+    WHERE    columns compared with constants (= <> < <= > >= IN, IS NULL), NOT, AND, OR
     ORDER BY columns      LIMIT n      OFFSET n
 
     UPDATE t SET columns = expressions, or DELETE FROM t, with such a WHERE
     INSERT INTO t VALUES constants
 
-Who looks at a row, or at a small table, does not want to wait for a plan and three jobs. Columns
-are compared here that Arrow compares as Spark does (and so as PostgreSQL): integers, texts byte by
-byte, booleans and dates; others are Spark's.
+Why: for one row, or for a small table, Spark's plan and its three jobs take most of the time.
+Only columns are compared or sorted that Arrow orders as Spark does, and so as PostgreSQL does:
+integers, texts byte by byte, booleans and dates. Statements on other columns go to Spark.
 
 Called by ``translate`` and ``writes``; ``frontend.engine.rows.plainanswers`` answers,
 ``frontend.commands.transaction.plainwrites`` writes.
@@ -41,7 +41,7 @@ from wal2lake.frontend.query.values import types as t
 
 
 class Operator(Enum):
-    """Of a condition."""
+    """The operators of a condition."""
 
     EQ = "="
     NE = "<>"
@@ -61,17 +61,17 @@ Value = int | str
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Of a row: true, false, or unknown."""
+    """A condition on a row: true, false or unknown."""
 
     operator: Operator
     column: str = ""
     values: tuple[Value, ...] = ()
-    """What the column is compared with."""
+    """The constants with which the column is compared."""
     parts: tuple[Condition, ...] = ()
-    """Of NOT, AND and OR."""
+    """The operands of NOT, AND and OR."""
 
     def columns(self) -> set[str]:
-        """All that it reads."""
+        """The columns that the condition reads."""
         found = {self.column} - {""}
         return found.union(*(part.columns() for part in self.parts))
 
@@ -86,7 +86,7 @@ class Order:
 
 
 class Function(Enum):
-    """What becomes of the values of all rows."""
+    """The aggregate functions of plain queries."""
 
     COUNT = "count"
     SUM = "sum"
@@ -96,21 +96,21 @@ class Function(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One value of all rows."""
+    """One aggregate over all rows."""
 
     function: Function
     column: str | None
-    """Whose values; None: the rows themselves are counted."""
+    """The column whose values are aggregated. None: the rows are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainQuery:
-    """Rows of one table."""
+    """A query for rows, or aggregates of rows, of one table."""
 
     columns: tuple[str, ...]
-    """As they are stored; of aggregates none."""
+    """The names of the stored columns; none for aggregates."""
     aggregates: tuple[Aggregate, ...] = ()
-    """One row of these instead of the rows."""
+    """The values of the single result row of an aggregate query."""
     condition: Condition | None = None
     order: tuple[Order, ...] = ()
     limit: int | None = None
@@ -118,38 +118,38 @@ class PlainQuery:
 
     @property
     def is_whole(self) -> bool:
-        """It leaves nothing out, and has no order."""
+        """Whether the query gives all rows, in any order."""
         return self == PlainQuery(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class PlainWrite:
-    """An UPDATE or DELETE of rows that their own table's columns tell."""
+    """An UPDATE or DELETE whose condition reads only columns of its table."""
 
     alias: str
-    """Of the table, in the new values."""
+    """The alias of the table in the new values."""
     condition: Condition | None
     reads: tuple[str, ...] = ()
-    """Columns that the new values are made of."""
+    """The columns that the new values read."""
     values: tuple[tuple[str, str], ...] = ()
-    """Of an UPDATE: columns, and their new values as Spark SQL. Of a DELETE none."""
+    """The columns of an UPDATE, with their new values as Spark SQL; none for a DELETE."""
     constants: tuple[Constant, ...] | None = None
-    """The same values, if nobody has to be asked for any of them."""
+    """The same values, if all of them are constants that need no Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainInsert:
-    """Rows of constants."""
+    """An INSERT of rows of constants."""
 
     columns: tuple[tuple[str, str], ...]
-    """All of the table's, with Spark's type of each."""
+    """All columns of the table, each with its Spark type."""
     rows: tuple[tuple[Constant, ...], ...]
 
 
 _PARTS: Final = {"expressions", "from_", "where", "order", "limit", "offset"}
 
 _SIDES: Final = {"this", "expression"}
-"""Of an operator. The parser says more of some: that IS NULL is negated."""
+"""The arguments of a binary operator. Some have more, such as a negated IS NULL."""
 
 _INTEGERS: Final = t.INTEGERS
 _TEXTS: Final = frozenset({t.TEXT, t.VARCHAR})
@@ -157,7 +157,7 @@ _ORDERED: Final = _INTEGERS | _TEXTS | {t.BOOL, t.DATE}
 
 
 def plain_query(tree: exp.Expression, table: TableDef) -> PlainQuery | None:
-    """Of a tree whose one table is ``table``."""
+    """The plain query of a tree that reads only ``table``, or None."""
     try:
         return _Reader(table).read(tree)
     except _Other:
@@ -170,8 +170,10 @@ def plain_write(
     alias: str,
     values: Mapping[str, tuple[exp.Expression, str]],
 ) -> PlainWrite | None:
-    """Of a tree in Spark's terms; ``values``: the new ones by their columns, as trees and as what
-    is stored."""
+    """The plain change of a tree in Spark's terms, or None.
+
+    ``values`` are the new values by column: the tree, and the Spark SQL of the stored value.
+    """
     reader = _Reader(table)
     where = tree.args.get("where")
     try:
@@ -200,8 +202,11 @@ def plain_insert(
     given: Mapping[str, int],
     defaults: Mapping[str, exp.Expression],
 ) -> PlainInsert | None:
-    """Of VALUES in Spark's terms. ``given``: the place in a row of each column that has one;
-    ``defaults``: what the others get."""
+    """The plain insert of VALUES in Spark's terms, or None.
+
+    ``given`` is the place in a row for each column that the statement names; ``defaults`` are the
+    values of the other columns.
+    """
     try:
         others = {
             column.name: _stored(defaults[column.name], column)
@@ -224,8 +229,10 @@ def plain_insert(
 
 
 def _stored(value: exp.Expression, column: ColumnDef) -> Constant:
-    """What the column stores, of dates and timestamps their number; NotConstant also for what it
-    refuses."""
+    """The value that the column stores; for dates and timestamps, their number.
+
+    Raises NotConstant also if the column refuses the value.
+    """
     found = constant(value)
     if not is_of(found, t.spark_name(t.of_column(column))):
         raise NotConstant
@@ -235,7 +242,7 @@ def _stored(value: exp.Expression, column: ColumnDef) -> Constant:
 
 
 class _Other(Exception):
-    """It is not plain."""
+    """Raised for a statement that is not plain."""
 
 
 def _given(node: exp.Expression) -> set[str]:
@@ -254,11 +261,11 @@ _OPERANDS: Final = {
     Function.MIN: _ORDERED - {t.BOOL},
     Function.MAX: _ORDERED - {t.BOOL},
 }
-"""Types whose aggregates Arrow computes as PostgreSQL does, and exactly."""
+"""The types whose aggregates Arrow computes exactly, as PostgreSQL does."""
 
 
 _SUM_DIGITS: Final = 28
-"""Of decimals: ten thousand million of them have a sum of at most 38."""
+"""The greatest precision of summed decimals: a sum of 10^10 values has at most 38 digits."""
 
 
 class _Reader:
@@ -295,7 +302,7 @@ class _Reader:
             raise _Other
 
     def _aggregates(self, items: Sequence[exp.Expression]) -> tuple[Aggregate, ...]:
-        """All that are asked for; none if rows are."""
+        """The aggregates of the query; none if the query is for rows."""
         calls = [item.unalias() for item in items]
         if not isinstance(calls[0], tuple(_FUNCTIONS)):
             return ()
@@ -311,7 +318,7 @@ class _Reader:
                 function, None if isinstance(of, exp.Star) else self.column(of)
             )
         if function is Function.SUM and isinstance(of, exp.Cast):
-            # Of bigint, whose sum is numeric: of decimals that have all its values.
+            # The sum of bigint is numeric: the analysis casts to a decimal that holds any bigint.
             column = self.column(of.this)
             if self._kinds[column].oid != t.INT8:
                 raise _Other
@@ -325,7 +332,7 @@ class _Reader:
         return Aggregate(function, column)
 
     def _outputs(self, tree: exp.Select) -> dict[str, str]:
-        """By the name that they go out with: columns."""
+        """The columns of the result, by their names in the result."""
         found: dict[str, str] = {}
         for item in tree.expressions:
             if isinstance(item, exp.Star) and not _given(item):
@@ -340,7 +347,7 @@ class _Reader:
         return found
 
     def column(self, node: exp.Expression) -> str:
-        """Its name."""
+        """The name of a plain column of the table."""
         if (
             not isinstance(node, exp.Column)
             or not isinstance(node.this, exp.Identifier)
@@ -372,7 +379,7 @@ class _Reader:
     # ---- conditions ------------------------------------------------------------------
 
     def condition(self, node: exp.Expression) -> Condition:
-        """Of a row."""
+        """Translate a condition on a row; raises _Other if the condition is not plain."""
         node = node.unnest()
         if isinstance(node, exp.And | exp.Or) and _given(node) == _SIDES:
             operator = Operator.AND if isinstance(node, exp.And) else Operator.OR
@@ -401,7 +408,7 @@ class _Reader:
         return Condition(operator, column, (self._value(column, right),))
 
     def _value(self, column: str, node: exp.Expression) -> Value:
-        """A constant of the column's kind."""
+        """A constant that the column can be compared with."""
         kind = self._kinds[column].oid
         if kind in _TEXTS and isinstance(node, exp.Literal) and node.is_string:
             return str(node.name)
@@ -425,7 +432,7 @@ _TURNED: Final = {
     Operator.GT: Operator.LT,
     Operator.GE: Operator.LE,
 }
-"""With the sides changed."""
+"""The operator that means the same with its sides exchanged."""
 
 _BITS: Final = {
     exp.DataType.Type.SMALLINT: 15,
@@ -437,7 +444,7 @@ _DIGITS: Final = re.compile("-?[0-9]{1,18}")
 
 
 def _integer(node: exp.Expression) -> int:
-    """A constant; what its casts would refuse is Spark's to refuse."""
+    """An integer constant; a constant that a cast refuses is left to Spark, which reports it."""
     if isinstance(node, exp.Literal) and _DIGITS.fullmatch(node.name):
         return int(node.name)
     if isinstance(node, exp.Neg):

@@ -1,7 +1,7 @@
-"""Columns with the schema of their table, or the database, in front.
+"""Removes the schema and the database from column references.
 
-Comes in: a tree, and the tables that its statement reads. Goes out: the same tree, whose columns
-have their table's name alone. Called for lake tables and for the catalogs.
+Comes in: a tree, and the tables that its statement reads. Goes out: the same tree, in which a
+column has at most the name of its table before it. Called for lake tables and for the catalogs.
 
 Source: transformColumnRef in parse_expr.c, errorMissingRTE in parse_relation.c.
 """
@@ -19,9 +19,11 @@ from wal2lake.model import DATABASE
 def cut_schemas(
     tree: exp.Expression, entries: Mapping[str, Collection[str | None]]
 ) -> None:
-    """``entries``: the schemas of what each name in FROM stands for; None: it has none.
+    """Cut the schema off each column reference, in place.
 
-    Raises 0A000 for another database, 42P01 for a table that is there in another schema only.
+    ``entries`` are the schemas of the tables for each name in FROM; None stands for an entry
+    without a schema. Raises 0A000 for another database, and 42P01 if FROM has the table's name
+    only with another schema.
     """
     for column in tree.find_all(exp.Column):
         schema, table = column.db, column.table

@@ -1,8 +1,9 @@
-"""Spark's answers as PostgreSQL's: column descriptions and encoded values.
+"""Turns Spark's results into PostgreSQL's: field descriptions and encoded values.
 
-Types are those that the analysis of the query found. Where it knows nothing, a column
-that comes straight from a table carries its type in its metadata, and another one gets the
-type that fits Spark's.
+Comes in: Arrow batches, the schema of the result, the translated query. Goes out: RowDescription's
+fields, and batches of values in text or binary format. The analysis of the query gives the types.
+If it does not know the type of a column, then a column that comes straight from a table has its
+type in its metadata, and any other column gets the type that corresponds to Spark's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from wal2lake.wire.frontback import FieldDescription, Format
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The session's settings that decide how values look."""
+    """The session's parameters that decide on the text of values."""
 
     timezone: str
     datestyle: str
@@ -35,7 +36,7 @@ class Rendering:
 
     @classmethod
     def of(cls, parameters: Parameters) -> Rendering:
-        """As they are now."""
+        """Read the current values of the parameters."""
         return cls(
             parameters["TimeZone"],
             parameters["DateStyle"],
@@ -47,7 +48,7 @@ class Rendering:
 def fields_of(
     specs: Sequence[FieldSpec], query: SparkQuery
 ) -> tuple[FieldDescription, ...]:
-    """RowDescription's content."""
+    """The fields of RowDescription for a query that Spark executes."""
     fields = []
     columns = query.columns
     if columns is not None and len(columns) != len(specs):
@@ -68,7 +69,7 @@ def fields_of(
 
 
 def plain_fields(query: SparkQuery) -> tuple[FieldDescription, ...] | None:
-    """The same of a plain query, of which the analysis has said everything; None: it has not."""
+    """The fields for a plain query; None unless the analysis knows the types of all columns."""
     columns = query.columns
     if query.plain is None or columns is None:
         return None
@@ -85,7 +86,7 @@ def _field(name: str, oid: int, typmod: int, query: SparkQuery) -> FieldDescript
 
 
 def _source(name: str, tables: Sequence[TableRef]) -> tuple[int, int]:
-    """Table OID and attribute number, where there is only one table to come from."""
+    """The table OID and attribute number of a column; zeros unless the query has one table."""
     if len(tables) == 1:
         table = tables[0].table
         for number, column in enumerate(table.columns, 1):
@@ -117,8 +118,10 @@ def columns_in(
     *,
     arrow: bool = False,
 ) -> Batch:
-    """An Arrow batch's values in the formats that the client asked for. ``arrow``: text stays
-    Arrow where all columns can."""
+    """Encode an Arrow batch in the formats that the client requests.
+
+    With ``arrow``, the texts stay Arrow arrays if all columns allow that.
+    """
     if arrow and fields:
         texts = _all_plain(batch, fields, rendering)
         if texts is not None:

@@ -1,9 +1,10 @@
-"""PostgreSQL queries on lake tables, as Spark SQL. Pure: text and definitions in, text out.
+"""Translates PostgreSQL queries on lake tables to Spark SQL. Pure.
 
-sqlglot does the dialect; what it cannot know is done on its tree: here, which Delta table
-(and which version) a name means, PostgreSQL's folding of identifiers, its names for unnamed
-result columns, bound parameters; in ``analysis``, what operators and functions mean for the
-types of their operands.
+Comes in: SQL text, parameters, table definitions. Goes out: Spark SQL and the columns of the
+result. sqlglot parses and prints both dialects. The rest is done on sqlglot's tree: this module
+replaces table names by Delta tables and their versions, folds identifiers as PostgreSQL does and
+puts in the values of parameters; ``analysis`` finds the names and types of result columns and
+translates operators and functions according to the types of their operands.
 
 Called by: the backend of a client session, once per statement.
 Source: PostgreSQL manual, 4.1.1 (folding), 7.3.2 and 10.5 (names and types of results).
@@ -49,32 +50,32 @@ _NARROW_MARK: Final = "wal2lake_narrow"
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """What a table name means to one statement."""
+    """The table and version that a table name stands for in one statement."""
 
     table: TableDef
     version: int | None
-    """Delta version to read; None: the newest (tables that nobody mirrors)."""
+    """The Delta version to read. None: the newest, for tables that no subscription writes."""
     narrows: bool = False
-    """Its files have other columns than ``table``, or in another order: a foreign writer's."""
+    """True if a foreign writer has given the files other columns, or another order of columns."""
 
 
 Resolver = Callable[[str | None, str], TableRef]
-"""(schema or None, name) to the table; raises 42P01 when there is none."""
+"""Finds the table for a schema (or None) and a name; raises 42P01 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A bound parameter: its text form, and its type OID (0: unknown)."""
+    """A bound parameter: its text form and its type OID (0: unknown)."""
 
     text: str | None
     type_oid: int
     undetermined: Undetermined | None = None
-    """Its type is looked for; ``text`` is None."""
+    """Set while the parameter's type is being inferred; ``text`` is then None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultColumn:
-    """One column of the answer, as PostgreSQL would describe it."""
+    """One column of the result, as PostgreSQL describes it."""
 
     name: str
     type: Type
@@ -82,21 +83,21 @@ class ResultColumn:
 
 @dataclass(frozen=True, slots=True)
 class SparkQuery:
-    """A statement for Spark."""
+    """A query for Spark."""
 
     sql: str
     columns: tuple[ResultColumn, ...] | None
-    """None where a table is not known here."""
+    """The columns of the result. None if the types of a table's columns are not known."""
     tables: tuple[TableRef, ...]
     plain: PlainQuery | None = None
-    """It can be answered from the files of its one table; None: it is more."""
+    """The plain query if the files of one table suffice, or None."""
 
 
 _NTZ: Final = exp.DataType.Type.TIMESTAMPNTZ
 _LTZ: Final = exp.DataType.Type.TIMESTAMPTZ
 
-# Types of bound parameters that Spark needs to be told; others are text, which
-# Spark coerces by context as PostgreSQL does with an unknown literal.
+# Types of bound parameters that are cast in Spark SQL. Parameters of other types are text, which
+# Spark converts by context, as PostgreSQL does with an unknown literal.
 _PARAMETER_TYPES: Final = {
     16: "boolean",
     20: "bigint",
@@ -111,7 +112,7 @@ _PARAMETER_TYPES: Final = {
 
 
 def parse(sql: str) -> exp.Expression:
-    """One statement's tree, identifiers folded; 42601 if sqlglot cannot read it."""
+    """Parse one statement and fold its identifiers; raises 42601 if sqlglot cannot parse it."""
     try:
         trees = [
             x for x in sqlglot.parse(set_off(sql), read=LakeDialect) if x is not None
@@ -139,7 +140,7 @@ def _leading_digits(text: str) -> str:
 
 
 def cut_identifiers(tree: exp.Expression) -> None:
-    """Names as PostgreSQL keeps them, in place."""
+    """Cut long identifiers as PostgreSQL does, in place."""
     for name in tree.find_all(exp.Identifier):
         if len(name.name) * 4 > NAME_BYTES:
             name.set("this", truncate_identifier(name.name))
@@ -151,7 +152,7 @@ def translate_query(
     parameters: Sequence[Parameter] = (),
     zone: str = "UTC",
 ) -> SparkQuery:
-    """A SELECT, VALUES, WITH or TABLE as Spark SQL; ``zone`` is the session's TimeZone."""
+    """Translate a SELECT, VALUES, WITH or TABLE; ``zone`` is the session's TimeZone."""
     tree = parse(sql)
     refs = place_tables(tree, resolve)
     found = prepare(tree, parameters, zone)
@@ -163,7 +164,7 @@ def translate_query(
 
 
 def computes(sql: str) -> bool:
-    """Whether a query without relations calls functions that are known here by name."""
+    """Whether a query without relations calls a function that this package knows by name."""
     try:
         tree = parse(sql)
     except SqlSyntaxError:
@@ -197,13 +198,13 @@ def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
                 "alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True))
             )
         _point_at(select_from, ref)
-    # schema.table.column means table.column: the alias above stands for both.
+    # The alias that was set above stands for schema.table as well.
     cut_schemas(tree, entries)
     return refs
 
 
 def schema_named(table: exp.Table) -> str | None:
-    """The schema that the name has; 0A000 for a table of another database."""
+    """The schema before a table's name; raises 0A000 for a table of another database."""
     if table.catalog and table.catalog != DATABASE:
         shown = f"{table.catalog}.{table.db}.{table.name}"
         raise FeatureNotSupportedError(
@@ -213,7 +214,7 @@ def schema_named(table: exp.Table) -> str | None:
 
 
 def refuse_only(node: exp.Table, table: TableDef) -> None:
-    """0A000 for ONLY and a partitioned table, whose rows are all its partition's."""
+    """Raise 0A000 for ONLY with a partitioned table: all of its rows are in its partition."""
     if node.args.get("only") and table.partition_key is not None:
         raise FeatureNotSupportedError(
             f'ONLY is not supported for "{table.name}", which is partitioned',
@@ -239,7 +240,7 @@ def _point_at(node: exp.Table, ref: TableRef) -> None:
 
 
 def _narrow(node: exp.Table) -> None:
-    """Only the columns that the table's definition has, in its order."""
+    """Replace a table by a query for the columns of its definition, in their order."""
     table = node.meta[TABLE_MARK]
     inner = node.copy()
     inner.set("alias", None)
@@ -262,7 +263,7 @@ def _visible_ctes(node: exp.Expression) -> set[str]:
 def prepare(
     tree: exp.Expression, parameters: Sequence[Parameter], zone: str = "UTC"
 ) -> Columns | None:
-    """A query whose tables are placed, in Spark's terms; the types of its columns."""
+    """Translate a query whose tables are replaced already; return the columns of its result."""
     bind(tree, parameters)
     columns = analyse(tree, zone)
     settle(tree)
@@ -270,7 +271,7 @@ def prepare(
 
 
 def bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
-    """Put the parameters' values in their places; 42P02 if there is none."""
+    """Replace the parameters by their values; raises 42P02 for a parameter without a value."""
     for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
         number = _parameter_number(node)
         if number is None or number > len(parameters):
@@ -281,12 +282,15 @@ def bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
 
 
 def settle(tree: exp.Expression) -> None:
-    """What the dialects disagree on, once expressions are Spark's; in place."""
+    """Adapt FETCH, LIMIT, timestamp types and locks to Spark's dialect, in place.
+
+    Called once the expressions are Spark's.
+    """
     for fetch in list(tree.find_all(exp.Fetch, exp.Limit)):
         options = fetch.args.get("limit_options")
         for word in ("with_ties", "percent"):
             if options is not None and options.args.get(word):
-                # A SELECT's own ties are ranks by now.
+                # The analysis has already replaced WITH TIES of a SELECT by a rank.
                 raise t.refuse(f"{word.replace('_', ' ').upper()} here")
         if isinstance(fetch, exp.Limit):
             continue
@@ -297,7 +301,7 @@ def settle(tree: exp.Expression) -> None:
         if isinstance(count, exp.Var) and count.name.upper() == "ALL":
             bound.pop()
         elif isinstance(_uncast(count), exp.Null):
-            # LIMIT NULL is no limit; a parameter is NULL while the query is described.
+            # LIMIT NULL is no limit. A parameter is NULL while the query is being described.
             determine(_uncast(count), _cast_to(count) or t.INT8)
             bound.pop()
         elif isinstance(_uncast(count), exp.Literal) and _uncast(count).name.isdigit():
@@ -320,7 +324,7 @@ def settle(tree: exp.Expression) -> None:
 
 
 def _cast_to(node: exp.Expression) -> int:
-    """The type that a constant is cast to; 0: it is not."""
+    """The innermost type to which a constant is cast; 0 without a cast."""
     inner = node.unnest()
     if not isinstance(inner, exp.Cast):
         return 0
@@ -340,11 +344,11 @@ def _parameter_number(node: exp.Expression) -> int | None:
 
 
 _TEXTUAL: Final = frozenset((0, 19, 25, 705, 1042, 1043))
-"""Parameters of these types take their type from the context, as literals do."""
+"""Parameters of these types get their type from the context, as literals do."""
 
 
 def _marked(parameter: Parameter) -> exp.Expression:
-    """The value, with what the client said of its type."""
+    """The parameter's value, marked with the type that the client gave."""
     if parameter.undetermined is not None:
         return placeholder(parameter.undetermined)
     node = _bound(parameter)
@@ -374,7 +378,7 @@ def _bound(parameter: Parameter) -> exp.Expression:
 
 
 def _uuid(text: str) -> str:
-    """The one form in which the lake has it; clients may leave out the hyphens."""
+    """A uuid in the lake's form. A client may leave out the hyphens."""
     try:
         return str(UUID(text))
     except ValueError:
@@ -384,7 +388,7 @@ def _uuid(text: str) -> str:
 
 
 def generate(tree: exp.Expression) -> str:
-    """Spark SQL text."""
+    """Print a tree as Spark SQL; raises 0A000 if sqlglot cannot."""
     try:
         return str(tree.sql(dialect="spark"))
     except SqlglotError:

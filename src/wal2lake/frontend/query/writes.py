@@ -1,11 +1,12 @@
-"""INSERT, UPDATE and DELETE as Spark SQL. Pure: text and definitions in, text out.
+"""Translates INSERT, UPDATE and DELETE to Spark SQL. Pure.
 
-Values are stored as PostgreSQL would store them: columns by name, defaults filled in, each
-value assigned to its column's type, NULL refused where the catalog says NOT NULL.
+Comes in: SQL text, parameters, table definitions. Goes out: a ``SparkWrite``. Values are stored
+as PostgreSQL stores them: columns are matched by name, defaults are filled in, each value is
+assigned to its column's type, and NULL is refused if the column is NOT NULL.
 
-Delta's UPDATE and DELETE take no subqueries. A statement that has one, or a FROM or USING, is
-executed as a MERGE: a SELECT finds the rows' keys and their new values, and the table is
-merged with its answer. It needs the table's primary key.
+Delta's UPDATE and DELETE allow no subqueries. A statement with a subquery, FROM or USING is
+executed as a MERGE: a SELECT finds the keys of the rows and their new values, and its result is
+merged into the table. That requires a primary key.
 
 Called by: the command, once per statement.
 Source: PostgreSQL manual, INSERT, UPDATE, DELETE, 10.4.
@@ -60,42 +61,46 @@ from wal2lake.pgtypes.spark_ddl import identifier
 
 @dataclass(frozen=True, slots=True)
 class SparkWrite:
-    """A statement for Spark."""
+    """An INSERT, UPDATE, DELETE or TRUNCATE for Spark."""
 
     table: TableDef
     sql: str
     verb: str
-    """Of the command tag."""
+    """The verb of the command tag."""
     needs: str = ""
-    """Privileges on the table, as letters of its acl: SELECT too where its rows are looked at."""
+    """The required privileges as letters of an ACL; with SELECT if rows of the table are read."""
     brings_keys: bool = False
-    """Afterwards a primary key may be there twice."""
+    """True if the statement may create duplicate primary keys."""
     options: int = 0
-    """Of a TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
+    """The options of a TRUNCATE as bits: 1 CASCADE, 2 RESTART IDENTITY."""
     moves: str = ""
-    """A query for the keys that an UPDATE changes, to be asked before it: ``identifying`` columns
-    as they are, and as they will be. Empty: it changes none."""
+    """A query for the old and new ``identifying`` columns of the rows whose key an UPDATE changes.
+
+    It is run before the UPDATE. Empty if the statement changes no keys.
+    """
     by_key: bool = False
-    """It finds its rows by their primary key."""
+    """True if the statement finds its rows by their primary key."""
     plain: PlainWrite | PlainInsert | None = None
-    """It may be done without Spark; None: it is more."""
+    """The plain change if the statement needs no Spark, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextOnes:
-    """Values of a sequence."""
+    """A range of values of a sequence."""
 
     first: int
     step: int
     count: int
-    """How many there are."""
+    """The number of values."""
     exhausted: str
-    """What is said when there is none any more."""
+    """The error message for the value after the last."""
 
 
 NextValues = Callable[[ColumnDef, int | None], NextOnes]
-"""So many values of a column's sequence; None: those that are left, of which the statement has one
-for each row. How many these are is known behind it."""
+"""Gives a number of values of a column's sequence; None: all remaining values.
+
+None is passed if the number of the statement's rows is known only after the statement.
+"""
 
 
 def _no_sequences(column: ColumnDef, count: int | None) -> NextOnes:
@@ -103,9 +108,11 @@ def _no_sequences(column: ColumnDef, count: int | None) -> NextOnes:
 
 
 Target = Callable[[TableDef, bool, bool], TableDef]
-"""From the table that is named, whether the statement brings keys, and whether it changes what
-rows are known by, to the same at the place where it is written; from then on the resolver gives
-that place, too."""
+"""Gives the table in the place where the statement writes.
+
+The arguments are the table that the statement names, whether the statement adds keys, and whether
+it changes columns that identify rows. After the call the resolver gives the same place.
+"""
 
 
 def translate_write(
@@ -116,7 +123,7 @@ def translate_write(
     target: Target = lambda table, brings_keys, moves: table,
     next_values: NextValues = _no_sequences,
 ) -> SparkWrite:
-    """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
+    """Translate an INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
     tree, overriding = written_tree(sql)
     name = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(name, exp.Table):
@@ -145,14 +152,13 @@ def translate_write(
     else:
         write = _in_place(tree, table, sets, resolve, zone)
     if any(column.generated is not None for column in identifying(table)):
-        # What rows will be known by is computed behind the statement.
+        # A generated column that identifies rows is computed after the statement.
         write = replace(write, moves="")
     return replace(write, needs=needs, brings_keys=brings_keys)
 
 
 def written_tree(sql: str) -> tuple[exp.Insert | exp.Update | exp.Delete, str]:
-    """The statement's tree and its word of OVERRIDING; 0A000 for a clause that is not
-    supported."""
+    """Parse a statement; return its tree and OVERRIDING's word. Raises 0A000 for other clauses."""
     sql, overriding = without_overriding(sql)
     tree = parse(sql)
     if overriding and not isinstance(tree, exp.Insert):
@@ -166,8 +172,10 @@ def written_tree(sql: str) -> tuple[exp.Insert | exp.Update | exp.Delete, str]:
 
 
 def without_overriding(sql: str) -> tuple[str, str]:
-    """An INSERT without its OVERRIDING clause, which the parser does not know; the clause's word:
-    system or user, empty without one."""
+    """Cut out the OVERRIDING clause, which sqlglot does not know; return the rest and its word.
+
+    The word is system, user, or empty if there is no clause.
+    """
     if "overriding" not in sql.lower():
         return sql, ""
     found = list(tokens(sql))
@@ -185,7 +193,11 @@ def without_overriding(sql: str) -> tuple[str, str]:
 
 
 def _needs(tree: exp.Expression, target: exp.Table) -> str:
-    """A column that is mentioned is read: an UPDATE or DELETE of all rows mentions none."""
+    """The privileges that a statement requires.
+
+    SELECT is among them if a condition or a new value mentions a column, or another table
+    reference has the table's name.
+    """
     letter = {exp.Insert: "a", exp.Update: "w"}.get(type(tree), "d")
     read: list[exp.Expression] = []
     if isinstance(tree, exp.Update):
@@ -200,12 +212,12 @@ def _needs(tree: exp.Expression, target: exp.Table) -> str:
 
 
 def identifying(table: TableDef) -> list[ColumnDef]:
-    """The columns that tell a row from others: its key, or all."""
+    """The columns that identify a row: the primary key, or all columns without one."""
     return [c for c in table.columns if not table.key or c.name in table.key]
 
 
 def truncate_sql(table: TableDef, options: int) -> SparkWrite:
-    """All rows of one table."""
+    """The statement that deletes all rows of a table."""
     sql = f"DELETE FROM {path_sql(table)}"
     return SparkWrite(table, sql, "TRUNCATE", options=options)
 
@@ -216,8 +228,11 @@ _UNDERSTOOD: Final = {
     exp.Delete: {"this", "where", "using", "with_", "with"},
     exp.Table: {"this", "db", "catalog", "alias", "only"},
 }
-"""What a statement's tree may hold. The parser knows more dialects than PostgreSQL's: a clause
-that nobody here reads must not be left out in silence (DELETE ... LIMIT 1)."""
+"""The arguments that a statement's tree may have.
+
+sqlglot also parses clauses of other dialects, such as DELETE ... LIMIT 1. A clause that this module
+does not read is refused, and not ignored in silence.
+"""
 _WORDS: Final = {"conflict": "ON CONFLICT"}
 
 
@@ -235,7 +250,7 @@ def _refuse_others(tree: exp.Expression) -> None:
 
 
 def _newest(resolve: Resolver, target: TableDef) -> Resolver:
-    """Subqueries on the table being written see it as the write does."""
+    """Let subqueries on the table that is written read its newest version, as the write does."""
 
     def find(schema: str | None, name: str) -> TableRef:
         ref = resolve(schema, name)
@@ -301,10 +316,10 @@ def _insert(
         rows = [row.expressions for row in source.expressions]
         places = {c.name: place for place, c in enumerate(given[:width])}
         plain = plain_insert(table, rows, places, defaults)
-    # Rows of one statement, in its order, rather than a file of each core.
+    # The rows of VALUES go to one file, in their order, instead of one file for each core.
     listed_rows = isinstance(tree.expression, exp.Values)
     hint = "/*+ COALESCE(1) */ " if listed_rows else ""
-    # By their names: somebody else may have added columns to the files.
+    # Columns are named because a foreign writer may have added columns to the files.
     stored = ", ".join(identifier(column.name) for column in table.columns)
     sql = (
         f"INSERT INTO {path_sql(table)} ({stored}) SELECT {hint}{', '.join(items)}"
@@ -338,8 +353,11 @@ def _fill_defaults(
     next_values: NextValues,
     overriding: str,
 ) -> list[ColumnDef]:
-    """The word DEFAULT inside VALUES is the column's default expression. Behind the columns that
-    are ``given``, those whose values come from a sequence: each row has its own."""
+    """Replace DEFAULT inside VALUES by the column's default expression or a sequence's value.
+
+    Columns with a sequence that the statement does not name are appended to the rows, because each
+    row has its own value. Return all columns of the rows.
+    """
     rows = values.expressions
     width = max((len(row.expressions) for row in rows), default=0)
     fits = width == len(given) if listed else width <= len(given)
@@ -370,7 +388,7 @@ def _fill_defaults(
 
 
 def _numbered(column: ColumnDef, ones: NextOnes) -> str:
-    """The values of a sequence, for rows whose number nobody knows yet."""
+    """Spark SQL that gives each row a value of a sequence, and fails if there are too few."""
     ddl = t.spark_name(t.of_column(column))
     none = f"CAST({t.failure('2200H', ones.exhausted)} AS {ddl})"
     if not ones.count:
@@ -387,7 +405,7 @@ def _is_default(value: exp.Expression) -> bool:
 
 
 def default_tree(column: ColumnDef) -> exp.Expression:
-    """A column's default expression; NULL if it has none."""
+    """Parse a column's default expression; NULL if the column has none."""
     if column.default is None:
         return exp.Null()
     tree: exp.Expression = parse(f"SELECT {column.default}").expressions[0]
@@ -395,7 +413,7 @@ def default_tree(column: ColumnDef) -> exp.Expression:
 
 
 def default_sql(column: ColumnDef, zone: str) -> str:
-    """The same as Spark SQL, as the column stores it."""
+    """A column's default as Spark SQL, in the type that the column stores."""
     return generate(_default(column, zone))
 
 
@@ -406,13 +424,12 @@ def _default(column: ColumnDef, zone: str) -> exp.Expression:
 
 
 def check_default(column: ColumnDef, zone: str) -> None:
-    """42804, and what else an expression may be refused for, unless the column can have its
-    default."""
+    """Raise 42804 or another error of the analysis if the column cannot have its default."""
     default_sql(column, zone)
 
 
 def _not_null(table: TableDef, column: ColumnDef, value: str) -> str:
-    # A generated column is computed of the row that is written, and looked at then.
+    # A generated column is computed from the written row, and checked at that time.
     if not column.not_null or column.generated is not None:
         return value
     error = t.failure(
@@ -428,7 +445,7 @@ _NULL: Final = re.compile('null value in column "(.*)" of relation ', re.DOTALL)
 
 
 def about_null(error: Wal2LakeError, table: TableDef) -> About | None:
-    """The column that a failed statement has given NULL to; None: it has failed otherwise."""
+    """The column to which a failed statement assigned NULL; None for any other error."""
     found = _NULL.match(error.message) if error.sqlstate == "23502" else None
     return found and About(table.namespace, table.name, column=found[1])
 
@@ -439,7 +456,7 @@ _Sets = list[tuple[ColumnDef, exp.Expression]]
 
 
 def _others(tree: exp.Expression) -> list[exp.Expression]:
-    """The tables of FROM or USING."""
+    """The tables of an UPDATE's FROM or a DELETE's USING."""
     clause = tree.args.get("from_") or tree.args.get("from")
     if clause is not None:
         return [clause.this]
@@ -447,7 +464,7 @@ def _others(tree: exp.Expression) -> list[exp.Expression]:
 
 
 def _assignments(tree: exp.Update, table: TableDef) -> _Sets:
-    """SET's columns and expressions, DEFAULT being the column's."""
+    """The columns and expressions of SET, with DEFAULT replaced by the column's default."""
     sets: _Sets = []
     for item in tree.expressions:
         targets = [item.this]
@@ -479,7 +496,7 @@ def _assignments(tree: exp.Update, table: TableDef) -> _Sets:
             if not default:
                 refuse_update(column)
             if column.generated is not None:
-                # It is computed whatever is set.
+                # A generated column is computed whatever is set, so it keeps its old value here.
                 value = exp.column(name, tree.this.alias or table.name, quoted=True)
             elif default:
                 value = default_tree(column)
@@ -515,7 +532,7 @@ def _in_place(
     resolve: Resolver,
     zone: str,
 ) -> SparkWrite:
-    """Delta's own UPDATE and DELETE."""
+    """Translate to Delta's UPDATE or DELETE."""
     alias = identifier(tree.this.alias or table.name)
     if isinstance(tree, exp.Update):
         tree.set(
@@ -550,10 +567,12 @@ def _in_place(
 def new_values_sql(
     plain: PlainWrite, kinds: Mapping[str, str], rows: Sequence[Sequence[str | None]]
 ) -> str:
-    """A query for an UPDATE's new values, in their order, behind the number of their row.
-    ``kinds``: Spark's types of the columns; ``rows``: texts of the columns that are read, for
-    each row."""
-    # Spark takes names that differ in case for the same.
+    """A query for the new values of an UPDATE; the first column is the number of the row.
+
+    ``kinds`` are the Spark types of the columns; ``rows`` are, for each row, the texts of the
+    columns that the new values read.
+    """
+    # Spark does not distinguish names that differ only in case.
     taken, number = {name.lower() for name in plain.reads}, "n"
     while number in taken:
         number += "n"
@@ -572,7 +591,7 @@ def new_values_sql(
         f"CAST({text} AS {kinds[name]}) AS v{n}"
         for n, (name, text) in enumerate(plain.values)
     )
-    # Without rows the values are looked at all the same: they may be wrong.
+    # Without rows, Spark still checks the expressions, which may be invalid.
     none = "" if rows else " WHERE false"
     return (
         f"SELECT {plain.alias}.{identifier(number)} AS n, {items}"
@@ -581,7 +600,7 @@ def new_values_sql(
 
 
 def _moves(old: Mapping[str, str], new: Mapping[str, str], rows: str) -> str:
-    """See ``SparkWrite.moves``: expressions by column."""
+    """The query of ``SparkWrite.moves``; ``old`` and ``new`` are expressions by column."""
     if not old.keys() & new.keys():
         return ""
     places = range(len(old))
@@ -599,7 +618,7 @@ def _merge(
     resolve: Resolver,
     zone: str,
 ) -> SparkWrite:
-    """A SELECT of keys and new values, merged into the table."""
+    """Translate to a MERGE of a SELECT that gives keys and new values."""
     verb = tree.key.upper()
     if not table.key:
         raise FeatureNotSupportedError(
@@ -631,10 +650,10 @@ def _merge(
     settle(source)
     names = [f"v{place}" for place in range(len(columns))]
     rows = f"({generate(source)}) AS src({', '.join(names)})"
-    # MERGE's own source may not rename columns.
+    # The source of a MERGE may not rename columns itself.
     rows = f"(SELECT * FROM {rows}) AS src"
     if _others(tree):
-        # PostgreSQL takes any one of several rows that join; Delta takes none.
+        # If several rows join, PostgreSQL takes any one of them, and Delta fails.
         rows = _one_per_key(rows, names, len(keys))
     matches = " AND ".join(
         f"target.{identifier(key.name)} = src.{name}"
@@ -673,5 +692,5 @@ def _named(column: ColumnDef) -> exp.Column:
 
 
 def path_sql(table: TableDef) -> str:
-    """The table as Spark SQL names it."""
+    """The name of the table in Spark SQL."""
     return f"delta.{identifier(table.location)}"

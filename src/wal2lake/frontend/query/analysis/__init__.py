@@ -1,16 +1,17 @@
-"""A query's types, found and acted upon: each operator by what it means for its operands.
+"""Finds the types in a statement and translates each operation according to its operands' types.
 
-Takes: a statement's tree, names of tables settled. Gives: the same tree in Spark's terms, the
-types of its columns. Owns: nothing. Never: lets a function or operator pass that it has no
-rule for.
+Takes: a statement's tree whose table names are replaced. Gives: the same tree in Spark's terms, and
+the types of its columns. Owns: nothing. Never: passes on a function or operator for which it has no
+rule.
 
     queries       SELECT, VALUES, WITH, UNION; start here
-    sources       what FROM says
-    shapes        forms of SELECT that Spark lacks, and clauses that nobody reads
-    writes        values that INSERT, UPDATE and DELETE give to columns
-    expressions   one expression, bottom up; ``rows`` compared
+    sources       FROM
+    shapes        forms of SELECT that Spark lacks, and clauses that are refused
+    writes        the values of INSERT, UPDATE and DELETE
+    expressions   one expression, from its operands up
+    rows          comparisons of rows
     functions/    rules of functions and operators
     aggregates/   rules of aggregates and window functions
-    names         of columns that the query does not name
-    scopes        which column a name means
+    names         names of columns that the query does not name
+    scopes        the column that a name refers to
 """

@@ -1,7 +1,7 @@
-"""One expression, bottom up: each node gets its operands' types and becomes Spark's.
+"""Translates one expression, operands first.
 
-Comes in: a node of the tree and the scope that its columns are looked up in. Goes out: an
-``Operand``. A node without a rule is refused: what is not understood could be wrong.
+Comes in: a node of the tree and the scope in which columns are looked up. Goes out: an
+``Operand``. A node without a rule is refused, because Spark might compute another value.
 
 Called by ``queries``; functions and operators have their rules in ``functions``.
 
@@ -29,9 +29,9 @@ from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 PARAMETER_MARK: Final = "wal2lake_parameter_type"
-"""In the ``meta`` of a bound parameter: the OID that the client gave it."""
+"""Key in the ``meta`` of a bound parameter: the type OID that the client gave."""
 PARAMETER_TEXT: Final = "wal2lake_parameter_text"
-"""And its text; None: NULL."""
+"""Key in the ``meta`` of a bound parameter: its text. None: NULL."""
 
 _BOOL: Final = t.plain(t.BOOL)
 _COMPARISONS: Final[dict[type[exp.Expression], str]] = {
@@ -49,7 +49,7 @@ Subquery = Callable[[exp.Expression, Scope], Columns | None]
 
 
 class Expressions:
-    """Of one statement."""
+    """Translates the expressions of one statement."""
 
     def __init__(self, zone: str, query: Subquery) -> None:
         self._zone = zone
@@ -59,7 +59,7 @@ class Expressions:
     # ---- places in the tree ---------------------------------------------------------
 
     def at(self, parent: exp.Expression, key: str, scope: Scope) -> Operand:
-        """Rewrite the expression in that argument."""
+        """Translate the expression in an argument of ``parent``, in place."""
         operand = self.visit(parent.args[key], scope)
         parent.set(key, operand.node)
         return operand
@@ -67,7 +67,7 @@ class Expressions:
     def in_list(
         self, parent: exp.Expression, item: exp.Expression, scope: Scope
     ) -> Operand:
-        """Rewrite one of ``parent.expressions``."""
+        """Translate one of ``parent.expressions``, in place."""
         place = next(i for i, e in enumerate(parent.expressions) if e is item)
         operand = self.visit(item, scope)
         items = list(parent.expressions)
@@ -76,7 +76,7 @@ class Expressions:
         return operand
 
     def all(self, parent: exp.Expression, key: str, scope: Scope) -> list[Operand]:
-        """Rewrite a list argument."""
+        """Translate the expressions of a list argument, in place."""
         operands = [self.visit(item, scope) for item in parent.args.get(key) or ()]
         parent.set(key, [o.node for o in operands])
         return operands
@@ -84,7 +84,7 @@ class Expressions:
     def condition(
         self, parent: exp.Expression, key: str, scope: Scope, clause: str
     ) -> None:
-        """A boolean expression; raises 42804."""
+        """Translate a boolean expression in place; raises 42804 for another type."""
         operand = self._truth(self.visit(parent.args[key], scope), clause)
         parent.set(key, operand.node)
 
@@ -101,7 +101,7 @@ class Expressions:
     # ---- one node -------------------------------------------------------------------
 
     def visit(self, node: exp.Expression, scope: Scope) -> Operand:
-        """The node in Spark's terms; its parent is left to the caller."""
+        """Translate a node; the caller puts the result into the parent."""
         mark = node.meta.get(PARAMETER_MARK)
         if mark is not None:
             return self._parameter(node, int(mark))
@@ -117,7 +117,7 @@ class Expressions:
         return rules.call(node, self.arguments(node, scope), self._zone)
 
     def arguments(self, node: exp.Expression, scope: Scope) -> dict[str, Any]:
-        """Every argument's operand, or operands."""
+        """Translate every argument: an operand, or a list of operands."""
         found: dict[str, Any] = {}
         for key, value in list(node.args.items()):
             if isinstance(value, list):
@@ -212,7 +212,10 @@ class Expressions:
     def _quantified(
         self, node: exp.Expression, right: exp.Expression, scope: Scope
     ) -> Operand:
-        """``= ANY`` and ``<> ALL`` of a constant array or a query are IN and NOT IN."""
+        """Translate ANY and ALL.
+
+        ``= ANY`` and ``<> ALL`` of a constant array or a query become IN and NOT IN.
+        """
         every = isinstance(right, exp.All) or right.name.lower() == "all"
         array = right.expressions[0] if right.expressions else right.this
         while isinstance(array, exp.Paren):
@@ -256,7 +259,7 @@ class Expressions:
             known = type_by_oid(declared.element.oid) if declared.element else None
             array = array.this
         if isinstance(array, exp.Null):
-            # A parameter, while the query is described.
+            # NULL stands for a parameter while the query is being described.
             determine(array, int(known.array_oid) if known is not None else 0)
             return [Operand(exp.Null(), t.LITERAL)]
         is_text = isinstance(array, exp.Literal) and array.is_string
@@ -380,7 +383,7 @@ class Expressions:
         wanted = t.declared(int(oid), typmod)
         given = node.this.unnest()
         if isinstance(given, exp.Array) and not given.expressions and wanted.element:
-            # ARRAY[] has the type that it is cast to.
+            # ARRAY[] has the type to which it is cast.
             given.replace(exp.Literal.string("{}"))
         operand = self.visit(node.this, scope)
         return casts.convert(operand, wanted, self._zone)
@@ -435,7 +438,7 @@ def _constant_array(array: exp.Expression) -> bool:
 
 
 def _fitted(node: exp.Expression, element: Type) -> Type:
-    """A numeric constant has limits of its own."""
+    """The type of an element of a constant array; a numeric has its own precision and scale."""
     if element.oid == t.NUMERIC and isinstance(node, exp.Cast):
         precision, scale = (int(p.this.name) for p in node.to.expressions)
         return t.decimal(precision, scale)

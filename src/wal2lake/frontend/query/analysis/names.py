@@ -1,4 +1,4 @@
-"""Names of result columns that the query does not name.
+"""Names the result columns that the query does not name.
 
 Comes in: an item of a select list. Goes out: the name that PostgreSQL gives it. Called by
 ``queries`` before the item is rewritten, and for queries on system views.
@@ -14,7 +14,7 @@ from sqlglot import exp
 
 
 def result_names(tree: exp.Expression) -> tuple[str | None, ...] | None:
-    """Of a whole query; None where a ``*`` hides them."""
+    """The names of a query's result columns; None if the select list has a ``*``."""
     node: exp.Expression = tree
     while isinstance(node, (exp.SetOperation, exp.Subquery)):
         node = node.this
@@ -32,7 +32,7 @@ def result_names(tree: exp.Expression) -> tuple[str | None, ...] | None:
 
 
 def figure_name(item: exp.Expression) -> str | None:
-    """The name; None: ``?column?``."""
+    """The name of an item of a select list; None for ``?column?``."""
     if isinstance(item, exp.Alias):
         return str(item.alias)
     if isinstance(item, exp.Column):
@@ -76,7 +76,7 @@ def figure_name(item: exp.Expression) -> str | None:
 
 
 def _strong_name(item: exp.Expression) -> str | None:
-    """A name that a cast around it keeps: a cast's and a CASE's own are weaker."""
+    """A name that a cast around the item does not replace: not that of a cast or a CASE."""
     inner = item
     while isinstance(inner, (exp.Paren, exp.Bracket)):
         inner = inner.this
@@ -116,7 +116,7 @@ _OPERATORS: Final = (
     exp.ArrayContainsAll,
     exp.ArrayOverlaps,
 )
-"""Functions to the parser, operators to PostgreSQL: they give no name."""
+"""Nodes that are functions to sqlglot and operators to PostgreSQL, which give no name."""
 
 _FUNCTION_NAMES: Final[dict[type[exp.Expression], str]] = {
     exp.CurrentTimestamp: "now",

@@ -1,7 +1,7 @@
-"""Statements: scopes are opened, expressions handed on, columns of the result collected.
+"""Analyses queries: opens scopes, translates expressions and collects the result's columns.
 
-Comes in: a tree whose tables carry their definitions (``translate.place_tables``). Goes out:
-the tree, rewritten in place, and its columns' names and types. Called by ``translate``.
+Comes in: a tree whose table nodes have their definitions (``translate.place_tables``). Goes out:
+the tree, rewritten in place, and the names and types of its columns. Called by ``translate``.
 
 Sources: PostgreSQL manual, SELECT, VALUES, 7.5 (what ORDER BY and GROUP BY may name), 10.5.
 """
@@ -22,7 +22,7 @@ from wal2lake.frontend.query.values.types import Operand, Type
 
 
 def analyse(tree: exp.Expression, zone: str) -> Columns | None:
-    """Rewrite a query in place; the result's columns, None where they are unknown."""
+    """Rewrite a query in place; return the result's columns, or None if they are not known."""
     columns = Queries(zone, tree).query(tree, Scope())
     if columns is None:
         return None
@@ -33,7 +33,7 @@ def analyse(tree: exp.Expression, zone: str) -> Columns | None:
 
 
 class Queries:
-    """One statement's analysis."""
+    """The analysis of one statement."""
 
     def __init__(self, zone: str, root: exp.Expression) -> None:
         self._zone = zone
@@ -44,7 +44,7 @@ class Queries:
     # ---- statements -------------------------------------------------------------
 
     def query(self, node: exp.Expression, outer: Scope) -> Columns | None:
-        """A query of any form."""
+        """Analyse a query of any form."""
         if isinstance(node, exp.Subquery):
             scope = self._with(node, outer)
             columns = self.query(node.this, scope)
@@ -76,7 +76,7 @@ class Queries:
         return scope
 
     def _recursive(self, cte: exp.CTE, scope: Scope) -> None:
-        """WITH RECURSIVE: its own name has the columns of the first part."""
+        """Analyse a recursive query of WITH; its name has the columns of the first part."""
         union = cte.this
         if not isinstance(union, exp.Union) or union.args.get("distinct"):
             raise t.refuse("WITH RECURSIVE without UNION ALL")
@@ -107,7 +107,7 @@ class Queries:
         written = _written(node)
         columns: Columns | None = []
         bare: dict[str, Operand] = {}
-        # Where another part of the statement can use the name.
+        # Only a name that another part of the statement can use needs to be set.
         named = node is not self._root or any(
             node.args.get(clause) is not None for clause in ("order", "group")
         )
@@ -163,7 +163,7 @@ class Queries:
         scope: Scope,
         outputs: dict[str, Operand],
     ) -> Operand:
-        """An output column by name or number, else an expression on the input."""
+        """A key of DISTINCT ON: an output column by name or number, or an input expression."""
         if isinstance(item, exp.Literal) and not item.is_string:
             place = int(item.name) - 1
             if not 0 <= place < len(node.expressions):
@@ -185,7 +185,7 @@ class Queries:
     def _spell_out(
         self, node: exp.Select, ordered: exp.Expression, outputs: dict[str, Operand]
     ) -> None:
-        """What ORDER BY names, so that a window can be ordered by it, too."""
+        """Replace an output column in ORDER BY by its expression, which a window can use, too."""
         item = ordered.this
         if isinstance(item, exp.Literal) and not item.is_string:
             projected = _projection(node, int(item.name) - 1)
@@ -197,7 +197,7 @@ class Queries:
             ordered.set("this", outputs[item.name].node.copy())
 
     def _text_of_row(self, operand: Operand) -> Operand:
-        """A row leaves its query as text, which means nothing more to the node."""
+        """Convert a row in the select list to text; the result's type is record."""
         if operand.type.fields is None:
             return operand
         return Operand(output.output_of(operand, self._zone), t.plain(t.RECORD))
@@ -225,7 +225,7 @@ class Queries:
                 casts.group_operand(outputs[name], "GROUP BY")
                 continue
             if not isinstance(item, exp.Column) and item in written:
-                # Spark does not always see that two long expressions are the same.
+                # Spark does not always find that two long expressions are equal.
                 place = written.index(item)
                 operand = outputs.get(node.expressions[place].alias_or_name)
                 if operand is not None:
@@ -237,7 +237,7 @@ class Queries:
     def _group_item(
         self, parent: exp.Expression, item: exp.Expression, scope: Scope
     ) -> None:
-        """One expression, or several in ROLLUP, CUBE, GROUPING SETS or parentheses."""
+        """Analyse one expression, or those in ROLLUP, CUBE, GROUPING SETS or parentheses."""
         if isinstance(item, exp.Paren) and not isinstance(parent, exp.Group):
             casts.group_operand(self.expressions.at(item, "this", scope), "GROUP BY")
             return
@@ -261,7 +261,7 @@ class Queries:
         columns: Columns | None,
         outputs: dict[str, Operand] | None,
     ) -> None:
-        """ORDER BY: an output column by name or number, else an expression on the input."""
+        """Analyse ORDER BY: output columns by name or number, or input expressions."""
         clause = node.args.get("order")
         if clause is None:
             return
@@ -317,7 +317,7 @@ class Queries:
         return columns
 
     def _retype(self, node: exp.Expression, place: int, own: Type, kind: Type) -> None:
-        """Give a query's column another type."""
+        """Convert a column of a query to another type."""
         if own.computed() == kind.computed():
             return
         while isinstance(node, exp.Subquery):
@@ -364,14 +364,14 @@ class Queries:
 
 
 def _written(node: exp.Select) -> list[exp.Expression]:
-    """The select list as it came; empty where a ``*`` moves the places."""
+    """The select list before the analysis; empty if a ``*`` changes the positions."""
     if any(item.is_star for item in node.expressions):
         return []
     return [item.unalias().copy() for item in node.expressions]
 
 
 def _name(node: exp.Expression, item: exp.Expression, name: str) -> None:
-    """Give a computed item of a select list PostgreSQL's name."""
+    """Give a computed item of a select list the name that PostgreSQL gives."""
     if isinstance(item, exp.Column) and item.name == name:
         return
     items = [

@@ -1,4 +1,4 @@
-"""Rows compared: ``(a, b) = (1, 2)`` as what it means for their fields.
+"""Translates comparisons of rows, ``(a, b) = (1, 2)``, to comparisons of their fields.
 
 Comes in: the fields of two row constructors. Goes out: one condition. Called by
 ``expressions``.
@@ -30,7 +30,7 @@ _OPERATORS: Final[dict[str, type[exp.Binary]]] = {
 
 
 def is_row(node: exp.Expression) -> bool:
-    """Whether it is written as a row."""
+    """Whether a node is a row constructor."""
     return isinstance(node, exp.Tuple) or (
         isinstance(node, exp.Anonymous) and node.name.lower() == "row"
     )
@@ -39,7 +39,7 @@ def is_row(node: exp.Expression) -> bool:
 def compared(
     name: str, left: Sequence[Operand], right: Sequence[Operand], zone: str
 ) -> exp.Expression:
-    """``left name right``."""
+    """The condition ``left name right`` of two rows."""
     if len(left) != len(right):
         raise UsageError(
             "unequal number of entries in row expressions", sqlstate="42601"
@@ -54,7 +54,7 @@ def compared(
     if name == "IS DISTINCT FROM":
         same = [_one("IS NOT DISTINCT FROM", a, b, zone) for a, b in pairs]
         return exp.Not(this=exp.Paren(this=_all(exp.and_, same)))
-    # The first fields that differ decide.
+    # The first pair of different fields decides.
     strict = name.rstrip("=")
     found = _one(name, *pairs[-1], zone)
     for a, b in reversed(pairs[:-1]):

@@ -1,7 +1,7 @@
-"""Which column a name means, and of which type it is.
+"""Finds the column that a name refers to, and its type.
 
-Comes in: the FROM items of a query. Goes out: columns with types, qualified by their table,
-so that Spark cannot take an output column of the same name for them.
+Comes in: the FROM items of a query. Goes out: columns with types, qualified by their table, so that
+Spark does not take an output column of the same name instead.
 
 Source: PostgreSQL manual, 4.2.1, 7.2.1; parse_relation.c (colNameToVar).
 """
@@ -26,11 +26,11 @@ class Source:
 
     name: str
     columns: Columns | None
-    """None: a table that is not known here; Spark knows its columns."""
+    """The columns. None: a table whose columns only Spark knows."""
     spark_name: str
-    """What it is called in Spark's statement."""
+    """The name of the item in Spark's statement."""
     key: tuple[str, ...] = ()
-    """Columns of a table that are never NULL in it."""
+    """The columns of the table's primary key, which are never NULL."""
 
 
 @dataclass(slots=True)
@@ -40,13 +40,13 @@ class Scope:
     outer: Scope | None = None
     sources: list[Source] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
-    """Columns of JOIN ... USING, which belong to both sides."""
+    """The columns of JOIN ... USING, which belong to both sides."""
     ctes: dict[str, Columns | None] = field(default_factory=dict)
     outer_join: bool = False
-    """Whether a row of some source may be missing."""
+    """True if the query has an outer join, so that a row of some source may be missing."""
 
     def cte(self, name: str) -> tuple[bool, Columns | None]:
-        """Whether WITH has that name, and its columns."""
+        """Whether WITH defines this name, and the columns of its query."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.ctes:
@@ -109,7 +109,7 @@ class Scope:
         return matches[0]
 
     def _row(self, name: str) -> Operand | None:
-        """A table's whole row."""
+        """A table's whole row, or None if no FROM item has this name."""
         scope: Scope | None = self
         while scope is not None:
             for source in scope.sources:
@@ -131,7 +131,7 @@ class Scope:
             raise refuse("a row with two columns of one name")
         if not self.outer_join:
             return row(fields)
-        # The row that a join did not find is NULL as a whole.
+        # A row that an outer join did not find is NULL as a whole.
         keys = [
             f
             for f, (name, _) in zip(fields, columns, strict=True)
@@ -157,12 +157,12 @@ class Scope:
         )
 
     def spark_name(self, table: str) -> exp.Identifier:
-        """A table of this query in Spark's statement."""
+        """The name of a table in Spark's statement."""
         names = [s.spark_name for s in self.sources if s.name == table]
         return exp.to_identifier(names[0] if names else table, quoted=True)
 
     def star(self, table: str = "") -> Columns | None:
-        """What ``*`` or ``table.*`` stands for; None if a table is not known here."""
+        """The columns of ``*`` or ``table.*``; None if a table's columns are not known."""
         if table and not self._has_table(table):
             raise UndefinedObjectError(
                 f'missing FROM-clause entry for table "{table}"', sqlstate="42P01"

@@ -1,7 +1,7 @@
-"""Forms of SELECT: what a tree may hold, DISTINCT ON, FETCH ... WITH TIES.
+"""Checks the clauses of a SELECT, and rewrites DISTINCT ON and FETCH ... WITH TIES.
 
-Comes in: a SELECT. Goes out: the same, with forms that Spark lacks expressed by those that it
-has. Called by ``queries``.
+Comes in: a SELECT. Goes out: an equivalent SELECT without the forms that Spark lacks. Called by
+``queries``.
 
 Source: PostgreSQL manual, SELECT.
 """
@@ -32,12 +32,15 @@ _UNDERSTOOD: Final = {
     exp.Window: _names("this partition_by order spec alias over"),
     exp.WindowSpec: _names("kind start start_side end end_side"),
 }
-"""What is read here. The parser knows more dialects than PostgreSQL's, and the generator leaves
-out what Spark lacks: a clause that nobody here reads must not be left out in silence."""
+"""The arguments of nodes that this package reads.
+
+sqlglot also parses clauses of other dialects, and leaves out what Spark lacks when it prints. A
+clause that is not read here is refused, and not left out in silence.
+"""
 
 
 def check(node: exp.Select) -> None:
-    """Refuse clauses that have no rule; 0A000."""
+    """Raise 0A000 for a clause without a rule."""
     parts: list[exp.Expression] = [node]
     for name in ("from_", "joins", "group", "windows", "expressions"):
         found = node.args.get(name)
@@ -58,7 +61,7 @@ def check(node: exp.Select) -> None:
 
 
 def check_generators(node: exp.Select) -> None:
-    """One function that returns rows, alone in its column: Spark would multiply several."""
+    """Allow one set-returning function, alone in its column: Spark would multiply several."""
     count = 0
     for item in node.expressions:
         value = item.unalias()
@@ -73,13 +76,13 @@ def check_generators(node: exp.Select) -> None:
 
 
 def once(node: exp.Expression, name: str) -> bool:
-    """Whether all output columns of this name are the same expression."""
+    """Whether all output columns of this name have the same expression."""
     items = [item for item in node.expressions if item.alias_or_name == name]
     return all(item.unalias() == items[0].unalias() for item in items)
 
 
 def only(node: exp.Expression, name: str, clause: str) -> None:
-    """Refuse the name of two different output columns, as PostgreSQL does."""
+    """Raise 42702 for a name of two different output columns."""
     if not once(node, name):
         raise UsageError(f'{clause} "{name}" is ambiguous', sqlstate="42702")
 
@@ -93,7 +96,7 @@ def names_itself(cte: exp.CTE) -> bool:
 
 
 def with_ties(node: exp.Select) -> bool:
-    """FETCH FIRST n ROWS WITH TIES."""
+    """Whether the SELECT has FETCH FIRST n ROWS WITH TIES."""
     limit = node.args.get("limit")
     options = limit.args.get("limit_options") if isinstance(limit, exp.Fetch) else None
     return options is not None and bool(options.args.get("with_ties"))
@@ -106,10 +109,10 @@ def order_of(node: exp.Select) -> Sequence[exp.Expression]:
 
 
 def ranked(node: exp.Select, keys: Sequence[exp.Expression]) -> None:
-    """Keep the first row of each of ``keys``, or without any the first ones with ties.
+    """Keep the first row for each value of ``keys``; without keys, the first rows with ties.
 
-    The SELECT becomes a subquery that also has each row's rank and what the rows are ordered
-    by; around it, the rank is tested.
+    The SELECT becomes a subquery that also gives the rank of each row and the keys of ORDER BY. The
+    outer query tests the rank.
     """
     order = order_of(node)
     distinct = bool(keys)

@@ -1,10 +1,10 @@
-"""What FROM says: tables, subqueries, functions, joins.
+"""Analyses FROM: tables, subqueries, functions, joins.
 
-Comes in: a SELECT and the names that it may use. Goes out: sources in a scope, the tree
+Comes in: a SELECT and the scope around it. Goes out: sources in the SELECT's scope, and the tree,
 rewritten in place. Called by ``queries``.
 
-An item may be LATERAL, and a function is without being called so: it sees the items before
-it. Where it does, Spark has to be told.
+A LATERAL item may refer to the items before it, and so may a function without the word LATERAL.
+If a function does, then LATERAL is added, because Spark requires it.
 
 Source: PostgreSQL manual 7.2.1; transformFromClauseItem in parse_clause.c.
 """
@@ -27,13 +27,13 @@ from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Operand
 
 TABLE_MARK: Final = "wal2lake_table"
-"""In a table node's ``meta``: its TableDef."""
+"""Key in the ``meta`` of a table node: its TableDef."""
 
 Query = Callable[[exp.Expression, Scope], Columns | None]
 
 
 class Sources:
-    """The FROM items of one statement's queries."""
+    """Analyses the FROM items of one statement."""
 
     def __init__(self, expressions: Expressions, query: Query) -> None:
         self.expressions = expressions
@@ -41,7 +41,7 @@ class Sources:
         self._numbers = itertools.count(1)
 
     def of_select(self, node: exp.Select, scope: Scope, visible: Scope) -> None:
-        """All items of a SELECT into ``scope``; ``visible``: what is outside of it."""
+        """Add all items of a SELECT to ``scope``; ``visible`` is the scope around the SELECT."""
         clause = node.args.get("from_") or node.args.get("from")
         if clause is not None:
             self._item(clause.this, scope, visible)
@@ -50,7 +50,7 @@ class Sources:
             raise t.refuse("LATERAL VIEW")
 
     def _item(self, item: exp.Expression, scope: Scope, visible: Scope) -> None:
-        """A source with the joins that hang on it, or several in parentheses."""
+        """Add an item with the joins that belong to it, or several items in parentheses."""
         if isinstance(item, exp.Subquery) and not isinstance(item.this, exp.Query):
             if item.args.get("alias") is not None:
                 raise t.refuse("a join in parentheses with an alias")
@@ -91,7 +91,7 @@ class Sources:
         left: list[Columns | None],
         right: list[Columns | None],
     ) -> None:
-        """NATURAL is USING with the columns that both sides have."""
+        """Rewrite NATURAL as USING with the columns that both sides have."""
         if any(columns is None for columns in (*left, *right)):
             raise t.refuse("NATURAL JOIN of a table that is not known")
         others = {name for columns in left for name, _ in columns or ()}
@@ -124,7 +124,10 @@ class Sources:
     def _named(
         self, node: exp.Expression, columns: Columns | None, rename: bool
     ) -> Source:
-        """Spark's name is one that no column has: a column ``t`` would hide a table."""
+        """Build the source, with a name in Spark's statement that no column has.
+
+        In Spark a column ``t`` would hide the table ``t``.
+        """
         name = node.alias_or_name
         if columns is None or not rename:
             return Source(name, columns, name)
@@ -144,7 +147,7 @@ class Sources:
         rename: bool = True,
         scope: Scope | None = None,
     ) -> Source:
-        """One item; ``scope``: the items before it, for one that is LATERAL."""
+        """Analyse one item; ``scope`` has the items before it, for a LATERAL item."""
         alias = node.args.get("alias")
         before = scope if scope is not None else visible
         if isinstance(node, exp.Lateral):
@@ -174,7 +177,7 @@ class Sources:
                 _, columns = visible.cte(node.name)
             source = self._named(node, renamed(columns, alias), rename)
             if isinstance(table, TableDef) and not (alias and alias.columns):
-                # Columns depend on a key that no two rows can share at any moment.
+                # A deferrable key may have duplicates for a while, so it identifies no row.
                 late = table.key_deferral.deferrable
                 source = replace(source, key=() if late else tuple(table.key))
             return source
@@ -199,13 +202,13 @@ class Sources:
     def _function(
         self, node: exp.Expression, call: exp.Expression, name: str, before: Scope
     ) -> Source:
-        """A function in FROM: a query, and a column that has the table's name."""
+        """Rewrite a function in FROM as a subquery; its column has the table's name."""
         correlated = call.find(exp.Column) is not None
         operand = self.expressions.visit(call, before)
         alias = node.args.get("alias")
         if alias is None:
             alias = exp.TableAlias(this=exp.to_identifier(name))
-        # jsonb_array_elements() and its like have a column named by a parameter.
+        # jsonb_array_elements() and similar functions have a column named "value".
         own = "value" if name.startswith(("json_", "jsonb_")) else alias.name
         if name.endswith("object_keys"):
             own = alias.name

@@ -1,7 +1,7 @@
-"""What INSERT, UPDATE and DELETE make of their expressions: values as the columns store them.
+"""Analyses the expressions of INSERT, UPDATE and DELETE, and assigns values to columns.
 
-Comes in: trees whose tables carry their definitions, and the columns that values go to. Goes
-out: trees in Spark's terms. Called by ``query.writes``.
+Comes in: trees whose table nodes have their definitions, and the target columns. Goes out: trees in
+Spark's terms whose values have the types of the columns. Called by ``query.writes``.
 
 Sources: PostgreSQL manual, INSERT, UPDATE, DELETE; 10.4 (Value Storage); transformInsertStmt
 and transformUpdateTargetList in analyze.c.
@@ -36,19 +36,20 @@ _CONSTANTS: Final = (
     exp.DataTypeParam,
     exp.Identifier,
 )
-"""What Spark takes in a VALUES list; of other expressions it takes some only."""
+"""Nodes that Spark always allows in a VALUES list. It does not allow all other expressions."""
 
 _MARK: Final = "wal2lake_constant"
-"""In a node's ``meta``: a constant whose type its column decides."""
+"""Key in the ``meta`` of a constant whose type is that of its column."""
 
 
 def stored_rows(
     source: exp.Expression, columns: Sequence[ColumnDef], zone: str, listed: bool
 ) -> tuple[exp.Expression, int]:
-    """An INSERT's source as a query whose columns are what the table stores.
+    """Rewrite the source of an INSERT as a query whose columns have the table's types.
 
-    ``listed``: the statement names its columns, and must have a value for each. Returns the
-    query and how many of ``columns`` it fills. Raises 42601, 42804 and what ``assign`` does.
+    ``listed`` is true if the statement names its columns, and so must have a value for each.
+    Return the query and the number of ``columns`` that it fills. Raises 42601, 42804 and the errors
+    of ``assign``.
     """
     queries = Queries(zone, source)
     if isinstance(source, exp.Values):
@@ -81,7 +82,7 @@ def stored_rows(
 
 
 def stored_value(value: exp.Expression, column: ColumnDef, zone: str) -> exp.Expression:
-    """An expression without columns (a default) as the column stores it."""
+    """Translate an expression without columns, such as a default, and assign it to a column."""
     value = value.copy()
     operand = Queries(zone, value).expressions.visit(value, Scope())
     return assign(operand, column.name, t.of_column(column), zone).node
@@ -90,10 +91,10 @@ def stored_value(value: exp.Expression, column: ColumnDef, zone: str) -> exp.Exp
 def rewrite_write(
     node: exp.Update | exp.Delete, table: TableDef, zone: str
 ) -> list[tuple[ColumnDef, exp.Expression]]:
-    """UPDATE's and DELETE's condition, in place; UPDATE's new values."""
+    """Translate the condition of an UPDATE or DELETE in place; return an UPDATE's new values."""
     queries = Queries(zone, node)
     found = queries.sources.source(node.this, Scope(), rename=False)
-    # The node's own name is the table's place by now.
+    # The node's name has been replaced by the table's location.
     name = node.this.alias or table.name
     scope = Scope(sources=[Source(name, found.columns, name)])
     values = []
@@ -162,7 +163,7 @@ def _settle_constants(
     columns: Sequence[ColumnDef],
     zone: str,
 ) -> None:
-    """Literals of a select list take the type of the column that they go to."""
+    """Give the literals of a select list the types of their target columns."""
     if not isinstance(source, exp.Select):
         return
     literals = [e for e in source.expressions if _MARK in e.unalias().meta]
@@ -182,7 +183,7 @@ def _settle_constants(
 
 
 def _mark_constants(source: exp.Select) -> None:
-    """Before a cast has made a constant of known type of another one."""
+    """Mark the untyped constants of a select list, before the analysis casts other constants."""
     for item in source.expressions:
         value = item.unalias()
         while isinstance(value, exp.Paren):

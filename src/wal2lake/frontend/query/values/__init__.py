@@ -1,15 +1,16 @@
-"""Values of PostgreSQL's types in Spark's terms.
+"""Translates values of PostgreSQL's types to Spark expressions.
 
-Takes: operands (expressions with types), texts of constants. Gives: Spark expressions that
-are what PostgreSQL would have. Owns: nothing. Never: looks at a query, only at one
-expression's parts.
+Takes: operands (expressions with types), texts of constants. Gives: Spark expressions with the
+values that PostgreSQL computes. Owns: nothing. Never: looks at a whole query.
 
-    types       ``Type`` and ``Operand``; start here
-    casts       conversions, asked for and implied
-    assign      conversions to what a column stores
-    literals    constants; ``jsontext`` those of json and jsonb
-    numeric     exact order, sums and quotients
-    moments     dates, times, zones
-    intervals   their fields, order and text
-    output      values as text; ``texts`` as values
+    types         ``Type`` and ``Operand``; start here
+    casts         explicit and implicit conversions
+    assign        conversions to the type of a column
+    literals      constants
+    undetermined  parameters whose types are inferred
+    numeric       exact order, sums and quotients
+    moments       dates, times, zones
+    intervals     fields, order and text of intervals
+    output        values to text
+    texts         text to values
 """

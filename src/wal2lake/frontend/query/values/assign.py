@@ -1,10 +1,10 @@
-"""Assignment: a value as a column of a table stores it.
+"""Converts a value to the type of the column that stores it (an assignment cast).
 
-Comes in: an operand and the column. Goes out: the operand in the column's type, its declared
-length, precision or number of bits kept to. Called for every value that INSERT and UPDATE write.
+Comes in: an operand and the column. Goes out: the operand in the column's type, within the declared
+length, precision or number of bits. Called for every value that INSERT and UPDATE write.
 
-It is stricter than a cast (``casts.convert``): only the conversions that PostgreSQL makes in an
-assignment are made, and a value that is too long is an error, where a cast would cut it off.
+An assignment is stricter than a cast (``casts.convert``): it makes only the conversions that
+PostgreSQL makes in an assignment, and a value that is too long is an error, while a cast cuts it.
 
 Sources: PostgreSQL manual 10.4 (Value Storage); pg_cast.dat; parse_target.c
 (transformAssignedExpr); varchar.c, numeric.c and timestamp.c for the declared limits.
@@ -37,7 +37,7 @@ _CASTS: Final = _MOMENT_CASTS | {
     (t.BIT, t.VARBIT),
     (t.VARBIT, t.BIT),
 }
-"""Between types that are neither numbers both nor text: what an assignment may do."""
+"""The conversions of an assignment beyond those between numbers and those to text."""
 _NOT_HERE: Final = {
     (t.JSON, t.JSONB),
     (t.TIME, t.INTERVAL),
@@ -47,14 +47,15 @@ _NOT_HERE: Final = {
     (t.INET, t.CIDR),
     (t.CIDR, t.INET),
 }
-"""What PostgreSQL does and the node does not."""
+"""Conversions that PostgreSQL makes and a node does not."""
 
 
 def assign(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
-    """``operand`` as that column stores it.
+    """Convert ``operand`` to ``kind``, the type of the column.
 
-    Raises 42804 (no such conversion), 22P02 and its like (a constant that is none of the
-    type's); the expression raises 22001, 22003 or 22026 when a row's value does not fit.
+    Raises 42804 if there is no such conversion, and 22P02 or a similar error for a constant that
+    is not valid for the type. The expression fails with 22001, 22003 or 22026 at a row whose value
+    does not fit.
     """
     if operand.type.oid == t.UNKNOWN:
         return _constant(operand, kind, zone)
@@ -84,7 +85,7 @@ def assign(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
 
 
 def _constant(operand: Operand, kind: Type, zone: str) -> Operand:
-    """A literal is read by the input function of the column's type."""
+    """Read a literal by the input function of the column's type."""
     if isinstance(operand.node, exp.Null):
         if kind.foreign is None:
             determine(operand.node, kind.oid)
@@ -96,7 +97,7 @@ def _constant(operand: Operand, kind: Type, zone: str) -> Operand:
 
 
 def _fitted_items(array: Operand, kind: Type, zone: str) -> Operand:
-    """A constant array whose elements are held to their declared length."""
+    """Check the elements of a constant array against their declared length."""
     element, whole = kind.element, array.node
     if element is None or element.typmod == -1 or element.oid == t.NUMERIC:
         return array
@@ -120,7 +121,7 @@ def _array(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
         if kind.string and source.element is not None:
             return _fitted(casts.convert(operand, _bare(kind), zone), kind, zone)
         if source.oid == kind.oid:
-            # Arrays that the lake has as text.
+            # The lake stores such arrays as text.
             return operand
         raise _mismatch(column, kind, source)
     try:
@@ -155,7 +156,7 @@ def _mismatch(column: str, kind: Type, source: Type) -> UsageError:
 
 
 def _fitted(operand: Operand, kind: Type, zone: str) -> Operand:
-    """A value of the column's type, held to the column's declaration."""
+    """Check or round a value of the column's type according to the column's type modifier."""
     if kind.oid == t.NUMERIC:
         return _numeric(operand, kind, zone)
     if kind.typmod == -1 or kind.typmod == operand.type.typmod:
@@ -179,7 +180,7 @@ def _of_length(operand: Operand, kind: Type) -> exp.Expression:
     )
     node = operand.node
     if isinstance(node, exp.Literal):
-        # Spaces beyond the length are no part of the value.
+        # Spaces beyond the length are cut off.
         kept = node.name[:length]
         if node.name[length:].strip(" "):
             raise UsageError(
@@ -210,7 +211,7 @@ def _of_bits(node: exp.Expression, kind: Type) -> exp.Expression:
 
 
 def _numeric(operand: Operand, kind: Type, zone: str) -> Operand:
-    """To ``numeric``, ``numeric(p,s)`` and those with more digits than Spark's decimals."""
+    """Convert to ``numeric`` or ``numeric(p,s)``, also with more digits than Spark's decimals."""
     source, node = operand.type, operand.node
     limits = numeric_precision_scale(kind.typmod)
     constant = numeric.exact_constant(node)
@@ -262,8 +263,11 @@ _BITS: Final = {
 
 
 def _integer_in(node: exp.Expression) -> str | None:
-    """A constant number's digits, also behind casts to integers that it fits: in a list of VALUES
-    Spark does not say what is wrong with one."""
+    """The digits of a constant number, also inside casts to integer types that hold it.
+
+    For a number out of range in a list of VALUES, Spark's error does not name the cause, so the
+    range is checked here.
+    """
     if isinstance(node, exp.Paren):
         return _integer_in(node.this)
     if isinstance(node, exp.Neg) and isinstance(node.this.unnest(), exp.Cast):

@@ -1,11 +1,10 @@
-"""Casts, and the conversions that PostgreSQL makes by itself.
+"""Translates casts and implicit conversions.
 
-Comes in: operands and the type that they shall have. Goes out: operands. ``convert`` is
-``CAST``; ``common`` finds the one type of CASE, COALESCE, VALUES and UNION. Called by the
-rooms of the analysis.
+Comes in: operands and their target type. Goes out: operands. ``convert`` is ``CAST``; ``common``
+finds the common type of CASE, COALESCE, VALUES and UNION. Called by the packages of the analysis.
 
-Spark's casts differ where a value changes: it cuts off fractions where PostgreSQL rounds, it
-prints floats its own way, it reads more texts as dates. Those are replaced, or refused.
+Spark's casts differ from PostgreSQL's: they cut off fractions that PostgreSQL rounds, print floats
+in another form, and read more texts as dates. Such casts are replaced or refused.
 
 Sources: PostgreSQL manual 8, 10.5; pg_cast.dat; parse_coerce.c (select_common_type).
 """
@@ -28,26 +27,26 @@ from wal2lake.frontend.query.values.undetermined import determine
 
 
 def settled(operand: Operand, kind: Type, zone: str) -> Operand:
-    """A literal, or NULL, of the type that its context gives it."""
+    """Give an untyped literal or NULL the type of its context."""
     if operand.type.oid != t.UNKNOWN:
         return operand
     if isinstance(operand.node, exp.Null):
         if kind.foreign is None:
             determine(operand.node, kind.oid)
         if kind.exact_text:
-            # NULL stands for a parameter while a query is described: any number.
+            # NULL stands for a parameter while a query is being described: any number will do.
             kind = t.decimal(1, 0)
         return Operand(cast(exp.Null(), t.spark_name(kind)), kind.computed())
     return constant(operand.node.name, kind, zone)
 
 
 def as_known(operand: Operand, zone: str) -> Operand:
-    """A literal that nothing gives a type is text."""
+    """Give a literal without any context type text."""
     return settled(operand, t.plain(t.TEXT), zone)
 
 
 def convert(operand: Operand, kind: Type, zone: str) -> Operand:
-    """``CAST(operand AS kind)``."""
+    """Translate ``CAST(operand AS kind)``."""
     if operand.type.oid == t.UNKNOWN:
         wanted = t.plain(t.NUMERIC) if kind.oid == t.NUMERIC else kind
         if kind.oid in t.MOMENTS:
@@ -180,14 +179,14 @@ _TO_REAL: Final = (
     f" then {t.failure('22003', 'value out of range: underflow')}"
     " else cast(:v as float) end"
 )
-"""Spark makes infinity and zero of what a real cannot hold."""
+"""A cast to real that fails on overflow and underflow; Spark's gives infinity or zero."""
 
 
 _TO_MONEY: Final = (
     "concat(if(:v < 0, '-', ''), '$',"
     " format_number(abs(cast(:v as decimal(38, 2))), 2))"
 )
-"""As lc_monetary C writes it."""
+"""A cast to money, in the form of lc_monetary C."""
 
 
 def _to_string(operand: Operand, kind: Type, zone: str) -> Operand:
@@ -212,13 +211,13 @@ def _impossible(source: Type, kind: Type) -> UsageError | FeatureNotSupportedErr
 
 
 def common(operands: Sequence[Operand], what: str, zone: str) -> list[Operand]:
-    """All with the type of CASE, UNION ... (manual, 10.5); raises 42804."""
+    """Convert all operands to their common type (manual, 10.5); raises 42804."""
     kind = common_type([o.type for o in operands], what)
     return [as_common(o, kind, zone) for o in operands]
 
 
 def as_common(operand: Operand, kind: Type, zone: str) -> Operand:
-    """An operand of ``common_type``'s choice."""
+    """Convert an operand to the type that ``common_type`` has found."""
     if not kind.known:
         return operand
     operand = settled(operand, kind, zone)
@@ -230,7 +229,7 @@ def as_common(operand: Operand, kind: Type, zone: str) -> Operand:
 
 
 def common_type(kinds: Sequence[Type], what: str) -> Type:
-    """The type that all of them have in common."""
+    """The common type of several types, by the rules of UNION and CASE; raises 42804."""
     known = [k for k in kinds if k.oid != t.UNKNOWN]
     if not known:
         return t.plain(t.TEXT)
@@ -240,7 +239,7 @@ def common_type(kinds: Sequence[Type], what: str) -> Type:
     for kind in known[1:]:
         found = _wider(found, kind, what)
     if found.oid == t.NUMERIC and len(known) < len(kinds):
-        # A literal has as many digits as it is written with.
+        # An untyped literal may have any number of digits.
         return numeric.TEXT_NUMERIC
     return found if all(k == found for k in known) else found.computed()
 
@@ -277,7 +276,7 @@ def _wider_number(a: Type, b: Type) -> Type:
         return numeric.TEXT_NUMERIC
     (p1, s1), (p2, s2) = t.digits_of(a), t.digits_of(b)
     if s1 != s2:
-        # Every value keeps its own number of digits behind the point.
+        # Every value keeps its own scale.
         return numeric.TEXT_NUMERIC
     return t.decimal(max(p1, p2), s1)
 
@@ -288,14 +287,14 @@ def _wider_number(a: Type, b: Type) -> Type:
 def comparable(
     left: Operand, name: str, right: Operand, zone: str
 ) -> tuple[exp.Expression, exp.Expression]:
-    """Both sides of a comparison, so that Spark compares as PostgreSQL does."""
+    """Prepare both sides of a comparison so that Spark compares as PostgreSQL does."""
     if left.type.oid == t.UNKNOWN and right.type.oid == t.UNKNOWN:
         left, right = as_known(left, zone), as_known(right, zone)
     if not left.type.known or not right.type.known:
         return left.node, right.node
     for one, other in ((left, right), (right, left)):
         if one.type.oid == t.UNKNOWN and other.type.oid == t.VARCHAR:
-            # The operator is text's.
+            # The operator is that of text.
             determine(one.node, t.TEXT)
     if left.type.oid == t.UNKNOWN:
         left = settled(left, _bare(right.type), zone)
@@ -328,7 +327,7 @@ def _bare(kind: Type) -> Type:
 
 
 _ALIKE: Final = t.INTEGERS | t.MOMENTS | frozenset((t.BOOL, t.TEXT, t.VARCHAR, t.UUID))
-"""Types that Spark finds equal inside arrays where PostgreSQL does."""
+"""Types whose values are equal inside arrays in Spark exactly if they are in PostgreSQL."""
 
 
 def _need_equality(kind: Type, what: str) -> None:
@@ -357,7 +356,7 @@ def _comparable_numbers(
     if a.oid in t.FLOATS or b.oid in t.FLOATS:
         ddl = "FLOAT" if a.oid == b.oid == t.FLOAT4 else "DOUBLE"
         zero = "" if _nonzero(left) or _nonzero(right) else " + 0D"
-        # -0 equals 0, but not in the statistics by which files are skipped.
+        # -0 equals 0, but the statistics by which files are skipped distinguish them.
         return (
             spark(f"(cast(:x as {ddl}){zero})", x=left.node),
             spark(f"(cast(:x as {ddl}){zero})", x=right.node),
@@ -384,7 +383,7 @@ def _nonzero(operand: Operand) -> bool:
 
 
 def order_operand(operand: Operand, zone: str) -> exp.Expression:
-    """What ORDER BY, min and max go by."""
+    """The expression by which ORDER BY, min and max order an operand."""
     kind = operand.type
     if kind.oid == t.UNKNOWN or not kind.known:
         return operand.node
@@ -399,7 +398,7 @@ def order_operand(operand: Operand, zone: str) -> exp.Expression:
 
 
 def group_operand(operand: Operand, what: str) -> None:
-    """Refuse to tell values apart by text where equal ones may have different texts."""
+    """Refuse to group by a type whose equal values may have different representations."""
     kind = operand.type
     if kind.exact_text:
         raise t.refuse(f"{what} on numeric without precision", numeric.ROUND_HINT)

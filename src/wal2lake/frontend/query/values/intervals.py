@@ -1,10 +1,10 @@
-"""PostgreSQL's interval in Spark SQL: its three fields, its order, its text.
+"""Translates operations on intervals: fields, order, text and arithmetic.
 
-Comes in: operands of type interval: canonical text, as the lake has it, or a duration that
-Spark computed. Goes out: Spark expressions; a computed interval is canonical text again.
+Comes in: operands of type interval, which are canonical text, as in the lake, or a duration that
+Spark has computed. Goes out: Spark expressions. A computed interval is canonical text again.
 
-An interval has months, days and microseconds, which are not converted into each other; to be
-compared, a month counts 30 days and a day 24 hours.
+An interval has months, days and microseconds, which are not converted into each other. In
+comparisons a month has 30 days and a day has 24 hours.
 
 Sources: PostgreSQL manual 8.5.4; interval_cmp_value in timestamp.c, EncodeInterval.
 """
@@ -51,7 +51,7 @@ def _clock(v: str) -> str:
 
 
 def parts(operand: Operand) -> exp.Expression:
-    """struct<m, d, u> of months, days and microseconds, NULL for NULL."""
+    """A struct<m, d, u> of months, days and microseconds; NULL for NULL."""
     if operand.type.duration:
         return let(
             "if(:u is null, null, named_struct('m', 0L,"
@@ -68,7 +68,7 @@ def parts(operand: Operand) -> exp.Expression:
 
 
 def order_key(operand: Operand) -> exp.Expression:
-    """A number that orders as the intervals do."""
+    """A number that has the order of the intervals."""
     if operand.type.duration:
         return spark(f"cast({_MICROS} as decimal(38,0))", x=operand.node)
     v = ":v"
@@ -90,7 +90,7 @@ def of_parts(struct: exp.Expression) -> Operand:
 
 
 def text(operand: Operand) -> exp.Expression:
-    """As the output function prints it."""
+    """The text that the output function prints."""
     if not operand.type.duration:
         return operand.node
     return of_parts(parts(operand)).node
@@ -110,7 +110,10 @@ _NEGATIVE: Final = (
     "(:s.m % 12 < 0 or (:s.m % 12 = 0 and :s.m < 0))",
     "(:s.d < 0 or (:s.d = 0 and :s.m < 0))",
 )
-"""Whether the last field before each one was negative; months have one sign."""
+"""For each field, whether the last nonzero field before it is negative.
+
+Years and months have the same sign.
+"""
 _ABS: Final = "abs(:s.u)"
 _TIME: Final = (
     "if(:s.u = 0 and not (:s.m = 0 and :s.d = 0), null, concat("
@@ -137,7 +140,7 @@ _TEXT: Final = (
 
 
 def add(sign: str, left: Operand, right: Operand) -> Operand:
-    """``+`` and ``-``, field by field."""
+    """Add or subtract intervals field by field."""
     node = let(
         "if(:a is null or :b is null, null, named_struct("
         f"'m', :a.m {sign} :b.m, 'd', :a.d {sign} :b.d, 'u', :a.u {sign} :b.u))",
@@ -148,7 +151,7 @@ def add(sign: str, left: Operand, right: Operand) -> Operand:
 
 
 def scaled(operand: Operand, factor: exp.Expression) -> Operand:
-    """An interval times a whole number: nothing is carried to the next field."""
+    """Multiply an interval by an integer, without carrying between fields."""
     node = let(
         "if(:a is null or :n is null, null,"
         " named_struct('m', :a.m * :n, 'd', :a.d * :n, 'u', :a.u * :n))",
@@ -159,7 +162,7 @@ def scaled(operand: Operand, factor: exp.Expression) -> Operand:
 
 
 def total(struct: exp.Expression) -> dict[str, exp.Expression]:
-    """The three fields, to be summed up."""
+    """The three fields as expressions, for sum()."""
     return {name: spark(f"(:s).{name}", s=struct) for name in "mdu"}
 
 
@@ -176,11 +179,11 @@ _FIELDS: Final = {
         6,
     ),
 }
-"""A year has 365.25 days here, a month 30."""
+"""The expressions and scales of fields. For EPOCH a year has 365.25 days, a month 30."""
 
 
 def extract(field: str, operand: Operand) -> Operand:
-    """EXTRACT."""
+    """Translate EXTRACT from an interval."""
     if field not in _FIELDS:
         raise t.refuse(f"EXTRACT({field.lower()} from interval)")
     text_, scale = _FIELDS[field]

@@ -1,11 +1,11 @@
-"""PostgreSQL's input functions for constants: a quoted literal as a typed Spark constant.
+"""Reads literals by PostgreSQL's input functions and writes them as typed Spark constants.
 
-Comes in: the text of a literal whose type the context decides, and that type. Goes out: an
-operand that Spark reads as that very value. Called by ``casts``.
+Comes in: the text of a literal, and the type that the context gives it. Goes out: an operand that
+Spark reads as the same value. Called by ``casts``.
 
-Spark would read the same text by its own rules: no hexadecimal bytea, no time without
-seconds, a uuid in one spelling only. What PostgreSQL reads and this module does not (dates
-with month names, say) is refused.
+Spark's own rules differ: Spark reads no hexadecimal bytea, no time without seconds, and a uuid in
+one spelling only. A spelling that PostgreSQL reads and this module does not, such as a date with
+the name of a month, is refused.
 
 Sources: PostgreSQL manual, chapter 8; the input functions in src/backend/utils/adt.
 """
@@ -36,11 +36,11 @@ from wal2lake.pgtypes.receive.value.network import read_cidr, read_inet
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*\Z")
 
 _MAX_REAL = 3.4028235677973366e38
-"""FLT_MAX and half a unit in its last place: what is not rounded to infinity."""
+"""FLT_MAX and half a unit in its last place: the greatest number not rounded to infinity."""
 
 
 def constant(text: str, kind: Type, zone: str) -> Operand:
-    """``'text'::kind``; ``zone`` is the session's. Raises 22P02, 22007, 22003, 0A000."""
+    """Read ``'text'::kind`` in the session's time zone; raises 22P02, 22007, 22003, 0A000."""
     if kind.foreign is not None:
         return Operand(exp.Literal.string(text), kind)
     if kind.element is not None:
@@ -61,7 +61,7 @@ def constant(text: str, kind: Type, zone: str) -> Operand:
 
 
 def invalid(text: str, kind: Type) -> UsageError:
-    """PostgreSQL's refusal of malformed input."""
+    """PostgreSQL's error for malformed input."""
     return UsageError(
         f'invalid input syntax for type {kind.name}: "{text}"', sqlstate="22P02"
     )
@@ -80,7 +80,7 @@ def _integer(text: str, kind: Type) -> Operand:
 
 
 def number(text: str, kind: Type | None = None) -> Operand:
-    """A numeric constant, with the digits that it is written with."""
+    """Read a numeric constant and keep its scale."""
     kind = kind or t.plain(t.NUMERIC)
     bare = text.strip().lower().removeprefix("+")
     special = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(
@@ -134,7 +134,7 @@ def _boolean(text: str, kind: Type) -> Operand:
 
 
 def bytea_in(text: str) -> bytes:
-    """byteain(): the hexadecimal form, or the older one with octal escapes."""
+    """byteain(): read the hexadecimal format, or the escape format with octal digits."""
     if text.startswith("\\x"):
         digits = re.sub(r"\s", "", text[2:])
         wrong = re.search(r"[^0-9A-Fa-f]", digits)
@@ -276,7 +276,7 @@ _ITEM = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^",{}\\]+))\s*(,|\}\Z)', re.DOT
 
 
 def _array(text: str, kind: Type) -> list[str | None]:
-    """One dimension, as array_in reads it."""
+    """Read a one-dimensional array literal as array_in() does."""
     body = text.strip()
     bounds = _BOUNDS.match(body)
     if bounds is not None:

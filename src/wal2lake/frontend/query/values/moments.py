@@ -1,16 +1,16 @@
-"""Dates and times as PostgreSQL reads and computes them.
+"""Reads dates and times as PostgreSQL does, and translates operations on them.
 
 Comes in: texts of constants; operands of date and time types. Goes out: canonical texts;
 Spark expressions. Called by ``literals``, ``expressions`` and ``functions``.
 
-Spark's session is in UTC. What PostgreSQL does in the session's time zone (a timestamptz
-truncated to its day) is done by shifting to that zone's local time and back.
+Spark's session is in UTC. An operation that PostgreSQL does in the session's time zone, such as
+truncating a timestamptz to its day, shifts the value to local time and back.
 
-Infinities are the ends of what Spark counts (``pgtypes.moments``); each expression that computes
-with a date or time looks for them first, where it is not a constant.
+An infinity is stored as the greatest or least number (``pgtypes.moments``). An expression that
+computes with a date or time checks for infinities first, unless its operand is a finite constant.
 
-Constants: ISO 8601 dates, of any year, times with or without seconds, zones as offsets or by name.
-What else PostgreSQL reads (``Jan 1 2024``, ``now``, ``yesterday``) is refused.
+Constants may be ISO 8601 dates of any year, times with or without seconds, and zones as offsets or
+names. Other spellings that PostgreSQL reads (``Jan 1 2024``, ``now``, ``yesterday``) are refused.
 
 Sources: PostgreSQL manual 8.5 and 9.9; src/backend/utils/adt/timestamp.c.
 """
@@ -52,7 +52,7 @@ _DIGITS: Final = r"\d\d?(?::?\d\d)?(?::?\d\d)?"
 _MOMENT = re.compile(
     r"(\d{4,7}-\d{1,2}-\d{1,2})(?:[T ]\s*(\d{1,2}:\d\d(?::\d\d(?:\.\d*)?)?)"
     rf"\s*(Z|[+-]{_DIGITS}|[A-Za-z][A-Za-z_/+-]*\d*)?"
-    # A date may have a zone, too, but a "-" directly behind it is one of its own.
+    # A date may have a zone, too, but a "-" directly behind the day is not an offset's.
     rf"|\s*(Z|\+{_DIGITS})|\s+(-{_DIGITS}))?\Z",
     re.IGNORECASE,
 )
@@ -66,7 +66,7 @@ _NONE: Final = timedelta(0)
 
 
 def parse_time(text: str) -> str:
-    """A time's canonical text; its zone means nothing."""
+    """The canonical text of a time; a zone is checked and ignored."""
     zoned = _ZONED.match(text.strip())
     if zoned is not None:
         _zone(zoned[2], text)
@@ -74,8 +74,10 @@ def parse_time(text: str) -> str:
 
 
 def parse_timetz(text: str, zone: str) -> str:
-    """A time with its zone, canonically; the session's ``zone``, where it is today, if it has
-    none."""
+    """The canonical text of a time with time zone.
+
+    A text without a zone gets today's offset of the session's time zone ``zone``.
+    """
     zoned = _ZONED.match(text.strip())
     bare = text.strip() if zoned is None else zoned[1]
     shown = _time_of_day(bare, "time with time zone", text)
@@ -105,8 +107,10 @@ _ERA: Final = re.compile(r"\s+(BC|AD)\Z", re.IGNORECASE)
 
 
 def parse_moment(text: str, oid: int, zone: str) -> int:
-    """The number that a constant of a date, timestamp or timestamptz is kept as; ``zone``: the
-    session's."""
+    """The stored number of a date, timestamp or timestamptz constant.
+
+    ``zone`` is the session's time zone.
+    """
     bare = text.strip()
     sign = infinite(bare)
     if sign is not None:
@@ -142,7 +146,7 @@ def parse_moment(text: str, oid: int, zone: str) -> int:
 
 
 def parse_timestamp(text: str, zone: str) -> str:
-    """A timestamptz of the years 1 to 9999 in ISO 8601, in UTC."""
+    """The ISO 8601 text in UTC of a timestamptz between the years 1 and 9999."""
     number = parse_moment(text, t.TIMESTAMPTZ, zone)
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=number)
@@ -164,21 +168,21 @@ def _day(text: str, era: re.Match[str] | None, shown: str) -> int:
 
 
 _CYCLE_DAYS: Final = 146_097
-"""400 years, after which the calendar and the zones' rules are the same again."""
+"""The days of 400 years, after which the calendar and the rules of zones repeat."""
 
 
 def _offset(local: int, zone: tzinfo) -> int:
-    """Seconds east of Greenwich at a local time."""
+    """The zone's offset at a local time, in seconds east of Greenwich."""
     day, rest = divmod(local, DAY_MICROSECONDS)
     year = fields_of(day)[0]
-    # Python's years end at 9999, and begin with 1.
+    # Python's years are 1 to 9999.
     far = 9600 - year // 400 * 400 if year >= 9999 else 400 - year // 400 * 400
     moved = day if 1 < year < 9999 else day + far // 400 * _CYCLE_DAYS
     moment = datetime(1970, 1, 1) + timedelta(days=moved, microseconds=rest)
     here = moment.replace(tzinfo=zone)
     again = here.replace(fold=1)
     if (here.utcoffset() or _NONE) > (again.utcoffset() or _NONE):
-        # The clock goes back over this time: it is the later one (DetermineTimeZoneOffset).
+        # The clock goes back over this time: take the later one, as DetermineTimeZoneOffset does.
         here = again
     offset = here.utcoffset() or _NONE
     return offset.days * 86_400 + offset.seconds
@@ -192,7 +196,7 @@ _KINDS: Final = {
 
 
 def constant(text: str, kind: Type, zone: str) -> Operand:
-    """``'text'::kind`` of a date, timestamp or timestamptz."""
+    """Read ``'text'::kind`` for a date, timestamp or timestamptz."""
     number = parse_moment(text, kind.oid, zone)
     shown = spark_text(number, _KINDS[kind.oid])
     return Operand(cast(exp.Literal.string(shown), t.spark_name(kind)), kind)
@@ -232,7 +236,7 @@ def _out_of_range(text: str) -> UsageError:
 
 
 _DAYS: Final = "datediff(:x, date '1970-01-01')"
-"""Of a date. For UNIX_DATE the parser writes a difference of timestamps, which overflows."""
+"""The number of a date. sqlglot turns UNIX_DATE into a timestamp difference, which overflows."""
 
 
 def _number(oid: int) -> str:
@@ -247,15 +251,18 @@ def _infinity(oid: int, sign: int = 1) -> str:
 
 
 def is_infinite(operand: Operand) -> exp.Expression:
-    """Whether a date or time is one of both."""
+    """Whether a date or timestamp is one of the infinities."""
     end = INFINITE_DAY if operand.type.oid == t.DATE else INFINITE_MICROSECOND
     number = _number(operand.type.oid)
     return spark(f"({number} = {end}L or {number} = {-end}L)", x=operand.node)
 
 
 def _is_finite_constant(node: exp.Expression) -> bool:
-    """What need not be looked at: now(), or a constant whose text has four digits as year in
-    every zone. 1 BC is Spark's year 0000, and a zone moves a constant into the next year."""
+    """Whether a node is now(), or a constant that is finite and has a year of four digits.
+
+    A zone may move a constant into the next or the previous year, so the years 0000 (1 BC), 0001
+    and 9999 do not count.
+    """
     if isinstance(node, exp.CurrentTimestamp | exp.CurrentDate):
         return True
     return (
@@ -270,7 +277,7 @@ def _is_finite_constant(node: exp.Expression) -> bool:
 def unless_infinite(
     operand: Operand, infinite_: str | exp.Expression, finite: exp.Expression
 ) -> exp.Expression:
-    """``finite``, or what there is instead of it for an infinity."""
+    """``finite``, or ``infinite_`` if the operand is an infinity."""
     if _is_finite_constant(operand.node):
         return finite
     return spark(
@@ -282,7 +289,7 @@ def unless_infinite(
 
 
 def carried(operand: Operand, finite: exp.Expression, target: int) -> exp.Expression:
-    """``finite``, of type ``target``, or the same infinity of that type."""
+    """``finite``, of type ``target``, or the operand's infinity in that type."""
     if _is_finite_constant(operand.node):
         return finite
     oid = operand.type.oid
@@ -299,7 +306,7 @@ def carried(operand: Operand, finite: exp.Expression, target: int) -> exp.Expres
 
 
 def zone_name(zone: str) -> str:
-    """A zone as Spark names it; 0A000 for those that it spells differently."""
+    """Spark's name of a zone; raises 0A000 for a zone that Spark names differently."""
     name, _ = zone_for(zone)
     if not re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z_]+)*|UTC|GMT", name):
         raise t.refuse(f'time zone "{zone}"', "Use a zone's name, as America/New_York.")
@@ -307,9 +314,9 @@ def zone_name(zone: str) -> str:
 
 
 def at_time_zone(operand: Operand, zone: str) -> Operand:
-    """``AT TIME ZONE``: local time of an instant, or the instant of a local time."""
+    """``AT TIME ZONE``: the local time of an instant, or the instant of a local time."""
     name = exp.Literal.string(zone_name(zone))
-    # The numbers are the same in UTC.
+    # In UTC the number of the local time is that of the instant.
     is_utc = name.name in ("UTC", "GMT")
     if operand.type.oid == t.TIMESTAMPTZ:
         node = cast(operand.node, "TIMESTAMP_NTZ")
@@ -324,10 +331,10 @@ def at_time_zone(operand: Operand, zone: str) -> Operand:
 
 
 def _instant(local: exp.Expression, zone: str) -> exp.Expression:
-    """The instant of a local time: where the clock goes back over it, the later one.
+    """The instant of a local time; the later one if the clock goes back over it.
 
-    Spark has the earlier one (``u``). ``w`` is what the offset of a day later makes of the local
-    time; it counts if that is what clocks showed then.
+    Spark computes the earlier instant (``u``). ``w`` is the instant by the offset of one day later;
+    it is used if its local time is the given one.
     """
     both = let(f"struct(:x as x, convert_timezone('{zone}', 'UTC', :x) as u)", x=local)
     shown = f"convert_timezone('UTC', '{zone}', :p.u + interval 1 day)"
@@ -344,7 +351,7 @@ def _instant(local: exp.Expression, zone: str) -> exp.Expression:
 
 
 def converted(operand: Operand, target: int, zone: str) -> Operand:
-    """Between date, timestamp and timestamptz, in the session's zone."""
+    """Convert between date, timestamp and timestamptz in the session's zone."""
     kind, wanted = operand.type.oid, plain(target)
     if kind == target:
         return operand
@@ -364,7 +371,7 @@ _LAST_DAY_OF_TIMES: Final = LAST_MICROSECOND // DAY_MICROSECONDS
 
 
 def _midnight(operand: Operand) -> exp.Expression:
-    """A date as timestamp."""
+    """Convert a date to timestamp; fails with 22008 if the date is out of range."""
     node = cast(operand.node, "TIMESTAMP_NTZ")
     if _is_finite_constant(operand.node):
         return node
@@ -385,11 +392,11 @@ _ERAS: Final = (
     " if(:s like '% %', concat(' ', split_part(:s, ' ', 2)), ''), :z, ' BC')"
     " else concat(:s, :z) end"
 )
-"""PostgreSQL's text of Spark's, which has a sign before years of other than four digits."""
+"""PostgreSQL's text from Spark's text, which has a sign before years of more than four digits."""
 
 
 def text_of(operand: Operand) -> exp.Expression:
-    """A date or timestamp as text."""
+    """The text of a date or timestamp."""
     return _text(operand, cast(operand.node, "STRING"), exp.Literal.string(""))
 
 
@@ -405,7 +412,7 @@ def _text(
 
 
 def zoned_text(operand: Operand, zone: str) -> exp.Expression:
-    """A timestamptz as text, in the session's zone: with its offset behind it."""
+    """The text of a timestamptz in the session's zone, with the offset."""
     if zone == "UTC":
         shown = cast(cast(operand.node, "TIMESTAMP_NTZ"), "STRING")
         return _text(operand, shown, exp.Literal.string("+00"))
@@ -424,11 +431,11 @@ def zoned_text(operand: Operand, zone: str) -> exp.Expression:
 
 
 _EPOCH_2000: Final = 946_684_800_000_000
-"""PostgreSQL's zero: what lies before it is rounded the other way."""
+"""PostgreSQL's epoch in Unix microseconds. Rounding goes away from it in both directions."""
 
 
 def rounded(operand: Operand, kind: Type) -> Operand:
-    """timestamp(p) and timestamptz(p): AdjustTimestampForTypmod."""
+    """Round to timestamp(p) or timestamptz(p): AdjustTimestampForTypmod()."""
     places = kind.typmod - 6
     if places >= 0:
         return Operand(operand.node, kind)
@@ -442,7 +449,7 @@ def rounded(operand: Operand, kind: Type) -> Operand:
 
 
 def rounded_time(text: str, places: int) -> str:
-    """time(p) of a constant: AdjustTimeForTypmod."""
+    """Round a constant to time(p): AdjustTimeForTypmod()."""
     clock = _TIME.match(text)
     assert clock is not None
     hours, minutes, seconds, micros = _clock(clock)
@@ -460,7 +467,7 @@ def rounded_time(text: str, places: int) -> str:
 
 
 def add(operator: str, left: Operand, right: Operand, zone: str) -> Operand:
-    """``+`` and ``-`` where a date or time takes part (manual, table 9.33)."""
+    """Translate ``+`` and ``-`` with a date or timestamp (manual, table 9.33)."""
     a, b = left.type, right.type
     if operator == "+" and b.oid in t.MOMENTS and a.oid not in t.MOMENTS:
         left, right, a, b = right, left, b, a
@@ -474,7 +481,7 @@ def add(operator: str, left: Operand, right: Operand, zone: str) -> Operand:
             a=left.node,
             b=right.node,
         )
-        # Of NULL, IF takes the other branch.
+        # With NULL in its condition, IF would take the second branch and fail.
         node = spark(
             "if(:a is null or :b is null, cast(null as date), :n)",
             a=left.node,
@@ -506,7 +513,7 @@ def add(operator: str, left: Operand, right: Operand, zone: str) -> Operand:
 
 
 def _shifted(operator: str, left: Operand, right: Operand, zone: str) -> Operand:
-    """Months and days move the local time, what is less moves the instant."""
+    """Shift the local time by months and days, and the instant by microseconds."""
     sign = 1 if operator == "+" else -1
     kind = t.TIMESTAMP if left.type.oid == t.DATE else left.type.oid
     local = converted(left, t.TIMESTAMP, zone)
@@ -520,7 +527,7 @@ def _shifted(operator: str, left: Operand, right: Operand, zone: str) -> Operand
         )
         moved = converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)
         if kind == t.TIMESTAMPTZ:
-            # The local time may be that of two instants.
+            # The local time may belong to two instants, so keep the instant if nothing moves.
             node = spark(
                 "if(:p.m = 0 and :p.d = 0, :x, :y)", p=parts, x=left.node, y=moved.node
             )
@@ -548,7 +555,7 @@ def _shifted(operator: str, left: Operand, right: Operand, zone: str) -> Operand
 
 
 def interval_constant(text: str) -> Operand:
-    """An interval literal in canonical form."""
+    """Read an interval literal into canonical text."""
     return Operand(exp.Literal.string(str(interval_of(text))), plain(t.INTERVAL))
 
 
@@ -572,7 +579,7 @@ _WITHIN_HOURS: Final = frozenset(
     ("HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 )
 _FIELDS: Final = {
-    # Spark has a year 0, which is 1 BC.
+    # Spark's year 0 is 1 BC.
     "YEAR": "(year(:x) - if(year(:x) <= 0, 1, 0))",
     "ISOYEAR": "(extract(yearofweek from :x)"
     " - if(extract(yearofweek from :x) <= 0, 1, 0))",
@@ -591,14 +598,14 @@ _FIELDS: Final = {
 
 
 def date_trunc(unit: str, operand: Operand, zone: str) -> Operand:
-    """date_trunc(): the type is the argument's; a date becomes timestamptz."""
+    """Translate date_trunc(). The result has the operand's type; a date gives timestamptz."""
     unit = unit.upper().rstrip("S")
     if unit not in _TRUNCATIONS:
         raise t.refuse(f"date_trunc('{unit.lower()}', ...)")
     kind = t.TIMESTAMPTZ if operand.type.oid == t.DATE else operand.type.oid
     if kind not in (t.TIMESTAMP, t.TIMESTAMPTZ):
         raise t.refuse(f"date_trunc() of {operand.type.name}")
-    # The offset stays, also where the local time is that of two instants.
+    # Within an hour the offset does not change, even if the local time belongs to two instants.
     stays = kind == t.TIMESTAMPTZ and zone != "UTC" and unit in _WITHIN_HOURS
     if stays:
         operand = converted(operand, kind, zone)
@@ -614,7 +621,7 @@ def date_trunc(unit: str, operand: Operand, zone: str) -> Operand:
 
 
 def extract(field: str, operand: Operand, zone: str) -> Operand:
-    """EXTRACT: numeric, with six digits behind the point where there are fractions."""
+    """Translate EXTRACT. The result is numeric, with scale 6 for fields with fractions."""
     field = field.upper()
     if operand.type.oid == t.INTERVAL:
         return intervals.extract(field, operand)
@@ -633,7 +640,7 @@ def extract(field: str, operand: Operand, zone: str) -> Operand:
 
 
 _GROWING: Final = frozenset(("EPOCH", "YEAR", "ISOYEAR", "DECADE", "CENTURY"))
-"""Fields that are infinite, too, where the others are NULL (NonFiniteTimestampTzPart)."""
+"""Fields that are infinite for an infinity. Other fields are NULL (NonFiniteTimestampTzPart)."""
 
 
 def _extracted(field: str, operand: Operand, zone: str) -> Operand:
@@ -649,7 +656,7 @@ def _extracted(field: str, operand: Operand, zone: str) -> Operand:
             x=instant.node,
         )
         return Operand(node, t.decimal(26, 6))
-    # Not all dates are timestamps.
+    # A date may be out of the range of timestamps.
     has_day_only = operand.type.oid == t.DATE and field not in _WITHIN_HOURS
     local = operand if has_day_only else converted(operand, t.TIMESTAMP, zone)
     if field == "SECOND":

@@ -1,21 +1,21 @@
-"""PostgreSQL's numeric in Spark SQL: exact order, sums and quotients.
+"""Translates operations on numeric: exact order, sums and quotients.
 
-Comes in: operands of exact number types. Goes out: Spark expressions, and the type that
-tells what they are. Called by ``expressions`` and ``functions``.
+Comes in: operands of exact number types. Goes out: Spark expressions with their types. Called by
+``expressions`` and ``functions``.
 
-A numeric has up to 131072 digits before the point, each value its own number of them behind
-it, NaN and infinities. A column without precision is therefore text in the lake. Here:
+A numeric has up to 131072 digits before the decimal point; each value has its own scale; NaN and
+infinities exist. The lake therefore stores a column without precision as text. Operations:
 
-    order, equality    on a key that is made of the text, exact for every value
-    + - sum            as decimal(37,16), printed with as many digits as PostgreSQL does;
-                       a value that does not fit raises 22003
-    / avg              decimals only: PostgreSQL's number of digits depends on the
-                       operands' first digits in base 10000, and is worked out as it does
+    order, equality    by a key computed from the text, exact for every value
+    + - sum            as decimal(37,16), printed with PostgreSQL's scale;
+                       a value that does not fit fails with 22003
+    / avg              decimals only; PostgreSQL's scale depends on the first base-10000
+                       digits of the operands, and is computed in the same way
     *                  decimals only; with more than 38 digits the operands are narrowed,
-                       and those that do not fit raise 22003
+                       and an operand that does not fit fails with 22003
 
-A decimal's operands are always cast so that Spark's own result type keeps every digit: left
-alone, it drops digits behind the point to keep those before it.
+Operands are always cast so that Spark's result type keeps every digit. Without the casts Spark
+reduces the scale of the result to keep the digits before the decimal point.
 
 Sources: numeric.c (select_div_scale, add_var, mul_var); Spark's DecimalPrecision.
 """
@@ -48,8 +48,11 @@ _WORK: Final = f"DECIMAL(37,{_WORK_SCALE})"
 
 
 _RESERVED: Final = "wal2lake_"
-"""Begins the names of parameters of lambdas: what is put into one's body may have a table's or
-a column's, which a parameter would hide."""
+"""The prefix of lambda parameters.
+
+An expression inside the lambda's body may use names of tables and columns, which a parameter of the
+same name would hide.
+"""
 _NO_PARAMETERS: Final = (exp.Alias, exp.ColumnDef, exp.Column)
 
 
@@ -67,7 +70,7 @@ def _template(text: str) -> exp.Expression:
 
 
 def spark(text: str, **parts: exp.Expression) -> exp.Expression:
-    """Spark SQL with ``:name`` replaced by expressions."""
+    """Parse Spark SQL and replace each ``:name`` by an expression."""
     tree = _template(text).copy()
     root = exp.Paren(this=tree)
     for node in list(root.find_all(exp.Placeholder)):
@@ -78,11 +81,11 @@ def spark(text: str, **parts: exp.Expression) -> exp.Expression:
 
 
 _NAMES: Final = re.compile(r"'(?:[^'\\]|\\.)*'|:(\w)\b", re.DOTALL)
-"""Places of values in a template, or a constant text, in which there are none."""
+"""A string constant, or the place of a value in a template."""
 
 
 def let(text: str, **values: exp.Expression) -> exp.Expression:
-    """``text``, whose values are worked out once however often it has them."""
+    """Like ``spark``, but each value is computed once even if ``text`` uses it several times."""
     if all(isinstance(v, (exp.Column, exp.Literal)) for v in values.values()):
         return spark(text, **values)
     fields = ", ".join(f":{name} as {name}" for name in values)
@@ -108,16 +111,16 @@ _KEY: Final = (
 
 
 def order_key(operand: Operand) -> exp.Expression:
-    """Text that orders as the numbers do: sign, digits before the point, digits.
+    """Text that has the order of the numbers: sign, number of digits before the point, digits.
 
-    Digits of negative numbers are complemented, and end with a character above digits.
+    The digits of negative numbers are complemented, and followed by a character above all digits.
     """
     node = operand.node
     if operand.type.exact_text and any(
         not aggregate.find_ancestor(exp.Window)
         for aggregate in node.find_all(exp.AggFunc)
     ):
-        # Spark does not find aggregates beside lambdas in HAVING and ORDER BY.
+        # In HAVING and ORDER BY Spark does not find an aggregate next to a lambda.
         raise refuse(
             "comparing or ordering by an aggregate that is a numeric without precision",
             "Compute it in a subquery, and compare or order by the subquery's column.",
@@ -126,14 +129,14 @@ def order_key(operand: Operand) -> exp.Expression:
 
 
 def as_text(operand: Operand) -> exp.Expression:
-    """An exact number's canonical text."""
+    """The canonical text of an exact number."""
     if operand.type.exact_text:
         return operand.node
     return cast(operand.node, "STRING")
 
 
 def exact_constant(node: exp.Expression) -> str | None:
-    """The digits of a numeric constant, as ``literals`` gives it to Spark."""
+    """The digits of a numeric constant in the form that ``literals`` writes; otherwise None."""
     sign = ""
     while isinstance(node, (exp.Paren, exp.Neg)):
         if isinstance(node, exp.Neg):
@@ -153,7 +156,7 @@ def exact_constant(node: exp.Expression) -> str | None:
 
 
 def _signed(sign: str, digits: str) -> str:
-    """A numeric has no negative zero."""
+    """The number with its sign, which zero does not have."""
     return f"{sign}{digits}" if Decimal(digits) else digits
 
 
@@ -161,7 +164,7 @@ def _signed(sign: str, digits: str) -> str:
 
 
 def add(operator: type[exp.Binary], left: Operand, right: Operand) -> Operand:
-    """``+`` and ``-``."""
+    """Translate ``+`` and ``-``."""
     if left.type.exact_text or right.type.exact_text:
         sign = "+" if operator is exp.Add else "-"
         text = _printed(
@@ -183,7 +186,7 @@ def add(operator: type[exp.Binary], left: Operand, right: Operand) -> Operand:
 
 
 def multiply(left: Operand, right: Operand) -> Operand:
-    """``*``: the scales add up."""
+    """Translate ``*``. The scale of the result is the sum of the scales."""
     _decimals_only("*", left, right)
     (p1, s1), (p2, s2) = digits_of(left.type), digits_of(right.type)
     if s1 + s2 > MAX_DIGITS - 1:
@@ -200,7 +203,7 @@ def multiply(left: Operand, right: Operand) -> Operand:
 
 
 def remainder(left: Operand, right: Operand) -> Operand:
-    """``%``: the sign is the dividend's."""
+    """Translate ``%``. The result has the dividend's sign."""
     _decimals_only("%", left, right)
     (p1, s1), (p2, s2) = digits_of(left.type), digits_of(right.type)
     scale = max(s1, s2)
@@ -213,34 +216,34 @@ def remainder(left: Operand, right: Operand) -> Operand:
 
 
 def divide(left: Operand, right: Operand) -> Operand:
-    """``/``, with at least 16 significant digits."""
+    """Translate ``/``. The result has at least 16 significant digits."""
     _decimals_only("/", left, right)
     text = _quotient(digits_of(left.type)[1], digits_of(right.type)[1])
     return Operand(let(text, a=left.node, b=right.node), TEXT_NUMERIC)
 
 
 def average(total: exp.Expression, count: exp.Expression, scale: int) -> Operand:
-    """avg of exact numbers: their sum, with that scale, by their count."""
+    """The average of exact numbers: their sum, of the given scale, divided by their count."""
     return Operand(let(_quotient(scale, 0), a=total, b=count), TEXT_NUMERIC)
 
 
 def text_sum(total: exp.Expression, scale: exp.Expression) -> Operand:
-    """A sum of ``summand``s with the greatest ``scale_of`` of them."""
+    """The text of a sum of ``summand`` values; ``scale`` is their greatest ``scale_of``."""
     return Operand(let(_printed(":a", ":b"), a=total, b=scale), TEXT_NUMERIC)
 
 
 def summand(node: exp.Expression) -> exp.Expression:
-    """A text numeric as the decimal that sums are made of."""
+    """Convert a text numeric to the decimal type in which sums are computed."""
     return let(_exact(":v"), v=node)
 
 
 def scale_of(node: exp.Expression) -> exp.Expression:
-    """Digits after the point of a text numeric."""
+    """The scale of a text numeric."""
     return let(_scale_of(":v"), v=node)
 
 
 def negate(operand: Operand) -> Operand:
-    """Unary minus."""
+    """Translate unary minus."""
     if not operand.type.exact_text:
         return Operand(exp.Neg(this=operand.node), operand.type.computed())
     node = let(
@@ -252,14 +255,14 @@ def negate(operand: Operand) -> Operand:
 
 
 def absolute(operand: Operand) -> Operand:
-    """abs()."""
+    """Translate abs()."""
     if not operand.type.exact_text:
         return Operand(exp.Abs(this=operand.node), operand.type.computed())
     return Operand(let("trim(leading '-' from :v)", v=operand.node), TEXT_NUMERIC)
 
 
 def as_decimal(operand: Operand) -> exp.Expression:
-    """An exact number as a decimal of all its digits."""
+    """Convert an exact number to a decimal that keeps all digits."""
     precision, scale = digits_of(operand.type)
     if operand.type.oid == NUMERIC:
         return operand.node
@@ -276,7 +279,7 @@ def _scale_of(v: str) -> str:
 
 
 def _exact(v: str) -> str:
-    """No rounding: a value with more digits has to overflow, as 22003 says it."""
+    """A cast to the decimal of sums that fails with 22003 instead of rounding."""
     digits = f"length(trim(trailing '0' from split_part({v}, '.', 2)))"
     return (
         f"cast(case when {digits} > {_WORK_SCALE} or {v} in ('NaN', 'Infinity',"
@@ -285,7 +288,7 @@ def _exact(v: str) -> str:
 
 
 def _printed(number: str, scale: str) -> str:
-    """A decimal's text with ``scale`` digits; the others are zeros."""
+    """The text of a decimal, cut to ``scale`` digits after the point; the rest are zeros."""
     text = f"cast({number} as string)"
     return (
         f"concat(split_part({text}, '.', 1), if({scale} = 0, '', '.'),"
@@ -294,16 +297,16 @@ def _printed(number: str, scale: str) -> str:
 
 
 def _quotient(s1: int, s2: int) -> str:
-    """select_div_scale(), then a division whose result has just that scale.
+    """Compute the scale by select_div_scale(), and divide with exactly that scale.
 
-    Spark divides with 39 digits after the point and rounds that: far enough from the
-    digit that is rounded here.
+    Spark divides with 39 digits after the point and rounds that result. The second rounding, to the
+    scale, is many digits away from the first.
     """
     a, b = ":a", ":b"
     branches = []
     for wanted in range(0, 36, 4):
         scale = max(wanted, s1, s2)
-        # Spark's quotients have six digits after the point at least.
+        # Spark's quotients have a scale of at least six.
         shift = 6 if scale < 6 else 0
         whole = MAX_DIGITS - scale - shift
         p1 = whole - s2 + s1 + shift
@@ -316,7 +319,7 @@ def _quotient(s1: int, s2: int) -> str:
         if shift:
             number = f"cast(({number}) * 1000000 as DECIMAL(38,{scale}))"
         branches.append(f"when {wanted} then cast({number} as string)")
-    # A quotient that is smaller still does not fit: 22003.
+    # A smaller quotient needs more digits than fit: 22003.
     rest = "cast(cast(repeat('9', 39) as DECIMAL(38,0)) as string)"
     digits = f"greatest(0, 16 - 4 * ({_weight(a, b)}))"
     null = f"{a} is null or {b} is null"
@@ -324,7 +327,7 @@ def _quotient(s1: int, s2: int) -> str:
 
 
 def _weight(a: str, b: str) -> str:
-    """Of the quotient's first digit in base 10000, as far as it can be foreseen."""
+    """The estimated weight of the quotient's first base-10000 digit, as select_div_scale()."""
     return (
         f"{_first_place(a)} - {_first_place(b)}"
         f" - if({_first_digit(a)} <= {_first_digit(b)}, 1, 0)"

@@ -1,14 +1,14 @@
-"""Values as text: what a type's output function prints, and what a cast to text makes.
+"""Translates values to text, as output functions and casts to text do.
 
-Comes in: an operand of any type. Goes out: Spark SQL that computes the text which PostgreSQL
-prints. Called by ``casts``, and for everything that is made of texts: ``||``, string_agg(),
-arrays and rows.
+Comes in: an operand of any type. Goes out: a Spark expression for the text that PostgreSQL prints.
+Called by ``casts``, and for operations that build texts: ``||``, string_agg(), arrays and rows.
 
-The two differ for two types only: inside a row or an array a boolean is ``t`` and a bpchar
-keeps its blanks; a cast writes ``true`` and drops them.
+Output functions and casts differ for two types only. The output function, which arrays and rows
+use, prints a boolean as ``t`` and keeps the blanks of a bpchar; a cast gives ``true`` and removes
+the blanks.
 
-Floats have as few digits as read back to the same number. Java's own conversion does not
-promise that, so each length is tried.
+A float is printed with the fewest digits that read back as the same number. Java's conversion does
+not guarantee that, so each number of digits is tried.
 
 Sources: PostgreSQL manual 8.1.3, 8.15.6, 8.16.5; the output functions in
 src/backend/utils/adt (float.c, d2s.c, arrayfuncs.c, rowtypes.c).
@@ -43,14 +43,14 @@ _AS_TEXT: Final = frozenset(
         t.RECORD,
     )
 )
-"""Types whose values are their text already."""
+"""Types whose values Spark holds as text."""
 
 _ELEMENT: Final = "wal2lake_element"
-"""The variable of lambdas over arrays; no column has the name."""
+"""The parameter of lambdas over arrays; no column has this name."""
 
 
 def text_of(operand: Operand, zone: str) -> exp.Expression:
-    """``CAST(operand AS text)``."""
+    """Translate ``CAST(operand AS text)``."""
     source, node = operand.type, operand.node
     if source.oid == t.BPCHAR and source.foreign is None:
         return spark("rtrim(' ', :x)", x=node)
@@ -60,7 +60,7 @@ def text_of(operand: Operand, zone: str) -> exp.Expression:
 
 
 def output_of(operand: Operand, zone: str) -> exp.Expression:
-    """What the type's output function prints; 0A000 where that is not known."""
+    """The text that the type's output function prints; raises 0A000 for an unsupported type."""
     source, node = operand.type, operand.node
     if source.fields is not None:
         return _row(operand, zone)
@@ -91,11 +91,11 @@ def output_of(operand: Operand, zone: str) -> exp.Expression:
 
 
 def _float(operand: Operand) -> exp.Expression:
-    """Shortest digits; plain below 1e15 (1e6 for real) and from 1e-4 on."""
+    """The shortest digits, without an exponent from 1e-4 to 1e15 (1e6 for real)."""
     single = operand.type.oid == t.FLOAT4
     ddl, few, digits = ("FLOAT", 5, 6) if single else ("DOUBLE", 14, 15)
     most, tiny = (8, "1.2e-38D") if single else (16, "2.3e-308D")
-    # ``p``: digits behind the first one. Only denormal numbers can do with few.
+    # ``p`` is the number of digits after the first. Only denormal numbers may need few.
     lengths = f"sequence(if(abs(:v) < {tiny}, 0, {few}), {most})"
     shown = "format_string(concat('%.', p, 'e'), cast(:v as double))"
     fits = f"cast({shown} as {ddl}) = :v"
@@ -111,7 +111,7 @@ def _float(operand: Operand) -> exp.Expression:
         f"if(instr({mantissa}, '.') = 0, {mantissa}, trim(trailing '.' from"
         f" trim(trailing '0' from {mantissa})))"
     )
-    # PostgreSQL does not use digits that are half way between two numbers (1e23).
+    # PostgreSQL does not use digits that lie halfway between two numbers (1e23).
     wide, aside = ("4194304D" if single else "4503599627370496D"), []
     for sign in "+-":
         near = f"(cast({mantissa} as DECIMAL(30,28)) {sign} 1e-28BD)"
@@ -156,7 +156,7 @@ _QUOTED_FIELD: Final = (
 def over_elements(
     array: Operand, of: exp.Expression, name: str = _ELEMENT
 ) -> exp.Expression:
-    """``of``, an expression of ``element(...)``, for each element."""
+    """Apply ``of``, an expression of ``element_of``, to each element of an array."""
     return exp.Transform(
         this=array.node.copy(),
         expression=exp.Lambda(this=of, expressions=[exp.to_identifier(name)]),
@@ -164,13 +164,13 @@ def over_elements(
 
 
 def element_of(kind: Type) -> Operand:
-    """The element that a lambda over an array has in hand."""
+    """The element inside a lambda over an array of this type."""
     assert kind.element is not None
     return Operand(exp.column(_ELEMENT), kind.element)
 
 
 def item_text(kind: Type, zone: str) -> exp.Expression:
-    """An element's output; NULL for a NULL."""
+    """The output text of an array's element; NULL for NULL."""
     return output_of(element_of(kind), zone)
 
 
@@ -186,7 +186,7 @@ def _array(operand: Operand, zone: str) -> exp.Expression:
 
 
 def row(operands: list[Operand]) -> Operand:
-    """``ROW(...)``."""
+    """Translate ``ROW(...)``."""
     items = [
         exp.Alias(this=o.node, alias=exp.to_identifier(f"f{place}"))
         for place, o in enumerate(operands)
@@ -196,7 +196,7 @@ def row(operands: list[Operand]) -> Operand:
 
 
 def fields_of(operand: Operand) -> list[Operand]:
-    """A row's values."""
+    """The values of a row expression; raises 0A000 for a choice among rows."""
     assert operand.type.fields is not None
     inner = operand.node
     if isinstance(inner, exp.Case):

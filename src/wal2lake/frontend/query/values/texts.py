@@ -1,10 +1,10 @@
-"""Computed texts as values of other types: what a cast from text reads.
+"""Translates casts from computed text to other types.
 
-Comes in: an operand of type text. Goes out: an operand. Called by ``casts``. (Constants are
-``literals``' affair.)
+Comes in: an operand of type text. Goes out: an operand of the target type. Called by ``casts``;
+``literals`` reads constants.
 
-PostgreSQL's input functions read many spellings, and Spark's casts read others. A text in the
-usual spelling, which both read, is cast; any other one fails the statement with 0A000.
+PostgreSQL's input functions and Spark's casts accept different spellings. A text in the usual
+spelling, which both accept, is cast. Any other text fails the statement with 0A000.
 
 Source: PostgreSQL manual 8.1.2, 8.5.1, 8.12.
 """
@@ -21,7 +21,7 @@ from wal2lake.frontend.query.values.types import Operand, Type
 
 _DAY: Final = r"\\d{4}-\\d\\d-\\d\\d"
 _CLOCK: Final = r"\\d\\d:\\d\\d:\\d\\d(\\.\\d{1,6})?"
-# \z: for Java, $ is also before a line's end.
+# The patterns end with \z because Java's $ also matches before a final newline.
 _SHAPES: Final = {
     t.DATE: rf"^{_DAY}\\z",
     t.TIMESTAMP: rf"^{_DAY}[ T]{_CLOCK}\\z",
@@ -30,7 +30,7 @@ _SHAPES: Final = {
 
 
 def read(operand: Operand, kind: Type) -> Operand:
-    """A computed text as a date, timestamp or uuid: the usual spelling, or a refusal."""
+    """Cast a computed text in the usual spelling to date, timestamp or uuid."""
     shape = _SHAPES.get(kind.oid)
     if shape is None or kind.typmod != -1:
         raise t.refuse(f"a cast from {operand.type.name} to {kind.name}")
@@ -46,7 +46,7 @@ _NUMBER: Final = r"^[+-]?(\\d+(\\.\\d*)?|\\.\\d+)\\z"
 
 
 def numeric_of(node: exp.Expression) -> exp.Expression:
-    """A computed text as a numeric without precision: its digits, canonically."""
+    """Cast a computed text to numeric without precision, which is canonical text."""
     error = t.failure("0A000", "a cast of this text to numeric is not supported")
     whole = "trim(leading '0' from split_part(trim(leading '+-' from :v), '.', 1))"
     fraction = "split_part(:v, '.', 2)"

@@ -1,12 +1,11 @@
-"""The types of a query's expressions: PostgreSQL's, and how Spark holds their values.
+"""Defines the types of expressions: PostgreSQL's type and Spark's representation.
 
-Comes in: a column's definition, a type's name in a cast. Goes out: ``Type`` and ``Operand``,
-an expression that has one. Every other module of this room works on these.
+Comes in: a column's definition, or the name of a type in a cast. Goes out: ``Type``, and
+``Operand``, an expression with its type. Every other module of this package works on them.
 
-Why two sides. Most types mean the same in both. Three do not: ``numeric`` without precision
-is text in the lake (``EXACT`` text; its digits after the point are part of the value),
-``numeric(p,s)`` is a decimal, and types that Spark lacks are text. A rule that forgets which
-one it has would compare digits as letters.
+Why both are kept: most types are the same in PostgreSQL and Spark, but ``numeric`` without
+precision is text in the lake (its scale is part of the value), ``numeric(p,s)`` is a decimal, and
+types that Spark lacks are text. A rule that knew only one side would compare digits as letters.
 
 Source: PostgreSQL manual, chapter 8, and 10.5 (UNION, CASE and related constructs).
 """
@@ -45,7 +44,7 @@ MOMENTS: Final = frozenset((DATE, TIMESTAMP, TIMESTAMPTZ))
 INTEGER_BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 BIT_STRINGS: Final = frozenset((BIT, VARBIT))
 LENGTH_HEADER: Final = 4
-"""VARHDRSZ: what the typmod of a character type is longer than its length."""
+"""VARHDRSZ: the difference between the typmod of a character type and its length."""
 ORDERED: Final = (
     INTEGERS
     | FLOATS
@@ -53,59 +52,59 @@ ORDERED: Final = (
     | MOMENTS
     | frozenset((BOOL, BYTEA, NUMERIC, UUID, TIME))
 )
-"""Types whose values Spark orders as PostgreSQL does, once they are prepared."""
+"""Types whose values Spark orders as PostgreSQL does, after ``casts.order_operand``."""
 MAX_DIGITS: Final = 38
 _DIGITS: Final = {INT2: 5, INT4: 10, INT8: 19}
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """One expression's."""
+    """The type of one expression."""
 
     oid: int
-    """PostgreSQL's; 0: not known, because a table of the query is not known here."""
+    """PostgreSQL's type OID. 0: not known, because a table's columns are not known."""
     typmod: int = -1
     precision: int | None = None
-    """Of a numeric that is a decimal in Spark; None: it is text."""
+    """The precision of a numeric that is a decimal in Spark. None: it is text."""
     scale: int = 0
     element: Type | None = None
-    """Of an array."""
+    """The type of an array's elements."""
     foreign: str | None = None
-    """A user-defined type's name: values are text that means nothing to the node."""
+    """The name of a user-defined type, whose values are opaque text to the node."""
     duration: bool = False
-    """An interval that Spark computed; others are text."""
+    """True for an interval that Spark has computed; other intervals are text."""
     fields: tuple[Type, ...] | None = None
-    """Of a row that an expression makes; as a column of a result it is text."""
+    """The types of the values of a row expression, which is text in a result."""
 
     @property
     def name(self) -> str:
-        """As PostgreSQL's messages have it."""
+        """The type's name in PostgreSQL's messages."""
         if self.foreign is not None:
             return self.foreign
         return format_type(self.oid) if self.oid else "unknown"
 
     @property
     def known(self) -> bool:
-        """Whether there are rules for it."""
+        """Whether the type is known."""
         return self.oid != 0
 
     @property
     def exact_text(self) -> bool:
-        """A numeric that Spark has as text."""
+        """Whether the type is a numeric that Spark holds as text."""
         return self.oid == NUMERIC and self.precision is None
 
     @property
     def number(self) -> bool:
-        """Any of PostgreSQL's number types."""
+        """Whether the type is an integer, float or numeric type."""
         return self.oid in INTEGERS or self.oid in FLOATS or self.oid == NUMERIC
 
     @property
     def string(self) -> bool:
-        """text and its kin."""
+        """Whether the type is text, varchar, bpchar or name."""
         return self.oid in STRINGS and self.foreign is None
 
     def computed(self) -> Type:
-        """Of an expression: declared limits belong to columns and casts alone."""
+        """The type of an expression of this type: only columns and casts have a typmod."""
         return replace(self, typmod=-1)
 
 
@@ -122,7 +121,7 @@ LITERAL: Final = Type(UNKNOWN)
 
 
 def plain(oid: int) -> Type:
-    """A type without modifiers."""
+    """The type of an OID, without modifiers."""
     known = type_by_oid(oid)
     if known is not None and known.is_array:
         return Type(oid, element=plain(known.element_oid))
@@ -130,12 +129,12 @@ def plain(oid: int) -> Type:
 
 
 def decimal(precision: int, scale: int) -> Type:
-    """numeric that Spark has as a decimal."""
+    """The type of a numeric that Spark holds as a decimal."""
     return Type(NUMERIC, -1, min(precision, MAX_DIGITS), scale)
 
 
 def declared(oid: int, typmod: int, foreign: str | None = None) -> Type:
-    """A column's, or a cast's."""
+    """The type of a column or a cast, with its typmod."""
     if foreign is not None and oid == TEXT:
         return Type(oid, typmod, foreign=foreign)
     if oid == NUMERIC:
@@ -152,12 +151,12 @@ def declared(oid: int, typmod: int, foreign: str | None = None) -> Type:
 
 
 def of_column(column: ColumnDef) -> Type:
-    """A table's column."""
+    """The type of a table's column."""
     return declared(int(column.type_oid), column.typmod, column.type_name)
 
 
 def digits_of(kind: Type) -> tuple[int, int]:
-    """(precision, scale) of an exact number as a decimal."""
+    """The precision and scale of an exact number type as a decimal."""
     if kind.oid in _DIGITS:
         return _DIGITS[kind.oid], 0
     assert kind.precision is not None
@@ -165,7 +164,7 @@ def digits_of(kind: Type) -> tuple[int, int]:
 
 
 def spark_name(kind: Type) -> str:
-    """Spark's type for values of this one."""
+    """Spark's name of the type that holds values of this type."""
     if kind.oid == NUMERIC and kind.precision is not None:
         return f"DECIMAL({kind.precision},{kind.scale})"
     if kind.element is not None:
@@ -174,15 +173,15 @@ def spark_name(kind: Type) -> str:
 
 
 def cast(node: exp.Expression, ddl: str) -> exp.Expression:
-    """Spark's CAST."""
-    # sqlglot's own takes DECIMAL(10,2) for DECIMAL(5,0), and leaves the cast out.
+    """Build Spark's CAST."""
+    # exp.cast() takes DECIMAL(10,2) for DECIMAL(5,0), and leaves the cast out.
     return exp.Cast(this=node.copy(), to=exp.DataType.build(ddl, dialect="spark"))
 
 
 def failure(sqlstate: str, *parts: str) -> str:
-    """Spark SQL that fails the statement with that error when a row comes to it.
+    """Spark SQL that fails the statement with this error at a row for which it is evaluated.
 
-    ``parts`` of the message are alternately constant and Spark SQL.
+    The ``parts`` of the message are alternately constant text and Spark SQL.
     """
     texts = [as_raised(sqlstate, parts[0]), *parts[1:]]
     shown = [
@@ -194,14 +193,14 @@ def failure(sqlstate: str, *parts: str) -> str:
 
 
 def refuse(what: str, hint: str | None = None) -> FeatureNotSupportedError:
-    """What the node cannot answer as PostgreSQL does, it does not answer."""
+    """The error for an operation that a node cannot do exactly as PostgreSQL does."""
     return FeatureNotSupportedError(
         f"{what} is not supported on lake tables", hint=hint
     )
 
 
 def no_operator(left: Type, name: str, right: Type) -> UndefinedObjectError:
-    """PostgreSQL's words for operands that do not go together."""
+    """PostgreSQL's error for an operator that does not exist for these types."""
     return UndefinedObjectError(
         f"operator does not exist: {left.name} {name} {right.name}",
         sqlstate="42883",

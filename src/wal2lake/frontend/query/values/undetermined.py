@@ -1,8 +1,8 @@
-"""Parameters to which a client gives no type: the statement around them does.
+"""Infers the types of parameters for which the client gives no type.
 
-A statement is analysed once with a NULL in the place of each; whoever gives a literal the type of
-its context notes the type here. The first context decides, as in PostgreSQL, and what is in no
-context is text.
+The statement is analysed once with a NULL in place of each such parameter. The rule that gives a
+literal the type of its context also records that type here. As in PostgreSQL, the first context
+decides, and a parameter without a context is text.
 
 Source: parse_param.c (variable_coerce_param_hook); manual, PREPARE.
 """
@@ -17,33 +17,33 @@ _MARK: Final = "wal2lake_undetermined"
 
 
 class Undetermined:
-    """One parameter's type, once it is known. It stays itself in copies of a tree."""
+    """The type of one parameter, once it is known. Copies of a tree share the object."""
 
     __slots__ = ("oid",)
 
     def __init__(self) -> None:
         self.oid = 0
-        """0: nothing has said it yet."""
+        """The type OID. 0: not known yet."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
 
 def placeholder(of: Undetermined) -> exp.Null:
-    """What stands for it in a tree."""
+    """The node that stands for the parameter in a tree."""
     node = exp.Null()
     node.meta[_MARK] = of
     return node
 
 
 def undetermined_at(node: exp.Expression) -> Undetermined | None:
-    """The parameter that the node stands for."""
+    """The parameter that the node stands for, or None."""
     found: Undetermined | None = node.meta.get(_MARK)
     return found
 
 
 def determine(node: exp.Expression, oid: int) -> None:
-    """If the node stands for a parameter of no type yet, that is its type."""
+    """Record the type if the node stands for a parameter without a type."""
     found = undetermined_at(node)
     if found is not None and not found.oid:
         found.oid = oid

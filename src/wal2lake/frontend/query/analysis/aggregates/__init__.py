@@ -1,9 +1,9 @@
-"""Aggregates and window functions.
+"""Translates aggregates and window functions.
 
 Takes: a call with its FILTER, OVER, ORDER BY and WITHIN GROUP. Gives: an operand. Owns:
-nothing. Never: lets an aggregate pass that it has no rule for.
+nothing. Never: passes on an aggregate for which it has no rule.
 
-    calls     one call with what stands around it; start here
-    rules     by the argument's type
-    arrange   those that need their values in an order, or all at once
+    calls     one call with the clauses around it; start here
+    rules     rules by the type of the argument
+    arrange   aggregates that need their values in an order, or all at once
 """

@@ -1,11 +1,11 @@
-"""Aggregates that need their values in an order, or all of them at once.
+"""Translates aggregates that need their values in an order, or all of them at once.
 
-Comes in: the value, the keys of ORDER BY, and ``around``, which puts FILTER and OVER about a
-call. Goes out: an operand. Called by ``rules``.
+Comes in: the value, the keys of ORDER BY, and ``around``, which adds FILTER and OVER to a call.
+Goes out: an operand. Called by ``rules``.
 
-Each collects a group's values in an array, and works on that: the memory of a group is
-needed, as PostgreSQL needs it to sort. The deviations of floats are computed as PostgreSQL
-does, value by value: Spark's own come to other last digits.
+Each aggregate collects the values of a group in an array, so a group must fit in memory. The
+deviations of floats are computed value by value as in PostgreSQL, because the last digits of
+Spark's results differ.
 
 Sources: PostgreSQL manual 9.21; orderedsetaggs.c; float8_accum in float.c.
 """
@@ -24,19 +24,19 @@ from wal2lake.frontend.query.values.types import Operand, Type
 
 Around = Callable[[exp.Expression], exp.Expression]
 Key = tuple[exp.Expression, bool, bool]
-"""What to order by, whether downward, whether NULLs come first."""
+"""A sort key: the expression, whether the order is descending, whether NULLs come first."""
 Keys = Sequence[Key]
 
 
 def own_key(value: Operand, zone: str) -> Keys:
-    """DISTINCT has the values in their own order."""
+    """The sort key of DISTINCT, which is the value itself."""
     return ((casts.order_operand(value, zone), False, False),)
 
 
 def _collected(
     value: exp.Expression, keys: Keys, around: Around, distinct: bool
 ) -> exp.Expression:
-    """The values in their order: array<struct<x, k0 ...>>."""
+    """An array<struct<x, k0 ...>> of the values, sorted by their keys."""
     named = [("x", value), *((f"k{i}", key) for i, (key, _, _) in enumerate(keys))]
     struct = exp.Anonymous(
         this="named_struct",
@@ -69,13 +69,13 @@ def _values(rows: exp.Expression) -> exp.Expression:
 
 
 def array(value: Operand, keys: Keys, around: Around) -> Operand:
-    """array_agg(); NULL where there is no row."""
+    """Translate array_agg(); the result is NULL for no rows."""
     kind = array_type(value.type)
     return Operand(_values(_collected(value.node, keys, around, False)), kind)
 
 
 def distinct_array(value: Operand, around: Around, zone: str) -> Operand:
-    """array_agg(DISTINCT)."""
+    """Translate array_agg(DISTINCT)."""
     casts.group_operand(value, "DISTINCT")
     if value.type.oid in t.FLOATS:
         raise t.refuse(f"array_agg(DISTINCT) of {value.type.name}")
@@ -90,7 +90,7 @@ def joined(
     around: Around,
     zone: str,
 ) -> Operand:
-    """string_agg(DISTINCT)."""
+    """Translate string_agg(DISTINCT)."""
     between = separator if separator is not None else exp.Literal.string("")
     if not isinstance(between, exp.Literal):
         raise t.refuse("string_agg(DISTINCT) with a separator that is not constant")
@@ -105,7 +105,7 @@ def joined(
 
 
 def _distinct_texts(text: exp.Expression, keys: Keys, around: Around) -> exp.Expression:
-    """The distinct texts, in order."""
+    """An array of the distinct texts, in order."""
     if len(keys) != 1:
         raise t.refuse("DISTINCT with several keys in an aggregate")
     return _collected(text, keys, around, True)
@@ -123,7 +123,7 @@ _DEVIATION = (
 def deviation(
     kind: type[exp.Expression], value: Operand, of: Around, around: Around
 ) -> Operand:
-    """stddev() and variance() of floats (Youngs and Cramer's way)."""
+    """Translate stddev() and variance() of floats (the algorithm of Youngs and Cramer)."""
     if isinstance(of(value.node), exp.Distinct):
         raise t.refuse("DISTINCT in stddev() and variance()")
     population = kind in (exp.StddevPop, exp.VariancePop)
@@ -143,7 +143,7 @@ def within_group(
     around: Around,
     zone: str,
 ) -> Operand:
-    """percentile_cont(), percentile_disc(), mode(): NULLs do not count."""
+    """Translate percentile_cont(), percentile_disc() and mode(), which ignore NULLs."""
     value = casts.as_known(value, zone)
     key = casts.order_operand(value, zone)
     if isinstance(node, exp.Mode):
@@ -189,7 +189,7 @@ def within_group(
 
 
 def _mode(value: Operand, key: exp.Expression, around: Around) -> Operand:
-    """The value that comes most often; of several the first in order."""
+    """The most frequent value; the first in order if several are equally frequent."""
     kind: Type = value.type
     if key is not value.node or kind.oid in t.FLOATS:
         raise t.refuse(f"mode() of {kind.name}")

@@ -1,7 +1,7 @@
-"""A call of an aggregate or window function, with what stands around it.
+"""Translates a call of an aggregate or window function with the clauses around it.
 
-Comes in: the outermost node: the call itself, or FILTER, OVER or WITHIN GROUP with the call in
-it. Goes out: an operand. Called by ``expressions``, whose visitor it uses for the operands.
+Comes in: the outermost node, which is the call itself, or FILTER, OVER or WITHIN GROUP around the
+call. Goes out: an operand. Called by ``expressions``, whose visitor translates the operands.
 
 Source: PostgreSQL manual 4.2.7, 4.2.8.
 """
@@ -21,44 +21,44 @@ from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Operand
 
 _ORDER_TYPE: Final = "wal2lake_order_type"
-"""In the ``meta`` of an item of a window's ORDER BY: its type."""
+"""Key in the ``meta`` of an item of a window's ORDER BY: the OID of its type."""
 
 
 class Visitor(Protocol):
-    """What rewrites the expressions inside a call."""
+    """Translates the expressions inside a call."""
 
     def visit(self, node: exp.Expression, scope: Scope) -> Operand:
-        """One expression in Spark's terms."""
+        """Translate one expression."""
         ...
 
     def at(self, parent: exp.Expression, key: str, scope: Scope) -> Operand:
-        """The expression in that argument, in its place."""
+        """Translate the expression in an argument, in place."""
         ...
 
     def all(self, parent: exp.Expression, key: str, scope: Scope) -> list[Operand]:
-        """A list argument."""
+        """Translate the expressions of a list argument, in place."""
         ...
 
     def condition(
         self, parent: exp.Expression, key: str, scope: Scope, clause: str
     ) -> None:
-        """A boolean expression."""
+        """Translate a boolean expression in place."""
         ...
 
     def arguments(self, node: exp.Expression, scope: Scope) -> dict[str, Any]:
-        """Every argument."""
+        """Translate every argument."""
         ...
 
 
 class Calls:
-    """Of one statement."""
+    """Translates the calls of one statement."""
 
     def __init__(self, of: Visitor, zone: str) -> None:
         self._of = of
         self._zone = zone
 
     def window(self, node: exp.Expression, scope: Scope) -> None:
-        """A window's PARTITION BY and ORDER BY."""
+        """Translate a window's PARTITION BY, ORDER BY and frame."""
         for part in self._of.all(node, "partition_by", scope):
             casts.group_operand(part, "PARTITION BY")
         order = node.args.get("order")
@@ -71,7 +71,7 @@ class Calls:
             self._frame(spec, order)
 
     def _frame(self, spec: exp.WindowSpec, order: exp.Order | None) -> None:
-        """ROWS is the same there; RANGE with an offset counts from whole numbers."""
+        """Check a window's frame: ROWS is the same in Spark; RANGE needs integers for offsets."""
         kind = str(spec.args.get("kind")).upper()
         ends = [spec.args.get("start"), spec.args.get("end")]
         offsets = [e for e in ends if isinstance(e, exp.Expression)]
@@ -85,12 +85,12 @@ class Calls:
             ]
             if order is None or len(kinds) != 1 or kinds[0] not in t.INTEGERS:
                 raise t.refuse("RANGE with an offset, but for integers")
-            # What is added may be beyond the type's own range.
+            # The sum of a value and the offset may be out of the type's range.
             item = order.expressions[0]
             item.set("this", t.cast(item.this, "DECIMAL(20,0)"))
 
     def call(self, node: exp.Expression, scope: Scope) -> Operand:
-        """An aggregate with its FILTER and OVER, which go with each part of it."""
+        """Translate an aggregate; FILTER and OVER are added to each part of the result."""
         window = node if isinstance(node, exp.Window) else None
         inner = node.this if window is not None else node
         where = inner.expression if isinstance(inner, exp.Filter) else None
@@ -135,7 +135,7 @@ class Calls:
         around: Callable[[exp.Expression], exp.Expression],
         scope: Scope,
     ) -> Operand:
-        """An aggregate with ORDER BY."""
+        """Translate an aggregate with ORDER BY."""
         given = argument.this
         keys = []
         for ordered in argument.expressions:

@@ -1,7 +1,7 @@
-"""Aggregates and window functions by their argument's type.
+"""Translates aggregates and window functions by the type of their argument.
 
-Comes in: the function's node, its operands, and ``around``, which puts FILTER and OVER about
-a call. Goes out: an operand; an aggregate may become several (avg is a sum by a count).
+Comes in: the function's node, its operands, and ``around``, which adds FILTER and OVER to a call.
+Goes out: an operand. An aggregate may become several: avg is a sum divided by a count.
 
 Sources: PostgreSQL manual 9.21, 9.22; pg_aggregate.dat.
 """
@@ -45,7 +45,7 @@ _AGGREGATES: Final = (
 
 
 def is_aggregate(node: exp.Expression) -> bool:
-    """Whether the rules are here."""
+    """Whether a node is an aggregate or a window function."""
     if isinstance(node, exp.Grouping):
         return False
     return isinstance(
@@ -72,7 +72,7 @@ _BY_NAME: Final[dict[str, type[exp.Expression]]] = {
 
 
 def named(node: exp.Expression) -> exp.Expression:
-    """An aggregate that the parser does not know, as the one that it is."""
+    """Replace a call by name with sqlglot's node of the aggregate, if sqlglot has one."""
     if isinstance(node, exp.Anonymous) and node.name.lower() in _BY_NAME:
         if len(node.expressions) != 1:
             raise t.refuse(f"this form of {node.name.lower()}()")
@@ -83,7 +83,7 @@ def named(node: exp.Expression) -> exp.Expression:
 def ordered(
     node: exp.Expression, value: Operand, keys: Keys, around: Around, zone: str
 ) -> Operand:
-    """array_agg() and string_agg() of values in an order."""
+    """Translate array_agg() and string_agg() with ORDER BY."""
     if isinstance(node, exp.ArrayAgg):
         return arrange.array(value, keys, around)
     if not isinstance(node, exp.GroupConcat):
@@ -108,7 +108,7 @@ def call(
     around: Around,
     zone: str,
 ) -> Operand:
-    """One call."""
+    """Translate one call."""
 
     def of(value: exp.Expression) -> exp.Expression:
         return exp.Distinct(expressions=[value]) if distinct else value

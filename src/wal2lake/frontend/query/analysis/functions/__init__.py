@@ -1,10 +1,10 @@
-"""Functions and operators: what each means for the types of its operands.
+"""Translates functions and operators by the types of their operands.
 
 Takes: a node, or a function's name, and its operands. Gives: an operand in Spark's terms.
-Owns: nothing. Never: lets a function pass that it has no rule for.
+Owns: nothing. Never: passes on a function for which it has no rule.
 
-    rules        by the kind of node: operators, and functions that the parser knows; start here
-    calls        functions by name
+    rules        rules by the kind of node: operators, and functions that sqlglot knows; start here
+    calls        rules by a function's name
     arithmetic   + - * / %, rounding, series
     strings, patterns, arrays, dates, formats, json   one family each
 """

@@ -1,4 +1,4 @@
-"""Numbers: operators, rounding, generate_series().
+"""Translates operators and functions of numbers, and generate_series().
 
 Comes in: a node and its operands. Goes out: an operand. Called by ``rules``.
 
@@ -64,7 +64,7 @@ def arithmetic(node: exp.Expression, arguments: Arguments, zone: str) -> Operand
         ddl = t.spark_name(kind)
         pair = [t.cast(o.node, ddl) for o in (left, right)]
         result = type(node)(this=pair[0], expression=pair[1])
-        # Spark divides two floats as doubles.
+        # Spark divides two reals in double precision.
         return Operand(t.cast(result, ddl), kind.computed())
     if a.oid in t.INTEGERS and b.oid in t.INTEGERS:
         return _integers(node, left, right)
@@ -108,7 +108,7 @@ def negative(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 
 
 def series(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """generate_series() of integers; one that leads nowhere has no rows."""
+    """Translate generate_series(); no rows if the step leads away from the end."""
     given = [arguments[k] for k in ("start", "end", "step") if k in arguments]
     if any(o.type.oid in t.MOMENTS for o in given):
         return dates.series(given, zone)
@@ -145,7 +145,7 @@ def number(name: str, operand: Operand) -> Operand:
 
 
 def rounded(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """round(), trunc(), ceil(), floor()."""
+    """Translate round(), trunc(), ceil() and floor()."""
     name = {exp.Round: "round", exp.Trunc: "trunc", exp.Ceil: "ceil"}.get(
         type(node), "floor"
     )
@@ -194,7 +194,7 @@ def _as_double(name: str, operand: Operand, zone: str) -> exp.Expression:
 
 
 def square_root(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """sqrt() of a float; it is the one of its kind that every library rounds the same."""
+    """Translate sqrt() of a float, the only such function that all libraries round alike."""
     error = t.failure("2201F", "cannot take square root of a negative number")
     node = let(
         f"if(:x < 0, cast({error} as double), sqrt(:x))",
@@ -204,7 +204,7 @@ def square_root(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def angle(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """degrees() and radians()."""
+    """Translate degrees() and radians()."""
     sign_ = "/" if name == "degrees" else "*"
     value = _as_double(name, operands[0], zone)
     return Operand(
@@ -213,19 +213,19 @@ def angle(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def pi(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """pi()."""
+    """Translate pi()."""
     return Operand(spark("pi()"), plain(t.FLOAT8))
 
 
 def sign(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """sign(): a numeric's is numeric, every other one's double precision."""
+    """Translate sign(): numeric for numeric, double precision for other types."""
     operand = number(name, casts.settled(operands[0], plain(t.FLOAT8), zone))
     if operand.type.exact_text:
         raise t.refuse("sign() of numeric without precision", numeric.ROUND_HINT)
     if operand.type.oid == t.NUMERIC:
         node = spark("cast(sign(:x) as decimal(1,0))", x=operand.node)
         return Operand(node, t.decimal(1, 0))
-    # A NaN's is 0.
+    # sign(NaN) is 0.
     node = let(
         "case when :x is null then null when :x > 0 and not isnan(:x) then 1D"
         " when :x < 0 then -1D else 0D end",
@@ -235,20 +235,20 @@ def sign(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def whole_quotient(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """div(): the quotient's whole part, towards zero."""
+    """Translate div(), the quotient truncated towards zero."""
     if any(o.type.exact_text or not o.type.number for o in operands):
         raise t.refuse("div() of numeric without precision", numeric.ROUND_HINT)
     if any(o.type.oid in t.FLOATS for o in operands):
         raise strings.no_function(name, plain(t.FLOAT8))
     a, b = (numeric.as_decimal(o) for o in operands)
-    # More than a bigint raises 22003.
+    # A quotient out of the range of bigint fails with 22003.
     return Operand(
         spark("cast(:a div :b as decimal(19,0))", a=a, b=b), t.decimal(19, 0)
     )
 
 
 def to_hex(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """to_hex(): the bits of an integer or bigint."""
+    """Translate to_hex() of an integer or bigint."""
     operand = casts.settled(operands[0], plain(t.INT4), zone)
     if operand.type.oid not in t.INTEGERS:
         raise strings.no_function(name, operand.type)

@@ -1,8 +1,7 @@
-"""Functions and operators of arrays of one dimension.
+"""Translates functions and operators of one-dimensional arrays.
 
 Comes in: operands. Goes out: an operand. Called by ``rules``, ``calls`` and ``expressions``.
-Elements are compared as their type is compared; a rule that Spark has for arrays of some
-types only is applied to those.
+Elements are compared by the rules of their type.
 
 Source: PostgreSQL manual 9.19; array_userfuncs.c, arrayfuncs.c.
 """
@@ -32,7 +31,7 @@ _BOOL: Final = plain(t.BOOL)
 
 
 def array_type(element: Type) -> Type:
-    """The array type of an element type; 0A000 if there is none here."""
+    """The array type of an element type; raises 0A000 if there is none."""
     known = type_by_oid(element.oid)
     is_row = element.oid == t.RECORD
     if is_row or element.foreign is not None or known is None or not known.array_oid:
@@ -52,7 +51,7 @@ def _array(name: str, operand: Operand) -> Operand:
 
 
 def length(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """array_length(); an empty array has no dimensions."""
+    """Translate array_length(); the result is NULL for an empty array."""
     array = _array(name, operands[0])
     if constant_number(name, operands[1]) != 1:
         return Operand(t.cast(exp.Null(), "INT"), plain(t.INT4))
@@ -60,7 +59,7 @@ def length(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def cardinality(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """cardinality()."""
+    """Translate cardinality()."""
     array = _array(name, operands[0])
     return Operand(let("if(:x is null, null, size(:x))", x=array.node), plain(t.INT4))
 
@@ -68,7 +67,7 @@ def cardinality(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 def tested(
     array: Operand, name: str, operator: type[exp.Binary], value: Operand, zone: str
 ) -> exp.Expression:
-    """``element operator value`` as a lambda's body, after both became comparable."""
+    """The lambda body ``element operator value``, with both sides made comparable."""
     a, b = casts.comparable(element_of(array.type), name, value, zone)
     return operator(this=a.copy(), expression=b.copy())
 
@@ -81,7 +80,7 @@ def quantified(
     every: bool,
     zone: str,
 ) -> exp.Expression:
-    """``value operator ANY (array)`` and ALL: NULLs make it unknown, as SQL has it."""
+    """Translate ``value operator ANY (array)`` and ALL, with SQL's rules for NULL."""
     a, b = casts.comparable(value, name, element_of(array.type), zone)
     test = operator(this=a.copy(), expression=b.copy())
     return _lambda("forall" if every else "exists", array, test)
@@ -93,7 +92,7 @@ def _lambda(function: str, array: Operand, body: exp.Expression) -> exp.Expressi
 
 
 def position(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """array_position(): the first that is not distinct from the value."""
+    """Translate array_position(): the first element that is not distinct from the value."""
     array = _array(name, operands[0])
     same = tested(array, "=", exp.NullSafeEQ, operands[1], zone)
     node = spark(
@@ -104,7 +103,7 @@ def position(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def of_string(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """string_to_array(); an empty text is an empty array."""
+    """Translate string_to_array(); an empty text gives an empty array."""
     separator = constant_text(name, operands[1])
     if not separator:
         raise t.refuse("string_to_array() with an empty separator")
@@ -122,7 +121,7 @@ def of_string(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def to_string(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """array_to_string(): elements as their output functions print them."""
+    """Translate array_to_string(), with the texts of the elements' output functions."""
     array = _array(name, operands[0])
     items = over_elements(array, output.item_text(array.type, zone))
     parts = [items, *(text(name, o, zone) for o in operands[1:])]
@@ -131,7 +130,7 @@ def to_string(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def append(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """array_append() and array_cat()."""
+    """Translate array_append() and array_cat()."""
     left, right = operands
     if name == "array_append" and left.type.element is not None:
         right = casts.settled(right, left.type.element.computed(), zone)
@@ -139,12 +138,12 @@ def append(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def joined(left: Operand, right: Operand, zone: str) -> Operand:
-    """``||`` of arrays, or of an array and an element."""
+    """Translate ``||`` of arrays, or of an array and an element."""
     kind = (left if left.type.element is not None else right).type
     parts = []
     for operand in (left, right):
         if operand.type.oid == t.UNKNOWN:
-            # Beside an array, a literal is one, too.
+            # A literal next to an array is an array, too.
             operand = casts.settled(operand, kind.computed(), zone)
         if operand.type.element is None:
             settled = casts.as_common(
@@ -179,7 +178,7 @@ _INNER: Final = "wal2lake_other"
 
 
 def _found(left: Operand, right: Operand, zone: str) -> exp.Expression:
-    """Whether the element of ``right`` that a lambda has in hand is in ``left``."""
+    """The lambda body that tests whether an element of ``right`` is in ``left``."""
     assert left.type.element is not None
     own = Operand(exp.column(_INNER), left.type.element)
     a, b = casts.comparable(own, "=", element_of(right.type), zone)
@@ -197,14 +196,14 @@ def _found(left: Operand, right: Operand, zone: str) -> exp.Expression:
 
 
 def contains(left: Operand, right: Operand, zone: str) -> Operand:
-    """``left @> right``; NULLs are in nothing."""
+    """Translate ``left @> right``; a NULL element is contained in nothing."""
     left, right = _same(left, right, zone)
     node = _lambda("forall", right, _found(left, right, zone))
     return Operand(_unless_null(left, right, node), _BOOL)
 
 
 def overlaps(left: Operand, right: Operand, zone: str) -> Operand:
-    """``left && right``."""
+    """Translate ``left && right``."""
     left, right = _same(left, right, zone)
     node = _lambda("exists", right, _found(left, right, zone))
     return Operand(_unless_null(left, right, node), _BOOL)
@@ -229,7 +228,7 @@ def _same(left: Operand, right: Operand, zone: str) -> tuple[Operand, Operand]:
 
 
 def unnest(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """unnest(): one row per element."""
+    """Translate unnest(): one row for each element."""
     array = _array(name, operands[0])
     assert array.type.element is not None
     return Operand(spark("explode(:x)", x=array.node), array.type.element.computed())
@@ -238,7 +237,7 @@ def unnest(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 def sliced(
     array: Operand, low: exp.Expression | None, high: exp.Expression | None
 ) -> Operand:
-    """``array[low:high]``."""
+    """Translate ``array[low:high]``."""
     a = low if low is not None else exp.Literal.number(1)
     b = high if high is not None else spark("size(:x)", x=array.node)
     node = let(

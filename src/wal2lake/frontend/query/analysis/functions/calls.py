@@ -1,7 +1,7 @@
-"""Functions by name, for those whose arguments are what the query has.
+"""Translates functions by their name and number of arguments.
 
-Comes in: a name and the operands. Goes out: an operand. Called by ``rules``; ``OWN_NAMES`` is
-what the parser must not turn into functions of other systems.
+Comes in: a name and the operands. Goes out: an operand. Called by ``rules``. ``OWN_NAMES`` are the
+names that sqlglot must not parse as functions of other systems, so that they stay calls by name.
 
 Source: PostgreSQL manual, chapter 9; pg_proc.dat.
 """
@@ -27,7 +27,7 @@ Call = Callable[[str, Sequence[Operand], str], Operand]
 
 
 def call(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """One call; 0A000 if there is no rule for that many arguments."""
+    """Translate one call; raises 0A000 if no rule has this name and number of arguments."""
     rule = _RULES.get((name, len(operands))) or _RULES.get((name, None))
     if rule is None:
         raise t.refuse(f"function {name}()")
@@ -112,4 +112,4 @@ GENERATORS: Final = frozenset(
         "json_object_keys",
     )
 )
-"""Functions that return a set."""
+"""Functions that return a set of rows."""

@@ -1,7 +1,7 @@
-"""Functions of dates and times.
+"""Translates functions of dates and times.
 
-Comes in: operands. Goes out: an operand. Called by ``rules`` and ``calls``; their arithmetic is
-in ``values.moments``.
+Comes in: operands. Goes out: an operand. Called by ``rules`` and ``calls``; ``values.moments`` has
+the arithmetic.
 
 Source: PostgreSQL manual 9.9; timestamp_age and float8_timestamptz in timestamp.c.
 """
@@ -26,7 +26,7 @@ from wal2lake.pgtypes.encode.interval import interval_of
 
 
 def of_seconds(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """to_timestamp(): seconds since 1970, rounded as they count from 2000."""
+    """Translate to_timestamp() of seconds since 1970, which are rounded as seconds since 2000."""
     operand = casts.settled(operands[0], plain(t.FLOAT8), zone)
     if not operand.type.number:
         raise no_function(name, operand.type)
@@ -58,7 +58,7 @@ _DAYS_BORROWED: Final = (
 
 
 def age(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """age(): years, months and days between two local times."""
+    """Translate age(): years, months and days between two local times."""
     operands = [casts.settled(o, plain(t.TIMESTAMPTZ), zone) for o in operands]
     for operand in operands:
         if operand.type.oid not in t.MOMENTS:
@@ -73,7 +73,7 @@ def age(name: str, operands: Sequence[Operand], zone: str) -> Operand:
         _AGE, l=spark("least(:a, :b)", a=a, b=b), h=spark("greatest(:a, :b)", a=a, b=b)
     )
     fields = let(_TIME_BORROWED, s=fields)
-    # Nothing is shorter than 28 days, and no difference below -31.
+    # Borrowing twice suffices: a month has at least 28 days, and no difference is below -31.
     fields = let(_DAYS_BORROWED, s=let(_DAYS_BORROWED, s=fields))
     signed = spark(
         "if(:a is null or :b is null, null, transform(array(:f), f -> if(:a < :b,"
@@ -90,7 +90,7 @@ def age(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def make_date(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """make_date()."""
+    """Translate make_date()."""
     operands = [casts.settled(o, plain(t.INT4), zone) for o in operands]
     for operand in operands:
         if operand.type.oid not in (t.INT2, t.INT4):
@@ -111,14 +111,14 @@ def make_date(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def date_part(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """date_part(): EXTRACT in double precision."""
+    """Translate date_part(), which is EXTRACT in double precision."""
     field = constant_text(name, operands[0])
     found = moments.extract(field, operands[1], zone)
     return Operand(t.cast(found.node, "DOUBLE"), plain(t.FLOAT8))
 
 
 def series(given: Sequence[Operand], zone: str) -> Operand:
-    """generate_series() of timestamps with a constant step of one kind."""
+    """Translate generate_series() of timestamps with a constant step in months or in time."""
     if len(given) != 3 or not isinstance(given[2].node, exp.Literal):
         raise t.refuse("generate_series() of times without a constant step")
     span = interval_of(given[2].node.name)
@@ -142,7 +142,7 @@ def series(given: Sequence[Operand], zone: str) -> Operand:
         if span.months
         else f"make_dt_interval(0, 0, 0, {total / 1_000_000:.6f})"
     )
-    # A month after the 31st, PostgreSQL goes on from where it was cut off.
+    # From the 29th on, PostgreSQL adds months to the previous day, which may have been cut.
     error = t.failure("0A000", "generate_series() by months from the 29th or later")
     check = f"when day(:a) > 28 then {error}" if span.months else ""
     order = "<=" if forward else ">="

@@ -1,10 +1,10 @@
-"""to_char(), to_date() and to_timestamp() with constant templates of dates and times.
+"""Translates to_char(), to_date() and to_timestamp() with constant templates.
 
 Comes in: operands, the template among them. Goes out: an operand. Called by ``calls``.
 
-A template is cut into PostgreSQL's keywords, the longest first; a keyword that has no rule
-is refused, as are TH, TM, SP and escapes. What to_date() and to_timestamp() read must look
-just like the template: PostgreSQL reads much more, and guesses; such a text is refused.
+A template is split into PostgreSQL's keywords, the longest first. A keyword without a rule is
+refused, as are TH, TM, SP and escapes. A text for to_date() or to_timestamp() must match the
+template exactly: PostgreSQL also accepts and guesses other texts, which are refused here.
 
 Source: PostgreSQL manual 9.8; DCH_keywords and DCH_to_char in formatting.c.
 """
@@ -71,9 +71,9 @@ _NUMBERS: Final[Mapping[str, tuple[str, int]]] = {
     "J": ("(datediff(cast(:x as date), date '1970-01-01') + 2440588)", 0),
     "CC": ("((year(:x) + 99) div 100)", 2),
 }
-"""Spark's number, and how many digits it has at least, unless FM comes before it."""
+"""Spark's expression of a number, and its least number of digits without FM."""
 _LONGER: Final = frozenset(("YYYY", "IYYY", "CC"))
-"""Those that have more digits from the year 10000 on."""
+"""Keywords that have more digits from the year 10000 on."""
 
 _NAMES: Final[Mapping[str, tuple[tuple[str, ...], str, int]]] = {
     **{
@@ -93,10 +93,10 @@ _NAMES: Final[Mapping[str, tuple[tuple[str, ...], str, int]]] = {
         for word, change in (("DY", str.upper), ("Dy", str), ("dy", str.lower))
     },
 }
-"""Names, the number that chooses one, and how far it is padded, unless FM comes before it."""
+"""The names, the expression that chooses one, and the width to pad it to without FM."""
 
 _Piece = tuple[str, bool, bool]
-"""A keyword or text, whether it is a keyword, and whether FM comes before it."""
+"""A keyword or text; whether it is a keyword; whether FM comes before it."""
 
 
 def _pieces(name: str, template: str) -> list[_Piece]:
@@ -139,7 +139,7 @@ def _keyword(template: str, at: int) -> str | None:
 
 
 def to_char(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """to_char() of a date or time."""
+    """Translate to_char() of a date or timestamp."""
     operand = operands[0]
     if operand.type.number or operand.type.oid == t.INTERVAL:
         raise t.refuse(f"to_char() of {operand.type.name}")
@@ -154,7 +154,7 @@ def to_char(name: str, operands: Sequence[Operand], zone: str) -> Operand:
         elif word in _NUMBERS:
             number, digits = _NUMBERS[word]
             shown = f"cast({number} as string)"
-            # FM means nothing to fractions; lpad() would cut what is longer.
+            # FM has no effect on fractions. lpad() would cut a longer number.
             if word in ("MS", "US") or (digits and not fill):
                 least = str(digits)
                 if word in _LONGER:
@@ -174,9 +174,9 @@ def to_char(name: str, operands: Sequence[Operand], zone: str) -> Operand:
         else:
             raise t.refuse(f'to_char() with "{word}"')
     if not parts:
-        # The template is empty.
+        # An empty template gives NULL.
         return Operand(t.cast(exp.Null(), "STRING"), plain(t.TEXT))
-    # Spark's element_at() with NULL as the place is the last element.
+    # Spark's element_at() gives the last element for a NULL index, so test for NULL first.
     error = t.failure("0A000", "to_char() of years before 1 is not supported")
     text_ = (
         f"if(:x is null, null, if(year(:x) < 1, cast({error} as string),"
@@ -204,7 +204,7 @@ _LEAST: Final = {"YYYY": "0001", "MM": "01", "DD": "01"}
 
 
 def _read(name: str, operands: Sequence[Operand], zone: str) -> exp.Expression:
-    """A text in ISO 8601, made of what the template finds in another one."""
+    """The ISO 8601 text of the fields that the template finds in a text."""
     template = constant_text(name, operands[1])
     shape = ""
     places: dict[str, int] = {}
@@ -240,13 +240,13 @@ def _read(name: str, operands: Sequence[Operand], zone: str) -> exp.Expression:
 
 
 def to_date(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """to_date()."""
+    """Translate to_date()."""
     read = _read(name, operands, zone)
     return Operand(spark("cast(left(:x, 10) as date)", x=read), plain(t.DATE))
 
 
 def to_timestamp(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """to_timestamp() of a text, in the session's zone."""
+    """Translate to_timestamp() of a text, in the session's time zone."""
     read = t.cast(_read(name, operands, zone), "TIMESTAMP_NTZ")
     local = Operand(read, plain(t.TIMESTAMP))
     return moments.converted(local, t.TIMESTAMPTZ, zone)

@@ -1,12 +1,12 @@
-"""Operators and functions of json and jsonb.
+"""Translates operators and functions of json and jsonb.
 
 Comes in: operands. Goes out: an operand. Called by ``rules`` and ``calls``.
 
-Values are text: a jsonb's is the one canonical text, a json's the text that was written. What
-Spark has for JSON parses a value and prints it its own way (1.50 becomes 1.5, blanks and
-duplicate keys go); here the text is cut into tokens, the members of the outermost object or
-array are found among them, and a member is the part of the text that it takes up. That is
-slower than Spark's get_json_object(), and exact.
+Values are text: canonical text for jsonb, the written text for json. Spark's JSON functions parse a
+value and print it in another form: 1.50 becomes 1.5, and blanks and duplicate keys are lost. The
+expressions of this module split the text into tokens and find the members of the outermost object
+or array among them; a member is a substring of the text. This is slower than Spark's
+get_json_object(), and exact.
 
 Source: PostgreSQL manual 8.14, 9.16; jsonfuncs.c.
 """
@@ -33,8 +33,8 @@ _ITEM: Final = "wal2lake_item"
 
 _TOKEN: Final = r"""'\\\\.|"|[\\[\\]{},:]|\\s+|[^\\\\"\\[\\]{},:\\s]+'"""
 _STEP: Final = (
-    # p: place of the token; d: depth; s: in a string; b, e: where the value begins and
-    # ends; k, l: the same of the key; o: members so far.
+    # p: position of the token; d: depth; s: inside a string; b, e: begin and end of the
+    # value; k, l: begin and end of the key; o: the members found so far.
     "named_struct('p', a.p + length(t),"
     " 'd', case when a.s then a.d when t in ('{', '[') then a.d + 1"
     " when t in ('}', ']') then a.d - 1 else a.d end,"
@@ -56,7 +56,7 @@ _START: Final = (
 )
 _TOKENS: Final = f"regexp_extract_all(:j, {_TOKEN}, 0)"
 _MEMBERS: Final = f"aggregate({_TOKENS}, {_START}, (a, t) -> {_STEP}, a -> a.o)"
-"""Of :j, an object or array: array<struct>: where key (k to l) and value (b to e) are."""
+"""The members of :j, an object or array: positions of the key (k to l) and value (b to e)."""
 
 _VALUE: Final = "substring(:j, m.b, m.e - m.b)"
 _KEY: Final = "substring(:j, m.k, m.l - m.k)"
@@ -70,7 +70,7 @@ def _json(operand: Operand, name: str) -> Operand:
 
 
 def unquoted(node: exp.Expression) -> exp.Expression:
-    """A JSON value as ``->>`` gives it: a string's characters, NULL for null."""
+    """The text that ``->>`` gives for a JSON value: a string without quotes, NULL for null."""
     template = (
         """case when :v is null or :v = 'null' then null when left(:v, 1) = '"' then"""
         " from_json(concat('[', :v, ']'), 'array<string>', map('mode', 'FAILFAST'))[0]"
@@ -80,7 +80,7 @@ def unquoted(node: exp.Expression) -> exp.Expression:
 
 
 def _keyed(json: Operand, step: str) -> str:
-    """The value of a key in an object :j, the last one of several."""
+    """The value of a key in the object :j; the last value if the key occurs several times."""
     wanted = literals.constant(_as_string(step), plain(t.JSONB), "UTC").node.name
     key = _KEY
     if json.type.oid == t.JSON:
@@ -92,7 +92,7 @@ def _keyed(json: Operand, step: str) -> str:
 
 
 def _placed(place: int) -> str:
-    """The value at a place of an array :j; from the end, if there are so many."""
+    """The value at an index of the array :j; a negative index counts from the end."""
     found = (
         f"slice({_MEMBERS}, {place + 1}, 1)"
         if place >= 0
@@ -107,11 +107,11 @@ def _as_string(step: str) -> str:
 
 
 def arrow(json: Operand, step: Operand, as_text: bool, zone: str) -> Operand:
-    """``->`` and ``->>`` with a constant key or place."""
+    """Translate ``->`` and ``->>`` with a constant key or index."""
     _json(json, "->")
     if step.type.oid in t.INTEGERS:
         place = constant_number("->", step)
-        # A scalar jsonb is stored as an array of one.
+        # PostgreSQL stores a scalar jsonb as an array of one element.
         alone = json.type.oid == t.JSONB and place in (0, -1)
         scalar = f"when {_FIRST} <> '{{' then :j" if alone else ""
         text = f"case when {_FIRST} = '[' then {_placed(place)} {scalar} end"
@@ -128,7 +128,7 @@ def _given(json: Operand, node: exp.Expression, as_text: bool) -> Operand:
 
 
 def path(json: Operand, steps: Sequence[str], as_text: bool) -> Operand:
-    """``#>`` and ``#>>``: a step into an array is its place."""
+    """Translate ``#>`` and ``#>>``; a step into an array is an index."""
     _json(json, "#>")
     found = json
     for step in steps:
@@ -158,13 +158,13 @@ def path_steps(operand: Operand, zone: str) -> list[str]:
 
 
 def path_of(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """jsonb_extract_path() and its like."""
+    """Translate jsonb_extract_path(), json_extract_path() and their _text forms."""
     steps = [constant_text(name, o) for o in operands[1:]]
     return path(_json(operands[0], name), steps, name.endswith("_text"))
 
 
 def type_of(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """jsonb_typeof()."""
+    """Translate jsonb_typeof() and json_typeof()."""
     json = _of(name, operands[0], zone)
     node = spark(
         f"case {_FIRST} when '{{' then 'object' when '[' then 'array'"
@@ -184,7 +184,7 @@ def _of(name: str, operand: Operand, zone: str) -> Operand:
 
 
 def array_length(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """jsonb_array_length(); raises 22023 for what is no array."""
+    """Translate jsonb_array_length(), which fails with 22023 for a value that is no array."""
     json = _of(name, operands[0], zone)
     scalar = t.failure("22023", "cannot get array length of a scalar")
     other = t.failure("22023", "cannot get array length of a non-array")
@@ -197,7 +197,7 @@ def array_length(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def elements(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """jsonb_array_elements(), as rows."""
+    """Translate jsonb_array_elements() and similar functions, which return rows."""
     json = _of(name, operands[0], zone)
     scalar = t.failure("22023", "cannot extract elements from a scalar")
     other = t.failure("22023", "cannot extract elements from an object")
@@ -219,7 +219,7 @@ def elements(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def object_keys(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """jsonb_object_keys(), as rows."""
+    """Translate jsonb_object_keys() and json_object_keys(), which return rows."""
     json = _of(name, operands[0], zone)
     other = t.failure("22023", f"cannot call {name} on an array or a scalar")
     keys = let(
@@ -232,7 +232,7 @@ def object_keys(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def has_key(json: Operand, key: Operand, zone: str) -> Operand:
-    """``jsonb ? text``: a key of an object, or a string in an array."""
+    """Translate ``jsonb ? text``: a key of an object, or a string in an array."""
     if json.type.oid != t.JSONB:
         raise t.no_operator(json.type, "?", _TEXT)
     wanted = constant_text("?", key)

@@ -1,18 +1,17 @@
-"""Regular expressions whose meaning is the same in PostgreSQL and in Java.
+"""Translates regular expressions that mean the same in PostgreSQL and in Java.
 
-Comes in: constant patterns and the texts they are held against. Goes out: operands. Called by
-``rules`` and ``calls``.
+Comes in: constant patterns and the texts to match. Goes out: operands. Called by ``rules`` and
+``calls``.
 
-PostgreSQL's advanced regular expressions and Java's share their look, not their meaning. A
-pattern is read here, construct by construct, and written anew for Java; what is not one of
-these is refused:
+PostgreSQL's advanced regular expressions and Java's look alike but differ in meaning. A pattern is
+parsed here, and written anew for Java. Only these constructs are accepted:
 
     characters, ``.``, ``[...]`` with ranges, ``\\d \\s`` and their classes, ``^ $``
     groups, ``|``, and ``* + ? {m,n}`` of single characters and classes
 
-PostgreSQL takes the longest match, Java the first one that it finds. For a pattern without
-alternatives whose repeated parts are single characters the two are the same; where it
-matters how long the match is, no others are taken. ``\\w`` depends on the database's locale.
+PostgreSQL takes the longest match, and Java the first one that it finds. Both are the same for a
+pattern without alternatives whose repeated parts are single characters. If the length of the match
+matters, other patterns are refused. ``\\w`` is refused: it depends on the database's locale.
 
 Sources: PostgreSQL manual 9.7.3; java.util.regex.Pattern.
 """
@@ -52,19 +51,19 @@ _BOUND: Final = re.compile(r"\{(\d{1,3})(?:(,)(\d{1,3})?)?\}")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One that both understand."""
+    """A pattern that means the same in both systems."""
 
     java: str
     groups: int
-    """How many capture."""
+    """The number of capturing groups."""
     plain: bool
-    """Whether the longest match is the one that Java finds."""
+    """Whether Java finds the longest match."""
     empty: bool
-    """Whether it may match nothing."""
+    """Whether the pattern may match the empty string."""
 
 
 class _Reader:
-    """Of one pattern; descends into groups."""
+    """Parses one pattern by recursive descent."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -131,12 +130,12 @@ class _Reader:
         if self.source[self.at : self.at + 1] in ("*", "+", "?", "{") and self.at < len(
             self.source
         ):
-            # Non-greedy, or nonsense.
+            # A second quantifier: non-greedy, or an error.
             raise self.refuse()
         return found, none
 
     def _atom(self, depth: int) -> tuple[str, bool, bool]:
-        """(Java's, whether it is one character, whether it may be nothing)."""
+        """Java's text, whether the atom is one character, whether it may match nothing."""
         here = self.source[self.at]
         self.at += 1
         if here == "(":
@@ -244,7 +243,7 @@ def _literal(character: str) -> str:
 
 
 def read(name: str, operand: Operand) -> Pattern:
-    """A constant pattern; 0A000 if the two systems might differ on it."""
+    """Parse a constant pattern; raises 0A000 if the systems might differ in its meaning."""
     return _Reader(constant_text(name, operand)).read()
 
 
@@ -253,7 +252,7 @@ def _java(pattern: str, fold: bool = False) -> exp.Expression:
 
 
 def matches(operand: Operand, pattern: Operand, fold: bool, zone: str) -> Operand:
-    """``~`` and ``~*``."""
+    """Translate ``~`` and ``~*``."""
     found = read("~", pattern)
     if fold and not found.java.isascii():
         raise t.refuse("~* with letters beyond ASCII")
@@ -262,7 +261,7 @@ def matches(operand: Operand, pattern: Operand, fold: bool, zone: str) -> Operan
 
 
 def like(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """regexp_like()."""
+    """Translate regexp_like()."""
     return matches(operands[0], operands[1], False, zone)
 
 
@@ -277,7 +276,7 @@ def _definite(name: str, operand: Operand) -> Pattern:
 
 
 def replace(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """regexp_replace(): the first match, or with ``g`` all of them."""
+    """Translate regexp_replace() of the first match, or of all matches with ``g``."""
     pattern = _definite(name, operands[1])
     flags = constant_text(name, operands[3]) if len(operands) == 4 else ""
     if set(flags) - set("gi") or ("i" in flags and not pattern.java.isascii()):
@@ -289,7 +288,7 @@ def replace(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     new = _replacement(shown, pattern.groups, 0 if everywhere else 2)
     java = pattern.java
     if not everywhere:
-        # What comes before the first match stays.
+        # The text before the first match is kept.
         java, new = rf"\A([\x00-\x{{10FFFF}}]*?)({pattern.java})", "$1" + new
     node = spark(
         "regexp_replace(:x, :p, :r)",
@@ -301,7 +300,7 @@ def replace(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def _replacement(shown: str, groups: int, before: int) -> str:
-    """PostgreSQL's ``\\1`` and ``\\&`` as Java's ``$1`` and ``$0``."""
+    """Rewrite PostgreSQL's ``\\1`` and ``\\&`` as Java's ``$1`` and ``$0``."""
 
     def one(found: re.Match[str]) -> str:
         escape = found[1]
@@ -332,7 +331,7 @@ def _replacement(shown: str, groups: int, before: int) -> str:
 
 
 def match(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """regexp_match(): the groups of the first match, or all of it."""
+    """Translate regexp_match(): the groups of the first match, or the whole match."""
     pattern = _definite(name, operands[1])
     places = range(1, pattern.groups + 1) if pattern.groups else (0,)
     p = _quoted(pattern.java)
@@ -345,7 +344,7 @@ def match(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def extracted(operand: Operand, wanted: Operand, zone: str) -> Operand:
-    """substring(text from pattern)."""
+    """Translate substring(text from pattern)."""
     pattern = _definite("substring", wanted)
     p = _quoted(pattern.java)
     place = 1 if pattern.groups else 0
@@ -357,7 +356,7 @@ def extracted(operand: Operand, wanted: Operand, zone: str) -> Operand:
 
 
 def split(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """regexp_split_to_array()."""
+    """Translate regexp_split_to_array()."""
     pattern = _definite(name, operands[1])
     if pattern.empty:
         raise t.refuse(f"{name}() at what may be empty")

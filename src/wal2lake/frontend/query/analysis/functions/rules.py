@@ -1,8 +1,8 @@
-"""Rules of functions and operators: what they mean for the types of their operands.
+"""Applies the rule of a function or operator to its operands.
 
-Comes in: a node and its operands. Goes out: an operand. A function without a rule is refused:
-Spark has many of the same name that do something else (``array_agg``, ``chr``, ``initcap``,
-``left`` with a negative length ...).
+Comes in: a node and its operands. Goes out: an operand. A function without a rule is refused,
+because many functions of Spark have the same name and another meaning (``array_agg``, ``chr``,
+``initcap``, ``left`` with a negative length ...).
 
 Sources: PostgreSQL manual, chapter 9; pg_operator.dat, pg_proc.dat.
 """
@@ -29,14 +29,14 @@ from wal2lake.frontend.query.values.numeric import spark
 from wal2lake.frontend.query.values.types import Operand, plain
 
 NO_SUCH_FUNCTION: Final = "no_such_function"
-"""On a call: no function of that name takes so many arguments."""
+"""Key in the ``meta`` of a call: no function of this name has this number of arguments."""
 
 Arguments = dict[str, Any]
 _TEXT: Final = plain(t.TEXT)
 
 
 def call(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """Apply the rule of the node's kind; 0A000 if there is none."""
+    """Apply the rule for the node's kind; raises 0A000 if there is none."""
     operands = [o for o in arguments.values() if isinstance(o, Operand)]
     operands += [o for v in arguments.values() if isinstance(v, list) for o in v]
     if isinstance(node, exp.Anonymous):
@@ -57,7 +57,7 @@ def call(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 
 
 def _choice(name: str, ordered: bool) -> Callable[..., Operand]:
-    """COALESCE, GREATEST, LEAST."""
+    """Build the rule of COALESCE, GREATEST or LEAST."""
 
     def rule(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         operands = [arguments["this"], *arguments["expressions"]]
@@ -100,14 +100,14 @@ def _element(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     if index.type.known and index.type.oid not in t.INTEGERS:
         raise UsageError("array subscript must have type integer", sqlstate="42804")
     element = array.type.element or t.NOTHING
-    # NULL outside the array's bounds; Spark's own brackets raise there.
+    # The result is NULL outside the array's bounds, where Spark's brackets fail.
     place = _from_zero(index.node)
     result = exp.Anonymous(this="get", expressions=[array.node, place])
     return Operand(result, element.computed())
 
 
 def _from_zero(index: exp.Expression) -> exp.Expression:
-    """A subscript as get() counts."""
+    """The 0-based index of Spark's get() for a subscript."""
     if isinstance(index, exp.Literal) and index.name.isdigit():
         return exp.Literal.number(int(index.name) - 1)
     if isinstance(index, exp.Binary):
@@ -116,7 +116,7 @@ def _from_zero(index: exp.Expression) -> exp.Expression:
 
 
 def _slice(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """The ends of ``array[low:high]``, for ``_element``."""
+    """Check the ends of ``array[low:high]``, for ``_element``."""
     for operand in arguments.values():
         if isinstance(operand, Operand) and operand.type.oid not in t.INTEGERS:
             raise t.refuse("a slice with ends that are no integers")
@@ -124,7 +124,7 @@ def _slice(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 
 
 def _pair(of: Callable[..., Operand]) -> Callable[..., Operand]:
-    """A rule of the two operands of an operator."""
+    """Build a rule from a function of the two operands of an operator."""
 
     def rule(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         return of(arguments["this"], arguments["expression"], zone)
@@ -133,7 +133,7 @@ def _pair(of: Callable[..., Operand]) -> Callable[..., Operand]:
 
 
 def _matched(fold: bool) -> Callable[..., Operand]:
-    """``~`` and ``~*``."""
+    """Build the rule of ``~`` or ``~*``."""
 
     def rule(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         return patterns.matches(arguments["this"], arguments["expression"], fold, zone)
@@ -142,7 +142,7 @@ def _matched(fold: bool) -> Callable[..., Operand]:
 
 
 def _arrow(as_text: bool) -> Callable[..., Operand]:
-    """``->`` and ``->>``."""
+    """Build the rule of ``->`` or ``->>``."""
 
     def rule(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         return json.arrow(arguments["this"], arguments["expression"], as_text, zone)
@@ -151,7 +151,7 @@ def _arrow(as_text: bool) -> Callable[..., Operand]:
 
 
 def _path(as_text: bool) -> Callable[..., Operand]:
-    """``#>`` and ``#>>``."""
+    """Build the rule of ``#>`` or ``#>>``."""
 
     def rule(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         steps = json.path_steps(arguments["expression"], zone)
@@ -161,11 +161,11 @@ def _path(as_text: bool) -> Callable[..., Operand]:
 
 
 def _joined(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """``||`` of arrays, bytes or texts."""
+    """Translate ``||`` of arrays, bytea or text."""
     left, right = arguments["this"], arguments["expression"]
     kinds = {left.type.oid, right.type.oid}
     if kinds == {t.BYTEA, t.UNKNOWN}:
-        # A constant is what the other side is.
+        # An untyped constant has the type of the other side.
         for key in ("this", "expression"):
             operand = arguments[key]
             if operand.type.oid == t.UNKNOWN:
@@ -192,7 +192,7 @@ def _substring(node: exp.Expression, arguments: Arguments, zone: str) -> Operand
 
 
 def _grouping(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """grouping(): a bit for each argument, the last one's the lowest."""
+    """Translate grouping(): one bit for each argument, the lowest for the last."""
     bits = [exp.Grouping(expressions=[o.node]) for o in arguments["expressions"]]
     shifted = [
         spark(f"cast(:x as int) * {1 << place}", x=bit)

@@ -1,8 +1,8 @@
-"""Rules of functions of text.
+"""Translates functions and operators of text.
 
 Comes in: a node, or a name, and its operands. Goes out: an operand. Called by ``rules`` and
-``calls``, which have the tables of all rules. Where Spark does something else for some
-arguments (a place before the first character), those are refused.
+``calls``, which have the tables of all rules. Arguments for which Spark's result differs, such as a
+position before the first character, are refused.
 
 Source: PostgreSQL manual 9.4, 9.7.
 """
@@ -27,7 +27,7 @@ _TEXT: Final = plain(t.TEXT)
 
 
 def constant_number(name: str, operand: Operand) -> int:
-    """An argument that has to be a constant; raises 0A000."""
+    """The value of an integer argument that must be constant; raises 0A000 if it is not."""
     node = operand.node
     sign = 1
     while isinstance(node, (exp.Neg, exp.Paren, exp.Cast)):
@@ -39,7 +39,7 @@ def constant_number(name: str, operand: Operand) -> int:
 
 
 def constant_text(name: str, operand: Operand) -> str:
-    """An argument that has to be a constant text; raises 0A000."""
+    """The value of a text argument that must be constant; raises 0A000 if it is not."""
     node = operand.node
     while isinstance(node, (exp.Paren, exp.Cast)):
         node = node.this
@@ -49,7 +49,7 @@ def constant_text(name: str, operand: Operand) -> str:
 
 
 def no_function(name: str, *kinds: Type) -> UndefinedObjectError:
-    """PostgreSQL's words for arguments of wrong types, or too many, or too few."""
+    """PostgreSQL's error for a function that does not exist with these argument types."""
     return UndefinedObjectError(
         f"function {name}({', '.join(kind.name for kind in kinds)}) does not exist",
         sqlstate="42883",
@@ -59,7 +59,7 @@ def no_function(name: str, *kinds: Type) -> UndefinedObjectError:
 
 
 def text(name: str, operand: Operand, zone: str) -> exp.Expression:
-    """An argument of type text; raises 42883 for another type."""
+    """Convert an argument to text; raises 42883 if it is not of a string type."""
     operand = casts.as_known(operand, zone)
     if not operand.type.string:
         raise no_function(name, operand.type)
@@ -67,7 +67,7 @@ def text(name: str, operand: Operand, zone: str) -> exp.Expression:
 
 
 def textual(name: str, result: Type = _TEXT) -> Callable[..., Operand]:
-    """A function of texts alone that Spark has as PostgreSQL has it."""
+    """Build the rule of a function of texts that is the same in Spark and PostgreSQL."""
 
     def rule(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         for key, operand in arguments.items():
@@ -81,7 +81,7 @@ def textual(name: str, result: Type = _TEXT) -> Callable[..., Operand]:
 
 
 def length(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """length()."""
+    """Translate length()."""
     operand = casts.as_known(arguments["this"], zone)
     if operand.type.oid != t.BYTEA:
         node.set("this", text("length", operand, zone))
@@ -89,7 +89,10 @@ def length(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 
 
 def counted(name: str, key: str, least: int) -> Callable[..., Operand]:
-    """Functions of a text and a constant number, the same from ``least`` on."""
+    """Build the rule of a function of a text and a constant number.
+
+    Spark's function is the same for numbers from ``least`` on; smaller numbers are refused.
+    """
 
     def rule(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         for name_, operand in arguments.items():
@@ -106,7 +109,7 @@ def counted(name: str, key: str, least: int) -> Callable[..., Operand]:
 
 
 def substring(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """substring(); PostgreSQL counts from 1, and knows places before it."""
+    """Translate substring(); positions before the first character are refused."""
     start, length = arguments.get("start"), arguments.get("length")
     node.set("this", text("substring", arguments["this"], zone))
     if start is not None and constant_number("substring", start) < 1:
@@ -117,7 +120,7 @@ def substring(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 
 
 def joined(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """``||``."""
+    """Translate ``||`` of texts or bytea."""
     left, right = arguments["this"], arguments["expression"]
     if not any(o.type.string or o.type.oid == t.UNKNOWN for o in (left, right)):
         if left.type.oid == right.type.oid == t.BYTEA:
@@ -125,7 +128,7 @@ def joined(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         raise t.refuse(f"{left.type.name} || {right.type.name}")
     for key, operand in (("this", left), ("expression", right)):
         if operand.type.element is not None:
-            # To an array, a literal is an array.
+            # An untyped literal next to an array would be an array.
             raise t.refuse("|| of an array and text")
         known = casts.as_known(operand, zone)
         node.set(key, output.text_of(known, zone))
@@ -133,7 +136,7 @@ def joined(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 
 
 def concat(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """concat(), for which NULL is empty."""
+    """Translate concat(), which ignores NULLs."""
     items = []
     for operand in arguments["expressions"]:
         known = casts.as_known(operand, zone)
@@ -147,12 +150,12 @@ def concat(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 
 
 def like(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """LIKE and ILIKE."""
+    """Translate LIKE and ILIKE."""
     for key in ("this", "expression"):
         operand = casts.as_known(arguments[key], zone)
         if not operand.type.string:
             raise t.no_operator(operand.type, "~~", _TEXT)
-        # bpchar keeps its blanks on the left; the operator's right side is text.
+        # A bpchar on the left side keeps its blanks. The right side is text.
         is_pattern = key == "expression"
         node.set(key, output.text_of(operand, zone) if is_pattern else operand.node)
     return Operand(node, plain(t.BOOL))
@@ -162,13 +165,13 @@ def like(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 
 
 def ascii_code(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """ascii(): the first character's code point."""
+    """Translate ascii(): the code point of the first character."""
     value = text(name, operands[0], zone)
     return Operand(spark("ascii(:x)", x=value), plain(t.INT4))
 
 
 def character(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """chr() of a constant: Spark's knows 256 characters."""
+    """Compute chr() of a constant; Spark's chr() has only 256 characters."""
     code = constant_number(name, operands[0])
     if code == 0:
         raise UsageError("null character not permitted", sqlstate="54000")
@@ -180,7 +183,7 @@ def character(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def initcap(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """initcap(): a word is a run of letters and digits."""
+    """Translate initcap(), for which a word is a run of letters and digits."""
     template = (
         r"array_join(transform(regexp_extract_all(:x, '[\\p{L}\\p{N}]+|[^\\p{L}\\p{N}]+', 0),"
         " w -> concat(upper(left(w, 1)), lower(substring(w, 2)))), '')"
@@ -189,7 +192,7 @@ def initcap(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def concat_ws(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """concat_ws(): NULLs are left out, unless the separator is one."""
+    """Translate concat_ws(), which ignores NULLs but is NULL for a NULL separator."""
     if len(operands) < 2:
         raise no_function(name, _TEXT)
     items = [text(name, operands[0], zone)]
@@ -198,13 +201,13 @@ def concat_ws(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def translate(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """translate()."""
+    """Translate a call of translate()."""
     a, b, c = (text(name, o, zone) for o in operands)
     return Operand(spark("translate(:a, :b, :c)", a=a, b=b, c=c), _TEXT)
 
 
 def octets(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """octet_length()."""
+    """Translate octet_length()."""
     operand = casts.as_known(operands[0], zone)
     node = operand.node
     if operand.type.oid not in (t.BYTEA, t.BPCHAR):
@@ -213,12 +216,12 @@ def octets(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def end_of(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """left() and right(); a negative number is what to leave out at the other end."""
+    """Translate left() and right(); a negative number cuts characters at the other end."""
     value = text(name, operands[0], zone)
     number = casts.settled(operands[1], plain(t.INT4), zone)
     if number.type.oid not in (t.INT2, t.INT4):
         raise no_function(name, operands[1].type)
-    # NULL passes neither test.
+    # For NULL neither branch applies, so the result is NULL.
     count = "case when :n >= 0 then :n when :n < 0 then greatest(char_length(:x) + :n, 0) end"
     return Operand(let(f"{name}(:x, {count})", x=value, n=number.node), _TEXT)
 
@@ -242,7 +245,7 @@ _LITERAL: Final = (
 
 
 def quoted(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """quote_literal(), quote_nullable(), quote_ident()."""
+    """Translate quote_literal(), quote_nullable() and quote_ident()."""
     operand = casts.as_known(operands[0], zone)
     if name == "quote_ident":
         return Operand(_identifier(text(name, operand, zone)), _TEXT)
@@ -256,7 +259,7 @@ _SPECIFIER: Final = re.compile(r"%(?:(%)|(?:(\d+)\$)?([sIL]))")
 
 
 def formatted(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """format() of a constant with %s, %I, %L and %%."""
+    """Translate format() with a constant format of %s, %I, %L and %%."""
     if not operands:
         raise no_function(name, _TEXT)
     pattern = constant_text(name, operands[0])
@@ -291,7 +294,7 @@ def _formatted(kind: str, value: Operand, zone: str) -> exp.Expression:
     if kind == "s":
         return spark("coalesce(:x, '')", x=shown)
     if kind == "L":
-        # It has no blank before E, unlike quote_literal().
+        # Unlike quote_literal(), %L writes no blank before E.
         literal = let(_LITERAL.replace("' E'", "'E'"), x=shown)
         return spark("coalesce(:x, 'NULL')", x=literal)
     error = t.failure("22004", "null values cannot be formatted as an SQL identifier")
@@ -299,7 +302,7 @@ def _formatted(kind: str, value: Operand, zone: str) -> exp.Expression:
 
 
 def encode(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """encode(); base64 comes in lines of 76 characters."""
+    """Translate encode(); base64 is written in lines of 76 characters."""
     operand = casts.settled(operands[0], plain(t.BYTEA), zone)
     if operand.type.oid != t.BYTEA:
         raise no_function(name, operand.type)
@@ -313,10 +316,10 @@ def encode(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def decode(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """decode(), for which blanks and line ends are nothing; what is not well-formed is refused."""
+    """Translate decode(), which ignores white space; malformed data fails with 22023."""
     form = constant_text(name, operands[1]).lower()
     shapes = {
-        # Blanks may stand between bytes, not between the digits of one.
+        # White space may separate bytes, but not the two digits of a byte.
         "hex": (
             r"forall(split(:x, '[ \\t\\n\\r]+'),"
             r" p -> p rlike '^([0-9A-Fa-f][0-9A-Fa-f])*+\\z')"
@@ -338,7 +341,7 @@ def decode(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def sha256(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """sha256(), whose result is bytea."""
+    """Translate sha256(), whose result is bytea."""
     operand = casts.settled(operands[0], plain(t.BYTEA), zone)
     if operand.type.oid != t.BYTEA:
         raise no_function(name, operand.type)
@@ -346,5 +349,5 @@ def sha256(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def random_uuid(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """gen_random_uuid()."""
+    """Translate gen_random_uuid()."""
     return Operand(spark("uuid()"), plain(t.UUID))
