@@ -1,11 +1,11 @@
-"""One client's connection: its bytes, its messages, and errors as it is told them.
+"""Carries the bytes and messages of one client's connection.
 
-Takes: a connected socket. Gives: frames that came, messages that go out, with deadlines and
-back-pressure. Owns: the socket. Never: knows what a message means, or who the client is.
+Takes: a connected socket. Gives: frames from the client and messages to the client, with deadlines
+and back-pressure. Owns: the socket. Never: knows what a message means, or who the client is.
 
     transport      the socket
-    relay          TLS, between the socket and the transport
-    conversation   messages over it
+    relay          TLS between the socket and the transport
+    conversation   messages over the transport
     diagnostics    errors and notices as fields
 """
 

@@ -1,7 +1,7 @@
-"""Messages to and from one client: the transport and the protocol's reader, together.
+"""Sends messages to one client and reads its packets and frames.
 
-In: messages to send. Out: packets and frames as they come. A client that closes, or says
-Terminate where nothing else is expected, is a TransportClosed like any other disappearance.
+It joins the transport and the protocol's reader. Comes in: messages to send. Goes out: packets and
+frames in their order. If the client closes the connection, TransportClosed is raised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wal2lake.wire.frontback import (
 
 
 class Conversation:
-    """One client's connection."""
+    """The messages of one client's connection."""
 
     __slots__ = ("_reader", "codec", "transport")
 
@@ -27,28 +27,31 @@ class Conversation:
         self.transport = transport
         self._reader = FrontendReader(max_message_bytes=max_message_bytes)
         self.codec: Callable[[], str] = lambda: "utf-8"
-        """Gives Python's codec for the text that goes out: it changes with each SET."""
+        """Gives the name of Python's codec for text to the client, which SET may change."""
 
     def send(self, message: BackendMessage) -> None:
         """Queue a message; raises TransportClosed."""
         self.transport.write(write_backend(message, encoding=self.codec()))
 
     def send_raw(self, data: bytes) -> None:
-        """Queue bytes that are no message (the answer to SSLRequest)."""
+        """Queue bytes that are not a message, such as the answer to SSLRequest."""
         self.transport.write(data)
 
     @property
     def buffered(self) -> int:
-        """Bytes that came and were not asked for yet."""
+        """The number of bytes that have been received and not been read yet."""
         return self._reader.buffered
 
     @property
     def ends_here(self) -> bool:
-        """Sync is what comes next, and has come already."""
+        """Whether the next message is Sync and has been received already."""
         return self._reader.next_kind == b"S"
 
     def receive_first(self) -> bytes:
-        """What comes first, to be looked at and fed; raises TransportClosed."""
+        """Receive the first bytes, which the caller inspects and passes to ``feed``.
+
+        Raises TransportClosed.
+        """
         data = self.transport.read()
         if not data:
             raise TransportClosed("end of stream")
@@ -67,7 +70,7 @@ class Conversation:
         return frame
 
     def feed(self, data: bytes) -> None:
-        """What somebody else has read of this client."""
+        """Add bytes that the caller has received from this client."""
         self._reader.feed(data)
 
     def _receive(self, timeout_s: float | None) -> None:

@@ -1,8 +1,8 @@
-"""Errors and notices as the client gets them.
+"""Turns errors and notices into the fields of messages.
 
-In: exceptions and Notices. Out: ErrorResponse and NoticeResponse fields. What is no
-Wal2LakeError is our own bug and becomes XX000 with nothing of its text: that could hold
-anything, and belongs in the log.
+Comes in: exceptions and Notices. Goes out: fields of ErrorResponse and NoticeResponse. An exception
+that is no Wal2LakeError is a bug of wal2lake. It becomes XX000 without its text, which could
+contain anything and belongs in the log.
 
 Source: PostgreSQL manual, section 54.8 and appendix A.
 """
@@ -32,7 +32,7 @@ _NOTHING: Final = About("", "")
 
 
 class SessionEnd(Exception):
-    """The session cannot go on: a FATAL error. ``error`` is what the client is told."""
+    """Raised to end the session; ``error`` is sent to the client as FATAL."""
 
     def __init__(self, error: Wal2LakeError) -> None:
         super().__init__(error.message)
@@ -40,7 +40,7 @@ class SessionEnd(Exception):
 
 
 def as_ours(error: Exception) -> Wal2LakeError:
-    """The error itself, or what stands in for a bug of ours."""
+    """The error itself, or an InternalError in place of a bug."""
     if isinstance(error, Wal2LakeError):
         return error
     return InternalError("internal error", hint="The server log has the details.")
@@ -49,7 +49,7 @@ def as_ours(error: Exception) -> Wal2LakeError:
 def error_fields(
     error: Wal2LakeError, *, severity: str = "ERROR", offset: int = 0
 ) -> Diagnostic:
-    """Fields of an ErrorResponse; ``offset``: of the statement in the query string."""
+    """Fields of an ErrorResponse; ``offset`` is that of the statement in the query string."""
     position = str(error.position + offset) if error.position > 0 else ""
     about = error.about or _NOTHING
     return Diagnostic(
@@ -83,7 +83,7 @@ def notice_fields(notice: Notice) -> Diagnostic:
 
 
 def is_wanted(severity: str, client_min_messages: str) -> bool:
-    """Whether a client that set this minimum wants the notice; INFO always goes."""
+    """Whether client_min_messages lets a notice pass; INFO always passes."""
     if severity == "INFO":
         return True
     level = "DEBUG1" if severity == "DEBUG" else severity

@@ -1,9 +1,9 @@
-"""A client's encrypted bytes on one side, their plain ones on the other.
+"""Relays bytes between a client's TLS connection and a plain socket.
 
-In: a TCP socket whose TLS handshake is done, one end of a socket pair. Out: bytes, both ways, in a
-thread of its own, until either side has closed. Whoever holds the other end of the pair (a session,
-or the process of a walsender) reads and writes as without TLS; back-pressure passes through, for no
-more is read from one side than the other has taken.
+Comes in: a TCP socket after its TLS handshake, and one end of a socket pair. A thread passes bytes
+in both directions until either side is closed. The owner of the other end of the pair (a session,
+or the process of a walsender) reads and writes as without TLS. Back-pressure passes through: the
+thread does not read from one side until the other side has taken the bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 
 class Relay:
-    """Owns both sockets from ``start`` on."""
+    """The relay of one connection; it owns both sockets from ``start`` on."""
 
     def __init__(
         self,
@@ -29,19 +29,19 @@ class Relay:
         outgoing: ssl.MemoryBIO,
         plain: socket.socket,
     ) -> None:
-        """Non-blocking sockets; ``incoming`` and ``outgoing`` are those of ``tls``, and may hold
-        what came with the handshake's last bytes."""
+        """Both sockets are non-blocking. ``incoming`` and ``outgoing`` are the buffers of ``tls``,
+        and may hold bytes that came with the end of the handshake."""
         self._client, self._plain = client, plain
         self._tls, self._incoming, self._outgoing = tls, incoming, outgoing
         self._up = bytearray()
-        """To the node, plain."""
+        """Plain bytes for the node."""
         self._down = bytearray()
-        """To the client, encrypted."""
+        """Encrypted bytes for the client."""
         self._client_reads = self._node_reads = True
-        """Neither has said that nothing more will come."""
+        """False once that side has closed its direction."""
 
     def start(self) -> None:
-        """Pass on from now on."""
+        """Start the thread."""
         threading.Thread(target=self._run, name="tls", daemon=True).start()
 
     def _run(self) -> None:
@@ -50,14 +50,14 @@ class Relay:
             while self._step():
                 pass
         except (OSError, ssl.SSLError):
-            # One side is gone, or sends what is no TLS: the other sees the end.
+            # One side is gone, or has sent no valid TLS: the other side sees the end.
             pass
         finally:
             self._client.close()
             self._plain.close()
 
     def _step(self) -> bool:
-        """Wait for one of them and do what can be done; False: all is said."""
+        """Wait for a side to become ready and pass on bytes; False when both have ended."""
         poll = select.poll()
         reads = self._client_reads and not self._up
         poll.register(
@@ -79,14 +79,14 @@ class Relay:
         if plain & select.POLLIN:
             self._from_node()
         elif plain & (select.POLLHUP | select.POLLERR):
-            # The other end of the pair is closed: what it has said last still goes out.
+            # The other end of the pair is closed: its last bytes are still sent.
             self._node_reads = False
             self._ignore_client()
         self._send(self._client, self._down)
         try:
             self._send(self._plain, self._up)
         except BrokenPipeError:
-            # Its reader was woken, and has more to say.
+            # The reader was woken by a shutdown of its side, and may still write.
             self._ignore_client()
         if not self._client_reads and not self._up:
             with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ class Relay:
         else:
             self._node_reads = False
             with contextlib.suppress(ssl.SSLError):
-                # close_notify; the client's own is not waited for.
+                # Send close_notify, without waiting for the client's.
                 self._tls.unwrap()
         self._down += self._outgoing.read()
 

@@ -1,18 +1,18 @@
-"""One client's socket: reads that can be timed and woken, writes with back-pressure.
+"""Reads and writes one client's socket, with timeouts, wake-ups and back-pressure.
 
-In: a connected TCP socket. Out: bytes, and TransportClosed when there is nobody any more.
-Used by one thread; ``wake`` and ``kill`` may come from another.
+Comes in: a connected TCP socket. Goes out: bytes, or TransportClosed if the client is gone. One
+thread uses the transport; other threads may call ``wake`` and ``kill``.
 
-The socket is non-blocking and every wait is a poll with a bound, because one socket
-needs two different timeouts. Writes collect in a buffer that is sent when it exceeds
-64 KiB and before every wait for the client, so rows of a result go out in large pieces
-and memory does not grow with the result. A client that takes nothing for the whole
-write timeout is gone; one that is merely slow is not.
+The socket is non-blocking, and every wait is a poll with a timeout, because reads and writes need
+different timeouts. Writes are collected in a buffer. The buffer is sent when it exceeds 64 KiB and
+before every wait for the client, so rows go out in large pieces, and memory does not grow with the
+result. A client that takes no bytes during the whole write timeout counts as gone; a slow client
+does not.
 
-Encrypted, its socket is a pair's end, and a thread of its own encrypts (``relay``).
+With TLS the socket is one end of a socket pair, and the thread of a ``Relay`` encrypts.
 
-Waking a reader is done by shutting the read side down: the poll returns, and reads give
-end of file. It needs no second descriptor per idle connection.
+A reader is woken by shutting down the read side of the socket: the poll returns, and reads give end
+of file. So an idle connection needs no second descriptor.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from typing import Final
 from wal2lake.frontend.client.relay import Relay
 
 _GULP_BYTES: Final = 64 * 1024
-"""Read size: what a client sends at once is usually far less."""
+"""The size of a read. A client usually sends far less at once."""
 
 _FLUSH_BYTES: Final = 64 * 1024
-"""Write-buffer size; PostgreSQL has 8 KiB, but pays no interpreter per send."""
+"""The size of the write buffer. PostgreSQL's 8 KiB would cost too many calls in Python."""
 
 _LINGER_S: Final = 1.0
-"""How long a client is listened to after the last word. A guess: many round trips."""
+"""The time to wait for the client to close. Chosen arbitrarily, as many round trips."""
 
 _MOST_MILLISECONDS: Final = (1 << 31) - 1
-"""That poll() takes."""
+"""The greatest timeout of poll()."""
 
 
 class TransportClosed(Exception):
-    """The client is gone, or was cut off; nothing can be sent."""
+    """Raised if the client is gone or was disconnected, so that nothing can be sent."""
 
 
 class ReadTimeout(Exception):
-    """Nothing came in the time given."""
+    """Raised if the client has sent nothing before the timeout."""
 
 
 class Transport:
@@ -80,12 +80,12 @@ class Transport:
         self.host, self.port = peer
         self.local_host = str(connection.getsockname()[0])
         self.deadline: float | None = None
-        """time.monotonic() after which reading raises ReadTimeout; None: never."""
+        """The time.monotonic() after which reads raise ReadTimeout. None: no deadline."""
 
     def read(self, timeout_s: float | None = None) -> bytes:
-        """What the client sent, at least a byte; b"" is the end. Flushes first.
+        """Flush, then read at least one byte; b"" is the end of the stream.
 
-        Raises ReadTimeout after ``timeout_s`` or at ``deadline``, TransportClosed.
+        Raises ReadTimeout after ``timeout_s`` or at ``deadline``, or TransportClosed.
         """
         self.flush()
         while True:
@@ -99,17 +99,17 @@ class Transport:
                 raise ReadTimeout
 
     def write(self, data: bytes | memoryview) -> None:
-        """Queue bytes; sends when there are many. Raises TransportClosed."""
+        """Queue bytes, and send them if there are many; raises TransportClosed."""
         self._out.append(data)
         self._out_bytes += len(data)
         if self._out_bytes >= _FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Send everything queued; raises TransportClosed."""
+        """Send all queued bytes; raises TransportClosed."""
         if not self._out:
             return
-        # One that is large by itself is not copied.
+        # A single large piece is not copied.
         alone = len(self._out) == 1
         data = memoryview(self._out[0] if alone else b"".join(self._out))
         self._out.clear()
@@ -138,17 +138,17 @@ class Transport:
         if self._closed:
             raise TransportClosed("closed")
         self._poll.register(self._socket, event)
-        # Rounded up: a wait of half a millisecond must not become a busy loop.
+        # Round up: a wait of less than a millisecond must not become a busy loop.
         milliseconds = None
         if timeout_s is not None:
             milliseconds = min(int(timeout_s * 1000) + 1, _MOST_MILLISECONDS)
         return bool(self._poll.poll(milliseconds))
 
     def secure(self, context: ssl.SSLContext, received: bytes = b"") -> ssl.SSLObject:
-        """Speak TLS from here on, of which ``received`` has come already; blocks for the
-        handshake. Raises TransportClosed if there is none, ReadTimeout.
+        """Do the TLS handshake, of which ``received`` are the first bytes; blocks.
 
-        From then on the socket is one end of a pair, behind which a ``Relay`` does the rest.
+        Afterwards the transport's socket is one end of a pair, and a ``Relay`` has the client's
+        socket. Raises TransportClosed if the handshake fails, and ReadTimeout.
         """
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = context.wrap_bio(incoming, outgoing, server_side=True)
@@ -160,7 +160,7 @@ class Transport:
             except ssl.SSLWantReadError:
                 self.write(outgoing.read())
             except (ssl.SSLError, OSError) as error:
-                # An alert, which says why.
+                # TLS has written an alert with the reason.
                 self.write(outgoing.read())
                 self.flush()
                 raise TransportClosed(
@@ -181,22 +181,22 @@ class Transport:
         return tls
 
     def fileno(self) -> int:
-        """The socket's descriptor, for a process that talks to the client meanwhile."""
+        """The socket's descriptor, for a process that takes over the connection for a while."""
         return self._socket.fileno()
 
     def has_hung_up(self) -> bool:
-        """The client will send nothing more: it has closed, or is gone."""
+        """Whether the client has closed its side or is gone, so that it sends nothing more."""
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
         return bool(poll.poll(0))
 
     def wake(self) -> None:
-        """From any thread: a reader sees the end of the stream."""
+        """Let a reader see the end of the stream; may be called from any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
     def kill(self) -> None:
-        """From any thread: a writer sees an error too."""
+        """Let readers and writers fail; may be called from any thread."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -208,10 +208,10 @@ class Transport:
             self._socket.close()
 
     def linger(self) -> None:
-        """Say goodbye so that the last message arrives, then close.
+        """Close the socket so that the client receives the last message.
 
-        Closing a socket that holds unread bytes resets the connection, and the reset
-        overtakes the error message; so what the client still sends is read for a while.
+        Closing a socket with unread bytes resets the connection, and the reset could overtake the
+        message. So the client's further bytes are read for a while.
         """
         try:
             self.flush()

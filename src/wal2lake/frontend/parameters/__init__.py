@@ -1,8 +1,15 @@
-"""Session parameters (PostgreSQL's GUCs) and the clients' character sets.
+"""Keeps session parameters (PostgreSQL's GUCs) and converts clients' character sets.
 
 Takes: SET, SHOW, RESET, startup options. Gives: values, ParameterStatus changes, converted
-text. Owns: one session's values. Never: reads the node's configuration by itself; a node's
-own settings are handed in as definitions.
+text. Owns: the values of one session. Never: reads the node's configuration; the node's settings
+are passed in as definitions.
+
+    state        the parameters of one session; start here
+    definition   the description of a parameter
+    table        PostgreSQL's parameters; planner and unused have those without effect
+    node         the node's settings as parameters
+    values       checks values and prints them
+    encodings    character sets
 """
 
 from wal2lake.frontend.parameters.definition import (

@@ -1,6 +1,6 @@
-"""What is known of a parameter: its kind, unit, limits, and who may change it.
+"""Describes a parameter: its kind, unit, limits, and the sessions that may change it.
 
-In: nothing. Out: the types of which ``table``, ``planner`` and ``node`` make their lists.
+``table``, ``planner``, ``unused`` and ``node`` build their lists of these types.
 
 Source: src/include/utils/guc_tables.h.
 """
@@ -18,45 +18,40 @@ class Kind(Enum):
     BOOL = "bool"
     """on or off."""
     INTEGER = "integer"
-    """With limits, perhaps with a unit."""
+    """An integer with limits, and with or without a unit."""
     REAL = "real"
-    """The same with a fraction; its limits are ``least`` and ``greatest``."""
+    """A number with a fraction; its limits are ``least`` and ``greatest``."""
     STRING = "string"
-    """Anything, or what the parameter's own check lets pass."""
+    """Any text, unless ``values`` has a check for the parameter."""
     ENUM = "enum"
     """One of ``choices``."""
 
 
 class Context(Enum):
-    """pg_settings.context: who may change it when."""
+    """pg_settings.context: the sessions that may change a parameter, and when."""
 
     INTERNAL = "internal"
-    """Nobody: a fact about the server."""
+    """The parameter cannot be changed: it shows a fact about the server."""
     POSTMASTER = "postmaster"
-    """The configuration file, at start."""
+    """The configuration file sets it, at start."""
     SUPERUSER = "superuser"
-    """Any session of a superuser."""
+    """Any session of a superuser may change it."""
     USER = "user"
-    """Any session."""
+    """Any session may change it."""
 
 
 class Unit(Enum):
-    """What a bare number means."""
+    """The base unit, which a number without a unit has."""
 
     NONE = ""
-    """A pure number."""
+    """A number without a unit."""
     MILLISECONDS = "ms"
-    """Time."""
     SECONDS = "s"
-    """Time."""
     BYTES = "B"
-    """Memory."""
     KILOBYTES = "kB"
-    """Memory."""
     BLOCKS = "8kB"
-    """Memory, in blocks."""
+    """Blocks of 8 kB."""
     MEGABYTES = "MB"
-    """Memory."""
 
 
 BOOLEANS: Final = (
@@ -77,23 +72,23 @@ class ParameterDefinition:
     name: str
     kind: Kind
     default: str
-    """In the form SHOW prints, except integers: a bare number in the base unit."""
+    """The default as SHOW prints it; for integers, a number in the base unit."""
     description: str
     context: Context = Context.USER
     report: bool = False
-    """GUC_REPORT: changes go to the client as ParameterStatus."""
+    """GUC_REPORT: changes are sent to the client as ParameterStatus."""
     unit: Unit = Unit.NONE
     minimum: int = 0
     maximum: int = 2_147_483_647
     least: float = 0
     greatest: float = 0
     choices: tuple[str, ...] = ()
-    """The first spelling of a value is the one shown; see ``synonyms``."""
+    """The values of an enum, as SHOW prints them."""
     synonyms: tuple[tuple[str, str], ...] = ()
-    """Hidden spellings of a choice."""
+    """Hidden spellings, each with the value that it stands for."""
     is_list: bool = False
     """GUC_LIST_INPUT: SET takes several values."""
     quotes_items: bool = False
     """GUC_LIST_QUOTE: each value of SET is quoted as an identifier."""
     follows: str | None = None
-    """Has the value of this parameter unless it was set itself."""
+    """The name of the parameter that gives the value until this one is set."""

@@ -1,11 +1,11 @@
-"""Character sets of clients.
+"""Converts between a client's character set and UTF-8, which a node uses inside.
 
-In: PostgreSQL's encoding names and bytes. Out: Python's codecs, and text converted
-between a client's encoding and UTF-8, which everything inside speaks.
+Comes in: PostgreSQL's encoding names, and bytes. Goes out: names of Python's codecs, and converted
+text.
 
-SQL_ASCII means "don't convert": its bytes pass as they are. Encodings that PostgreSQL has and
-Python has not (EUC_TW, MULE_INTERNAL), or has with other characters in the place of ASCII's
-(JOHAB, SHIFT_JIS_2004: a backslash would become a currency sign), are refused as unknown.
+SQL_ASCII means no conversion. Refused as unknown are the encodings that Python lacks (EUC_TW,
+MULE_INTERNAL), and those in which Python has other characters in place of ASCII's (JOHAB,
+SHIFT_JIS_2004: a backslash would become a currency sign).
 
 Source: src/common/encnames.c; PostgreSQL manual, section 23.3.
 """
@@ -88,7 +88,7 @@ _ALIASES: Final = {
 
 
 def _squeeze(name: str) -> str:
-    """clean_encoding_name: case and punctuation don't count."""
+    """clean_encoding_name(): a name without punctuation, in lower case."""
     return "".join(c for c in name if c.isascii() and c.isalnum()).lower()
 
 
@@ -96,27 +96,27 @@ _NAMES: Final = {**_ALIASES, **{_squeeze(name): name for name in _CODECS}}
 
 
 def canonical_encoding(name: str) -> str | None:
-    """PostgreSQL's name of an encoding, however it is written; None: not known."""
+    """PostgreSQL's name of an encoding, for any spelling; None if it is not known."""
     return _NAMES.get(_squeeze(name))
 
 
 def codec_name(encoding: str) -> str:
-    """Python's codec for a canonical name."""
+    """The name of Python's codec for a canonical name."""
     return _CODECS[encoding]
 
 
 def is_utf8(encoding: str) -> bool:
-    """Bytes need no conversion."""
+    """Whether bytes in this encoding need no conversion."""
     return _CODECS[encoding] == "utf-8"
 
 
 def decode_text(data: bytes, encoding: str) -> str:
-    """A client's bytes as text; raises UsageError (22021)."""
+    """Decode a client's bytes; raises UsageError (22021)."""
     try:
         return data.decode(_CODECS[encoding])
     except UnicodeDecodeError as error:
         shown = data[error.start : max(error.end, error.start + 1)][:8]
-        # An incomplete sequence is blamed on its length, as pg_verify_mbstr does.
+        # Of an incomplete sequence the first byte is shown, as pg_verify_mbstr() does.
         shown = shown or data[error.start : error.start + 1]
         name = "UTF8" if encoding == "SQL_ASCII" else encoding
         raise UsageError(
@@ -128,16 +128,16 @@ def decode_text(data: bytes, encoding: str) -> str:
 def convert_column(
     column: Sequence[bytes | None], encoding: str
 ) -> Sequence[bytes | None]:
-    """UTF-8 values in the client's encoding; raises UsageError (22P05).
+    """Convert UTF-8 values to the client's encoding; raises UsageError (22P05).
 
-    A value that is not UTF-8 (which only SQL_ASCII sources make) is refused too: it cannot
-    be converted.
+    A value that is not valid UTF-8, which only a source with SQL_ASCII produces, cannot be
+    converted and raises 22021.
     """
     encode = codecs.lookup(_CODECS[encoding]).encode
     out: list[bytes | None] = []
     for value in column:
         if value is None or value.isascii():
-            # Every client encoding is a superset of ASCII for complete strings.
+            # In every client encoding an ASCII string has the same bytes.
             out.append(value)
             continue
         try:

@@ -1,8 +1,8 @@
-"""The node's own settings as parameters, for SHOW and pg_settings.
+"""Lists the node's settings as parameters, for SHOW and pg_settings.
 
-Only those that PostgreSQL has too, under its names. They are set in ``wal2lake.toml`` or on the
-command line; a session may set those that PostgreSQL lets it set (Context.USER) for itself. SHOW
-gives what holds now, also in a session that began before SIGHUP.
+Only settings that PostgreSQL has, too, are here, under its names. They are set in
+``wal2lake.toml`` or on the command line. A session may set those that it may set in PostgreSQL
+(Context.USER). SHOW gives the current value, also in a session that began before a SIGHUP.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from wal2lake.frontend.parameters.definition import (
 from wal2lake.settings import Settings
 
 _MAX_ORIGINS: Final = 65_534
-"""Origin numbers have 16 bits, of which PostgreSQL keeps two values; nothing else limits them."""
+"""The only limit: an origin's number has 16 bits, and PostgreSQL reserves two values."""
 
 
 def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
-    """One definition per setting, its value as the default."""
+    """One definition for each setting; the default is the setting's value."""
     node, limits = settings.node, settings.subscription
 
     def number(name: str, value: int, doc: str, unit: Unit) -> ParameterDefinition:
@@ -63,7 +63,7 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
         text("hba_file", node.hba_file, "Who may connect from where."),
         text("data_directory", str(settings.directory), "The node's directory."),
         text("data_directory_mode", "0700", "The permissions of that."),
-        # Positions in the publisher's log have no segments; clients compute file names with it.
+        # Clients compute file names with it. The publisher's log has no segments.
         text("wal_segment_size", "16MB", "What a file of the log would have."),
         number(
             "max_replication_slots",
@@ -168,7 +168,7 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
             "Tables of one subscription that are copied at the same time.",
             Unit.NONE,
         ),
-        # A node has no other pool of workers, and applies each subscription in one thread.
+        # Receivers are a node's only worker processes. A subscription is applied in one thread.
         number(
             "max_worker_processes",
             limits.max_logical_replication_workers,

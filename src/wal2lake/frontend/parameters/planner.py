@@ -1,9 +1,8 @@
-"""The parameters that steer PostgreSQL's planner and its memory, as a table.
+"""Lists the parameters of PostgreSQL's planner and memory: ``PLANNER_PARAMETERS``.
 
-In: nothing. Out: ``PLANNER_PARAMETERS``. Clients set them at connect or in their connection
-strings (libpq's PGGEQO, tuning in ``options``). They change how fast PostgreSQL finds an answer
-and never the answer, and this node plans in another way: it keeps their values, shows them, and
-ignores them.
+Clients set them when they connect or in connection strings (libpq's PGGEQO, ``options``). In
+PostgreSQL they change the speed of a query and never its result. A node plans in another way, so it
+keeps their values, shows them, and ignores them.
 
 Source: src/backend/utils/misc/guc_tables.c, PostgreSQL 18 (pg_settings with context ``user`` in the
 categories Query Tuning, Worker Processes and Memory).
@@ -78,7 +77,7 @@ _SWITCHES: Final = (
         "Controls whether Gather and Gather Merge also run subplans.",
     ),
 )
-"""Name, default, description."""
+"""Boolean parameters: name, default, description."""
 
 _NUMBERS: Final = (
     (
@@ -219,7 +218,7 @@ _NUMBERS: Final = (
         "Sets the maximum number of temporary buffers used by each session.",
     ),
 )
-"""Name, default, unit, minimum, maximum, description."""
+"""Integer parameters: name, default, unit, minimum, maximum, description."""
 
 _COSTS: Final = (
     (
@@ -329,7 +328,7 @@ _COSTS: Final = (
         "Sets the planner's estimate of the cost of a sequentially fetched disk page.",
     ),
 )
-"""Name, default, minimum, maximum, description."""
+"""Parameters with fractions: name, default, minimum, maximum, description."""
 
 _CHOICES: Final = (
     (
@@ -345,7 +344,7 @@ _CHOICES: Final = (
         "Controls the planner's selection of custom or generic plan.",
     ),
 )
-"""Name, default, choices, description."""
+"""Enum parameters: name, default, choices, description."""
 
 PLANNER_PARAMETERS: Final = (
     *(

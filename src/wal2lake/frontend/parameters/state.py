@@ -1,18 +1,18 @@
-"""One session's parameters: SET, SHOW, RESET and what the client is told about them.
+"""Keeps the parameters of one session: SET, SHOW, RESET and ParameterStatus.
 
-In: assignments with their scope. Out: values as SHOW prints them, and the changes of
-reported parameters since the last look. Called by the session; a Backend reads the same
+Comes in: assignments with their scope. Goes out: values as SHOW prints them, and the reported
+parameters that have changed since the last call. Called by the session. The Backend reads the same
 object as a mapping (``parameters["TimeZone"]``).
 
-A parameter has up to three values at once, as in PostgreSQL:
+As in PostgreSQL, a parameter has several values at the same time:
 
-    reset      startup packet or default; RESET returns to it
-    current    what SHOW prints
-    kept       what ``current`` becomes when the transaction commits (differs after SET
-               LOCAL); before: what it becomes on rollback
+    reset      the value of the startup packet, or the default; RESET returns to it
+    current    the value that SHOW prints
+    kept       the value after a commit, which differs from ``current`` after SET LOCAL
+    before     the value after a rollback
 
-``commit`` and ``rollback`` end the scope that the first SET opened; a session calls one of
-them at the end of every transaction, implicit ones too.
+``commit`` and ``rollback`` end the scope that the first SET has opened. The session calls one of
+them at the end of every transaction, implicit ones included.
 
 Source: src/backend/utils/misc/guc.c; PostgreSQL manual, SET, SHOW and section 19.1.
 """
@@ -46,15 +46,15 @@ _OLD_NAMES: Final = {
     "transaction isolation level": ("transaction_isolation"),
     "session authorization": "session_authorization",
 }
-"""Names of more than one word, which only SHOW, SET and RESET know."""
+"""Names of several words, which only SHOW, SET and RESET accept."""
 
 MAX_CUSTOM_PARAMETERS: Final = 1000
-"""Bounds what a client can make a session keep. A guess, far above any real use."""
+"""The limit of custom parameters, which bounds a session's memory. Chosen far above real use."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterMark:
-    """The values at a savepoint; opaque to others."""
+    """The values at a savepoint; opaque to callers."""
 
     current: dict[str, str]
     before: dict[str, str | None]
@@ -62,7 +62,7 @@ class ParameterMark:
 
 
 class Parameters(Mapping[str, str]):
-    """The parameters of one session; not shared between threads."""
+    """The parameters of one session. Only the session's thread uses them."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Parameters(Mapping[str, str]):
         facts: Mapping[str, str] | None = None,
         node: Callable[[], Sequence[ParameterDefinition]] = tuple,
     ) -> None:
-        """``facts``: values of internal parameters; ``node``: the node's own settings as
-        they are now, which a reload changes."""
+        """``facts`` are values of internal parameters; ``node`` gives the node's current settings,
+        which a reload changes."""
         self._node = node
         self._definitions = {d.name.lower(): d for d in (*PARAMETERS, *node())}
         self._reset: dict[str, str] = {
@@ -100,14 +100,14 @@ class Parameters(Mapping[str, str]):
         return isinstance(name, str) and _key(name) in self._definitions
 
     def definition(self, name: str) -> ParameterDefinition:
-        """What is known of a parameter; raises UndefinedObjectError."""
+        """The definition of a parameter; raises UndefinedObjectError."""
         found = self._definitions.get(_key(name))
         if found is None:
             raise UndefinedObjectError(f'unrecognized configuration parameter "{name}"')
         return found
 
     def raw(self, name: str) -> str:
-        """The value as it is kept: integers without a unit."""
+        """The value in its stored form: an integer is a number without a unit."""
         definition = self.definition(name)
         value = self._current.get(_key(name))
         if value is not None:
@@ -117,7 +117,7 @@ class Parameters(Mapping[str, str]):
         return self._node_value(_key(name))
 
     def reset_value(self, name: str) -> str:
-        """What RESET would make of it, as SHOW prints it."""
+        """The value to which RESET returns, as SHOW prints it."""
         definition = self.definition(name)
         value = self._reset.get(_key(name))
         if value is None and definition.follows is not None:
@@ -130,17 +130,17 @@ class Parameters(Mapping[str, str]):
         return next(d.default for d in self._node() if d.name.lower() == key)
 
     def number(self, name: str) -> int:
-        """An integer parameter in its base unit (milliseconds, kilobytes, blocks, or none)."""
+        """The value of an integer parameter in its base unit."""
         return int(self.raw(name))
 
     def enabled(self, name: str) -> bool:
-        """A boolean parameter."""
+        """The value of a boolean parameter."""
         return self.raw(name) == "on"
 
     # -- writing
 
     def set(self, name: str, value: str, *, local: bool = False) -> None:
-        """SET, or with ``local`` SET LOCAL; raises UsageError in PostgreSQL's words."""
+        """SET, or SET LOCAL with ``local``; raises PostgreSQL's errors."""
         definition = self._settable(name)
         self._assign(_key(name), check_value(definition, value), local=local)
 
@@ -152,41 +152,43 @@ class Parameters(Mapping[str, str]):
     def reset_all(self) -> None:
         """RESET ALL."""
         for key, definition in self._definitions.items():
-            # The transaction_* values belong to the transaction, not to the session.
+            # The transaction_* parameters belong to the transaction and not to the session.
             settable = definition.context in (Context.SUPERUSER, Context.USER)
             if settable and not definition.follows:
                 self._assign(key, self._reset.get(key), local=False)
 
     def assume(self, name: str, value: str | None, *, local: bool = False) -> None:
-        """What only its own statement may set (role, session_authorization), once whoever
-        runs it has been found to be allowed; None resets."""
+        """Set role or session_authorization, which only their own statements may set.
+
+        The caller has checked that the session may do so. None resets the parameter.
+        """
         key = _key(name)
         chosen = self._reset[key] if value is None else value
         self._assign(key, chosen, local=local)
 
     def set_at_startup(self, name: str, value: str) -> None:
-        """A value of the startup packet: also what RESET returns to."""
+        """Set a value of the startup packet, to which RESET returns."""
         self.set(name, value)
         self._reset[_key(name)] = self.raw(name)
         self.commit()
 
     def commit(self) -> None:
-        """The transaction committed: SET LOCAL ends."""
+        """End the scope after a commit: undo every SET LOCAL."""
         self._restore(self._kept)
 
     def rollback(self) -> None:
-        """The transaction failed: every SET of it is undone."""
+        """End the scope after a rollback: undo every SET of the transaction."""
         self._restore(self._before)
 
     def mark(self) -> ParameterMark:
-        """A savepoint."""
+        """The values at this point, for ``return_to``."""
         return ParameterMark(dict(self._current), dict(self._before), dict(self._kept))
 
     def return_to(self, mark: ParameterMark) -> None:
-        """Undo every SET since the mark; it can be returned to again."""
+        """Undo every SET since the mark, which can be used again."""
         self._current.update(mark.current)
         for key in self._current.keys() - mark.current.keys():
-            # Defined, or first set, after the mark.
+            # The parameter was defined, or set for the first time, after the mark.
             _put(self._current, key, self._reset.get(key))
         self._before = dict(mark.before)
         self._kept = dict(mark.kept)
@@ -229,7 +231,7 @@ class Parameters(Mapping[str, str]):
         return definition
 
     def _define_custom(self, name: str) -> None:
-        """Any name with a prefix may be set, and is empty before."""
+        """Define a parameter whose name has a prefix, with the empty default."""
         if not _CUSTOM_NAME.fullmatch(name):
             raise UsageError(
                 f'invalid configuration parameter name "{name}"',
@@ -250,7 +252,7 @@ class Parameters(Mapping[str, str]):
     # -- telling the client
 
     def changes(self) -> list[tuple[str, str]]:
-        """Reported parameters that changed since the last call; at first, all of them."""
+        """The reported parameters that have changed since the last call; at first, all of them."""
         found: list[tuple[str, str]] = []
         for key, definition in sorted(self._definitions.items()):
             if not definition.report:

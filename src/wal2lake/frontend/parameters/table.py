@@ -1,12 +1,11 @@
-"""The session parameters a client may see, as a table; PostgreSQL's guc_tables.c in small.
+"""Lists the session parameters: ``PARAMETERS``, the counterpart of guc_tables.c.
 
-In: nothing. Out: ``PARAMETERS``, definitions with PostgreSQL 18's names, defaults,
-descriptions and limits. Three sorts are here: those the node obeys, those it reports because
-drivers read them, and those that clients habitually set at connect and whose value
-cannot matter here (``jit``, ``row_security`` ...; the planner's are in ``planner``, those about
-PostgreSQL's log, statistics and files in ``unused``). Everything else, what only the server's
-configuration may set among it, is an unrecognized parameter, so that nobody believes in a setting
-that does nothing.
+The definitions have PostgreSQL 18's names, defaults, descriptions and limits. There are three
+sorts: parameters that the node obeys, parameters that it reports because drivers read them, and
+parameters that clients usually set when they connect and that have no effect here (``jit``,
+``row_security`` ...). ``planner`` has those of the planner, ``unused`` those of PostgreSQL's log,
+statistics and files. Any other parameter is unrecognized, also one that only the server's
+configuration may set, so that a client cannot rely on a setting without effect.
 
 Source: src/backend/utils/misc/guc_tables.c, PostgreSQL 18; manual, chapter 19.
 """
@@ -26,7 +25,7 @@ from wal2lake.frontend.parameters.planner import PLANNER_PARAMETERS
 from wal2lake.frontend.parameters.unused import UNUSED_PARAMETERS
 
 SERVER_VERSION: Final = "18.0"
-"""What we imitate; drivers compare the number before the point."""
+"""The version that a node reports; drivers compare the number before the point."""
 
 SERVER_VERSION_NUM: Final = "180000"
 

@@ -1,9 +1,8 @@
-"""Parameters of PostgreSQL that clients may set and that nothing here depends on, as a table.
+"""Lists parameters of PostgreSQL that have no effect on a node: ``UNUSED_PARAMETERS``.
 
-In: nothing. Out: ``UNUSED_PARAMETERS``. They are about PostgreSQL's own log, statistics, vacuum,
-disk files and sockets. Scripts set them (``SET log_statement = 'none'``, ``vacuum_cost_delay``),
-so the node checks their values, keeps them, shows them, and ignores them. ``values`` refuses a
-value that would change an answer.
+They control PostgreSQL's log, statistics, vacuum, disk files and sockets. Scripts set them
+(``SET log_statement = 'none'``, ``vacuum_cost_delay``), so the node checks their values, keeps
+them, shows them, and ignores them. ``values`` refuses a value that would change a result.
 
 Source: pg_settings of PostgreSQL 18, contexts ``user`` and ``superuser``, without the developer
 options and the names of libraries to load.
@@ -78,7 +77,7 @@ _SWITCHES: Final = (
     ("wal_recycle", "on", _SUPERUSER,
      "Recycles WAL files by renaming them."),
 )  # fmt: skip
-"""Name, default, context, description."""
+"""Boolean parameters: name, default, context, description."""
 
 _NUMBERS: Final = (
     ("backend_flush_after", "0", Unit.BLOCKS, 0, 256, _USER,
@@ -150,7 +149,7 @@ _NUMBERS: Final = (
     ("wal_skip_threshold", "2048", Unit.KILOBYTES, 0, 2_147_483_647, _USER,
      "Minimum size of new file to fsync instead of writing WAL."),
 )  # fmt: skip
-"""Name, default, unit, minimum, maximum, context, description."""
+"""Integer parameters: name, default, unit, minimum, maximum, context, description."""
 
 _FRACTIONS: Final = (
     ("log_statement_sample_rate", "1", Unit.NONE, 0.0, 1.0, _SUPERUSER,
@@ -163,7 +162,7 @@ _FRACTIONS: Final = (
      "Fraction of pages in a relation vacuum can scan and fail to freeze before "
      "disabling eager scanning."),
 )  # fmt: skip
-"""The same of numbers with a fraction."""
+"""Parameters with fractions: name, default, unit, minimum, maximum, context, description."""
 
 _CHOICES: Final = (
     ("backslash_quote", "safe_encoding", (
@@ -214,7 +213,7 @@ _CHOICES: Final = (
      ), _SUPERUSER,
      "Compresses full-page writes written in WAL file with specified method."),
 )  # fmt: skip
-"""Name, default, choices, context, description."""
+"""Enum parameters: name, default, choices, context, description."""
 
 _TEXTS: Final = (
     ("createrole_self_grant", "", _USER,
@@ -227,7 +226,7 @@ _TEXTS: Final = (
     ("timezone_abbreviations", "Default", _USER,
      "Selects a file of time zone abbreviations."),
 )  # fmt: skip
-"""Name, default, context, description."""
+"""Text parameters: name, default, context, description."""
 
 UNUSED_PARAMETERS: Final = (
     *(

@@ -1,7 +1,7 @@
-"""Values of parameters: what a user writes, what is kept, what SHOW prints.
+"""Checks the values of parameters, and prints them for SHOW.
 
-In: a definition and text. Out: the canonical text, or UsageError in PostgreSQL's words. Pure,
-but for the time zone database of the system.
+Comes in: a definition and the text of SET. Goes out: the stored form, or PostgreSQL's error; and
+SHOW's form of a stored value. Pure, except for the time zone database of the system.
 
 Source: src/backend/utils/misc/guc.c (parse_bool, parse_int, convert_int_from_base_unit),
 src/backend/commands/variable.c (check_datestyle, check_timezone, check_client_encoding).
@@ -105,7 +105,7 @@ _REAL = re.compile(
 
 
 def check_value(definition: ParameterDefinition, text: str) -> str:
-    """The form in which a value is kept; raises UsageError."""
+    """Check a value and return its stored form; raises UsageError."""
     if definition.kind is Kind.BOOL:
         value = _boolean(definition, text)
     elif definition.kind is Kind.INTEGER:
@@ -121,13 +121,13 @@ def check_value(definition: ParameterDefinition, text: str) -> str:
 
 
 def show_value(definition: ParameterDefinition, kept: str) -> str:
-    """The form in which SHOW prints a kept value."""
+    """The form in which SHOW prints a stored value."""
     if definition.unit is Unit.NONE or not kept.removeprefix("-").strip("0."):
         return kept
     number = Fraction(kept)
     if number <= 0:
         return kept
-    # The largest unit that needs no fraction, as convert_int_from_base_unit.
+    # Take the largest unit that needs no fraction, as convert_int_from_base_unit() does.
     for unit, factor in _UNITS[definition.unit]:
         if definition.kind is Kind.INTEGER and factor <= 1:
             return f"{round(number / factor)}{unit}"
@@ -144,7 +144,7 @@ def _invalid(
 
 
 def parse_boolean(text: str) -> bool | None:
-    """parse_bool: unambiguous prefixes of true, false, yes, no; on, off, 1, 0."""
+    """parse_bool(): unambiguous prefixes of true, false, yes, no; on, off, 1, 0; or None."""
     word = text.strip().lower()
     if not word:
         return None
@@ -187,12 +187,12 @@ def _integer(definition: ParameterDefinition, text: str) -> str:
 
 
 def _unit_hint(definition: ParameterDefinition, text: str) -> str | None:
-    """Of a text that is a number and something else."""
+    """The hint about units, if the text begins with a number."""
     return _UNIT_HINTS.get(definition.unit) if _NUMBER.match(text) else None
 
 
 def _real(definition: ParameterDefinition, text: str) -> str:
-    """In the digits that SHOW prints, in the base unit."""
+    """The number in the base unit, with the digits that SHOW prints."""
     name, match = definition.name, _REAL.fullmatch(text)
     hint = _unit_hint(definition, text)
     if match is None:
@@ -277,11 +277,11 @@ _POSIX_OFFSET = re.compile(
     r"(?:<[A-Za-z0-9:+-]{3,}>|[A-Za-z]{3,})([+-]?)(\d{1,2})(?::?([0-5]\d))?"
 )
 _MAX_OFFSET_MINUTES: Final = 24 * 60 - 1
-"""Python's limit; PostgreSQL's is 167 hours, but no place on Earth is beyond 14."""
+"""Python's limit. PostgreSQL's is 167 hours, but no place on Earth needs more than 14."""
 
 
 def _time_zone(text: str) -> str:
-    """A name of the zone database, a POSIX offset, or hours east of Greenwich."""
+    """TimeZone: a name of the zone database, a POSIX offset, or hours east of Greenwich."""
     if match := _OFFSET.fullmatch(text.strip()):
         return _fixed_offset(text, match)
     if text.upper() == "UTC":
@@ -297,9 +297,9 @@ def _time_zone(text: str) -> str:
 
 
 def time_zone(name: str) -> datetime.tzinfo:
-    """What a value of TimeZone stands for, to convert with."""
+    """Python's time zone for a value of TimeZone."""
     if name == "UTC":
-        # Also where the system has no zone database.
+        # UTC also works if the system has no zone database.
         return datetime.UTC
     found = _zone_info(name)
     if found is not None:
@@ -312,7 +312,7 @@ def time_zone(name: str) -> datetime.tzinfo:
 
 
 def _posix_minutes(match: re.Match[str]) -> int | None:
-    """Minutes east of Greenwich (POSIX counts west); None: too many."""
+    """Minutes east of Greenwich (POSIX counts west); None if they are out of range."""
     size = int(match[2]) * 60 + int(match[3] or 0)
     if size > _MAX_OFFSET_MINUTES:
         return None
@@ -320,7 +320,7 @@ def _posix_minutes(match: re.Match[str]) -> int | None:
 
 
 def _zone_info(name: str) -> zoneinfo.ZoneInfo | None:
-    # ZoneInfo("") opens the directory itself; a key outside of it is a ValueError.
+    # ZoneInfo("") opens the database's directory; a key outside the directory is a ValueError.
     try:
         return zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
@@ -328,7 +328,7 @@ def _zone_info(name: str) -> zoneinfo.ZoneInfo | None:
 
 
 def _fixed_offset(text: str, match: re.Match[str]) -> str:
-    """``-7`` becomes ``<-07>+07``: POSIX counts west of Greenwich."""
+    """The POSIX form of an offset, such as ``<-07>+07`` for ``-7``: POSIX counts west."""
     sign, hours, minutes, fraction = match.groups()
     part = Fraction(int(fraction), 10 ** len(fraction)) if fraction else Fraction(0)
     total = int(hours) * 60 + int(minutes or 0) + round(part * 60)
@@ -403,7 +403,7 @@ def _timezone_abbreviations(text: str) -> str:
 
 
 def _self_grant(text: str) -> str:
-    """check_createrole_self_grant."""
+    """check_createrole_self_grant()."""
     for word in (part.strip().strip('"').lower() for part in text.split(",")):
         if word not in ("", "set", "inherit"):
             raise _invalid(
@@ -415,7 +415,7 @@ def _self_grant(text: str) -> str:
 
 
 def _buffer_usage_limit(value: str) -> str:
-    """check_vacuum_buffer_usage_limit; in kilobytes."""
+    """check_vacuum_buffer_usage_limit(), in kilobytes."""
     if value != "0" and int(value) < 128:
         raise UsageError(
             f'invalid value for parameter "vacuum_buffer_usage_limit": {value}',
@@ -459,7 +459,7 @@ _SEARCH_CONFIGURATIONS: Final = frozenset(
         "yiddish",
     ]
 )
-"""PostgreSQL 18's pg_ts_config after initdb."""
+"""The text search configurations of PostgreSQL 18 after initdb (pg_ts_config)."""
 
 
 def _search_configuration(text: str) -> str:
@@ -470,7 +470,7 @@ def _search_configuration(text: str) -> str:
 
 
 def _application_name(text: str) -> str:
-    """pg_clean_ascii: what is not printable ASCII is written as hexadecimal."""
+    """pg_clean_ascii(): bytes that are not printable ASCII are written in hexadecimal."""
     return "".join(
         c if " " <= c <= "~" else "".join(f"\\x{b:02x}" for b in c.encode("utf-8"))
         for c in text
@@ -478,7 +478,7 @@ def _application_name(text: str) -> str:
 
 
 def _relation_kinds(text: str) -> str:
-    """check_restrict_nonsystem_relation_kind."""
+    """check_restrict_nonsystem_relation_kind()."""
     for word in (part.strip().strip('"').lower() for part in text.split(",")):
         if word not in ("", "view", "foreign-table"):
             raise _invalid(
@@ -490,7 +490,7 @@ def _relation_kinds(text: str) -> str:
 
 
 def _as_of_lsn(text: str) -> str:
-    """A position as PostgreSQL writes it; empty: the session reads the present."""
+    """wal2lake.as_of_lsn: a position as PostgreSQL prints it; empty for the newest state."""
     try:
         return str(Lsn.parse(text.strip())) if text.strip() else ""
     except ValueError as error:
@@ -498,16 +498,20 @@ def _as_of_lsn(text: str) -> str:
 
 
 def _as_of_time(text: str) -> str:
-    """Kept as it is written: without an offset it is in the session's time zone, whenever that
-    is read."""
+    """wal2lake.as_of_time: stored as written.
+
+    A time without an offset is in the session's time zone at the time of reading.
+    """
     if text.strip():
         moment(text, datetime.UTC)
     return text.strip()
 
 
 def moment(text: str, zone: datetime.tzinfo) -> datetime.datetime:
-    """The value of ``wal2lake.as_of_time``: ISO 8601, in ``zone`` if it has no offset of its
-    own. UsageError (22007)."""
+    """Parse the ISO 8601 time of ``wal2lake.as_of_time``; raises UsageError (22007).
+
+    A time without an offset is in ``zone``.
+    """
     try:
         found = datetime.datetime.fromisoformat(text.strip())
     except ValueError:

@@ -1,13 +1,14 @@
-"""One client's session, from the first ReadyForQuery to the last.
+"""Serves one client's session, from the first ReadyForQuery to the last.
 
-Takes: a client that was let in, a Backend. Gives: PostgreSQL's protocol, transaction states,
+Takes: an authenticated client, a Backend. Gives: PostgreSQL's protocol, transaction states,
 session parameters, interrupts. Owns: the prepared statements and portals. Never: understands
 SQL beyond transaction control, SET and SHOW.
 
-    main         the loop                    transaction   BEGIN ... COMMIT as a table
+    main         the main loop               transaction   the transaction's states, as a table
     extended     Parse, Bind ...             prepared      prepared statements, portals
-    executor     runs one statement          results       rows going out
-    commands     the session's own grammar   interrupts    cancel, timeout, end
+    executor     runs one statement          results       sends rows
+    commands     parses session commands     copying       sends the rows of COPY
+    interrupts   cancel, timeout, end
 """
 
 from wal2lake.frontend.session.interrupts import Interrupt

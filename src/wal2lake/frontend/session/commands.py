@@ -1,8 +1,8 @@
-"""The statements that a session executes itself: a small grammar.
+"""Parses the statements that a session executes itself.
 
-In: one statement's text. Out: a command, or None: the Backend's business. These are
-transaction control, session parameters, and what concerns the session's own prepared
-statements and portals:
+Comes in: the text of one statement. Goes out: a command, or None if the Backend executes the
+statement. The session's commands are transaction control, session parameters, and statements about
+the session's own prepared statements and portals:
 
     BEGIN | START TRANSACTION [mode, ...]     COMMIT | END | ROLLBACK | ABORT [AND [NO] CHAIN]
     SAVEPOINT n | RELEASE n | ROLLBACK TO n   PREPARE TRANSACTION, COMMIT|ROLLBACK PREPARED
@@ -29,33 +29,36 @@ from wal2lake.frontend.grammar.lexer import TokenKind
 
 
 class TransactionVerb(Enum):
-    """Transaction control, by command tag."""
+    """The commands of transaction control; the values are command tags or names."""
 
     BEGIN = "BEGIN"
-    """Start a block."""
+    """Starts a transaction block."""
     START = "START TRANSACTION"
-    """The same, in the standard's words."""
+    """Starts a transaction block, too."""
     COMMIT = "COMMIT"
-    """End it, keeping its work."""
+    """COMMIT or END."""
     ROLLBACK = "ROLLBACK"
-    """End it, undoing its work."""
+    """ROLLBACK or ABORT of the transaction."""
     SAVEPOINT = "SAVEPOINT"
-    """Mark a point inside a block."""
+    """Sets a savepoint."""
     RELEASE = "RELEASE"
-    """Forget such a point."""
+    """Releases a savepoint, and those after it."""
     ROLLBACK_TO = "ROLLBACK TO"
-    """Return to such a point."""
+    """Rolls back to a savepoint."""
     PREPARE = "PREPARE TRANSACTION"
-    """Two-phase commit, first phase."""
+    """The first phase of a two-phase commit."""
     COMMIT_PREPARED = "COMMIT PREPARED"
-    """Two-phase commit, second phase."""
+    """The second phase of a two-phase commit."""
     ROLLBACK_PREPARED = "ROLLBACK PREPARED"
-    """Two-phase commit, given up."""
+    """Ends a prepared transaction without a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionControl:
-    """``modes``: (parameter without "transaction_", value) pairs."""
+    """A command of transaction control.
+
+    ``modes`` are pairs of a parameter, without the prefix "transaction_", and its value.
+    """
 
     verb: TransactionVerb
     modes: tuple[tuple[str, str], ...] = ()
@@ -65,7 +68,7 @@ class TransactionControl:
 
 @dataclass(frozen=True, slots=True)
 class SetParameter:
-    """SET, SET LOCAL; ``values`` None: TO DEFAULT."""
+    """SET or SET LOCAL; ``values`` is None for TO DEFAULT."""
 
     name: str
     values: tuple[str, ...] | None
@@ -74,7 +77,7 @@ class SetParameter:
 
 @dataclass(frozen=True, slots=True)
 class SetTransaction:
-    """SET TRANSACTION, or with ``session`` the defaults of later ones."""
+    """SET TRANSACTION; with ``session``, SET SESSION CHARACTERISTICS."""
 
     modes: tuple[tuple[str, str], ...]
     session: bool = False
@@ -82,7 +85,7 @@ class SetTransaction:
 
 @dataclass(frozen=True, slots=True)
 class SetSnapshot:
-    """SET TRANSACTION SNAPSHOT; ``local``: SET LOCAL, which PostgreSQL parses and refuses."""
+    """SET TRANSACTION SNAPSHOT; with ``local``, SET LOCAL, which PostgreSQL parses and refuses."""
 
     name: str
     local: bool = False
@@ -90,35 +93,35 @@ class SetSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """SHOW; ``name`` None: ALL."""
+    """SHOW; ``name`` is None for ALL."""
 
     name: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """RESET; ``name`` None: ALL."""
+    """RESET; ``name`` is None for ALL."""
 
     name: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """DISCARD ``what``: ALL, PLANS, SEQUENCES or TEMP."""
+    """DISCARD; ``what`` is ALL, PLANS, SEQUENCES or TEMP."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Deallocate:
-    """DEALLOCATE; ``name`` None: ALL."""
+    """DEALLOCATE; ``name`` is None for ALL."""
 
     name: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Nothing to do, because a session has no such thing: only the tag is sent."""
+    """A command without effect in a session, which answers with the tag only."""
 
     tag: str
 
@@ -137,7 +140,7 @@ Command = (
 
 
 class _NotOurs(Exception):
-    """The statement begins like a command of the session and is none."""
+    """Raised for a statement that begins like a command of the session but is none."""
 
 
 _FIRST_WORDS: Final = re.compile(
@@ -148,9 +151,9 @@ _FIRST_WORDS: Final = re.compile(
 
 
 def parse_command(sql: str) -> Command | None:
-    """Read a statement; None: not the session's. Raises SqlSyntaxError."""
+    """Parse a statement; None if it is not the session's. Raises SqlSyntaxError."""
     match = _FIRST_WORDS.match(sql)
-    # An INSERT of a megabyte must not be cut into tokens to see that it is no SET.
+    # A large INSERT must not be split into tokens only to find that it is no SET.
     if match is None:
         return None
     cursor = TokenCursor(sql)
@@ -171,7 +174,7 @@ def _word(cursor: TokenCursor) -> str:
 
 
 def _parameter_name(cursor: TokenCursor) -> str:
-    """var_name: a parameter's name, perhaps with prefixes."""
+    """var_name: a parameter's name, with or without prefixes."""
     parts = [cursor.name()]
     while cursor.take_mark("."):
         parts.append(cursor.name())
@@ -280,7 +283,7 @@ def _set(cursor: TokenCursor) -> Command:
     if cursor.take("session", "characteristics", "as", "transaction"):
         return SetTransaction(_required_modes(cursor), session=True)
     local = cursor.take("local")
-    # "session" may also be the first word of SESSION AUTHORIZATION.
+    # "session" is also the first word of SESSION AUTHORIZATION.
     if not local and not cursor.at_words("session", "authorization"):
         cursor.take("session")
     if cursor.take("transaction"):
@@ -322,7 +325,7 @@ def _required_modes(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
 
 
 def _names_parameter(cursor: TokenCursor) -> bool:
-    """Whether the next word is followed by TO or = (``SET role = x``)."""
+    """Whether the next word is a parameter's name, as in ``SET role = x``."""
     after = cursor.ahead(1)
     return after.is_word("to") or after.is_mark("=") or after.is_mark(".")
 

@@ -1,15 +1,14 @@
-"""Rows of a COPY on their way to the client.
+"""Sends the rows of a COPY to the client.
 
-In: an Outcome's batches, each value in the text or binary form of its type. Out: CopyData messages,
-one for each row.
+Comes in: the batches of an Outcome, with values in the text or binary format of their types. Goes
+out: CopyData messages, one for each row.
 
-    text      values with a delimiter between and a newline behind, \\N for NULL; a backslash
-              before what would be read as something else
-    csv       the same with quotes around what would be read as something else
-    binary    a signature, then for each row the number of fields, and each with its length
+    text      values separated by a delimiter, with a newline behind the row; \\N for NULL; a
+              backslash before characters with a special meaning
+    csv       as in text, but with quotes around a value that has special characters
+    binary    a signature, then for each row the number of fields, and each field with its length
 
-Whether a column has anything to escape or to quote is asked of all its values at once: most
-columns have nothing.
+All values of a column are searched for special characters at once, because most columns have none.
 
 Source: src/backend/commands/copyto.c; PostgreSQL manual, COPY, "File Formats".
 """
@@ -40,7 +39,7 @@ _SLICE_ROWS: Final = 4096
 _ARROW_SLICE_ROWS: Final = 16_384
 
 _MUCH: Final = 1 << 29
-"""Bytes of values that are escaped in Python: an Arrow array has less than 2 GiB."""
+"""Above so many bytes rows are built in Python: an Arrow array holds less than 2 GiB."""
 
 _ESCAPES: Final = {
     b"\b": b"\\b",
@@ -55,13 +54,13 @@ _SPECIAL: Final = b"\\" + b"".join(_ESCAPES)
 
 _BACKSLASH: Final = ord("\\")
 _LAST_CONTROL: Final = max(max(_ESCAPES))
-"""Of those that have an escape."""
+"""The greatest control character that has an escape."""
 
 _SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER: Final = b"\xff\xff"
 
 _HEADER_BYTES: Final = 5
-"""Of a message: kind and length."""
+"""The bytes of a message before its content: kind and length."""
 
 _END_OF_DATA: Final = b"\\."
 
@@ -73,8 +72,10 @@ def send_copy(
     encoding: str,
     check: Callable[[], None],
 ) -> int:
-    """All of it, but for CommandComplete; how many rows that were. ``encoding`` is the
-    client's; ``check`` is called every few thousand rows and may raise."""
+    """Send a COPY without its CommandComplete; return the number of rows.
+
+    ``encoding`` is the client's. ``check`` is called every few thousand rows and may raise.
+    """
     copy, fields = outcome.copy, outcome.fields
     assert copy is not None and fields is not None
     binary = copy.options.format is CopyFormat.BINARY
@@ -104,7 +105,7 @@ def send_copy(
                 check()
                 data = encode(columns, size)
                 if lead and size:
-                    # The first row is in the message of the signature, as clients expect.
+                    # Clients expect the first row in the message of the signature.
                     lead, data = b"", _data(lead + data[_HEADER_BYTES:])
                 transport.write(data)
                 rows += size
@@ -117,7 +118,7 @@ def send_copy(
 
 
 def _slices(batch: Batch, *, alone: bool) -> Iterator[tuple[list[Column], int]]:
-    """``alone``: the first row is a slice of its own."""
+    """Cut a batch into slices; with ``alone``, the first row is a slice of its own."""
     start = 0
     while start < batch.rows:
         stop = min(start + (1 if alone else _SLICE_ROWS), batch.rows)
@@ -142,7 +143,7 @@ def _data(content: bytes) -> bytes:
 def text_rows(
     copy: CopyRows, encoding: str
 ) -> Callable[[Sequence[Column], int], bytes]:
-    """What turns columns of UTF-8 text, and the number of rows, into messages."""
+    """Build the function that turns columns of UTF-8 text, and their length, into messages."""
     options = copy.options
     wanted = options.encoding or encoding
     convert = not is_utf8(wanted)
@@ -160,10 +161,10 @@ def text_rows(
             for column, forced in zip(columns, copy.forced, strict=True)
         ]
         if convert:
-            # Last: in another encoding a backslash may be half of a character.
+            # Convert last: in another encoding a backslash may be half of a character.
             texts = [convert_column(text, wanted) for text in texts]
         lines = map(delimiter.join, zip(*texts, strict=True))
-        # As _data does, without a call for each row.
+        # This inlines _data, to save a call for each row.
         return b"".join(
             [b"d%b%b\n" % ((len(line) + 5).to_bytes(4, "big"), line) for line in lines]
         )
@@ -174,8 +175,10 @@ def text_rows(
 def arrow_rows(
     columns: Sequence[pa.Array], copy: CopyRows, encoding: str
 ) -> bytes | memoryview:
-    """What ``text_rows`` makes of columns in text format, at least one, each an Arrow binary
-    array: the messages are gathered by Arrow, without an object for each value."""
+    """Like ``text_rows`` in text format, for one or more columns that are Arrow binary arrays.
+
+    Arrow gathers the messages without a Python object for each value.
+    """
     options = copy.options
     wanted = options.encoding or encoding
     count = len(columns[0])
@@ -189,7 +192,7 @@ def arrow_rows(
         if _may_have(column, ord(options.delimiter)):
             column = pa.array(dress(column.to_pylist(), False, False), pa.binary())
         plain.append(column.fill_null(null) if column.null_count else column)
-    # Length, delimiters and newline.
+    # The content's length counts the length field, the delimiters and the newline.
     lengths = np.full(count, 4 + len(plain), np.int64)
     for column in plain:
         lengths += np.diff(offsets_of(column))
@@ -208,8 +211,10 @@ def arrow_rows(
 
 
 def _may_have(column: pa.Array, delimiter: int) -> bool:
-    """Whether any value has the delimiter, a backslash, or a control character: most of those that
-    are written otherwise are among the first."""
+    """Whether any value may have a character to escape.
+
+    These are the delimiter, a backslash, and the control characters up to the last with an escape.
+    """
     offsets = offsets_of(column)
     first, last = int(offsets[0]), int(offsets[-1])
     if first == last:
@@ -223,7 +228,11 @@ def _may_have(column: pa.Array, delimiter: int) -> bool:
 
 
 _Dress = Callable[[Column, bool, bool], Sequence[bytes]]
-"""A column, whether its values are quoted in any case, and whether it is the only one."""
+"""Escapes or quotes the values of a column.
+
+The arguments are the column, whether its values are always quoted, and whether it is the only
+column.
+"""
 
 
 def _escaping(options: CopyOptions) -> _Dress:
@@ -276,7 +285,7 @@ def _quoting(options: CopyOptions) -> _Dress:
 
 
 def _known(column: Column) -> Sequence[bytes]:
-    """Those that are not NULL; the very column if there is none."""
+    """The values that are not NULL; the column itself if it has no NULL."""
     if None not in column:
         return cast("Sequence[bytes]", column)
     return [value for value in column if value is not None]
@@ -287,7 +296,7 @@ def _filled(column: Column, null: bytes) -> Sequence[bytes]:
 
 
 def _has_any(values: Sequence[bytes], bytes_: bytes) -> bool:
-    """Whether one of these bytes is in any of the values."""
+    """Whether any of the values has one of these bytes."""
     joined = b"".join(values)
     return len(joined.translate(None, bytes_)) != len(joined)
 
@@ -298,7 +307,10 @@ def _has_any(values: Sequence[bytes], bytes_: bytes) -> bool:
 def _binary_rows(
     textual: Sequence[bool], encoding: str
 ) -> Callable[[Sequence[Column], int], bytes]:
-    """A row is what a DataRow has; text is in the client's encoding, as there."""
+    """Build the function for binary rows, which have the content of DataRow messages.
+
+    As in DataRow, text is in the client's encoding.
+    """
     convert = not is_utf8(encoding)
 
     def rows(columns: Sequence[Column], count: int) -> bytes:

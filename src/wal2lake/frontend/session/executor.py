@@ -1,7 +1,7 @@
-"""Runs one statement: here, if it is the session's own, else in the Backend.
+"""Runs one statement: a command of the session here, any other statement in the Backend.
 
-In: prepared statements. Out: Outcomes. It is the one place where a statement meets the
-transaction state, so simple and extended protocol cannot differ.
+Comes in: prepared statements. Goes out: Outcomes. Called by ``main`` and ``extended``. Both
+protocols use this module for the transaction state, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TEXT_OID: Final = 25
 
 
 class Executor:
-    """Statements of one session."""
+    """Prepares and runs the statements of one session."""
 
     __slots__ = (
         "_backend",
@@ -65,7 +65,7 @@ class Executor:
         self._table = table
 
     def prepare_string(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
-        """Parse's string: one statement or none; raises 42601 for more."""
+        """Prepare the string of Parse: one statement or none; raises 42601 for more."""
         statements = split_statements(sql)
         if len(statements) > 1:
             raise SqlSyntaxError(
@@ -83,14 +83,14 @@ class Executor:
             raise
 
     def check_syntax(self, sql: str) -> None:
-        """42601 for one of several statements: as in PostgreSQL none of them runs then."""
+        """Check one of several statements: as in PostgreSQL, 42601 in one lets none of them run."""
         if parse_command(sql) is None:
             self._backend.check_syntax(sql)
 
     def prepare(
         self, sql: str, param_oids: Sequence[int], kind: TransactionKind
     ) -> PreparedStatement:
-        """Understand one statement; opens a transaction if the Backend has to."""
+        """Prepare one statement; opens a transaction if the Backend prepares it."""
         command = parse_command(sql)
         if command is not None:
             if not isinstance(command, TransactionControl):
@@ -114,7 +114,7 @@ class Executor:
         return self._backend.execute(statement.prepared, parameters, formats)
 
     def _fields_of(self, command: Command) -> tuple[FieldDescription, ...] | None:
-        """SHOW's columns; raises 42704, as PostgreSQL does already at Parse."""
+        """The columns of SHOW; raises 42704, which PostgreSQL also does at Parse."""
         if not isinstance(command, Show):
             return None
         if command.name is None:
@@ -167,7 +167,7 @@ class Executor:
         return Outcome("SET", notices=notices)
 
     def _become(self, name: str, value: str | None, *, local: bool) -> None:
-        """SET ROLE and SET SESSION AUTHORIZATION; None is what the session began with."""
+        """SET ROLE and SET SESSION AUTHORIZATION; None returns to the session's first role."""
         authorization = name == "session_authorization"
         role = None if value == "none" and not authorization else value
         boss = self._backend.become(role, authorization=authorization)
@@ -178,7 +178,7 @@ class Executor:
         parameters.assume("is_superuser", "on" if boss else "off", local=local)
 
     def _joined(self, name: str, values: tuple[str, ...]) -> str:
-        """The values of a SET as one text (flatten_set_variable_args)."""
+        """The values of a SET as one text: flatten_set_variable_args()."""
         try:
             definition = self._parameters.definition(name)
         except UsageError:

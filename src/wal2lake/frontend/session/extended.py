@@ -1,8 +1,8 @@
-"""The extended query protocol: Parse, Bind, Describe, Execute, Close, Flush.
+"""Handles the extended query protocol: Parse, Bind, Describe, Execute, Close, Flush.
 
-In: one message at a time. Out: its answer, or an exception that the main loop turns into an
-error and skipping up to Sync. A portal's rows are produced when it is executed, and what
-a row limit leaves stays in the portal until the transaction ends.
+Comes in: one message at a time. Goes out: its answer, or an exception. ``main`` reports the
+exception and skips messages up to Sync. A portal's rows are produced when it is executed. If a
+row limit is reached, the rest of the rows stays in the portal until the transaction ends.
 
 Source: src/backend/tcop/postgres.c (exec_parse_message ... exec_describe_portal_message);
 PostgreSQL manual, section 54.2.3.
@@ -53,7 +53,7 @@ from wal2lake.wire.frontback import (
 
 
 class ExtendedQuery:
-    """The extended messages of one session."""
+    """Handles the extended query messages of one session."""
 
     __slots__ = (
         "_conversation",
@@ -78,7 +78,7 @@ class ExtendedQuery:
         notice: Callable[[Notice], None],
         running: Callable[[str], None],
     ) -> None:
-        """``running`` is told the text of what is being done."""
+        """``running`` gets the text of the statement that is handled."""
         self._conversation = conversation
         self._executor = executor
         self._parameters = parameters
@@ -114,7 +114,7 @@ class ExtendedQuery:
     def _parse(self, message: Parse) -> None:
         name = self._text(message.name)
         self._table.check_free(name)
-        # The unnamed statement goes even if the new one cannot be understood.
+        # The old unnamed statement is dropped even if the new one has an error.
         if not name:
             self._table.deallocate(name)
         text = self._text(message.sql)
@@ -165,7 +165,7 @@ class ExtendedQuery:
         statement = self._table.statement(name)
         if not (statement.is_transaction_exit or statement.is_empty):
             self._transaction.check_usable()
-        # Worked out before anything is sent: an error must not follow half an answer.
+        # Compute the fields before sending anything: an error must not follow half an answer.
         fields = statement.fields
         oids = tuple(statement.param_oids)
         self._conversation.send(ParameterDescription(oids))
@@ -218,7 +218,7 @@ class ExtendedQuery:
         self._conversation.send(CommandComplete(tag))
 
     def _completed(self, outcome: Outcome) -> str:
-        """The tag of what gives no rows, or gives them as a COPY: a row limit is not for it."""
+        """Finish a statement that a row limit does not apply to: a COPY, or one without rows."""
         if outcome.copy is None:
             return outcome.tag
         rows = send_copy(
@@ -242,7 +242,7 @@ class ExtendedQuery:
         return outcome
 
     def _execute_finished(self, portal: Portal, name: str) -> None:
-        """A query at its end has no more rows; anything else must not run twice."""
+        """Execute a finished portal: a query gives no rows; other statements must not run twice."""
         if portal.fields is None or portal.statement.command is not None:
             raise UsageError(f'portal "{name}" cannot be run', sqlstate="55000")
         self._conversation.send(CommandComplete("SELECT 0"))
@@ -263,7 +263,7 @@ def _format(code: int) -> Format:
 
 
 def _expanded(codes: tuple[int, ...], count: int) -> tuple[Format, ...]:
-    """One format per value: none given means text, one given is for all."""
+    """One format for each value: no code means text; a single code is for all values."""
     if not codes:
         return (Format.TEXT,) * count
     if len(codes) == 1:
@@ -292,7 +292,7 @@ def _recoded(value: bytes | None, encoding: str) -> bytes | None:
 def _check_unchanged(
     told: tuple[FieldDescription, ...] | None, now: tuple[FieldDescription, ...]
 ) -> None:
-    """The client reads the rows as it was told at Describe."""
+    """Raise 0A000 if the columns have other types than Describe has told the client."""
     types = None if told is None else [(f.type_oid, f.typmod) for f in told]
     if types != [(f.type_oid, f.typmod) for f in now]:
         raise FeatureNotSupportedError("cached plan must not change result type")

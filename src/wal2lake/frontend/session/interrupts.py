@@ -1,11 +1,12 @@
-"""Requests from other threads to stop what a session does.
+"""Lets other threads interrupt a session.
 
-In: CancelRequest, statement_timeout, the node's shutdown. Out: ``Backend.cancel`` while a
-statement runs, and an exception at the session's own check points. A cancel that arrives
-between two statements hits neither, as in PostgreSQL: the lock is held while the
-Backend is told, so a late request cannot stop the next statement. A Backend that is told
-while it still prepares the statement may have nothing to stop yet, so it is told again
-until the statement has ended.
+Comes in: CancelRequest, statement_timeout, transaction_timeout, the node's shutdown. Goes out:
+calls of ``Backend.cancel`` while a statement runs, and an exception at the session's check points.
+
+As in PostgreSQL, a cancel that arrives between two statements affects neither. The lock is held
+during the call of ``Backend.cancel``, so a late request cannot stop the next statement. While a
+Backend is still preparing a statement it may have nothing to stop, so the call is repeated until
+the statement has ended.
 
 Source: src/backend/tcop/postgres.c (ProcessInterrupts).
 """
@@ -22,20 +23,20 @@ from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.frontend.client.diagnostics import SessionEnd
 
 _REPEAT_SECONDS: Final = 0.05
-"""Between two calls of Backend.cancel for one statement; a guess."""
+"""The time between two calls of Backend.cancel for one statement. Chosen arbitrarily."""
 
 
 class Interrupt(Enum):
-    """Why; the value is PostgreSQL's message."""
+    """The reasons to cancel a statement; the value is PostgreSQL's message."""
 
     CANCEL = "canceling statement due to user request"
-    """A CancelRequest."""
+    """The client has sent a CancelRequest."""
     TIMEOUT = "canceling statement due to statement timeout"
-    """statement_timeout."""
+    """statement_timeout has passed."""
 
 
 class Interrupts:
-    """One session's interrupts."""
+    """The interrupts of one session."""
 
     __slots__ = (
         "_cancel",
@@ -50,7 +51,7 @@ class Interrupts:
     )
 
     def __init__(self, cancel: Callable[[], None], wake: Callable[[], None]) -> None:
-        """``cancel``: Backend.cancel. ``wake``: ends the session's wait for its client."""
+        """``cancel`` is Backend.cancel; ``wake`` ends the session's wait for its client."""
         self._lock = threading.Lock()
         self._cancel = cancel
         self._wake = wake
@@ -62,7 +63,7 @@ class Interrupts:
         self._transaction_timer: threading.Timer | None = None
 
     def request(self, interrupt: Interrupt) -> None:
-        """From any thread: stop the running statement, if there is one."""
+        """Cancel the running statement, if there is one; may be called from any thread."""
         with self._lock:
             if self._running and self._pending is None:
                 self._pending = interrupt
@@ -70,7 +71,7 @@ class Interrupts:
                 self._repeat()
 
     def terminate(self) -> None:
-        """From any thread: end the session with 57P01."""
+        """End the session with 57P01; may be called from any thread."""
         with self._lock:
             self.terminating = True
             if self._running:
@@ -79,8 +80,11 @@ class Interrupts:
         self._wake()
 
     def watch_transaction(self, timeout_ms: int) -> None:
-        """A transaction is open, and may be for so long; 0: there is none, or no limit. Its time
-        goes on from the first call. The session ends with 25P04."""
+        """Start the timer of transaction_timeout; 0 stops it.
+
+        Further calls do not restart a running timer. When the time has passed, the session ends
+        with 25P04.
+        """
         timer = self._transaction_timer
         if timeout_ms > 0 and timer is None:
             timer = threading.Timer(timeout_ms / 1000, self._end_transaction)
@@ -110,7 +114,7 @@ class Interrupts:
         threading.Thread(target=again, name="cancel", daemon=True).start()
 
     def check(self) -> None:
-        """A check point: raises 57014, or SessionEnd with 57P01."""
+        """Check for interrupts; raises 57014, or SessionEnd with 57P01 or 25P04."""
         if self.terminating:
             raise SessionEnd(self._end_error())
         if self._pending is not None:
@@ -118,7 +122,7 @@ class Interrupts:
 
     @contextmanager
     def running(self, timeout_ms: int = 0) -> Iterator[None]:
-        """A statement runs; one at a time. Translates what an interrupt made of it."""
+        """Wrap the run of one statement; an error that an interrupt caused becomes 57014."""
         with self._lock:
             self._running = True
             self._ended = threading.Event()
@@ -133,7 +137,7 @@ class Interrupts:
         except SessionEnd:
             raise
         except Exception:
-            # An engine that is interrupted may fail in any way.
+            # An engine may fail in any way when it is interrupted.
             self.check()
             raise
         finally:
@@ -162,7 +166,7 @@ def _transaction_timeout_error() -> UsageError:
 
 
 def shutdown_error() -> UsageError:
-    """What a client is told when the node stops, or somebody ends its session."""
+    """The error for a session that ends because of a shutdown or pg_terminate_backend()."""
     return UsageError(
         "terminating connection due to administrator command", sqlstate="57P01"
     )

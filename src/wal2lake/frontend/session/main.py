@@ -1,22 +1,24 @@
-"""The main loop of a session; PostgreSQL's PostgresMain.
+"""Runs the main loop of a session, as PostgresMain() does.
 
-In: a client that was let in, and a Backend. Out: answers, until one of them goes. One thread
-runs it; ``interrupts`` is what other threads may touch.
+Comes in: an authenticated client and a Backend. Goes out: answers, until the client or the node
+ends the session. One thread runs the session; other threads use only ``interrupts``, and the
+properties for pg_stat_activity.
 
-    READY      waiting for a command; ReadyForQuery is sent, idle timeouts count
-    Q, F       answered whole, with one ReadyForQuery at the end
-    P B D E C  extended; each answered for itself. An error -> SKIPPING
-    SKIPPING   everything but Sync and Terminate is ignored
-    S          ends an implicit transaction and SKIPPING; ReadyForQuery
+    READY      waiting for a command; ReadyForQuery has been sent, idle timeouts run
+    Q, F       simple query, function call: one answer with one ReadyForQuery at the end
+    P B D E C  extended query: each message has its own answer; an error starts SKIPPING
+    SKIPPING   all messages except Sync and Terminate are ignored
+    S          Sync: ends an implicit transaction and SKIPPING; ReadyForQuery
 
-What happens to an exception:
+Exceptions:
 
     Wal2LakeError            ErrorResponse; the transaction fails; the session goes on
-    any other Exception      the same as XX000 "internal error", with a traceback in the log
-    ProtocolViolation of a   FATAL: the next message cannot be found
+    any other Exception      ErrorResponse XX000 "internal error", with a traceback in the log;
+                             the session goes on
+    ProtocolViolation of a   FATAL: the start of the next message is not known
       frame
     SessionEnd               FATAL with its error
-    TransportClosed          nobody to tell; roll back and go
+    TransportClosed          rollback, and the session ends without a message
 
 Source: src/backend/tcop/postgres.c; PostgreSQL manual, section 54.2.
 """
@@ -69,7 +71,7 @@ from wal2lake.wire.frontback import (
 from wal2lake.wire.replication import is_replication_command
 
 _SKIPPED = frozenset((b"d", b"c", b"f"))
-"""Left over from a copy that failed: PostgreSQL ignores them too."""
+"""Messages left over from a COPY that has failed. PostgreSQL ignores them, too."""
 
 _ACTIVITIES = {
     TransactionStatus.IDLE: "idle",
@@ -82,20 +84,20 @@ class Replication(Protocol):
     """Runs the replication commands of one session."""
 
     def run(self, text: str, transaction: Transaction) -> Outcome:
-        """One of them; raises TransportClosed if the client has gone."""
+        """Run one replication command; raises TransportClosed if the client has gone."""
         ...
 
     def next_query(self) -> None:
-        """The client has sent another query string, of whatever kind."""
+        """Called for every further query string of the client."""
         ...
 
     def close(self) -> None:
-        """The session ends."""
+        """Called at the end of the session."""
         ...
 
 
 _QUERY_CHARACTERS: Final = 1024
-"""Shown of a query: PostgreSQL's track_activity_query_size, in bytes there."""
+"""The characters of a query that are shown. PostgreSQL's track_activity_query_size is in bytes."""
 
 
 class Session:
@@ -111,8 +113,8 @@ class Session:
         log: Any,
         make_replication: Callable[[Backend], Replication] | None = None,
     ) -> None:
-        """``make_backend`` gets what its notices go to; ``max_bytes``: StatementTable's.
-        ``make_replication``: the connection is one for replication."""
+        """``make_backend`` gets the function that sends notices; ``max_bytes`` limits the
+        StatementTable; a connection for replication has ``make_replication``."""
         self._conversation = conversation
         self._parameters = parameters
         self._log = log
@@ -147,7 +149,7 @@ class Session:
 
     @property
     def application_name(self) -> str:
-        """For pg_stat_activity; may be read from any thread."""
+        """pg_stat_activity.application_name; may be read from any thread."""
         return self._parameters.raw("application_name")
 
     @property
@@ -159,14 +161,14 @@ class Session:
 
     @property
     def query(self) -> str:
-        """pg_stat_activity.query: what runs, or has run last; may be read from any thread."""
+        """pg_stat_activity.query, the current or the last one; may be read from any thread."""
         return self._query
 
     def _note_query(self, text: str) -> None:
         self._query = text[:_QUERY_CHARACTERS]
 
     def run(self, pid: int, secret: bytes) -> None:
-        """Serve until the client goes or has to; the Backend is closed afterwards."""
+        """Serve the client until the session ends; then close the Backend."""
         try:
             self._report_parameters()
             self._conversation.send(BackendKeyData(pid, secret))
@@ -181,12 +183,14 @@ class Session:
             self._end()
 
     def notice(self, notice: Notice) -> None:
-        """Send a notice, if the client wants such, while the statement goes on: it may say
-        what that waits for."""
+        """Send a notice at once if client_min_messages allows it.
+
+        The statement goes on, and the notice may tell the client what it is waiting for.
+        """
         if is_wanted(notice.severity, self._parameters.raw("client_min_messages")):
             self._conversation.send(ErrorResponse(notice_fields(notice), notice=True))
             with suppress(TransportClosed):
-                # As in PostgreSQL a client that has gone is noticed behind the statement.
+                # As in PostgreSQL, a lost connection is noticed after the statement.
                 self._conversation.transport.flush()
 
     # -- the loop
@@ -226,7 +230,7 @@ class Session:
         except ReadTimeout:
             raise SessionEnd(self._idle_error()) from None
         except TransportClosed:
-            # Woken by a shutdown, a reader sees the end of the stream too.
+            # A reader that is woken by a shutdown sees the end of the stream, too.
             if self.interrupts.terminating:
                 self.interrupts.check()
             if self._transaction.in_block:
@@ -272,7 +276,7 @@ class Session:
         self._send_ready()
 
     def _finish(self) -> None:
-        """End of a string or series: commit what is implicit."""
+        """Commit an implicit transaction at the end of a query string or at Sync."""
         try:
             with self.interrupts.running():
                 self._transaction.finish()
@@ -287,7 +291,7 @@ class Session:
 
     def _simple(self, frame: Frame) -> None:
         statement: StatementText | None = None
-        # Any simple query does away with the unnamed statement and portal.
+        # Every simple query drops the unnamed statement and portal.
         self._table.deallocate("")
         self._table.close_portal("")
         try:
@@ -342,16 +346,16 @@ class Session:
                 raise UsageError("there is no parameter $1", sqlstate="42P02")
             tag = self._run_simple(prepared, kind)
             if is_last:
-                # Its completion must not be announced before it is committed.
+                # CommandComplete must not be sent before the commit.
                 self._transaction.finish()
         self._conversation.send(CommandComplete(tag))
 
     def _run_simple(self, prepared: PreparedStatement, kind: TransactionKind) -> str:
-        # Nobody asks for its columns before it runs, so they are not worked out twice.
+        # The columns are not described before the run, so they are computed only once.
         return self._send_outcome(self._executor.run(prepared, (), (), kind))
 
     def _send_outcome(self, outcome: Outcome) -> str:
-        """Its notices and rows; gives the tag to be sent."""
+        """Send the notices and rows of an Outcome; return the command tag."""
         for notice in outcome.notices:
             self.notice(notice)
         if outcome.fields is None:
@@ -364,7 +368,7 @@ class Session:
                 check=self.interrupts.check,
             )
             return f"{outcome.tag} {rows}"
-        # The outcome's own fields count: nobody was told others before.
+        # The client has not been told any other fields before, so the Outcome's are sent.
         formats = (Format.TEXT,) * len(outcome.fields)
         stream = RowStream(outcome, formats)
         try:
@@ -383,7 +387,7 @@ class Session:
 
     def _send_ready(self) -> None:
         self._report_parameters()
-        # As in PostgreSQL, an error ends the time of a block.
+        # As in PostgreSQL, an error stops the timer of transaction_timeout.
         if self._transaction.in_block and not self._transaction.failed:
             self._watch_transaction()
         else:
@@ -412,7 +416,7 @@ class Session:
             try:
                 step()
             except Exception as failure:
-                # Told already that the statement failed, a client can do nothing more here.
+                # The client already knows that the statement has failed.
                 self._log.error("could not roll back", exc_info=failure)
 
     def _tell_fatal(self, error: Wal2LakeError) -> None:

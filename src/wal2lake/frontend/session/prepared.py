@@ -1,8 +1,8 @@
-"""Prepared statements and portals of one session.
+"""Keeps the prepared statements and portals of one session.
 
-In: names. Out: statements, portals, and PostgreSQL's errors for names that are taken or not
-there. What a client may make a session keep is bounded in bytes: statement texts and bound
-parameter values count.
+Comes in: names. Goes out: statements and portals, or PostgreSQL's errors for names that exist
+already or do not exist. A session's memory for them is limited: the bytes of statement texts and
+of bound parameters count.
 
 Source: src/backend/commands/prepare.c, src/backend/utils/mmgr/portalmem.c.
 """
@@ -19,38 +19,38 @@ from wal2lake.frontend.session.results import RowStream
 from wal2lake.wire.frontback import FieldDescription, Format
 
 _ENTRY_BYTES = 1024
-"""Charged for each entry on top of its text; a guess, so that names alone are bounded."""
+"""Added to the size of each entry, so that empty entries are limited, too. Chosen arbitrarily."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedStatement:
-    """A statement that was understood: a command of the session, or the Backend's."""
+    """A prepared statement: a command of the session, or a statement of the Backend."""
 
     sql: str
     command: Command | None
-    """Executed by the session itself."""
+    """The command, if the session executes the statement."""
     prepared: Prepared | None
-    """The Backend's; None with a command, and for an empty statement."""
+    """The Backend's statement; None for a command of the session and for an empty statement."""
     command_fields: tuple[FieldDescription, ...] | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Nothing but white space and comments."""
+        """Whether the statement has only white space and comments."""
         return self.command is None and self.prepared is None
 
     @property
     def is_transaction_exit(self) -> bool:
-        """Accepted in a failed block: transaction control decides for itself."""
+        """Whether a failed block accepts the statement: transaction control checks the state."""
         return isinstance(self.command, TransactionControl)
 
     @property
     def param_oids(self) -> Sequence[int]:
-        """The types of its parameters."""
+        """The type OIDs of the parameters."""
         return () if self.prepared is None else self.prepared.param_oids
 
     @property
     def fields(self) -> tuple[FieldDescription, ...] | None:
-        """The fields of its result, or None."""
+        """The fields of the result; None if the statement returns no rows."""
         if self.prepared is None:
             return self.command_fields
         fields = self.prepared.fields
@@ -59,7 +59,7 @@ class PreparedStatement:
 
 @dataclass(slots=True)
 class Portal:
-    """A bound statement; ``stream`` is None until it is executed first."""
+    """A bound statement; ``stream`` is None until the first Execute."""
 
     statement: PreparedStatement
     parameters: tuple[Parameter, ...]
@@ -69,7 +69,7 @@ class Portal:
     finished: bool = False
 
     def close(self) -> None:
-        """Give up what is still to be read."""
+        """Discard the remaining rows."""
         if self.stream is not None:
             self.stream.close()
             self.stream = None
@@ -77,7 +77,7 @@ class Portal:
 
     @property
     def size(self) -> int:
-        """Bytes of its parameters."""
+        """The bytes of the parameters."""
         return sum(len(p.value) for p in self.parameters if p.value is not None)
 
 
@@ -93,21 +93,21 @@ class StatementTable:
         self._portals: dict[str, Portal] = {}
 
     def check_free(self, name: str) -> None:
-        """Raises 42P05 if a statement of that name exists; the unnamed one is replaced."""
+        """Raise 42P05 if a statement has this name; the unnamed statement may be replaced."""
         if name and name in self._statements:
             raise UsageError(
                 f'prepared statement "{name}" already exists', sqlstate="42P05"
             )
 
     def store(self, name: str, statement: PreparedStatement) -> None:
-        """Keep a statement."""
+        """Store a statement; raises 42P05, or 53200 above the memory limit."""
         self.check_free(name)
         self.deallocate(name)
         self._charge(name, len(statement.sql))
         self._statements[name] = statement
 
     def statement(self, name: str) -> PreparedStatement:
-        """Look a statement up; raises 26000."""
+        """Find a statement; raises 26000."""
         found = self._statements.get(name)
         if found is not None:
             return found
@@ -120,7 +120,7 @@ class StatementTable:
         )
 
     def deallocate(self, name: str) -> bool:
-        """Forget a statement; False: there was none."""
+        """Drop a statement; False if there is none of this name."""
         statement = self._statements.pop(name, None)
         if statement is None:
             return False
@@ -128,12 +128,12 @@ class StatementTable:
         return True
 
     def deallocate_all(self) -> None:
-        """Forget every statement."""
+        """Drop all statements."""
         for name in list(self._statements):
             self.deallocate(name)
 
     def open(self, name: str, portal: Portal) -> None:
-        """Keep a portal; raises 42P03. The unnamed one is replaced."""
+        """Store a portal; raises 42P03, or 53200. The unnamed portal is replaced."""
         if name and name in self._portals:
             raise UsageError(f'cursor "{name}" already exists', sqlstate="42P03")
         self.close_portal(name)
@@ -141,21 +141,21 @@ class StatementTable:
         self._portals[name] = portal
 
     def portal(self, name: str) -> Portal:
-        """Look a portal up; raises 34000."""
+        """Find a portal; raises 34000."""
         found = self._portals.get(name)
         if found is None:
             raise UsageError(f'portal "{name}" does not exist', sqlstate="34000")
         return found
 
     def close_portal(self, name: str) -> None:
-        """Forget a portal, if there is one."""
+        """Close and drop a portal, if there is one of this name."""
         portal = self._portals.pop(name, None)
         if portal is not None:
             self._bytes -= _cost(name, portal.size)
             portal.close()
 
     def close_portals(self) -> None:
-        """The transaction ended: no portal outlives it."""
+        """Close all portals, at the end of a transaction."""
         for name in list(self._portals):
             self.close_portal(name)
 

@@ -1,10 +1,10 @@
-"""Rows on their way to the client.
+"""Sends rows to the client.
 
-In: an Outcome's batches. Out: DataRow frames, in portions as the client asks for them, each
-portion in slices of about a megabyte, so that memory is bounded by a batch and not by
-the result, and an interrupt is noticed soon.
+Comes in: the batches of an Outcome. Goes out: DataRow messages, up to the row limit of each
+Execute, in slices of about a megabyte. So memory is bounded by a batch and not by the result, and
+interrupts are noticed soon. ``main`` and ``extended`` call this module; ``copying`` sends COPY.
 
-Only here are values converted to a client_encoding other than UTF8.
+Values of queries are converted to a client_encoding other than UTF8 only here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from wal2lake.frontend.parameters import convert_column, is_utf8
 from wal2lake.wire.frontback import Format, write_data_rows
 
 _FIRST_SLICE_ROWS: Final = 256
-"""Before the width of a row is known."""
+"""The rows of a slice before the width of a row is known."""
 
 _MAX_SLICE_ROWS: Final = 2048
-"""Measured: larger slices only leave the processor's cache."""
+"""The most rows of a slice. Measured: larger slices do not fit in the processor's cache."""
 
 _SLICE_BYTES: Final = 1 << 20
-"""Aim for a slice. A guess between few sends and a prompt answer to a cancel."""
+"""The target size of a slice. Chosen arbitrarily, for few sends and a prompt cancel."""
 
 TEXT_IN_BINARY: Final = frozenset({18, 19, 25, 114, 142, 705, 1042, 1043, 2275})
-"""Types whose binary form is text too: "char", name, text, json, xml, unknown, bpchar,
+"""Types whose binary format is text, too: "char", name, text, json, xml, unknown, bpchar,
 varchar, cstring."""
 
 
@@ -65,10 +65,10 @@ class RowStream:
         encoding: str,
         check: Callable[[], None],
     ) -> tuple[int, bool]:
-        """Send up to ``max_rows`` (0: all): rows sent, and whether the limit ended it.
+        """Send up to ``max_rows`` rows (0: all); return their number, and whether the limit ended.
 
-        ``check`` is called between slices and may raise. As in PostgreSQL the limit counts as
-        reached also when the last row was the last there is.
+        ``check`` is called between slices and may raise. As in PostgreSQL, the limit also counts as
+        reached if no rows are left.
         """
         sent = 0
         convert = None if is_utf8(encoding) else encoding
@@ -88,7 +88,7 @@ class RowStream:
         return sent, True
 
     def close(self) -> None:
-        """The client wants no more."""
+        """Discard the remaining rows."""
         self._batch = None
         self._batches = iter(())
         self.outcome.close()
@@ -120,5 +120,5 @@ class RowStream:
 
 
 def completion_tag(outcome: Outcome, rows: int) -> str:
-    """The command tag; SELECT's counts the rows of this run only, as PostgreSQL's does."""
+    """The command tag; as in PostgreSQL, SELECT counts only the rows of this Execute."""
     return f"SELECT {rows}" if outcome.tag == "SELECT" else outcome.tag

@@ -1,8 +1,8 @@
-"""The transaction state of one session.
+"""Keeps the transaction state of one session.
 
-In: what happens (a statement, an error, the end of a string, COMMIT ...). Out: calls of the
-Backend and of the parameters, and the status that ReadyForQuery reports. The table is that of
-src/backend/access/transam/xact.c, made smaller:
+Comes in: events (a statement, an error, the end of a query string, COMMIT ...). Goes out: calls of
+the Backend and of the parameters, and the status for ReadyForQuery. The table is a smaller form of
+the one in src/backend/access/transam/xact.c:
 
     state     statement  finish    error     BEGIN     COMMIT    ROLLBACK    ROLLBACK TO
     IDLE      IMPLICIT   -         -         BLOCK     warn      warn        25P01
@@ -10,9 +10,9 @@ src/backend/access/transam/xact.c, made smaller:
     BLOCK     -          -         FAILED    warn      commit    rollback    BLOCK
     FAILED    refused    -         -         refused   rollback  IDLE        BLOCK
 
-"finish" is the end of a query string, or Sync. An error in a block rolls the Backend back at
-once, to the innermost savepoint if there is one: only then is anything left for the
-block's end to commit or roll back.
+"finish" is the end of a query string, or Sync. An error in a block rolls the Backend back at once:
+the whole transaction, or to the innermost savepoint if there is one. Only with a savepoint does the
+end of the block have anything left to commit or roll back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAILED_MESSAGE = (
 )
 
 MAX_SAVEPOINTS: Final = 1000
-"""Bounds what a client can make a session keep. A guess, far above any real use."""
+"""The limit of savepoints, which bounds a session's memory. Chosen far above real use."""
 
 _SAVEPOINT_TAGS: Final = {
     TransactionVerb.SAVEPOINT: "SAVEPOINT",
@@ -52,28 +52,31 @@ _SAVEPOINT_WORDS: Final = {
 
 
 class _State(Enum):
-    """Rows of the table above."""
+    """The rows of the table above.
+
+    The second value is true if the Backend has a transaction that an error rolls back.
+    """
 
     IDLE = TransactionStatus.IDLE, False
-    """No transaction. (The second value: the Backend has one that an error ends.)"""
+    """No transaction."""
     IMPLICIT = TransactionStatus.IDLE, True
-    """Statements have run that no BEGIN encloses; the client is not told."""
+    """Statements have run outside a block. ReadyForQuery does not report this state."""
     BLOCK = TransactionStatus.BLOCK, True
     """Between BEGIN and its end."""
     FAILED = TransactionStatus.FAILED, False
-    """The same after an error; the Backend is rolled back, whole or to a savepoint."""
+    """In a block after an error; the Backend is rolled back, whole or to a savepoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Savepoint:
-    """A name may occur twice: the newer one hides the older."""
+    """A savepoint. If a name occurs twice, then the newer savepoint hides the older."""
 
     name: str
     mark: ParameterMark
 
 
 class Transaction:
-    """One session's transactions, over its Backend."""
+    """The transactions of one session, over its Backend."""
 
     __slots__ = (
         "_backend",
@@ -91,85 +94,88 @@ class Transaction:
         parameters: Parameters,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """``ended``: called once a transaction has ended, whatever follows in its string."""
+        """``ended`` is called after each transaction, even if its query string goes on."""
         self._ended = ended
         self._backend = backend
         self._parameters = parameters
         self._state = _State.IDLE
         self._executed = False
         self._queried = False
-        """The block has had a statement for the Backend."""
+        """True if the block has had a statement for the Backend."""
         self._savepoints: list[_Savepoint] = []
 
     @property
     def status(self) -> TransactionStatus:
-        """For ReadyForQuery."""
+        """The status that ReadyForQuery reports."""
         return self._state.value[0]
 
     @property
     def in_block(self) -> bool:
-        """Portals and SET LOCAL outlive the statement."""
+        """Whether the session is in a block, where portals and SET LOCAL outlive a statement."""
         return self._state in (_State.BLOCK, _State.FAILED)
 
     @property
     def has_queried(self) -> bool:
-        """The block has had a statement that reads or writes."""
+        """Whether the block has had a statement that reads or writes."""
         return self._queried
 
     @property
     def in_savepoint(self) -> bool:
-        """What is done now may be undone without the block's end."""
+        """Whether there is a savepoint to which the block can be rolled back."""
         return bool(self._savepoints)
 
     @property
     def failed(self) -> bool:
-        """Only the end of the block is accepted."""
+        """Whether the block has failed, so that only its end is accepted."""
         return self._state is _State.FAILED
 
     def check_usable(self) -> None:
-        """Raises 25P02 in a failed block."""
+        """Raise 25P02 in a failed block."""
         if self.failed:
             raise UsageError(FAILED_MESSAGE, sqlstate="25P02")
 
     def enter(self, kind: TransactionKind) -> None:
-        """A statement is about to reach the Backend: there must be a transaction."""
+        """Begin a transaction if there is none, before a statement goes to the Backend."""
         self.check_usable()
         self._queried = True
         if self._state is _State.IDLE:
-            # Set first: if begin raises, ``fail`` must roll back.
+            # The state is set first: if begin() raises, ``fail`` must roll back.
             self._state = _State.IMPLICIT
             self._executed = False
             self._backend.begin(kind)
 
     def import_snapshot(self, name: str) -> None:
-        """SET TRANSACTION SNAPSHOT: 25001 if the transaction has one already."""
+        """SET TRANSACTION SNAPSHOT; raises 25001 if the transaction has a snapshot already."""
         implicit = self._state is _State.IMPLICIT
         if implicit or self._savepoints or (self.in_block and self._queried):
             raise UsageError(
                 "SET TRANSACTION SNAPSHOT must be called before any query",
                 sqlstate="25001",
             )
-        # Alone it ends with its string, as a query does.
+        # Outside a block the transaction ends with the query string, as for a query.
         self.enter(TransactionKind.STRING)
         self._backend.import_snapshot(name)
 
     def executing(self, *, is_last: bool) -> None:
-        """A statement of a pipeline is about to run. If it is the first and the last of an
-        implicit transaction, the Backend may commit as it goes."""
+        """Called before a statement of a pipeline runs.
+
+        If it is the first and the last of an implicit transaction, then the Backend may commit
+        with the statement.
+        """
         if self._state is _State.IMPLICIT:
             if is_last and not self._executed:
                 self._backend.begin(TransactionKind.STATEMENT)
             self._executed = True
 
     def finish(self) -> None:
-        """End of a query string or Sync: an implicit transaction commits."""
+        """Commit an implicit transaction, at the end of a query string or at Sync."""
         if self._state is _State.IMPLICIT:
             self._commit()
         elif self._state is _State.IDLE:
             self._parameters.commit()
 
     def fail(self) -> None:
-        """A statement raised."""
+        """Roll back after an error, as the table says."""
         if self._state is _State.IMPLICIT:
             self._state = _State.IDLE
             self._roll_back()
@@ -183,13 +189,13 @@ class Transaction:
             self._parameters.rollback()
 
     def close(self) -> None:
-        """The session ends; what is open is rolled back."""
+        """Roll back an open transaction at the end of the session."""
         if self._state.value[1] or self._savepoints:
             self._state = _State.IDLE
             self._roll_back()
 
     def control(self, command: TransactionControl) -> tuple[str, list[Notice]]:
-        """Carry a command out: its tag and its warnings."""
+        """Execute a command of transaction control; return its tag and warnings."""
         verb = command.verb
         if verb in (TransactionVerb.BEGIN, TransactionVerb.START):
             return verb.value, self._begin(command)
@@ -206,7 +212,7 @@ class Transaction:
         return verb.value, []
 
     def _prepare(self, command: TransactionControl) -> tuple[str, list[Notice]]:
-        """PREPARE TRANSACTION; of what has failed, or is none, it is a ROLLBACK."""
+        """PREPARE TRANSACTION; a ROLLBACK if the transaction has failed or there is none."""
         if self.failed or self._state is _State.IDLE:
             return self._end(TransactionControl(TransactionVerb.ROLLBACK), keep=False)
         notices = [] if self.in_block else [_NONE_IN_PROGRESS]
@@ -231,11 +237,11 @@ class Transaction:
         try:
             self._backend.begin(TransactionKind.BLOCK)
         except BaseException:
-            # A BEGIN that failed has not begun: no block to be ended by the client.
+            # After a failed BEGIN there is no block that the client must end.
             self._state = _State.IDLE
             self._roll_back()
             raise
-        # What came before it in the string is in the same transaction.
+        # Statements before BEGIN in the same query string are in the same transaction.
         self._queried = self._state is _State.IMPLICIT
         self._state = _State.BLOCK
 
@@ -246,8 +252,10 @@ class Transaction:
 
     @contextmanager
     def setting(self, names: Iterable[str]) -> Iterator[None]:
-        """Around a SET of these parameters: 25001 if one is a mode of the transaction, and it is
-        too late for that. The error fails the block, which takes the mode back."""
+        """Wrap a SET of these parameters; raises 25001 if it is too late for a transaction mode.
+
+        The error fails the block, which restores the mode.
+        """
         found = set(names)
         modes = [mode for mode in _MODES if f"transaction_{mode}" in found]
         before = {mode: self._parameters.raw(f"transaction_{mode}") for mode in modes}
@@ -261,7 +269,7 @@ class Transaction:
                 raise UsageError(refusal, sqlstate="25001")
 
     def _too_late(self, mode: str, old: str, new: str) -> str | None:
-        """PostgreSQL's words, in its order (check_transaction_* of variable.c)."""
+        """PostgreSQL's error text, or None; checks in the order of check_transaction_*()."""
         nested, queried = bool(self._savepoints), self._queried
         if mode == "isolation":
             if old != new and queried:
@@ -305,7 +313,7 @@ class Transaction:
         )
         tag = "COMMIT" if keep and not self.failed else "ROLLBACK"
         if self._state.value[1] or self._savepoints:
-            # A failed block with savepoints is still open in the Backend.
+            # With savepoints, a failed block is still open in the Backend.
             if keep and not self.failed:
                 self._commit()
             else:
@@ -324,12 +332,12 @@ class Transaction:
         self._end_with(self._backend.commit)
 
     def _end_with(self, end: Callable[[], None]) -> None:
-        """``end`` keeps what was done."""
+        """End the transaction by ``end``, which commits or prepares it."""
         self._savepoints.clear()
         try:
             end()
         except BaseException:
-            # The Backend rolled back by itself; see its port.
+            # The Backend has rolled back by itself, as its port promises.
             self._parameters.rollback()
             raise
         else:
@@ -388,7 +396,7 @@ class Transaction:
         del self._savepoints[depth:]
 
     def _finish_prepared(self, command: TransactionControl) -> None:
-        """The second phase, of any session's."""
+        """COMMIT PREPARED or ROLLBACK PREPARED of a transaction that any session has prepared."""
         self.check_usable()
         if self._state is not _State.IDLE:
             raise UsageError(
