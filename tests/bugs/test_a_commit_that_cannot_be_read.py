@@ -3,15 +3,16 @@ others go on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 from tests.fakes.publishing import PublishingNode
 
-from wal2lake.catalog import ReplicationSlot
+from wal2lake.catalog import ReplicationSlot, TableDef
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.capture.handing import HandingOn
@@ -60,6 +61,26 @@ def test_it_is_passed_over(
         return {t.oid: len(tables.commits[t.location]) - 1 for t in (a, b)}
 
     node.catalog.create_slot(ReplicationSlot("s", "pgoutput", Lsn(8), Lsn(8), 0))
+    with capture_logs() as events:
+        _pass_over(node, tables, visible, tmp_path, (a, b), what, published)
+    stopped = [one for one in events if one["event"] == "capture stopped"]
+    assert len(stopped) == (0 if what == "it is gone" else 1), "each is said once"
+    (passed,) = [one for one in events if one["event"] == "a commit cannot be captured"]
+    if stopped:
+        assert passed["error"].detail == "Reading it failed 3 times."
+        assert passed["error"].original == "TypeError: nobody has expected this"
+
+
+def _pass_over(
+    node: PublishingNode,
+    tables: Tables,
+    visible: Callable[[object], dict[Oid, int]],
+    tmp_path: Path,
+    both: tuple[TableDef, TableDef],
+    what: str,
+    published: bool,
+) -> None:
+    a, b = both
     capture = Capture(
         node.catalog,
         cast(Any, tables),

@@ -66,8 +66,8 @@ def told(node: Node, part: str, sqlstate: str, hint: str) -> None:
 
 
 FREE_SPACE = (
-    "Free space on the file system of the log directory; the subscription then continues"
-    " by itself."
+    "Free space on the file system of the log directory; the node then continues by"
+    " itself."
 )
 
 

@@ -121,6 +121,8 @@ def test_sql_stops_a_script_at_its_first_error(own: Node, tmp_path: Path) -> Non
             1,
             True,
         )
+        asked = told.partition("ask the views: ")[2].strip().rstrip(".")
+        assert sql(own, "-c", asked)[0] == 0
 
 
 def test_status_as_json_has_processes_positions_and_tables(

@@ -177,6 +177,37 @@ def test_generated_and_checked_columns(own: Node) -> None:
     own.sql("drop schema hk cascade")
 
 
+def test_a_damaged_record_of_what_was_confirmed(
+    own: Node, pg18: Database, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema hf; create table hf.t (id int primary key);"
+        " create publication hf for tables in schema hf"
+    )
+    mirror = subscribe(pg18, "hf")
+    mirror.synced()
+    pg18.psql("insert into hf.t values (1)")
+    mirror.caught_up()
+    own.sql("alter subscription hf disable")
+    oid = own.value("select oid from pg_subscription where subname = 'hf'")
+    path = own.directory / "log" / str(oid) / "confirmed"
+    stopped = "select active from pg_replication_slots where slot_name = 'hf'"
+    wait_until(lambda: pg18.psql(stopped) == "f")
+    path.write_bytes(bytes(byte ^ 0xFF for byte in path.read_bytes()))
+    pg18.psql("insert into hf.t values (2)")
+    own.sql("alter subscription hf enable")
+    (row,) = own.wait_for(
+        ERROR.format("hf"), lambda rows: "invalid checksum" in str(rows)
+    )
+    assert f'HINT:  Remove "{path}". The slot is then taken as it is, once' in str(
+        row[0]
+    )
+    path.unlink()
+    mirror.caught_up()
+    mirror.assert_equal(["hf.t"])
+    assert own.sql(ERROR.format("hf")) == []
+
+
 @pytest.mark.slow
 def test_a_damaged_log_of_a_subscription(
     own: Node, pg18: Database, subscribe: Subscribe

@@ -524,6 +524,13 @@ def test_pg_recvlogical_is_told_of_a_publication_that_is_not_there(
         "DETAIL:  The publication does not exist at this point in the WAL.",
         "HINT:  Create the publication if it does not exist.",
     ]
+    node.sql("create publication lost for table public.t")
+    node.sql("insert into public.t values (91, 'y', 1, null, null)")
+    ((end,),) = node.sql("select pg_current_wal_lsn()")
+    command = [*done.args[:-1], f"--endpos={end}"]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert b"91" in done.stdout and done.stderr == b""
+    node.sql("drop publication lost; delete from public.t where id = 91")
     node.sql("select pg_drop_replication_slot('text')")
     node.sql("delete from public.t where id = 90")
 

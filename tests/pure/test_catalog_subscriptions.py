@@ -334,6 +334,10 @@ def test_a_full_disk_is_said_and_nothing_of_the_transaction_stays(
     assert catalog.comments() == []
     catalog.set_comment(SUBSCRIPTION_CATALOG, SUB, "short")
     assert catalog.comments() != [], "the next transaction begins as always"
+    assert caught.value.hint == "Free space on the file system of the node's directory."
+    with catalog._database.reading() as connection:
+        connection.execute("pragma max_page_count = 1000000")
+    catalog.set_comment(SUBSCRIPTION_CATALOG, SUB, "x" * 1_000_000)
 
 
 def test_a_rollback_by_sqlite_itself_does_not_hide_the_error(catalog: Catalog) -> None:

@@ -164,5 +164,6 @@ def written(write: Callable[[_Written], bytes], message: _Written) -> bytes:
         return write(message)
     except (struct.error, UnicodeEncodeError) as error:
         raise InternalError(
-            f"{type(message).__name__} does not fit its message: {error}"
+            "a value does not fit its field of a message",
+            original=f"{type(message).__name__}: {error}",
         ) from error

@@ -47,7 +47,7 @@ from wal2lake.lake.capture.rows import most_changes, row_changes
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Lsn, Oid, Relation
-from wal2lake.observe import failpoint, get_logger
+from wal2lake.observe import RepeatedErrors, failpoint, get_logger
 from wal2lake.publish.capture.cascade import Cascade
 from wal2lake.publish.capture.handing import HandingOn, OtherwisePrepared
 from wal2lake.publish.capture.ordering import Captured, in_order
@@ -164,6 +164,7 @@ class Capture:
         self._segment_bytes = segment_bytes
         self._sealed = sealed
         self._log = get_logger().bind(worker="capture")
+        self._repeated = RepeatedErrors()
         self._wake = threading.Condition()
         self._asked: list[_Request] = []
         self._told = self._stopping = False
@@ -286,6 +287,7 @@ class Capture:
             try:
                 point = self._look(asked)
                 pause = LOOK_SECONDS
+                self._repeated.passed(self._log)
                 for one in asked:
                     one.point = point
             except Exception as error:
@@ -295,10 +297,7 @@ class Capture:
                 self._written_down = []
                 for one in asked:
                     one.error = error
-                if isinstance(error, Wal2LakeError):
-                    self._log.error("capture stopped", error=error)
-                else:
-                    self._log.error("capture stopped", exc_info=error)
+                self._repeated.say(self._log, "capture stopped", error)
             finally:
                 for one in asked:
                     one.done.set()

@@ -23,7 +23,7 @@ from wal2lake.changelog import (
 )
 from wal2lake.errors import StorageError, UnusableLogError
 from wal2lake.model import Lsn
-from wal2lake.observe import get_logger
+from wal2lake.observe import RepeatedErrors, get_logger
 from wal2lake.receive.threads.logwriter import STORAGE_RETRY_SECONDS
 from wal2lake.receive.threads.pace import Pace
 from wal2lake.receive.threads.pauses import Pauses
@@ -66,6 +66,7 @@ class Sealer:
         self._limit_state = LimitState.BELOW
         """Of the log's size, as last looked at."""
         self._events = get_logger()
+        self._repeated = RepeatedErrors()
 
     def work(self) -> None:
         """The thread. Raises what must end the run."""
@@ -92,7 +93,7 @@ class Sealer:
                 # Recovery makes of the journal what is not known to be durable.
                 raise
             except StorageError as error:
-                self._events.error("could not seal a segment", error=error)
+                self._repeated.say(self._events, "could not seal a segment", error)
                 self._catalog.note_error(
                     self._subscription.oid,
                     Worker.RECEIVER,
@@ -104,6 +105,7 @@ class Sealer:
             else:
                 if unsealed:
                     unsealed = False
+                    self._repeated.passed(self._events)
                     self._pauses.note()
 
     def _notice(self, pace: Pace) -> None:
