@@ -18,7 +18,7 @@ WORKERS ?= 2
 LAYERED = $(PY) tools/layers.py --workers $(WORKERS) $(LAYERS) --
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench dist clean
+.PHONY: help setup demo test test-all lint format docs bench dist clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -32,10 +32,10 @@ setup: $(READY) ## make .venv and fetch Spark's jars (all others do it when need
 demo: $(READY) ## replicate a live PostgreSQL into Delta tables, kill -9 included
 	@.venv/bin/wal2lake demo $(ARGS)
 
-test: lint ## lint, then all tests but the slow ones, fast layers first
+test: lint docs ## lint, docs, then all tests but the slow ones, fast layers first
 	@$(LAYERED) -m "not slow" $(ARGS)
 
-test-all: lint ## lint, then all tests
+test-all: lint docs ## lint, docs, then all tests
 	@$(LAYERED) $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict and the import contract
@@ -47,6 +47,10 @@ lint: $(READY) ## ruff, mypy --strict and the import contract
 format: $(READY) ## rewrite the sources as lint wants them
 	@$(PY) -m ruff check --fix-only --quiet .
 	@$(PY) -m ruff format --quiet .
+
+docs: $(READY) ## build the documents as a site in build/site; a dead link fails
+	@$(PY) tools/reference.py --check
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --clean
 
 bench: $(READY) ## measure; ratios to a native subscriber in the same run
 	@$(PY) -m benchmarks $(ARGS)

@@ -50,7 +50,7 @@ def render_default_toml(changes: Mapping[str, object] | None = None) -> str:
 
 
 def _render(section: str, f: Field[Any], chosen: Mapping[str, object]) -> Iterator[str]:
-    text = f"{f.metadata['doc']} ({_facts(f)})"
+    text = f"{f.metadata['doc']} ({facts(f)})"
     yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     if f.default is MISSING:
         # A table of its own: a header line, then "name" = "value" lines.
@@ -63,7 +63,8 @@ def _render(section: str, f: Field[Any], chosen: Mapping[str, object]) -> Iterat
         yield f"# {f.name} = {_literal(f.default)}"
 
 
-def _facts(f: Field[Any]) -> str:
+def facts(f: Field[Any]) -> str:
+    """Unit, range, default of a setting, and whether it is read at start only."""
     facts = [unit for suffix, unit in _UNITS if f.name.endswith(suffix)]
     if f.metadata["choices"]:
         facts.append(" or ".join(f.metadata["choices"]))
