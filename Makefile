@@ -50,7 +50,7 @@ format: $(READY) ## rewrite the sources as lint wants them
 
 docs: $(READY) ## build the documents as a site in build/site; a dead link fails
 	@$(PY) tools/reference.py --check
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --clean
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
 
 bench: $(READY) ## measure; ratios to a native subscriber in the same run
 	@$(PY) -m benchmarks $(ARGS)
