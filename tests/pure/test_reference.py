@@ -91,3 +91,17 @@ def test_the_example_of_a_plugin_loads_and_runs(
     plugin.commit(context, transaction)
     plugin.shutdown(context)
     assert written == [(b"app public.orders: 2", Lsn(3), True)]
+
+
+def test_the_modules_of_the_walks_are_there() -> None:
+    page = (ROOT / "docs/arch/0_walks.md").read_text(encoding="utf-8")
+    named = 0
+    for line in page.splitlines():
+        folder = Path()
+        # A name without a folder is beside the module that is named before it.
+        for name in re.findall(r"[a-z_]+(?:/[a-z_]+)*(?:\.py|/(?= ))", line):
+            path = Path(name) if "/" in name else folder / name
+            folder = path.parent
+            assert (ROOT / "src/wal2lake" / path).exists(), f"{path}: {line}"
+            named += 1
+    assert named > 30
