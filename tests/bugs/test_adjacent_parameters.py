@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.grammar.lexer import parameter_count, set_off
-from wal2lake.frontend.query.translate import Parameter, TableRef, translate_query
+from wal2lake.frontend.grammar.lexer import parameter_count, readable_by_sqlglot
+from wal2lake.frontend.query.translate import BoundParameter, TableRef, translate_query
 from wal2lake.frontend.query.writes import translate_write
 from wal2lake.frontend.sysviews import is_system_query
 from wal2lake.model import Oid
@@ -23,7 +23,7 @@ TABLE = TableDef(
     (),
     "/t",
 )
-VALUES = (Parameter("1", 23), Parameter("x", 25))
+VALUES = (BoundParameter("1", 23), BoundParameter("x", 25))
 
 
 def resolve(schema: str | None, name: str) -> TableRef:
@@ -74,12 +74,12 @@ def test_only_parameters_are_counted(sql: str, count: int) -> None:
 
 @given(st.text("a$1', \"-/*\n", max_size=12))
 def test_what_is_set_off_is_the_same_but_for_spaces(sql: str) -> None:
-    assert set_off(sql).replace(" ", "") == sql.replace(" ", "")
+    assert readable_by_sqlglot(sql).replace(" ", "") == sql.replace(" ", "")
 
 
 def test_a_query_with_an_array_parameter_can_be_described() -> None:
     """Before there is a value it was an array that is not constant."""
     sql = "select a from t where a = any($1)"
-    assert translate_query(sql, resolve, (Parameter(None, 1005),)).columns
-    bound = translate_query(sql, resolve, (Parameter("{1,3}", 1005),)).sql
+    assert translate_query(sql, resolve, (BoundParameter(None, 1005),)).columns
+    bound = translate_query(sql, resolve, (BoundParameter("{1,3}", 1005),)).sql
     assert "a IN (CAST('1' AS SMALLINT), CAST('3' AS SMALLINT))" in bound

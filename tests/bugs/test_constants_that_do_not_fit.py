@@ -7,13 +7,13 @@ import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import UsageError
-from wal2lake.frontend.query.translate import Parameter, TableRef
+from wal2lake.frontend.query.translate import BoundParameter, TableRef
 from wal2lake.frontend.query.writes import translate_write
 from wal2lake.model import Oid
 
 COLUMNS = (ColumnDef("i", Oid(23)), ColumnDef("s", Oid(21)))
 TABLE = TableDef(Oid(16384), "public", "t", Oid(10), COLUMNS, (), "/t")
-LARGE = Parameter("1099511627776", 20)
+LARGE = BoundParameter("1099511627776", 20)
 
 
 def resolve(schema: str | None, name: str) -> TableRef:

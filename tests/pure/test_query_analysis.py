@@ -10,7 +10,7 @@ import pytest
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
 from wal2lake.frontend.query.translate import (
-    Parameter,
+    BoundParameter,
     SparkQuery,
     TableRef,
     translate_query,
@@ -59,13 +59,13 @@ def written(sql: str) -> str:
     return translate_write(sql, lambda schema, name: TableRef(TABLE, None)).sql
 
 
-def translated(sql: str, *parameters: Parameter, zone: str = "UTC") -> SparkQuery:
+def translated(sql: str, *parameters: BoundParameter, zone: str = "UTC") -> SparkQuery:
     return translate_query(
         sql, lambda schema, name: TableRef(TABLE, 3), parameters, zone
     )
 
 
-def item(expression: str, *parameters: Parameter, zone: str = "UTC") -> str:
+def item(expression: str, *parameters: BoundParameter, zone: str = "UTC") -> str:
     """Spark's SQL of one expression, without what is the same for all."""
     sql = translated(f"select {expression} as x from t", *parameters, zone=zone).sql
     found = re.fullmatch(
@@ -245,14 +245,16 @@ def test_a_timestamptz_without_zone_is_in_the_sessions() -> None:
 
 
 def test_a_parameter_has_the_type_that_the_client_gave_it() -> None:
-    assert item("i / $1", Parameter("2", 23)) == (
+    assert item("i / $1", BoundParameter("2", 23)) == (
         "CAST((i DIV CAST(CAST('2' AS INT) AS INT)) AS INT)"
     )
-    assert item("nn * $1", Parameter(None, 1700)).endswith(
+    assert item("nn * $1", BoundParameter(None, 1700)).endswith(
         "* CAST(CAST(NULL AS DECIMAL(1, 0)) AS DECIMAL(1, 0)))"
     )
-    assert item("by = $1", Parameter("\\x00", 17)) == "by = X'00'"
-    assert item("i = any($1)", Parameter("{1}", 1007)) == "(i IN (CAST('1' AS INT)))"
+    assert item("by = $1", BoundParameter("\\x00", 17)) == "by = X'00'"
+    assert (
+        item("i = any($1)", BoundParameter("{1}", 1007)) == "(i IN (CAST('1' AS INT)))"
+    )
 
 
 @pytest.mark.parametrize(
@@ -339,8 +341,8 @@ def test_intervals_are_printed_as_postgresql_prints_them() -> None:
 
 
 def test_a_subscript_counts_from_one_however_it_is_written() -> None:
-    assert item("ia[$1]", Parameter("2", 0)) == "GET(ia, CAST('2' AS INT) - 1)"
-    assert item("ia[$1]", Parameter("2", 23)).endswith(" AS INT) - 1)")
+    assert item("ia[$1]", BoundParameter("2", 0)) == "GET(ia, CAST('2' AS INT) - 1)"
+    assert item("ia[$1]", BoundParameter("2", 23)).endswith(" AS INT) - 1)")
     assert item("(string_to_array(t, ','))[i]").endswith(", i - 1)")
     assert item("(string_to_array(t, ','))[2]").endswith(", 1)")
     assert "slice(ia, greatest(2, 1)" in item("ia[2:3]").lower()

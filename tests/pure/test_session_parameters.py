@@ -11,9 +11,9 @@ import pytest
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.parameters import (
-    Context,
-    Kind,
+    ParameterContext,
     ParameterDefinition,
+    ParameterKind,
     Parameters,
     convert_column,
     decode_text,
@@ -353,7 +353,7 @@ def test_a_session_has_its_own_value_of_a_node_setting_until_it_is_reset():
 
 def test_the_nodes_own_settings_are_shown_and_not_set():
     port = ParameterDefinition(
-        "port", Kind.INTEGER, "5480", "The port.", Context.POSTMASTER
+        "port", ParameterKind.INTEGER, "5480", "The port.", ParameterContext.POSTMASTER
     )
     parameters = Parameters(node=lambda: [port])
     assert parameters["port"] == "5480"

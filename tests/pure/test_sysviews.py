@@ -25,7 +25,7 @@ from wal2lake.catalog import (
 from wal2lake.changelog import PreparedTransaction
 from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
 from wal2lake.frontend.backend import SessionContext
-from wal2lake.frontend.query.translate import Parameter
+from wal2lake.frontend.query.translate import BoundParameter
 from wal2lake.frontend.sysviews import (
     LoggedMessage,
     SystemCatalog,
@@ -310,10 +310,10 @@ def test_statistics_name_the_lake_tables_and_count_nothing(
 def test_parameters_have_their_types(catalog: SystemCatalog) -> None:
     sql = "select $1 + 1, $2, $3, relname from pg_class where relkind = any($4)"
     parameters = [
-        Parameter("41", 23),
-        Parameter("it's", 0),
-        Parameter(None, 25),
-        Parameter("{m,i}", 1009),
+        BoundParameter("41", 23),
+        BoundParameter("it's", 0),
+        BoundParameter(None, 25),
+        BoundParameter("{m,i}", 1009),
     ]
     fields, rows = catalog.query(sql, parameters, session())
     assert [f.type_oid for f in fields] == [23, 25, 25, 19]

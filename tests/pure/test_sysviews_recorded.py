@@ -15,7 +15,7 @@ import pytest
 from tests.fakes.catalog_source import OBJECTS, RECORDED, FakeSource, session
 
 from wal2lake.errors import UndefinedObjectError
-from wal2lake.frontend.query.translate import Parameter
+from wal2lake.frontend.query.translate import BoundParameter
 from wal2lake.frontend.sysviews import SystemCatalog, is_system_query
 from wal2lake.frontend.sysviews.rows.facts import build_facts
 from wal2lake.model import DATABASE_OID
@@ -81,9 +81,9 @@ def _sql(entry: dict[str, Any]) -> str:
     return re.sub(r"\b\d+\b", lambda m: OIDS.get(m[0], m[0]), entry["sql"])
 
 
-def _parameters(entry: dict[str, Any]) -> list[Parameter]:
+def _parameters(entry: dict[str, Any]) -> list[BoundParameter]:
     return [
-        Parameter(None if text is None else OIDS.get(text, text), 0)
+        BoundParameter(None if text is None else OIDS.get(text, text), 0)
         for text in entry.get("params", ())
     ]
 
@@ -136,6 +136,6 @@ def test_describe_tells_the_same_columns_without_running(
     entry = QUERIES[number]
     if "error" in entry:
         return
-    parameters = [Parameter(None, 0) for _ in entry.get("params", ())]
+    parameters = [BoundParameter(None, 0) for _ in entry.get("params", ())]
     fields = catalog.describe(_sql(entry), parameters, session())
     assert [[f.name, f.type_oid] for f in fields] == entry["columns"]

@@ -9,12 +9,12 @@ and back-pressure. Owns: the socket. Never: knows what a message means, or who t
     diagnostics    errors and notices as fields
 """
 
-from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.frontend.client.conversation import ClientConversation
 from wal2lake.frontend.client.diagnostics import SessionEnd, is_wanted
 from wal2lake.frontend.client.transport import ReadTimeout, Transport, TransportClosed
 
 __all__ = [
-    "Conversation",
+    "ClientConversation",
     "ReadTimeout",
     "SessionEnd",
     "Transport",

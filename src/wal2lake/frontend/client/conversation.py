@@ -18,7 +18,7 @@ from wal2lake.wire.frontback import (
 )
 
 
-class Conversation:
+class ClientConversation:
     """The messages of one client's connection."""
 
     __slots__ = ("_reader", "codec", "transport")

@@ -16,7 +16,7 @@ from enum import Enum
 
 from wal2lake.catalog import Role
 from wal2lake.errors import ProtocolViolation, UsageError
-from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.frontend.client.conversation import ClientConversation
 from wal2lake.wire.frontback import (
     AuthenticationData,
     AuthenticationRequest,
@@ -48,7 +48,7 @@ class AuthMethod(Enum):
 
 
 def authenticate(
-    conversation: Conversation,
+    conversation: ClientConversation,
     user: str,
     roles: RoleSource,
     method: AuthMethod,
@@ -84,7 +84,7 @@ def _expired(role: Role) -> bool:
 
 
 def _proves(
-    conversation: Conversation,
+    conversation: ClientConversation,
     user: str,
     password: str | None,
     mock_secret: bytes,
@@ -113,11 +113,13 @@ def _proves(
     return True
 
 
-def _ask(conversation: Conversation, kind: AuthenticationKind, data: bytes) -> None:
+def _ask(
+    conversation: ClientConversation, kind: AuthenticationKind, data: bytes
+) -> None:
     conversation.send(AuthenticationRequest(kind, data))
 
 
-def _receive(conversation: Conversation) -> bytes:
+def _receive(conversation: ClientConversation) -> bytes:
     frame = conversation.next_frame()
     if frame.kind != b"p":
         raise ProtocolViolation(

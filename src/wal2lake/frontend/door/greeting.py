@@ -34,7 +34,7 @@ from wal2lake.errors import (
     SqlSyntaxError,
     UsageError,
 )
-from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.frontend.client.conversation import ClientConversation
 from wal2lake.frontend.door.auth import AuthMethod, RoleSource, authenticate
 from wal2lake.frontend.door.encryption import (
     ALPN,
@@ -112,7 +112,7 @@ class Knock:
 
 
 def read_startup_message(
-    conversation: Conversation,
+    conversation: ClientConversation,
     cancel: Callable[[int, bytes], None],
     tls: Encryption | None,
 ) -> Knock | None:
@@ -147,7 +147,7 @@ def read_startup_message(
         encrypted = describe(conversation.transport.secure(tls.context), tls)
 
 
-def _direct_tls(conversation: Conversation, tls: Encryption) -> Encrypted | None:
+def _direct_tls(conversation: ClientConversation, tls: Encryption) -> Encrypted | None:
     """A handshake as the very first bytes (PostgreSQL 17's sslnegotiation=direct)."""
     received = conversation.receive_first()
     if received[0] != HANDSHAKE_BYTE:
@@ -162,7 +162,7 @@ def _direct_tls(conversation: Conversation, tls: Encryption) -> Encrypted | None
     return describe(found, tls)
 
 
-def negotiate(conversation: Conversation, startup: StartupMessage) -> None:
+def negotiate(conversation: ClientConversation, startup: StartupMessage) -> None:
     """Agree on the protocol version; raises OldProtocol, or UsageError for others."""
     if startup.major != PROTOCOL_MAJOR:
         error = FeatureNotSupportedError(
@@ -178,7 +178,7 @@ def negotiate(conversation: Conversation, startup: StartupMessage) -> None:
 
 
 def admit(
-    conversation: Conversation, knock: Knock, door: Door, rules: Rules
+    conversation: ClientConversation, knock: Knock, door: Door, rules: Rules
 ) -> Greeting:
     """Authenticate and set up; AuthenticationOk is sent. Errors are to be FATAL."""
     given = {_decode(n): _decode(v) for n, v in knock.message.parameters.items()}

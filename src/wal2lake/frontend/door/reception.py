@@ -30,7 +30,7 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.backend import Backend, BackendFactory, Notice, SessionContext
 from wal2lake.frontend.client import (
-    Conversation,
+    ClientConversation,
     ReadTimeout,
     SessionEnd,
     TransportClosed,
@@ -46,7 +46,7 @@ from wal2lake.frontend.door.greeting import (
     negotiate,
     read_startup_message,
 )
-from wal2lake.frontend.session import Replication, Session
+from wal2lake.frontend.session import ReplicationRunner, Session
 from wal2lake.frontend.session.interrupts import shutdown_error
 from wal2lake.wire.frontback import ErrorResponse
 
@@ -88,7 +88,9 @@ class ListenerSettings:
     """Lost probes until a connection is dead; 0: the system's default."""
 
 
-ReplicationFactory = Callable[[Conversation, SessionContext, Backend], Replication]
+ReplicationFactory = Callable[
+    [ClientConversation, SessionContext, Backend], ReplicationRunner
+]
 """Makes what runs the replication commands of a connection with ``replication=database``."""
 
 
@@ -145,7 +147,7 @@ class Reception:
     def serve(self, connection: Connection) -> None:
         """Everything from the first byte to the last; runs in the connection's thread."""
         log = self._log.bind(session=connection.pid, client=connection.transport.host)
-        conversation = Conversation(
+        conversation = ClientConversation(
             connection.transport, max_message_bytes=self._settings.max_message_bytes
         )
         try:
@@ -161,7 +163,7 @@ class Reception:
             self._connections.thread_ended()
 
     def _welcome(
-        self, connection: Connection, conversation: Conversation, log: Any
+        self, connection: Connection, conversation: ClientConversation, log: Any
     ) -> None:
         transport = connection.transport
         transport.deadline = time.monotonic() + self._settings.authentication_timeout_s
@@ -215,7 +217,7 @@ class Reception:
     def _begin(
         self,
         connection: Connection,
-        conversation: Conversation,
+        conversation: ClientConversation,
         greeting: Greeting,
         factory: BackendFactory,
         log: Any,
@@ -242,7 +244,7 @@ class Reception:
 
         replication = self._replication
 
-        def make_replication(backend: Backend) -> Replication:
+        def make_replication(backend: Backend) -> ReplicationRunner:
             if replication is None:
                 raise FeatureNotSupportedError(
                     "replication connections are not supported"
@@ -264,7 +266,7 @@ class Reception:
         return session
 
     def _refuse(
-        self, conversation: Conversation, error: Wal2LakeError, log: Any
+        self, conversation: ClientConversation, error: Wal2LakeError, log: Any
     ) -> None:
         # A client that comes too early or too late is no error of the node.
         report = log.debug if error.sqlstate == _CANNOT_CONNECT_NOW else log.critical

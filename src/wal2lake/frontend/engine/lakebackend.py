@@ -84,9 +84,7 @@ from wal2lake.frontend.grammar.statements import (
 )
 from wal2lake.frontend.query.results import Rendering, fields_of, plain_fields
 from wal2lake.frontend.query.translate import (
-    Parameter as BoundParameter,
-)
-from wal2lake.frontend.query.translate import (
+    BoundParameter,
     Resolver,
     SparkQuery,
     computes,
@@ -433,15 +431,13 @@ class LakeBackend:
     def _copied_rows(self, caller: Caller, sql: str, options: CopyOptions) -> Outcome:
         query = self.prepare(sql, ())
         assert isinstance(query, _Statement)
-        if not (
-            isinstance(query.statement, OtherStatement)
-            and query.statement.kind in _QUERIES
-        ):
+        copied = query.statement
+        if not (isinstance(copied, OtherStatement) and copied.kind in _QUERIES):
             raise FeatureNotSupportedError("COPY query must be a SELECT")
         wanted = Wanted(copied=options.format)
         if query.system:
             wanted = Wanted(wanted.of(len(query.fields or ())))
-        return self._other(caller, query, query.statement, (), wanted)
+        return self._other(caller, query, copied, (), wanted)
 
     def _perform(self, caller: Caller, request: Request) -> object:
         """What a function of a system query has asked for."""

@@ -17,9 +17,9 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.grammar.copying import CopyTo
 from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.statements import CommandKind, OtherStatement
-from wal2lake.frontend.query.translate import Parameter, Resolver, translate_query
+from wal2lake.frontend.query.translate import BoundParameter, Resolver, translate_query
 from wal2lake.frontend.query.values.undetermined import Undetermined
-from wal2lake.frontend.query.writes import NextOnes, translate_write, written_tree
+from wal2lake.frontend.query.writes import SequenceRange, translate_write, written_tree
 from wal2lake.frontend.sysviews.query.rewrite import determine_parameters
 
 _TEXT_OID: Final = 25
@@ -29,9 +29,9 @@ _NO_SUCH_NAME: Final = ("42P01", "42703")
 _WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
 
 
-def _numbers(column: ColumnDef, count: int | None) -> NextOnes:
+def _numbers(column: ColumnDef, count: int | None) -> SequenceRange:
     """Values of a sequence for a statement that is only looked at: none is taken."""
-    return NextOnes(1, 1, 1 if count is None else count, "")
+    return SequenceRange(1, 1, 1 if count is None else count, "")
 
 
 def said_types(sql: str, statement: object, given: Sequence[int]) -> list[int]:
@@ -52,7 +52,7 @@ def parameter_types(
     """``given``: 0 where the client says nothing; ``system``: a query of the catalogs."""
     cells = [Undetermined() for _ in given]
     asked = tuple(
-        Parameter(None, oid, None if oid else cell)
+        BoundParameter(None, oid, None if oid else cell)
         for oid, cell in zip(given, cells, strict=True)
     )
     writes = isinstance(statement, OtherStatement) and statement.kind in _WRITES

@@ -11,13 +11,13 @@ from dataclasses import replace
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ConfigurationError, UndefinedObjectError
 from wal2lake.frontend.backend import Backend, SessionContext
-from wal2lake.frontend.client import Conversation
+from wal2lake.frontend.client import ClientConversation
 from wal2lake.frontend.commands.concurrency.snapshots import Modes
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.door import SessionInfo
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.replication.commands import ReplicationCommands
-from wal2lake.frontend.session import Replication
+from wal2lake.frontend.session import ReplicationRunner
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
@@ -146,8 +146,11 @@ class Publisher:
         ]
 
     def replication(
-        self, conversation: Conversation, context: SessionContext, backend: Backend
-    ) -> Replication:
+        self,
+        conversation: ClientConversation,
+        context: SessionContext,
+        backend: Backend,
+    ) -> ReplicationRunner:
         """For a session; see ``ReplicationFactory``."""
         assert isinstance(backend, LakeBackend)
         return ReplicationCommands(

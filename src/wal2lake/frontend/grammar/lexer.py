@@ -460,7 +460,7 @@ _ARRAYS_OF_OIDS: Final = re.compile(
 )
 
 
-def set_off(text: str) -> str:
+def readable_by_sqlglot(text: str) -> str:
     """The same statement, written so that sqlglot reads it.
 
     sqlglot takes ``$1,$2`` for the start of a dollar-quoted string, fails when it looks for the

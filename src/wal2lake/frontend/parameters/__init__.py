@@ -13,9 +13,9 @@ are passed in as definitions.
 """
 
 from wal2lake.frontend.parameters.definition import (
-    Context,
-    Kind,
+    ParameterContext,
     ParameterDefinition,
+    ParameterKind,
     Unit,
 )
 from wal2lake.frontend.parameters.encodings import (
@@ -41,9 +41,9 @@ __all__ = [
     "PARAMETERS",
     "SERVER_VERSION",
     "SERVER_VERSION_NUM",
-    "Context",
-    "Kind",
+    "ParameterContext",
     "ParameterDefinition",
+    "ParameterKind",
     "ParameterMark",
     "Parameters",
     "Unit",

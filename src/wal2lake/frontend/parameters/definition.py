@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 
-class Kind(Enum):
+class ParameterKind(Enum):
     """pg_settings.vartype."""
 
     BOOL = "bool"
@@ -27,7 +27,7 @@ class Kind(Enum):
     """One of ``choices``."""
 
 
-class Context(Enum):
+class ParameterContext(Enum):
     """pg_settings.context: the sessions that may change a parameter, and when."""
 
     INTERNAL = "internal"
@@ -70,11 +70,11 @@ class ParameterDefinition:
     """One parameter, named as SHOW prints it."""
 
     name: str
-    kind: Kind
+    kind: ParameterKind
     default: str
     """The default as SHOW prints it; for integers, a number in the base unit."""
     description: str
-    context: Context = Context.USER
+    context: ParameterContext = ParameterContext.USER
     report: bool = False
     """GUC_REPORT: changes are sent to the client as ParameterStatus."""
     unit: Unit = Unit.NONE

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from wal2lake.frontend.parameters.definition import (
-    Context,
-    Kind,
+    ParameterContext,
     ParameterDefinition,
+    ParameterKind,
     Unit,
 )
 from wal2lake.settings import Settings
@@ -27,14 +27,23 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
 
     def number(name: str, value: int, doc: str, unit: Unit) -> ParameterDefinition:
         return ParameterDefinition(
-            name, Kind.INTEGER, str(value), doc, Context.INTERNAL, unit=unit
+            name,
+            ParameterKind.INTEGER,
+            str(value),
+            doc,
+            ParameterContext.INTERNAL,
+            unit=unit,
         )
 
     def text(name: str, value: str, doc: str) -> ParameterDefinition:
-        return ParameterDefinition(name, Kind.STRING, value, doc, Context.INTERNAL)
+        return ParameterDefinition(
+            name, ParameterKind.STRING, value, doc, ParameterContext.INTERNAL
+        )
 
     def off(name: str, doc: str) -> ParameterDefinition:
-        return ParameterDefinition(name, Kind.BOOL, "off", doc, Context.INTERNAL)
+        return ParameterDefinition(
+            name, ParameterKind.BOOL, "off", doc, ParameterContext.INTERNAL
+        )
 
     return (
         text("listen_addresses", node.listen_addresses, "Addresses to listen on."),
@@ -47,10 +56,10 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
         ),
         ParameterDefinition(
             "ssl",
-            Kind.BOOL,
+            ParameterKind.BOOL,
             "on" if node.ssl else "off",
             "Whether TLS is offered.",
-            Context.INTERNAL,
+            ParameterContext.INTERNAL,
         ),
         text("ssl_cert_file", node.ssl_cert_file, "The node's certificate."),
         text("ssl_key_file", node.ssl_key_file, "Its private key."),
@@ -102,14 +111,14 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
         ),
         ParameterDefinition(
             "wal_sender_timeout",
-            Kind.INTEGER,
+            ParameterKind.INTEGER,
             str(settings.publish.wal_sender_timeout_ms),
             "A client that says nothing for so long is cut off.",
             unit=Unit.MILLISECONDS,
         ),
         ParameterDefinition(
             "logical_decoding_work_mem",
-            Kind.INTEGER,
+            ParameterKind.INTEGER,
             str(settings.publish.logical_decoding_work_mem // 1024),
             "What a decoding holds of a transaction before it streams it.",
             unit=Unit.KILOBYTES,
@@ -133,10 +142,10 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
         text("wal_level", "logical", "What the change log is good for."),
         ParameterDefinition(
             "track_commit_timestamp",
-            Kind.BOOL,
+            ParameterKind.BOOL,
             "on" if settings.apply.track_commit_timestamp else "off",
             "Who has written a row, and when, is kept.",
-            Context.INTERNAL,
+            ParameterContext.INTERNAL,
         ),
         number(
             "wal_retrieve_retry_interval",

@@ -15,8 +15,8 @@ from typing import Final
 
 from wal2lake.frontend.parameters.definition import (
     BOOLEANS,
-    Kind,
     ParameterDefinition,
+    ParameterKind,
     Unit,
 )
 
@@ -348,13 +348,13 @@ _CHOICES: Final = (
 
 PLANNER_PARAMETERS: Final = (
     *(
-        ParameterDefinition(name, Kind.BOOL, default, description)
+        ParameterDefinition(name, ParameterKind.BOOL, default, description)
         for name, default, description in _SWITCHES
     ),
     *(
         ParameterDefinition(
             name,
-            Kind.INTEGER,
+            ParameterKind.INTEGER,
             default,
             description,
             unit=unit,
@@ -365,14 +365,19 @@ PLANNER_PARAMETERS: Final = (
     ),
     *(
         ParameterDefinition(
-            name, Kind.REAL, default, description, least=least, greatest=greatest
+            name,
+            ParameterKind.REAL,
+            default,
+            description,
+            least=least,
+            greatest=greatest,
         )
         for name, default, least, greatest, description in _COSTS
     ),
     *(
         ParameterDefinition(
             name,
-            Kind.ENUM,
+            ParameterKind.ENUM,
             default,
             description,
             choices=choices,

@@ -30,9 +30,9 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.parameters.definition import (
-    Context,
-    Kind,
+    ParameterContext,
     ParameterDefinition,
+    ParameterKind,
 )
 from wal2lake.frontend.parameters.table import PARAMETERS
 from wal2lake.frontend.parameters.values import check_value, show_value
@@ -101,10 +101,10 @@ class Parameters(Mapping[str, str]):
 
     def definition(self, name: str) -> ParameterDefinition:
         """The definition of a parameter; raises UndefinedObjectError."""
-        found = self._definitions.get(_key(name))
-        if found is None:
+        definition = self._definitions.get(_key(name))
+        if definition is None:
             raise UndefinedObjectError(f'unrecognized configuration parameter "{name}"')
-        return found
+        return definition
 
     def raw(self, name: str) -> str:
         """The value in its stored form: an integer is a number without a unit."""
@@ -153,7 +153,10 @@ class Parameters(Mapping[str, str]):
         """RESET ALL."""
         for key, definition in self._definitions.items():
             # The transaction_* parameters belong to the transaction and not to the session.
-            settable = definition.context in (Context.SUPERUSER, Context.USER)
+            settable = definition.context in (
+                ParameterContext.SUPERUSER,
+                ParameterContext.USER,
+            )
             if settable and not definition.follows:
                 self._assign(key, self._reset.get(key), local=False)
 
@@ -213,17 +216,19 @@ class Parameters(Mapping[str, str]):
         if key not in self._definitions and "." in key:
             self._define_custom(name)
         definition = self.definition(name)
-        if definition.context is Context.INTERNAL:
+        if definition.context is ParameterContext.INTERNAL:
             raise UsageError(
                 f'parameter "{definition.name}" cannot be changed', sqlstate="55P02"
             )
-        if definition.context is Context.POSTMASTER:
+        if definition.context is ParameterContext.POSTMASTER:
             raise UsageError(
                 f'parameter "{definition.name}" cannot be changed without restarting '
                 "the server",
                 sqlstate="55P02",
             )
-        if definition.context is Context.SUPERUSER and not self.enabled("is_superuser"):
+        if definition.context is ParameterContext.SUPERUSER and not self.enabled(
+            "is_superuser"
+        ):
             raise UsageError(
                 f'permission denied to set parameter "{definition.name}"',
                 sqlstate="42501",
@@ -245,7 +250,9 @@ class Parameters(Mapping[str, str]):
                 f"a session cannot have more than {MAX_CUSTOM_PARAMETERS} custom "
                 "parameters"
             )
-        self._definitions[_key(name)] = ParameterDefinition(name, Kind.STRING, "", "")
+        self._definitions[_key(name)] = ParameterDefinition(
+            name, ParameterKind.STRING, "", ""
+        )
         self._reset[_key(name)] = ""
         self._current[_key(name)] = ""
 
@@ -253,15 +260,15 @@ class Parameters(Mapping[str, str]):
 
     def changes(self) -> list[tuple[str, str]]:
         """The reported parameters that have changed since the last call; at first, all of them."""
-        found: list[tuple[str, str]] = []
+        changed: list[tuple[str, str]] = []
         for key, definition in sorted(self._definitions.items()):
             if not definition.report:
                 continue
             value = self[definition.name]
             if self._told.get(key) != value:
                 self._told[key] = value
-                found.append((definition.name, value))
-        return found
+                changed.append((definition.name, value))
+        return changed
 
 
 def _key(name: str) -> str:

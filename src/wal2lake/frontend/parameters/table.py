@@ -16,9 +16,9 @@ from typing import Final
 
 from wal2lake.frontend.parameters.definition import (
     BOOLEANS,
-    Context,
-    Kind,
+    ParameterContext,
     ParameterDefinition,
+    ParameterKind,
     Unit,
 )
 from wal2lake.frontend.parameters.planner import PLANNER_PARAMETERS
@@ -43,20 +43,29 @@ def _bool(
     follows: str | None = None,
 ) -> ParameterDefinition:
     return ParameterDefinition(
-        name, Kind.BOOL, default, description, report=report, follows=follows
+        name, ParameterKind.BOOL, default, description, report=report, follows=follows
     )
 
 
 def _fact(
-    name: str, kind: Kind, value: str, description: str, *, report: bool = False
+    name: str,
+    kind: ParameterKind,
+    value: str,
+    description: str,
+    *,
+    report: bool = False,
 ) -> ParameterDefinition:
-    return ParameterDefinition(name, kind, value, description, Context.INTERNAL, report)
+    return ParameterDefinition(
+        name, kind, value, description, ParameterContext.INTERNAL, report
+    )
 
 
 def _string(
     name: str, default: str, description: str, *, report: bool = False
 ) -> ParameterDefinition:
-    return ParameterDefinition(name, Kind.STRING, default, description, report=report)
+    return ParameterDefinition(
+        name, ParameterKind.STRING, default, description, report=report
+    )
 
 
 def _enum(
@@ -70,7 +79,7 @@ def _enum(
 ) -> ParameterDefinition:
     return ParameterDefinition(
         name,
-        Kind.ENUM,
+        ParameterKind.ENUM,
         default,
         description,
         report=report,
@@ -82,7 +91,7 @@ def _enum(
 
 def _timeout(name: str, description: str) -> ParameterDefinition:
     return ParameterDefinition(
-        name, Kind.INTEGER, "0", description, unit=Unit.MILLISECONDS
+        name, ParameterKind.INTEGER, "0", description, unit=Unit.MILLISECONDS
     )
 
 
@@ -114,7 +123,9 @@ PARAMETERS: Final = (
         report=True,
     ),
     _bool("array_nulls", "on", "Enables input of NULL elements in arrays."),
-    _fact("block_size", Kind.INTEGER, "8192", "Shows the size of a disk block."),
+    _fact(
+        "block_size", ParameterKind.INTEGER, "8192", "Shows the size of a disk block."
+    ),
     _enum(
         "bytea_output",
         "hex",
@@ -138,7 +149,7 @@ PARAMETERS: Final = (
     ),
     ParameterDefinition(
         "DateStyle",
-        Kind.STRING,
+        ParameterKind.STRING,
         "ISO, MDY",
         "Sets the display format for date and time values.",
         report=True,
@@ -183,7 +194,7 @@ PARAMETERS: Final = (
     ),
     ParameterDefinition(
         "extra_float_digits",
-        Kind.INTEGER,
+        ParameterKind.INTEGER,
         "1",
         "Sets the number of digits displayed for floating-point values.",
         minimum=-15,
@@ -200,14 +211,14 @@ PARAMETERS: Final = (
     ),
     _fact(
         "in_hot_standby",
-        Kind.BOOL,
+        ParameterKind.BOOL,
         "off",
         "Shows whether hot standby is currently active.",
         report=True,
     ),
     _fact(
         "integer_datetimes",
-        Kind.BOOL,
+        ParameterKind.BOOL,
         "on",
         "Shows whether datetimes are integer based.",
         report=True,
@@ -224,7 +235,7 @@ PARAMETERS: Final = (
     ),
     _fact(
         "is_superuser",
-        Kind.BOOL,
+        ParameterKind.BOOL,
         "off",
         "Shows whether the current user is a superuser.",
         report=True,
@@ -239,19 +250,22 @@ PARAMETERS: Final = (
     ),
     ParameterDefinition(
         "log_replication_commands",
-        Kind.BOOL,
+        ParameterKind.BOOL,
         "off",
         "Logs each replication command.",
-        Context.SUPERUSER,
+        ParameterContext.SUPERUSER,
     ),
     _fact(
         "max_identifier_length",
-        Kind.INTEGER,
+        ParameterKind.INTEGER,
         "63",
         "Shows the maximum identifier length.",
     ),
     _fact(
-        "max_index_keys", Kind.INTEGER, "32", "Shows the maximum number of index keys."
+        "max_index_keys",
+        ParameterKind.INTEGER,
+        "32",
+        "Shows the maximum number of index keys.",
     ),
     _enum(
         "password_encryption",
@@ -264,10 +278,10 @@ PARAMETERS: Final = (
         "off",
         "When generating SQL fragments, quote all identifiers.",
     ),
-    _fact("role", Kind.STRING, "none", "Sets the current role."),
+    _fact("role", ParameterKind.STRING, "none", "Sets the current role."),
     ParameterDefinition(
         "restrict_nonsystem_relation_kind",
-        Kind.STRING,
+        ParameterKind.STRING,
         "",
         "Prohibits access to non-system relations of specified kinds.",
         is_list=True,
@@ -275,7 +289,7 @@ PARAMETERS: Final = (
     _bool("row_security", "on", "Enables row security."),
     ParameterDefinition(
         "scram_iterations",
-        Kind.INTEGER,
+        ParameterKind.INTEGER,
         "4096",
         "Sets the iteration count for SCRAM secret generation.",
         report=True,
@@ -283,7 +297,7 @@ PARAMETERS: Final = (
     ),
     ParameterDefinition(
         "search_path",
-        Kind.STRING,
+        ParameterKind.STRING,
         '"$user", public',
         "Sets the schema search order for names that are not schema-qualified.",
         report=True,
@@ -292,27 +306,27 @@ PARAMETERS: Final = (
     ),
     _fact(
         "server_encoding",
-        Kind.STRING,
+        ParameterKind.STRING,
         "UTF8",
         "Shows the server (database) character set encoding.",
         report=True,
     ),
     _fact(
         "server_version",
-        Kind.STRING,
+        ParameterKind.STRING,
         SERVER_VERSION,
         "Shows the server version.",
         report=True,
     ),
     _fact(
         "server_version_num",
-        Kind.INTEGER,
+        ParameterKind.INTEGER,
         SERVER_VERSION_NUM,
         "Shows the server version as an integer.",
     ),
     _fact(
         "session_authorization",
-        Kind.STRING,
+        ParameterKind.STRING,
         "",
         "Sets the session user name.",
         report=True,
@@ -379,7 +393,7 @@ PARAMETERS: Final = (
     ),
     ParameterDefinition(
         "work_mem",
-        Kind.INTEGER,
+        ParameterKind.INTEGER,
         "4096",
         "Sets the maximum memory to be used for query workspaces.",
         unit=Unit.KILOBYTES,

@@ -14,14 +14,14 @@ from typing import Final
 
 from wal2lake.frontend.parameters.definition import (
     BOOLEANS,
-    Context,
-    Kind,
+    ParameterContext,
     ParameterDefinition,
+    ParameterKind,
     Unit,
 )
 
-_USER: Final = Context.USER
-_SUPERUSER: Final = Context.SUPERUSER
+_USER: Final = ParameterContext.USER
+_SUPERUSER: Final = ParameterContext.SUPERUSER
 
 _SWITCHES: Final = (
     ("debug_pretty_print", "on", _USER,
@@ -230,13 +230,13 @@ _TEXTS: Final = (
 
 UNUSED_PARAMETERS: Final = (
     *(
-        ParameterDefinition(name, Kind.BOOL, default, description, context)
+        ParameterDefinition(name, ParameterKind.BOOL, default, description, context)
         for name, default, context, description in _SWITCHES
     ),
     *(
         ParameterDefinition(
             name,
-            Kind.INTEGER,
+            ParameterKind.INTEGER,
             default,
             description,
             context,
@@ -249,7 +249,7 @@ UNUSED_PARAMETERS: Final = (
     *(
         ParameterDefinition(
             name,
-            Kind.REAL,
+            ParameterKind.REAL,
             default,
             description,
             context,
@@ -262,7 +262,7 @@ UNUSED_PARAMETERS: Final = (
     *(
         ParameterDefinition(
             name,
-            Kind.ENUM,
+            ParameterKind.ENUM,
             default,
             description,
             context,
@@ -275,7 +275,7 @@ UNUSED_PARAMETERS: Final = (
         for name, default, choices, context, description in _CHOICES
     ),
     *(
-        ParameterDefinition(name, Kind.STRING, default, description, context)
+        ParameterDefinition(name, ParameterKind.STRING, default, description, context)
         for name, default, context, description in _TEXTS
     ),
 )

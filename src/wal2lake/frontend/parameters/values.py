@@ -19,8 +19,8 @@ from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.parameters.definition import (
-    Kind,
     ParameterDefinition,
+    ParameterKind,
     Unit,
 )
 from wal2lake.frontend.parameters.encodings import canonical_encoding
@@ -106,13 +106,13 @@ _REAL = re.compile(
 
 def check_value(definition: ParameterDefinition, text: str) -> str:
     """Check a value and return its stored form; raises UsageError."""
-    if definition.kind is Kind.BOOL:
+    if definition.kind is ParameterKind.BOOL:
         value = _boolean(definition, text)
-    elif definition.kind is Kind.INTEGER:
+    elif definition.kind is ParameterKind.INTEGER:
         value = _integer(definition, text)
-    elif definition.kind is Kind.REAL:
+    elif definition.kind is ParameterKind.REAL:
         value = _real(definition, text)
-    elif definition.kind is Kind.ENUM:
+    elif definition.kind is ParameterKind.ENUM:
         value = _choice(definition, text)
     else:
         value = text
@@ -129,7 +129,7 @@ def show_value(definition: ParameterDefinition, kept: str) -> str:
         return kept
     # Take the largest unit that needs no fraction, as convert_int_from_base_unit() does.
     for unit, factor in _UNITS[definition.unit]:
-        if definition.kind is Kind.INTEGER and factor <= 1:
+        if definition.kind is ParameterKind.INTEGER and factor <= 1:
             return f"{round(number / factor)}{unit}"
         if number % factor == 0:
             return f"{number / factor}{unit}"
@@ -216,12 +216,12 @@ def _real(definition: ParameterDefinition, text: str) -> str:
 
 
 def _choice(definition: ParameterDefinition, text: str) -> str:
-    wanted = text.lower()
+    word = text.lower()
     for choice in definition.choices:
-        if choice == wanted:
+        if choice == word:
             return choice
     for spelling, choice in definition.synonyms:
-        if spelling == wanted:
+        if spelling == word:
             return choice
     available = ", ".join(definition.choices)
     raise _invalid(definition.name, text, f"Available values: {available}.")
@@ -261,12 +261,12 @@ def _date_style(text: str) -> str:
         elif word in _ORDERS and (order in (None, _ORDERS[word]) or style == "German"):
             order = _ORDERS[word]
         else:
-            known = word in _STYLES or word in _ORDERS
+            is_known_word = word in _STYLES or word in _ORDERS
             raise _invalid(
                 "DateStyle",
                 text,
                 detail='Conflicting "DateStyle" specifications.'
-                if known
+                if is_known_word
                 else f'Unrecognized key word: "{word}".',
             )
     return f"{style or 'ISO'}, {order or 'MDY'}"
@@ -301,9 +301,9 @@ def time_zone(name: str) -> datetime.tzinfo:
     if name == "UTC":
         # UTC also works if the system has no zone database.
         return datetime.UTC
-    found = _zone_info(name)
-    if found is not None:
-        return found
+    zone = _zone_info(name)
+    if zone is not None:
+        return zone
     match = _POSIX_OFFSET.fullmatch(name)
     east = None if match is None else _posix_minutes(match)
     if east is None:
@@ -513,14 +513,14 @@ def moment(text: str, zone: datetime.tzinfo) -> datetime.datetime:
     A time without an offset is in ``zone``.
     """
     try:
-        found = datetime.datetime.fromisoformat(text.strip())
+        parsed = datetime.datetime.fromisoformat(text.strip())
     except ValueError:
         raise UsageError(
             f'invalid value for parameter "{AS_OF_TIME}": "{text}"',
             sqlstate="22007",
             hint="Write a time as in 2026-05-01 12:30:00+00.",
         ) from None
-    return found.replace(tzinfo=zone) if found.tzinfo is None else found
+    return parsed.replace(tzinfo=zone) if parsed.tzinfo is None else parsed
 
 
 _CHECKS: Final[dict[str, Callable[[str], str]]] = {

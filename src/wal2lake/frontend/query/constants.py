@@ -26,7 +26,7 @@ from wal2lake.pgtypes.moments import spark_number
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class MomentConstant:
     """A date or timestamp."""
 
     number: int
@@ -35,7 +35,7 @@ class Moment:
     """Spark's type: date, timestamp or timestamp_ntz."""
 
 
-Constant = bool | int | float | Decimal | str | bytes | Moment | None
+Constant = bool | int | float | Decimal | str | bytes | MomentConstant | None
 """The value of a constant. None: NULL."""
 
 
@@ -85,7 +85,7 @@ def is_of(value: Constant, ddl: str) -> bool:
     if kind.startswith("decimal("):
         precision, scale = map(int, kind.removeprefix("decimal(")[:-1].split(","))
         return isinstance(value, Decimal) and _fits(value, precision, scale)
-    if isinstance(value, Moment):
+    if isinstance(value, MomentConstant):
         return kind == value.ddl
     if type(value) is int:
         bits = {"smallint": 15, "int": 31, "bigint": 63}.get(kind)
@@ -142,18 +142,18 @@ def _in_bits(value: int, bits: int) -> bool:
 
 
 def _decimal(value: Constant, to: exp.DataType) -> Decimal:
-    precision, scale = (int(one.name) for one in to.expressions)
-    if isinstance(value, bool | float | bytes | Moment | None) or (
+    precision, scale = (int(limit.name) for limit in to.expressions)
+    if isinstance(value, bool | float | bytes | MomentConstant | None) or (
         isinstance(value, str) and not _DECIMAL.fullmatch(value)
     ):
         raise NotConstant
-    found = Decimal(value)
-    if not _fits(found, precision, scale):
+    number = Decimal(value)
+    if not _fits(number, precision, scale):
         raise NotConstant
     # The result has exactly the type's scale, and zero has no sign.
-    sign, digits, exponent = found.as_tuple()
+    sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
-    if found.is_zero():
+    if number.is_zero():
         return Decimal((0, (0,), -scale))
     return Decimal((sign, (*digits, *(0,) * (scale + exponent)), -scale))
 
@@ -200,8 +200,8 @@ def _to_float(value: Constant) -> float:
 
 def _to_float32(text: str) -> float:
     with suppress(pa.ArrowInvalid):
-        found: float = pa.scalar(text).cast(pa.float32()).as_py()
-        return found
+        number: float = pa.scalar(text).cast(pa.float32()).as_py()
+        return number
     raise NotConstant
 
 
@@ -210,11 +210,11 @@ _LOCAL: Final = pa.timestamp("us")
 _INSTANT: Final = pa.timestamp("us", "UTC")
 
 
-def _to_moment(value: Constant, kind: pa.DataType, ddl: str) -> Moment:
+def _to_moment(value: Constant, kind: pa.DataType, ddl: str) -> MomentConstant:
     if isinstance(value, str) and value.endswith("Z") == (kind == _INSTANT):
         number = spark_number(value, kind)
         if number is not None:
-            return Moment(number, ddl)
+            return MomentConstant(number, ddl)
     raise NotConstant
 
 

@@ -32,20 +32,20 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
             """sqlglot's hook after each node; ``args`` are the arguments of a call."""
             grammar = isinstance(expression, _GRAMMAR)
             if args is None or grammar or not expression.error_messages(args):
-                found: exp.Expression = super().validate_expression(expression, args)
-                return found
+                node: exp.Expression = super().validate_expression(expression, args)
+                return node
             call = exp.Anonymous(this=self._called(), expressions=list(args))
             call.meta[NO_SUCH_FUNCTION] = True
             return call
 
         def _called(self) -> str:
             """The name of the call whose closing parenthesis was just parsed."""
-            at, depth = self._index, 1
-            while depth and at > 0:
-                at -= 1
-                kind = self._tokens[at].token_type
+            index, depth = self._index, 1
+            while depth and index > 0:
+                index -= 1
+                kind = self._tokens[index].token_type
                 depth += (kind == TokenType.R_PAREN) - (kind == TokenType.L_PAREN)
-            return str(self._tokens[at - 1].text)
+            return str(self._tokens[index - 1].text)
 
 
 _NOT_SQLGLOTS: Final = OWN_NAMES | {"VARIANCE", "VAR_SAMP", "VAR_POP"}

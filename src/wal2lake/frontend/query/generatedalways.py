@@ -19,18 +19,18 @@ _ALWAYS: Final = "a"
 """The value of ``ColumnDef.identity`` for GENERATED ALWAYS."""
 
 
-def refuse_values(given: Sequence[ColumnDef], overriding: str) -> None:
+def refuse_values(columns: Sequence[ColumnDef], overriding: str) -> None:
     """Refuse an INSERT that gives these columns values other than DEFAULT.
 
     ``overriding`` is the word of the OVERRIDING clause, system or user, or empty.
     """
-    for column in given:
+    for column in columns:
         generated = column.generated is not None
         if generated or (column.identity == _ALWAYS and not overriding):
             raise UsageError(
                 f'cannot insert a non-DEFAULT value into column "{column.name}"',
                 sqlstate=_GENERATED_ALWAYS,
-                detail=_what(column),
+                detail=_kind_of_column(column),
                 hint=None if generated else "Use OVERRIDING SYSTEM VALUE to override.",
             )
 
@@ -41,11 +41,11 @@ def refuse_update(column: ColumnDef) -> None:
         raise UsageError(
             f'column "{column.name}" can only be updated to DEFAULT',
             sqlstate=_GENERATED_ALWAYS,
-            detail=_what(column),
+            detail=_kind_of_column(column),
         )
 
 
-def _what(column: ColumnDef) -> str:
+def _kind_of_column(column: ColumnDef) -> str:
     if column.generated is not None:
         return f'Column "{column.name}" is a generated column.'
     return f'Column "{column.name}" is an identity column defined as GENERATED ALWAYS.'

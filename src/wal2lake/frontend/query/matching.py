@@ -22,16 +22,16 @@ def can_compare(schema: pa.Schema, condition: Condition | None) -> bool:
     """Whether each column is stored in the type of the values that it is compared with."""
     conditions = [] if condition is None else [condition]
     while conditions:
-        one = conditions.pop()
-        conditions += one.parts
-        if one.values:
-            kind = schema.field(one.column).type
-            wanted = (
+        part = conditions.pop()
+        conditions += part.parts
+        if part.values:
+            kind = schema.field(part.column).type
+            is_comparable = (
                 pa.types.is_string
-                if isinstance(one.values[0], str)
+                if isinstance(part.values[0], str)
                 else pa.types.is_signed_integer
             )
-            if not wanted(kind):
+            if not is_comparable(kind):
                 return False
     return True
 
@@ -46,42 +46,42 @@ _COMPARES: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
 }
 
 
-def matches(batch: pa.RecordBatch | pa.Table, one: Condition) -> Any:
+def matches(batch: pa.RecordBatch | pa.Table, condition: Condition) -> Any:
     """The condition's value for each row: true, false or null."""
-    match one.operator:
+    match condition.operator:
         case Operator.AND:
-            return pc.and_kleene(*(matches(batch, part) for part in one.parts))
+            return pc.and_kleene(*(matches(batch, part) for part in condition.parts))
         case Operator.OR:
-            return pc.or_kleene(*(matches(batch, part) for part in one.parts))
+            return pc.or_kleene(*(matches(batch, part) for part in condition.parts))
         case Operator.NOT:
-            return pc.invert(matches(batch, one.parts[0]))
-    column = batch.column(one.column)
-    if one.operator is Operator.IS_NULL:
+            return pc.invert(matches(batch, condition.parts[0]))
+    column = batch.column(condition.column)
+    if condition.operator is Operator.IS_NULL:
         return pc.is_null(column)
-    kind = pa.string() if isinstance(one.values[0], str) else pa.int64()
-    if one.operator is Operator.IN:
-        found = pc.is_in(column.cast(kind), pa.array(one.values, kind))
+    kind = pa.string() if isinstance(condition.values[0], str) else pa.int64()
+    if condition.operator is Operator.IN:
+        is_member = pc.is_in(column.cast(kind), pa.array(condition.values, kind))
         # NULL IN (...) is NULL, neither true nor false.
-        return pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
-    return _COMPARES[one.operator](column, pa.scalar(one.values[0], kind))
+        return pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), is_member)
+    return _COMPARES[condition.operator](column, pa.scalar(condition.values[0], kind))
 
 
-def bounds(one: Condition) -> dict[str, tuple[int, int]]:
+def bounds(condition: Condition) -> dict[str, tuple[int, int]]:
     """The least and the greatest integer of each column in the rows that may match."""
-    if one.operator is Operator.AND:
-        found = bounds(one.parts[0])
-        for name, (low, high) in bounds(one.parts[1]).items():
-            before = found.get(name, (_LOWEST, _HIGHEST))
-            found[name] = max(before[0], low), min(before[1], high)
-        return found
-    values = [value for value in one.values if isinstance(value, int)]
+    if condition.operator is Operator.AND:
+        ranges = bounds(condition.parts[0])
+        for name, (low, high) in bounds(condition.parts[1]).items():
+            before = ranges.get(name, (_LOWEST, _HIGHEST))
+            ranges[name] = max(before[0], low), min(before[1], high)
+        return ranges
+    values = [value for value in condition.values if isinstance(value, int)]
     if not values:
         return {}
-    match one.operator:
+    match condition.operator:
         case Operator.EQ | Operator.IN:
-            return {one.column: (min(values), max(values))}
+            return {condition.column: (min(values), max(values))}
         case Operator.LT | Operator.LE:
-            return {one.column: (_LOWEST, values[0])}
+            return {condition.column: (_LOWEST, values[0])}
         case Operator.GT | Operator.GE:
-            return {one.column: (values[0], _HIGHEST)}
+            return {condition.column: (values[0], _HIGHEST)}
     return {}

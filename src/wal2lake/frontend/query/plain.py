@@ -32,7 +32,7 @@ from sqlglot import exp
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.frontend.query.constants import (
     Constant,
-    Moment,
+    MomentConstant,
     NotConstant,
     constant,
     is_of,
@@ -72,8 +72,8 @@ class Condition:
 
     def columns(self) -> set[str]:
         """The columns that the condition reads."""
-        found = {self.column} - {""}
-        return found.union(*(part.columns() for part in self.parts))
+        own = {self.column} - {""}
+        return own.union(*(part.columns() for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Order:
     nulls_first: bool
 
 
-class Function(Enum):
+class AggregateFunction(Enum):
     """The aggregate functions of plain queries."""
 
     COUNT = "count"
@@ -98,7 +98,7 @@ class Function(Enum):
 class Aggregate:
     """One aggregate over all rows."""
 
-    function: Function
+    function: AggregateFunction
     column: str | None
     """The column whose values are aggregated. None: the rows are counted."""
 
@@ -160,7 +160,7 @@ def plain_query(tree: exp.Expression, table: TableDef) -> PlainQuery | None:
     """The plain query of a tree that reads only ``table``, or None."""
     try:
         return _Reader(table).read(tree)
-    except _Other:
+    except _NotPlain:
         return None
 
 
@@ -183,7 +183,7 @@ def plain_write(
             for value, _ in values.values()
             for column in value.find_all(exp.Column)
         }
-    except _Other:
+    except _NotPlain:
         return None
     texts = tuple((name, text) for name, (_, text) in values.items())
     constants = None
@@ -199,7 +199,7 @@ def plain_write(
 def plain_insert(
     table: TableDef,
     rows: Sequence[Sequence[exp.Expression]],
-    given: Mapping[str, int],
+    places: Mapping[str, int],
     defaults: Mapping[str, exp.Expression],
 ) -> PlainInsert | None:
     """The plain insert of VALUES in Spark's terms, or None.
@@ -211,12 +211,12 @@ def plain_insert(
         others = {
             column.name: _stored(defaults[column.name], column)
             for column in table.columns
-            if column.name not in given
+            if column.name not in places
         }
-        found = tuple(
+        stored_rows = tuple(
             tuple(
-                _stored(row[given[column.name]], column)
-                if column.name in given
+                _stored(row[places[column.name]], column)
+                if column.name in places
                 else others[column.name]
                 for column in table.columns
             )
@@ -225,7 +225,7 @@ def plain_insert(
     except NotConstant:
         return None
     kinds = ((c.name, t.spark_name(t.of_column(c))) for c in table.columns)
-    return PlainInsert(tuple(kinds), found)
+    return PlainInsert(tuple(kinds), stored_rows)
 
 
 def _stored(value: exp.Expression, column: ColumnDef) -> Constant:
@@ -233,33 +233,33 @@ def _stored(value: exp.Expression, column: ColumnDef) -> Constant:
 
     Raises NotConstant also if the column refuses the value.
     """
-    found = constant(value)
-    if not is_of(found, t.spark_name(t.of_column(column))):
+    stored = constant(value)
+    if not is_of(stored, t.spark_name(t.of_column(column))):
         raise NotConstant
-    if found is None and column.not_null:
+    if stored is None and column.not_null:
         raise NotConstant
-    return found.number if isinstance(found, Moment) else found
+    return stored.number if isinstance(stored, MomentConstant) else stored
 
 
-class _Other(Exception):
+class _NotPlain(Exception):
     """Raised for a statement that is not plain."""
 
 
-def _given(node: exp.Expression) -> set[str]:
+def _present_arguments(node: exp.Expression) -> set[str]:
     return {name for name, value in node.args.items() if value}
 
 
-_FUNCTIONS: Final[Mapping[type[exp.Expression], Function]] = {
-    exp.Count: Function.COUNT,
-    exp.Sum: Function.SUM,
-    exp.Min: Function.MIN,
-    exp.Max: Function.MAX,
+_FUNCTIONS: Final[Mapping[type[exp.Expression], AggregateFunction]] = {
+    exp.Count: AggregateFunction.COUNT,
+    exp.Sum: AggregateFunction.SUM,
+    exp.Min: AggregateFunction.MIN,
+    exp.Max: AggregateFunction.MAX,
 }
 
 _OPERANDS: Final = {
-    Function.SUM: frozenset({t.INT2, t.INT4, t.NUMERIC}),
-    Function.MIN: _ORDERED - {t.BOOL},
-    Function.MAX: _ORDERED - {t.BOOL},
+    AggregateFunction.SUM: frozenset({t.INT2, t.INT4, t.NUMERIC}),
+    AggregateFunction.MIN: _ORDERED - {t.BOOL},
+    AggregateFunction.MAX: _ORDERED - {t.BOOL},
 }
 """The types whose aggregates Arrow computes exactly, as PostgreSQL does."""
 
@@ -273,17 +273,17 @@ class _Reader:
         self._kinds = {c.name: t.of_column(c) for c in table.columns}
 
     def read(self, tree: exp.Expression) -> PlainQuery:
-        if not isinstance(tree, exp.Select) or not _given(tree) <= _PARTS:
-            raise _Other
-        if "from_" not in _given(tree):
-            raise _Other
+        if not isinstance(tree, exp.Select) or not _present_arguments(tree) <= _PARTS:
+            raise _NotPlain
+        if "from_" not in _present_arguments(tree):
+            raise _NotPlain
         self._check_source(tree.args["from_"].this)
         aggregates = self._aggregates(tree.expressions)
         outputs = {} if aggregates else self._outputs(tree)
         where, order = tree.args.get("where"), tree.args.get("order")
         keys = [] if order is None else order.expressions
         if aggregates and keys:
-            raise _Other
+            raise _NotPlain
         return PlainQuery(
             tuple(outputs.values()),
             aggregates,
@@ -296,10 +296,10 @@ class _Reader:
     def _check_source(self, source: exp.Expression) -> None:
         if not (
             isinstance(source, exp.Table)
-            and _given(source) <= {"this", "db", "alias", "version"}
-            and _given(source.args.get("alias") or source) <= {"this"}
+            and _present_arguments(source) <= {"this", "db", "alias", "version"}
+            and _present_arguments(source.args.get("alias") or source) <= {"this"}
         ):
-            raise _Other
+            raise _NotPlain
 
     def _aggregates(self, items: Sequence[exp.Expression]) -> tuple[Aggregate, ...]:
         """The aggregates of the query; none if the query is for rows."""
@@ -310,68 +310,68 @@ class _Reader:
 
     def _aggregate(self, call: exp.Expression) -> Aggregate:
         function = _FUNCTIONS.get(type(call))
-        if function is None or not _given(call) <= {"this", "big_int"}:
-            raise _Other
+        if function is None or not _present_arguments(call) <= {"this", "big_int"}:
+            raise _NotPlain
         of = call.this
-        if function is Function.COUNT:
+        if function is AggregateFunction.COUNT:
             return Aggregate(
                 function, None if isinstance(of, exp.Star) else self.column(of)
             )
-        if function is Function.SUM and isinstance(of, exp.Cast):
+        if function is AggregateFunction.SUM and isinstance(of, exp.Cast):
             # The sum of bigint is numeric: the analysis casts to a decimal that holds any bigint.
             column = self.column(of.this)
             if self._kinds[column].oid != t.INT8:
-                raise _Other
+                raise _NotPlain
             return Aggregate(function, column)
         column = self.column(of)
         kind = self._kinds[column]
         if kind.oid not in _OPERANDS[function] or (kind.precision or 0) > _SUM_DIGITS:
-            raise _Other
+            raise _NotPlain
         if kind.oid == t.NUMERIC and kind.precision is None:
-            raise _Other
+            raise _NotPlain
         return Aggregate(function, column)
 
     def _outputs(self, tree: exp.Select) -> dict[str, str]:
         """The columns of the result, by their names in the result."""
-        found: dict[str, str] = {}
+        outputs: dict[str, str] = {}
         for item in tree.expressions:
-            if isinstance(item, exp.Star) and not _given(item):
-                found |= {name: name for name in self._kinds}
+            if isinstance(item, exp.Star) and not _present_arguments(item):
+                outputs |= {name: name for name in self._kinds}
                 if len(tree.expressions) > 1:
-                    raise _Other
+                    raise _NotPlain
                 continue
             column = self.column(item.unalias())
-            if item.alias_or_name in found or column in found.values():
-                raise _Other
-            found[item.alias_or_name] = column
-        return found
+            if item.alias_or_name in outputs or column in outputs.values():
+                raise _NotPlain
+            outputs[item.alias_or_name] = column
+        return outputs
 
     def column(self, node: exp.Expression) -> str:
         """The name of a plain column of the table."""
         if (
             not isinstance(node, exp.Column)
             or not isinstance(node.this, exp.Identifier)
-            or not _given(node) <= {"this", "table"}
+            or not _present_arguments(node) <= {"this", "table"}
             or node.name not in self._kinds
         ):
-            raise _Other
+            raise _NotPlain
         return str(node.name)
 
     def _key(self, node: exp.Expression, outputs: Mapping[str, str]) -> Order:
-        if not isinstance(node, exp.Ordered) or "with_fill" in _given(node):
-            raise _Other
+        if not isinstance(node, exp.Ordered) or "with_fill" in _present_arguments(node):
+            raise _NotPlain
         by = node.this
         if isinstance(by, exp.Literal) and not by.is_string:
             place = int(by.name) - 1
             if not 0 <= place < len(outputs):
-                raise _Other
+                raise _NotPlain
             column = list(outputs.values())[place]
         elif isinstance(by, exp.Column) and not by.table and by.name in outputs:
             column = outputs[by.name]
         else:
             column = self.column(by)
         if self._kinds[column].oid not in _ORDERED:
-            raise _Other
+            raise _NotPlain
         return Order(
             column, bool(node.args.get("desc")), bool(node.args.get("nulls_first"))
         )
@@ -379,27 +379,30 @@ class _Reader:
     # ---- conditions ------------------------------------------------------------------
 
     def condition(self, node: exp.Expression) -> Condition:
-        """Translate a condition on a row; raises _Other if the condition is not plain."""
+        """Translate a condition on a row; raises _NotPlain if the condition is not plain."""
         node = node.unnest()
-        if isinstance(node, exp.And | exp.Or) and _given(node) == _SIDES:
+        if isinstance(node, exp.And | exp.Or) and _present_arguments(node) == _SIDES:
             operator = Operator.AND if isinstance(node, exp.And) else Operator.OR
             parts = self.condition(node.this), self.condition(node.expression)
             return Condition(operator, parts=parts)
-        if isinstance(node, exp.Not) and _given(node) == {"this"}:
+        if isinstance(node, exp.Not) and _present_arguments(node) == {"this"}:
             return Condition(Operator.NOT, parts=(self.condition(node.this),))
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
-            if not _given(node) <= {"this", "expression", "negate"}:
-                raise _Other
+            if not _present_arguments(node) <= {"this", "expression", "negate"}:
+                raise _NotPlain
             missing = Condition(Operator.IS_NULL, self.column(node.this))
             if not node.args.get("negate"):
                 return missing
             return Condition(Operator.NOT, parts=(missing,))
-        if isinstance(node, exp.In) and _given(node) == {"this", "expressions"}:
+        if isinstance(node, exp.In) and _present_arguments(node) == {
+            "this",
+            "expressions",
+        }:
             column = self.column(node.this)
-            values = tuple(self._value(column, one) for one in node.expressions)
+            values = tuple(self._value(column, item) for item in node.expressions)
             return Condition(Operator.IN, column, values)
-        if type(node) not in _COMPARISONS or _given(node) != _SIDES:
-            raise _Other
+        if type(node) not in _COMPARISONS or _present_arguments(node) != _SIDES:
+            raise _NotPlain
         operator = _COMPARISONS[type(node)]
         left, right = node.this, node.expression
         if not isinstance(left, exp.Column):
@@ -413,7 +416,7 @@ class _Reader:
         if kind in _TEXTS and isinstance(node, exp.Literal) and node.is_string:
             return str(node.name)
         if kind not in _INTEGERS:
-            raise _Other
+            raise _NotPlain
         return _integer(node)
 
 
@@ -455,16 +458,20 @@ def _integer(node: exp.Expression) -> int:
         value, bits = _integer(node.this), _BITS.get(node.to.this)
         if bits is not None and -(1 << bits) <= value < 1 << bits:
             return value
-    raise _Other
+    raise _NotPlain
 
 
 def _number(node: exp.Expression | None) -> int | None:
     if node is None:
         return None
     value = node.args.get("expression")
-    if not isinstance(value, exp.Literal) or value.is_string or len(_given(node)) > 1:
-        raise _Other
+    if (
+        not isinstance(value, exp.Literal)
+        or value.is_string
+        or len(_present_arguments(node)) > 1
+    ):
+        raise _NotPlain
     try:
         return int(value.name)
     except ValueError:
-        raise _Other from None
+        raise _NotPlain from None

@@ -62,8 +62,8 @@ def fields_of(
             name = columns[i].name
             oid, typmod = columns[i].type.oid, columns[i].type.typmod
         elif oid == INVALID_OID:
-            found, typmod = result_type(spec.spark_ddl)
-            oid = int(found)
+            type_oid, typmod = result_type(spec.spark_ddl)
+            oid = int(type_oid)
         fields.append(_field(name, oid, typmod, query))
     return tuple(fields)
 
@@ -79,8 +79,8 @@ def plain_fields(query: SparkQuery) -> tuple[FieldDescription, ...] | None:
 
 
 def _field(name: str, oid: int, typmod: int, query: SparkQuery) -> FieldDescription:
-    known = type_by_oid(oid)
-    length = known.length if known is not None else -1
+    pg_type = type_by_oid(oid)
+    length = pg_type.length if pg_type is not None else -1
     table_oid, attnum = _source(name, query.tables)
     return FieldDescription(name, oid, length, typmod, table_oid, attnum)
 
@@ -128,9 +128,9 @@ def columns_in(
             return Batch(batch.num_rows, (), texts)
     columns = []
     for i, field in enumerate(fields):
-        asked = formats[i] if i < len(formats) else Format.TEXT
+        format_ = formats[i] if i < len(formats) else Format.TEXT
         array = batch.column(i)
-        if asked == Format.BINARY:
+        if format_ == Format.BINARY:
             columns.append(arrow_to_binary(array, field.type_oid, field.typmod))
         else:
             columns.append(

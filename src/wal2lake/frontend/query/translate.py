@@ -24,7 +24,7 @@ from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
-from wal2lake.frontend.grammar.lexer import set_off
+from wal2lake.frontend.grammar.lexer import readable_by_sqlglot
 from wal2lake.frontend.grammar.quoting import NAME_BYTES, truncate_identifier
 from wal2lake.frontend.query.analysis.expressions import PARAMETER_MARK, PARAMETER_TEXT
 from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
@@ -64,7 +64,7 @@ Resolver = Callable[[str | None, str], TableRef]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class BoundParameter:
     """A bound parameter: its text form and its type OID (0: unknown)."""
 
     text: str | None
@@ -115,7 +115,9 @@ def parse(sql: str) -> exp.Expression:
     """Parse one statement and fold its identifiers; raises 42601 if sqlglot cannot parse it."""
     try:
         trees = [
-            x for x in sqlglot.parse(set_off(sql), read=LakeDialect) if x is not None
+            x
+            for x in sqlglot.parse(readable_by_sqlglot(sql), read=LakeDialect)
+            if x is not None
         ]
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
@@ -149,16 +151,16 @@ def cut_identifiers(tree: exp.Expression) -> None:
 def translate_query(
     sql: str,
     resolve: Resolver,
-    parameters: Sequence[Parameter] = (),
+    parameters: Sequence[BoundParameter] = (),
     zone: str = "UTC",
 ) -> SparkQuery:
     """Translate a SELECT, VALUES, WITH or TABLE; ``zone`` is the session's TimeZone."""
     tree = parse(sql)
     refs = place_tables(tree, resolve)
-    found = prepare(tree, parameters, zone)
+    result_columns = prepare(tree, parameters, zone)
     columns = None
-    if found is not None:
-        columns = tuple(ResultColumn(name, kind) for name, kind in found)
+    if result_columns is not None:
+        columns = tuple(ResultColumn(name, kind) for name, kind in result_columns)
     plain = plain_query(tree, refs[0].table) if len(refs) == 1 else None
     return SparkQuery(generate(tree), columns, tuple(refs), plain)
 
@@ -251,17 +253,17 @@ def _narrow(node: exp.Table) -> None:
 
 def _visible_ctes(node: exp.Expression) -> set[str]:
     names: set[str] = set()
-    at: exp.Expression | None = node
-    while at is not None:
-        with_ = at.args.get("with_") or at.args.get("with")
+    ancestor: exp.Expression | None = node
+    while ancestor is not None:
+        with_ = ancestor.args.get("with_") or ancestor.args.get("with")
         if with_ is not None:
             names.update(cte.alias for cte in with_.expressions)
-        at = at.parent
+        ancestor = ancestor.parent
     return names
 
 
 def prepare(
-    tree: exp.Expression, parameters: Sequence[Parameter], zone: str = "UTC"
+    tree: exp.Expression, parameters: Sequence[BoundParameter], zone: str = "UTC"
 ) -> Columns | None:
     """Translate a query whose tables are replaced already; return the columns of its result."""
     bind(tree, parameters)
@@ -270,7 +272,7 @@ def prepare(
     return columns
 
 
-def bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
+def bind(tree: exp.Expression, parameters: Sequence[BoundParameter]) -> None:
     """Replace the parameters by their values; raises 42P02 for a parameter without a value."""
     for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
         number = _parameter_number(node)
@@ -347,7 +349,7 @@ _TEXTUAL: Final = frozenset((0, 19, 25, 705, 1042, 1043))
 """Parameters of these types get their type from the context, as literals do."""
 
 
-def _marked(parameter: Parameter) -> exp.Expression:
+def _marked(parameter: BoundParameter) -> exp.Expression:
     """The parameter's value, marked with the type that the client gave."""
     if parameter.undetermined is not None:
         return placeholder(parameter.undetermined)
@@ -359,7 +361,7 @@ def _marked(parameter: Parameter) -> exp.Expression:
     return node
 
 
-def _bound(parameter: Parameter) -> exp.Expression:
+def _bound(parameter: BoundParameter) -> exp.Expression:
     if parameter.text is None:
         return exp.Null()
     literal = exp.Literal.string(parameter.text)

@@ -44,7 +44,7 @@ from wal2lake.frontend.query.plain import (
     plain_write,
 )
 from wal2lake.frontend.query.translate import (
-    Parameter,
+    BoundParameter,
     Resolver,
     TableRef,
     bind,
@@ -85,7 +85,7 @@ class SparkWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class NextOnes:
+class SequenceRange:
     """A range of values of a sequence."""
 
     first: int
@@ -96,18 +96,18 @@ class NextOnes:
     """The error message for the value after the last."""
 
 
-NextValues = Callable[[ColumnDef, int | None], NextOnes]
+NextValues = Callable[[ColumnDef, int | None], SequenceRange]
 """Gives a number of values of a column's sequence; None: all remaining values.
 
 None is passed if the number of the statement's rows is known only after the statement.
 """
 
 
-def _no_sequences(column: ColumnDef, count: int | None) -> NextOnes:
+def _no_sequences(column: ColumnDef, count: int | None) -> SequenceRange:
     raise FeatureNotSupportedError(f'column "{column.name}" has a sequence')
 
 
-Target = Callable[[TableDef, bool, bool], TableDef]
+WriteTarget = Callable[[TableDef, bool, bool], TableDef]
 """Gives the table in the place where the statement writes.
 
 The arguments are the table that the statement names, whether the statement adds keys, and whether
@@ -118,9 +118,9 @@ it changes columns that identify rows. After the call the resolver gives the sam
 def translate_write(
     sql: str,
     resolve: Resolver,
-    parameters: Sequence[Parameter] = (),
+    parameters: Sequence[BoundParameter] = (),
     zone: str = "UTC",
-    target: Target = lambda table, brings_keys, moves: table,
+    target: WriteTarget = lambda table, brings_keys, moves: table,
     next_values: NextValues = _no_sequences,
 ) -> SparkWrite:
     """Translate an INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
@@ -133,14 +133,14 @@ def translate_write(
     needs = _needs(tree, name)
     bind(tree, parameters)
     sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
-    known = {column.name for column in identifying(table)}
-    known |= {
+    identifying_names = {column.name for column in identifying(table)}
+    identifying_names |= {
         column
         for name, generation in table.generated
-        if name in known
+        if name in identifying_names
         for column in generation.columns
     }
-    moves = any(column.name in known for column, _ in sets)
+    moves = any(column.name in identifying_names for column, _ in sets)
     brings_keys = isinstance(tree, exp.Insert) or (moves and bool(table.key))
     table = target(table, brings_keys, moves)
     if isinstance(tree, exp.Insert):
@@ -178,10 +178,11 @@ def without_overriding(sql: str) -> tuple[str, str]:
     """
     if "overriding" not in sql.lower():
         return sql, ""
-    found = list(tokens(sql))
-    for first, second, third in zip(found, found[1:], found[2:], strict=False):
+    parts = list(tokens(sql))
+    for first, second, third in zip(parts, parts[1:], parts[2:], strict=False):
         words = [
-            one.kind is TokenKind.WORD and one.value for one in (first, second, third)
+            token.kind is TokenKind.WORD and token.value
+            for token in (first, second, third)
         ]
         if words[0] in ("values", "select"):
             break
@@ -199,16 +200,16 @@ def _needs(tree: exp.Expression, target: exp.Table) -> str:
     reference has the table's name.
     """
     letter = {exp.Insert: "a", exp.Update: "w"}.get(type(tree), "d")
-    read: list[exp.Expression] = []
+    read_expressions: list[exp.Expression] = []
     if isinstance(tree, exp.Update):
-        read += [item.expression for item in tree.expressions]
+        read_expressions += [item.expression for item in tree.expressions]
     if not isinstance(tree, exp.Insert) and tree.args.get("where") is not None:
-        read.append(tree.args["where"])
-    reads = any(one.find(exp.Column) for one in read)
-    again = any(
+        read_expressions.append(tree.args["where"])
+    reads = any(expression.find(exp.Column) for expression in read_expressions)
+    reads_again = any(
         t is not target and t.name == target.name for t in tree.find_all(exp.Table)
     )
-    return letter + "r" if reads or again else letter
+    return letter + "r" if reads or reads_again else letter
 
 
 def identifying(table: TableDef) -> list[ColumnDef]:
@@ -239,9 +240,9 @@ _WORDS: Final = {"conflict": "ON CONFLICT"}
 def _refuse_others(tree: exp.Expression) -> None:
     target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     for part in (tree, target):
-        known = _UNDERSTOOD.get(type(part), set())
+        understood = _UNDERSTOOD.get(type(part), set())
         for name, value in part.args.items():
-            if value and name not in known:
+            if value and name not in understood:
                 word = _WORDS.get(name) or name.strip("_").replace("_", " ").upper()
                 raise FeatureNotSupportedError(
                     f"{word} is not supported in {tree.key.upper()} on lake tables",
@@ -273,30 +274,30 @@ def _insert(
 ) -> SparkWrite:
     source = tree.expression
     listed = isinstance(tree.this, exp.Schema)
-    given = list(table.columns)
+    targets = list(table.columns)
     if listed:
-        given = _columns(table, [column.name for column in tree.this.expressions])
+        targets = _columns(table, [column.name for column in tree.this.expressions])
     if source is None:
         # DEFAULT VALUES.
         source, width = exp.Select(expressions=[exp.Null()]), 0
     else:
         if isinstance(source, exp.Values):
-            given = _fill_defaults(
-                source, table, given, listed, next_values, overriding
+            targets = _fill_defaults(
+                source, table, targets, listed, next_values, overriding
             )
         with_ = tree.args.get("with_") or tree.args.get("with")
         if with_ is not None:
             source.set("with_", with_.copy())
         source = source.copy()
         place_tables(source, _newest(resolve, table))
-        source, width = stored_rows(source, given, zone, listed)
+        source, width = stored_rows(source, targets, zone, listed)
         if not isinstance(tree.expression, exp.Values):
-            refuse_values(given[:width], overriding)
+            refuse_values(targets[:width], overriding)
         settle(source)
     names = [f"v{place}" for place in range(max(1, width))]
-    values = dict(zip((c.name for c in given[:width]), names, strict=False))
+    values = dict(zip((c.name for c in targets[:width]), names, strict=False))
     if overriding == "user" and not isinstance(tree.expression, exp.Values):
-        for column in given[:width]:
+        for column in targets[:width]:
             if column.identity:
                 del values[column.name]
     items = []
@@ -314,7 +315,7 @@ def _insert(
     plain = None
     if isinstance(source, exp.Values):
         rows = [row.expressions for row in source.expressions]
-        places = {c.name: place for place, c in enumerate(given[:width])}
+        places = {c.name: place for place, c in enumerate(targets[:width])}
         plain = plain_insert(table, rows, places, defaults)
     # The rows of VALUES go to one file, in their order, instead of one file for each core.
     listed_rows = isinstance(tree.expression, exp.Values)
@@ -329,7 +330,7 @@ def _insert(
 
 
 def _columns(table: TableDef, names: Sequence[str]) -> list[ColumnDef]:
-    found: list[ColumnDef] = []
+    columns: list[ColumnDef] = []
     for name in names:
         column = table.column(name)
         if column is None:
@@ -337,18 +338,18 @@ def _columns(table: TableDef, names: Sequence[str]) -> list[ColumnDef]:
                 f'column "{name}" of relation "{table.name}" does not exist',
                 sqlstate="42703",
             )
-        if column in found:
+        if column in columns:
             raise UsageError(
                 f'column "{name}" specified more than once', sqlstate="42701"
             )
-        found.append(column)
-    return found
+        columns.append(column)
+    return columns
 
 
 def _fill_defaults(
     values: exp.Values,
     table: TableDef,
-    given: list[ColumnDef],
+    targets: list[ColumnDef],
     listed: bool,
     next_values: NextValues,
     overriding: str,
@@ -360,42 +361,44 @@ def _fill_defaults(
     """
     rows = values.expressions
     width = max((len(row.expressions) for row in rows), default=0)
-    fits = width == len(given) if listed else width <= len(given)
+    fits = width == len(targets) if listed else width <= len(targets)
     if fits and all(len(row.expressions) == width for row in rows):
-        given = given[:width]
-        more = [c for c in table.columns if c.sequence is not None and c not in given]
-        given += more
+        targets = targets[:width]
+        numbered = [
+            c for c in table.columns if c.sequence is not None and c not in targets
+        ]
+        targets += numbered
         for row in rows:
-            for _ in more:
+            for _ in numbered:
                 row.append("expressions", exp.Var(this="DEFAULT"))
-    for at, column in enumerate(given):
-        found = [r.expressions[at] for r in rows if at < len(r.expressions)]
+    for place, column in enumerate(targets):
+        cells = [r.expressions[place] for r in rows if place < len(r.expressions)]
         if column.identity and overriding == "user":
-            for value in found:
+            for value in cells:
                 value.replace(exp.Var(this="DEFAULT"))
-            found = [r.expressions[at] for r in rows if at < len(r.expressions)]
-        defaults = [value for value in found if _is_default(value)]
-        if len(defaults) < len(found):
+            cells = [r.expressions[place] for r in rows if place < len(r.expressions)]
+        defaults = [value for value in cells if _is_default(value)]
+        if len(defaults) < len(cells):
             refuse_values([column], overriding)
         if column.sequence is None:
             for value in defaults:
                 value.replace(default_tree(column))
         elif defaults:
-            ones = next_values(column, len(defaults))
+            drawn = next_values(column, len(defaults))
             for number, value in enumerate(defaults):
-                value.replace(exp.Literal.number(ones.first + number * ones.step))
-    return given
+                value.replace(exp.Literal.number(drawn.first + number * drawn.step))
+    return targets
 
 
-def _numbered(column: ColumnDef, ones: NextOnes) -> str:
+def _numbered(column: ColumnDef, drawn: SequenceRange) -> str:
     """Spark SQL that gives each row a value of a sequence, and fails if there are too few."""
     ddl = t.spark_name(t.of_column(column))
-    none = f"CAST({t.failure('2200H', ones.exhausted)} AS {ddl})"
-    if not ones.count:
+    none = f"CAST({t.failure('2200H', drawn.exhausted)} AS {ddl})"
+    if not drawn.count:
         return none
     row = "CAST(row_number() OVER (ORDER BY monotonically_increasing_id()) AS BIGINT)"
-    value = f"CAST({ones.first} + {ones.step} * ({row} - 1) AS {ddl})"
-    return f"IF({row} <= {ones.count}, {value}, {none})"
+    value = f"CAST({drawn.first} + {drawn.step} * ({row} - 1) AS {ddl})"
+    return f"IF({row} <= {drawn.count}, {value}, {none})"
 
 
 def _is_default(value: exp.Expression) -> bool:
@@ -446,8 +449,8 @@ _NULL: Final = re.compile('null value in column "(.*)" of relation ', re.DOTALL)
 
 def about_null(error: Wal2LakeError, table: TableDef) -> About | None:
     """The column to which a failed statement assigned NULL; None for any other error."""
-    found = _NULL.match(error.message) if error.sqlstate == "23502" else None
-    return found and About(table.namespace, table.name, column=found[1])
+    match = _NULL.match(error.message) if error.sqlstate == "23502" else None
+    return match and About(table.namespace, table.name, column=match[1])
 
 
 # ---- UPDATE, DELETE ------------------------------------------------------------------
@@ -483,7 +486,7 @@ def _assignments(tree: exp.Update, table: TableDef) -> _Sets:
                 raise FeatureNotSupportedError(
                     f'cannot assign to field "{target.name}" of column "{name}"'
                 )
-            if any(known is column for known, _ in sets):
+            if any(assigned is column for assigned, _ in sets):
                 raise UsageError(
                     f'multiple assignments to same column "{name}"', sqlstate="42601"
                 )
@@ -586,7 +589,7 @@ def new_values_sql(
         ", ".join([str(n), *map(value, row, plain.reads)])
         for n, row in enumerate(rows or [[None] * len(plain.reads)])
     ]
-    given = ", ".join(f"({row})" for row in listed)
+    values_list = ", ".join(f"({row})" for row in listed)
     items = ", ".join(
         f"CAST({text} AS {kinds[name]}) AS v{n}"
         for n, (name, text) in enumerate(plain.values)
@@ -595,7 +598,7 @@ def new_values_sql(
     none = "" if rows else " WHERE false"
     return (
         f"SELECT {plain.alias}.{identifier(number)} AS n, {items}"
-        f" FROM VALUES {given} AS {plain.alias}({names}){none}"
+        f" FROM VALUES {values_list} AS {plain.alias}({names}){none}"
     )
 
 

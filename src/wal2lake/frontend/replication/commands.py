@@ -20,13 +20,13 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.backend import Batch, Outcome, TransactionKind
 from wal2lake.frontend.client import (
-    Conversation,
+    ClientConversation,
     SessionEnd,
     TransportClosed,
     is_wanted,
 )
 from wal2lake.frontend.parameters import Parameters
-from wal2lake.frontend.session.transaction import Transaction
+from wal2lake.frontend.session.transaction import SessionTransaction
 from wal2lake.model import DATABASE
 from wal2lake.pg import Check
 from wal2lake.publish.plugins.loading import load_plugin
@@ -63,7 +63,7 @@ class ReplicationCommands:
     def __init__(
         self,
         publishing: Publishing,
-        conversation: Conversation,
+        conversation: ClientConversation,
         parameters: Parameters,
         pid: int,
         use_versions: Callable[[Mapping[str, int]], None],
@@ -79,7 +79,7 @@ class ReplicationCommands:
         self._fresh_check = fresh_check
         self._check: Check = lambda: None
 
-    def run(self, text: str, transaction: Transaction) -> Outcome:
+    def run(self, text: str, transaction: SessionTransaction) -> Outcome:
         """One command; ``transaction``: the session's."""
         command = read_command(text)
         transaction.check_usable()
@@ -101,7 +101,7 @@ class ReplicationCommands:
         """The session ends: its exported snapshot goes."""
         self._publishing.withdraw(self._pid)
 
-    def _run(self, command: Command, transaction: Transaction) -> Outcome:
+    def _run(self, command: Command, transaction: SessionTransaction) -> Outcome:
         slots = self._publishing.slots
         if isinstance(command, IdentifySystem):
             return self._identify()
@@ -173,7 +173,7 @@ class ReplicationCommands:
         )
 
     def _create(
-        self, command: CreateReplicationSlot, transaction: Transaction
+        self, command: CreateReplicationSlot, transaction: SessionTransaction
     ) -> Outcome:
         if command.plugin is None:
             raise FeatureNotSupportedError(
@@ -207,7 +207,9 @@ class ReplicationCommands:
             [slot.name, str(slot.confirmed_lsn), name, slot.plugin],
         )
 
-    def _check_snapshot(self, wanted: Snapshot, transaction: Transaction) -> None:
+    def _check_snapshot(
+        self, wanted: Snapshot, transaction: SessionTransaction
+    ) -> None:
         if wanted is Snapshot.EXPORT and transaction.in_block:
             raise InternalError(
                 "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') must not be called inside"

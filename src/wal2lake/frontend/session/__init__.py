@@ -12,6 +12,6 @@ SQL beyond transaction control, SET and SHOW.
 """
 
 from wal2lake.frontend.session.interrupts import Interrupt
-from wal2lake.frontend.session.main import Replication, Session
+from wal2lake.frontend.session.main import ReplicationRunner, Session
 
-__all__ = ["Interrupt", "Replication", "Session"]
+__all__ = ["Interrupt", "ReplicationRunner", "Session"]

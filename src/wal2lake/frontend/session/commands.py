@@ -92,7 +92,7 @@ class SetSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class ShowParameter:
     """SHOW; ``name`` is None for ALL."""
 
     name: str | None
@@ -131,7 +131,7 @@ Command = (
     | SetParameter
     | SetTransaction
     | SetSnapshot
-    | Show
+    | ShowParameter
     | Reset
     | Discard
     | Deallocate
@@ -368,7 +368,7 @@ def _value(cursor: TokenCursor) -> str:
 
 
 def _show(cursor: TokenCursor) -> Command:
-    return Show(_parameter_or_all(cursor))
+    return ShowParameter(_parameter_or_all(cursor))
 
 
 def _reset(cursor: TokenCursor) -> Command:

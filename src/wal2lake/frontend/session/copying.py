@@ -145,8 +145,8 @@ def text_rows(
 ) -> Callable[[Sequence[Column], int], bytes]:
     """Build the function that turns columns of UTF-8 text, and their length, into messages."""
     options = copy.options
-    wanted = options.encoding or encoding
-    convert = not is_utf8(wanted)
+    client_encoding = options.encoding or encoding
+    convert = not is_utf8(client_encoding)
     delimiter = options.delimiter.encode()
     dress = (
         _quoting(options) if options.format is CopyFormat.CSV else _escaping(options)
@@ -162,7 +162,7 @@ def text_rows(
         ]
         if convert:
             # Convert last: in another encoding a backslash may be half of a character.
-            texts = [convert_column(text, wanted) for text in texts]
+            texts = [convert_column(text, client_encoding) for text in texts]
         lines = map(delimiter.join, zip(*texts, strict=True))
         # This inlines _data, to save a call for each row.
         return b"".join(
@@ -180,9 +180,9 @@ def arrow_rows(
     Arrow gathers the messages without a Python object for each value.
     """
     options = copy.options
-    wanted = options.encoding or encoding
+    client_encoding = options.encoding or encoding
     count = len(columns[0])
-    if not is_utf8(wanted) or sum(c.nbytes for c in columns) > _MUCH:
+    if not is_utf8(client_encoding) or sum(c.nbytes for c in columns) > _MUCH:
         lists = [column.to_pylist() for column in columns]
         return text_rows(copy, encoding)(lists, count)
     dress = _escaping(options)
@@ -244,9 +244,9 @@ def _escaping(options: CopyOptions) -> _Dress:
         return _ESCAPES.get(match[0]) or b"\\" + match[0]
 
     def dress(column: Column, forced: bool, alone: bool) -> Sequence[bytes]:
-        known = _known(column)
-        if not _has_any(known, bytes_):
-            return known if len(known) == len(column) else _filled(column, null)
+        values = _not_null(column)
+        if not _has_any(values, bytes_):
+            return values if len(values) == len(column) else _with_nulls(column, null)
         return [null if v is None else special.sub(escaped, v) for v in column]
 
     return dress
@@ -265,13 +265,13 @@ def _quoting(options: CopyOptions) -> _Dress:
     def dress(column: Column, forced: bool, alone: bool) -> Sequence[bytes]:
         if forced:
             return [null if v is None else quoted(v) for v in column]
-        known = _known(column)
+        values = _not_null(column)
         if not (
-            null in known
-            or (alone and _END_OF_DATA in known)
-            or _has_any(known, bytes_)
+            null in values
+            or (alone and _END_OF_DATA in values)
+            or _has_any(values, bytes_)
         ):
-            return known if len(known) == len(column) else _filled(column, null)
+            return values if len(values) == len(column) else _with_nulls(column, null)
         return [
             null
             if v is None
@@ -284,14 +284,14 @@ def _quoting(options: CopyOptions) -> _Dress:
     return dress
 
 
-def _known(column: Column) -> Sequence[bytes]:
+def _not_null(column: Column) -> Sequence[bytes]:
     """The values that are not NULL; the column itself if it has no NULL."""
     if None not in column:
         return cast("Sequence[bytes]", column)
     return [value for value in column if value is not None]
 
 
-def _filled(column: Column, null: bytes) -> Sequence[bytes]:
+def _with_nulls(column: Column, null: bytes) -> Sequence[bytes]:
     return [null if value is None else value for value in column]
 
 

@@ -29,12 +29,12 @@ from wal2lake.frontend.session.commands import (
     SetParameter,
     SetSnapshot,
     SetTransaction,
-    Show,
+    ShowParameter,
     TransactionControl,
     parse_command,
 )
 from wal2lake.frontend.session.prepared import PreparedStatement, StatementTable
-from wal2lake.frontend.session.transaction import Transaction
+from wal2lake.frontend.session.transaction import SessionTransaction
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -56,7 +56,7 @@ class Executor:
         *,
         backend: Backend,
         parameters: Parameters,
-        transaction: Transaction,
+        transaction: SessionTransaction,
         table: StatementTable,
     ) -> None:
         self._backend = backend
@@ -115,7 +115,7 @@ class Executor:
 
     def _fields_of(self, command: Command) -> tuple[FieldDescription, ...] | None:
         """The columns of SHOW; raises 42704, which PostgreSQL also does at Parse."""
-        if not isinstance(command, Show):
+        if not isinstance(command, ShowParameter):
             return None
         if command.name is None:
             return _SHOW_ALL_FIELDS
@@ -135,7 +135,7 @@ class Executor:
                 return self._set_transaction(command)
             case SetSnapshot(name, local):
                 return self._set_snapshot(name, local=local)
-            case Show(name):
+            case ShowParameter(name):
                 return self._show(name)
             case Reset(name):
                 self._reset(name)

@@ -18,7 +18,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.backend import Notice, Outcome, Parameter, TransactionKind
-from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.frontend.client.conversation import ClientConversation
 from wal2lake.frontend.parameters import (
     Parameters,
     decode_text,
@@ -33,7 +33,7 @@ from wal2lake.frontend.session.prepared import (
     StatementTable,
 )
 from wal2lake.frontend.session.results import RowStream, completion_tag
-from wal2lake.frontend.session.transaction import Transaction
+from wal2lake.frontend.session.transaction import SessionTransaction
 from wal2lake.wire.frontback import (
     Bind,
     Close,
@@ -69,10 +69,10 @@ class ExtendedQuery:
     def __init__(
         self,
         *,
-        conversation: Conversation,
+        conversation: ClientConversation,
         executor: Executor,
         parameters: Parameters,
-        transaction: Transaction,
+        transaction: SessionTransaction,
         table: StatementTable,
         interrupts: Interrupts,
         notice: Callable[[Notice], None],
@@ -139,18 +139,18 @@ class ExtendedQuery:
     def _bind_parameters(
         self, message: Bind, statement: PreparedStatement, name: str
     ) -> tuple[Parameter, ...]:
-        given, expected = len(message.params), len(statement.param_oids)
+        count, expected = len(message.params), len(statement.param_oids)
         codes = message.param_formats
-        if len(codes) > 1 and len(codes) != given:
+        if len(codes) > 1 and len(codes) != count:
             raise ProtocolViolation(
-                f"bind message has {len(codes)} parameter formats but {given} parameters"
+                f"bind message has {len(codes)} parameter formats but {count} parameters"
             )
-        if given != expected:
+        if count != expected:
             raise ProtocolViolation(
-                f"bind message supplies {given} parameters, but prepared statement "
+                f"bind message supplies {count} parameters, but prepared statement "
                 f'"{name}" requires {expected}'
             )
-        formats = _expanded(codes, given)
+        formats = _expanded(codes, count)
         encoding = self._parameters.raw("client_encoding")
         if is_utf8(encoding):
             values: Sequence[bytes | None] = message.params
@@ -290,9 +290,10 @@ def _recoded(value: bytes | None, encoding: str) -> bytes | None:
 
 
 def _check_unchanged(
-    told: tuple[FieldDescription, ...] | None, now: tuple[FieldDescription, ...]
+    described: tuple[FieldDescription, ...] | None,
+    current: tuple[FieldDescription, ...],
 ) -> None:
     """Raise 0A000 if the columns have other types than Describe has told the client."""
-    types = None if told is None else [(f.type_oid, f.typmod) for f in told]
-    if types != [(f.type_oid, f.typmod) for f in now]:
+    types = None if described is None else [(f.type_oid, f.typmod) for f in described]
+    if types != [(f.type_oid, f.typmod) for f in current]:
         raise FeatureNotSupportedError("cached plan must not change result type")

@@ -36,7 +36,7 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.frontend.backend import Backend, Notice, Outcome, TransactionKind
-from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.frontend.client.conversation import ClientConversation
 from wal2lake.frontend.client.diagnostics import (
     SessionEnd,
     as_ours,
@@ -53,7 +53,7 @@ from wal2lake.frontend.session.extended import ExtendedQuery
 from wal2lake.frontend.session.interrupts import Interrupts
 from wal2lake.frontend.session.prepared import PreparedStatement, StatementTable
 from wal2lake.frontend.session.results import RowStream, completion_tag
-from wal2lake.frontend.session.transaction import Transaction
+from wal2lake.frontend.session.transaction import SessionTransaction
 from wal2lake.wire.frontback import (
     BackendKeyData,
     CommandComplete,
@@ -80,10 +80,10 @@ _ACTIVITIES = {
 }
 
 
-class Replication(Protocol):
+class ReplicationRunner(Protocol):
     """Runs the replication commands of one session."""
 
-    def run(self, text: str, transaction: Transaction) -> Outcome:
+    def run(self, text: str, transaction: SessionTransaction) -> Outcome:
         """Run one replication command; raises TransportClosed if the client has gone."""
         ...
 
@@ -106,12 +106,12 @@ class Session:
     def __init__(
         self,
         *,
-        conversation: Conversation,
+        conversation: ClientConversation,
         parameters: Parameters,
         make_backend: Callable[[Callable[[Notice], None]], Backend],
         max_bytes: int,
         log: Any,
-        make_replication: Callable[[Backend], Replication] | None = None,
+        make_replication: Callable[[Backend], ReplicationRunner] | None = None,
     ) -> None:
         """``make_backend`` gets the function that sends notices; ``max_bytes`` limits the
         StatementTable; a connection for replication has ``make_replication``."""
@@ -127,7 +127,7 @@ class Session:
         )
         self.interrupts = Interrupts(backend.cancel, conversation.transport.wake)
         self._table = StatementTable(max_bytes)
-        self._transaction = Transaction(
+        self._transaction = SessionTransaction(
             backend, parameters, lambda: self.interrupts.watch_transaction(0)
         )
         self._executor = Executor(
@@ -326,10 +326,10 @@ class Session:
         self._finish()
         self._send_ready()
 
-    def _replicate(self, replication: Replication, text: str) -> None:
-        wanted = self._parameters.enabled("log_replication_commands")
-        say = self._log.info if wanted else self._log.debug
-        say(f"received replication command: {text}")
+    def _replicate(self, replication: ReplicationRunner, text: str) -> None:
+        is_logged = self._parameters.enabled("log_replication_commands")
+        log = self._log.info if is_logged else self._log.debug
+        log(f"received replication command: {text}")
         with self.interrupts.running():
             outcome = replication.run(text, self._transaction)
         self._send_outcome(outcome)

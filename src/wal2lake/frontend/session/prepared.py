@@ -108,9 +108,9 @@ class StatementTable:
 
     def statement(self, name: str) -> PreparedStatement:
         """Find a statement; raises 26000."""
-        found = self._statements.get(name)
-        if found is not None:
-            return found
+        statement = self._statements.get(name)
+        if statement is not None:
+            return statement
         if not name:
             raise UsageError(
                 "unnamed prepared statement does not exist", sqlstate="26000"
@@ -142,10 +142,10 @@ class StatementTable:
 
     def portal(self, name: str) -> Portal:
         """Find a portal; raises 34000."""
-        found = self._portals.get(name)
-        if found is None:
+        portal = self._portals.get(name)
+        if portal is None:
             raise UsageError(f'portal "{name}" does not exist', sqlstate="34000")
-        return found
+        return portal
 
     def close_portal(self, name: str) -> None:
         """Close and drop a portal, if there is one of this name."""

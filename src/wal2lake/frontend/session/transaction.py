@@ -75,7 +75,7 @@ class _Savepoint:
     mark: ParameterMark
 
 
-class Transaction:
+class SessionTransaction:
     """The transactions of one session, over its Backend."""
 
     __slots__ = (
@@ -256,8 +256,8 @@ class Transaction:
 
         The error fails the block, which restores the mode.
         """
-        found = set(names)
-        modes = [mode for mode in _MODES if f"transaction_{mode}" in found]
+        set_names = set(names)
+        modes = [mode for mode in _MODES if f"transaction_{mode}" in set_names]
         before = {mode: self._parameters.raw(f"transaction_{mode}") for mode in modes}
         yield
         if self._state is not _State.BLOCK:

@@ -28,7 +28,7 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.backend import Outcome, SessionContext
 from wal2lake.frontend.query.results import Rendering, columns_in
-from wal2lake.frontend.query.translate import Parameter
+from wal2lake.frontend.query.translate import BoundParameter
 from wal2lake.frontend.sysviews.arrow_table import arrow_table
 from wal2lake.frontend.sysviews.declarations.relations import (
     INFORMATION_SCHEMA,
@@ -116,7 +116,7 @@ class SystemCatalog:
         return SystemCatalog(self._source.over(catalog))
 
     def describe(
-        self, sql: str, parameters: Sequence[Parameter], context: SessionContext
+        self, sql: str, parameters: Sequence[BoundParameter], context: SessionContext
     ) -> tuple[FieldDescription, ...]:
         """The result's columns, without running the query."""
         query = translate(sql, parameters)
@@ -127,7 +127,7 @@ class SystemCatalog:
     def execute(
         self,
         sql: str,
-        parameters: Sequence[Parameter],
+        parameters: Sequence[BoundParameter],
         context: SessionContext,
         formats: Sequence[Format] = (),
         perform: Callable[[Request], object] = _refuse,
@@ -176,7 +176,7 @@ class SystemCatalog:
     def query(
         self,
         sql: str,
-        parameters: Sequence[Parameter],
+        parameters: Sequence[BoundParameter],
         context: SessionContext,
     ) -> tuple[tuple[FieldDescription, ...], list[tuple[str | None, ...]]]:
         """The same with rows as PostgreSQL's text, for callers without a wire."""

@@ -26,7 +26,7 @@ from typing import Final
 
 from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence, TableDef
 from wal2lake.errors import UndefinedObjectError
-from wal2lake.frontend.query.writes import NextOnes
+from wal2lake.frontend.query.writes import SequenceRange
 from wal2lake.lake import CommitConflict
 from wal2lake.model import Oid
 from wal2lake.pg import Check
@@ -117,7 +117,7 @@ class TransactionSequences:
         self._restarted[one.oid] = replace(restarted, last=last)
         return first
 
-    def peek(self, one: OwnedSequence) -> NextOnes:
+    def peek(self, one: OwnedSequence) -> SequenceRange:
         """What would be taken next."""
         restarted = self._restarted.get(one.oid)
         if restarted is None:
@@ -166,8 +166,10 @@ class TransactionSequences:
         self.locks.restarts.update(self._restarted.keys())
 
 
-def _next_ones(one: OwnedSequence, last: int | None) -> NextOnes:
-    return NextOnes(one.next_of(last), one.increment, one.left(last), one.exhausted)
+def _next_ones(one: OwnedSequence, last: int | None) -> SequenceRange:
+    return SequenceRange(
+        one.next_of(last), one.increment, one.left(last), one.exhausted
+    )
 
 
 def _conflict(detail: str) -> CommitConflict:
@@ -248,7 +250,7 @@ class StatementSequences:
     ) -> None:
         self._held.close()
 
-    def __call__(self, column: ColumnDef, count: int | None) -> NextOnes:
+    def __call__(self, column: ColumnDef, count: int | None) -> SequenceRange:
         """See ``query.writes.NextValues``."""
         session = self._session
         found = {one.oid: one for one in session.catalog.sequences()}
@@ -263,7 +265,7 @@ class StatementSequences:
             taken.enter_context(held(session.locks.of(one.oid), self._check))
             if count is not None:
                 first = session.take(one, count)
-                return NextOnes(first, one.increment, count, one.exhausted)
+                return SequenceRange(first, one.increment, count, one.exhausted)
             left = session.transaction().peek(one)
             self._held.enter_context(taken.pop_all())
         self._open[one.oid] = one

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.frontend.query.matching import bounds, can_compare, matches
-from wal2lake.frontend.query.plain import Aggregate, Function, PlainQuery
+from wal2lake.frontend.query.plain import Aggregate, AggregateFunction, PlainQuery
 from wal2lake.frontend.query.translate import SparkQuery
 from wal2lake.lake import FieldSpec, TablePort
 from wal2lake.lake.plain.read import PlainRead
@@ -32,7 +32,7 @@ _MOST_FILES: Final = 64
 _MOST_BYTES: Final = 32 << 20
 """Of rows that are held."""
 
-_ROWS: Final = Aggregate(Function.COUNT, None)
+_ROWS: Final = Aggregate(AggregateFunction.COUNT, None)
 
 _SPARKS: Final = {
     pa.int16(): "smallint",
@@ -97,15 +97,15 @@ def _aggregate(found: pa.Table, one: Aggregate) -> Any:
         return pa.scalar(found.num_rows, pa.int64())
     column = found.column(one.column)
     match one.function:
-        case Function.COUNT:
+        case AggregateFunction.COUNT:
             return pa.scalar(len(column) - column.null_count, pa.int64())
-        case Function.SUM:
+        case AggregateFunction.SUM:
             if pa.types.is_int64(column.type):
                 column = column.cast(pa.decimal128(19, 0))
             return pc.sum(column)
-        case Function.MIN:
+        case AggregateFunction.MIN:
             return pc.min(column)
-        case Function.MAX:
+        case AggregateFunction.MAX:
             return pc.max(column)
 
 
@@ -166,13 +166,13 @@ def _rows(read: PlainRead, asked: PlainQuery, check: Check) -> pa.Table | None:
 def _can_compare(schema: pa.Schema, asked: PlainQuery) -> bool:
     ordered = [key.column for key in asked.order]
     for one in asked.aggregates:
-        if one.function is Function.SUM:
+        if one.function is AggregateFunction.SUM:
             kind = schema.field(one.column).type
             if not pa.types.is_signed_integer(kind) and not pa.types.is_decimal128(
                 kind
             ):
                 return False
-        elif one.function is not Function.COUNT and one.column is not None:
+        elif one.function is not AggregateFunction.COUNT and one.column is not None:
             ordered.append(one.column)
     return can_compare(schema, asked.condition) and all(
         pa.types.is_string(kind)

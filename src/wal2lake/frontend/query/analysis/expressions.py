@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from wal2lake.errors import UsageError
 from wal2lake.frontend.query.analysis import rows
-from wal2lake.frontend.query.analysis.aggregates.calls import Calls
+from wal2lake.frontend.query.analysis.aggregates.calls import AggregateCalls
 from wal2lake.frontend.query.analysis.aggregates.rules import is_aggregate
 from wal2lake.frontend.query.analysis.functions import arrays, rules
 from wal2lake.frontend.query.analysis.scopes import Columns, Scope
@@ -48,13 +48,13 @@ _COMPARISONS: Final[dict[type[exp.Expression], str]] = {
 Subquery = Callable[[exp.Expression, Scope], Columns | None]
 
 
-class Expressions:
+class ExpressionAnalysis:
     """Translates the expressions of one statement."""
 
     def __init__(self, zone: str, query: Subquery) -> None:
         self._zone = zone
         self._query = query
-        self.aggregates = Calls(self, zone)
+        self.aggregates = AggregateCalls(self, zone)
 
     # ---- places in the tree ---------------------------------------------------------
 
@@ -118,15 +118,15 @@ class Expressions:
 
     def arguments(self, node: exp.Expression, scope: Scope) -> dict[str, Any]:
         """Translate every argument: an operand, or a list of operands."""
-        found: dict[str, Any] = {}
+        operands: dict[str, Any] = {}
         for key, value in list(node.args.items()):
             if isinstance(value, list):
-                found[key] = self.all(node, key, scope)
+                operands[key] = self.all(node, key, scope)
             elif isinstance(value, exp.Var) or not isinstance(value, exp.Expression):
-                found[key] = value
+                operands[key] = value
             else:
-                found[key] = self.at(node, key, scope)
-        return found
+                operands[key] = self.at(node, key, scope)
+        return operands
 
     def _parameter(self, node: exp.Expression, oid: int) -> Operand:
         kind, text = t.plain(oid), node.meta[PARAMETER_TEXT]
@@ -228,15 +228,15 @@ class Expressions:
             inner = (
                 array if isinstance(array, exp.Subquery) else exp.Subquery(this=array)
             )
-            found: exp.Expression = self._in_query(exp.In(query=inner), left, scope)
+            test_in: exp.Expression = self._in_query(exp.In(query=inner), left, scope)
         elif is_in and _constant_array(array):
-            found = self._in_list(left, self._elements(array, left.type, scope))
+            test_in = self._in_list(left, self._elements(array, left.type, scope))
         else:
             name = _COMPARISONS[type(node)]
             operand = self.visit(array, scope)
             if operand.type.oid == t.UNKNOWN:
-                known = type_by_oid(left.type.oid)
-                oid = int(known.array_oid) if known is not None else 0
+                pg_type = type_by_oid(left.type.oid)
+                oid = int(pg_type.array_oid) if pg_type is not None else 0
                 operand = casts.settled(operand, t.plain(oid), self._zone)
             if operand.type.element is None:
                 raise UsageError(
@@ -245,26 +245,26 @@ class Expressions:
             test = arrays.quantified(left, name, type(node), operand, every, self._zone)
             return Operand(test, _BOOL)
         if every:
-            found = exp.Not(this=exp.Paren(this=found))
-        return Operand(exp.Paren(this=found), _BOOL)
+            test_in = exp.Not(this=exp.Paren(this=test_in))
+        return Operand(exp.Paren(this=test_in), _BOOL)
 
     def _elements(
         self, array: exp.Expression, kind: Type, scope: Scope
     ) -> list[Operand]:
         if isinstance(array, exp.Array):
             return [self.visit(e, scope) for e in array.expressions]
-        known = type_by_oid(kind.oid)
+        pg_type = type_by_oid(kind.oid)
         if isinstance(array, exp.Cast):
             declared = self.visit(array, scope).type
-            known = type_by_oid(declared.element.oid) if declared.element else None
+            pg_type = type_by_oid(declared.element.oid) if declared.element else None
             array = array.this
         if isinstance(array, exp.Null):
             # NULL stands for a parameter while the query is being described.
-            determine(array, int(known.array_oid) if known is not None else 0)
+            determine(array, int(pg_type.array_oid) if pg_type is not None else 0)
             return [Operand(exp.Null(), t.LITERAL)]
         is_text = isinstance(array, exp.Literal) and array.is_string
-        if is_text and known is not None and known.array_oid:
-            oid = int(array.meta.get(PARAMETER_MARK) or known.array_oid)
+        if is_text and pg_type is not None and pg_type.array_oid:
+            oid = int(array.meta.get(PARAMETER_MARK) or pg_type.array_oid)
             operand = literals.constant(array.name, t.plain(oid), self._zone)
             element = operand.type.element
             inner = operand.node.this
@@ -319,7 +319,7 @@ class Expressions:
             a, b = casts.comparable(left, "=", probe, self._zone)
             if b is not probe.node:
                 query.set("alias", None)
-                wanted = exp.Select(expressions=[b]).from_(
+                converted = exp.Select(expressions=[b]).from_(
                     exp.Subquery(
                         this=query.this.copy(),
                         alias=exp.TableAlias(
@@ -328,7 +328,7 @@ class Expressions:
                         ),
                     )
                 )
-                query = exp.Subquery(this=wanted)
+                query = exp.Subquery(this=converted)
             left = Operand(a, left.type)
         return exp.In(this=left.node, query=query)
 
@@ -380,13 +380,13 @@ class Expressions:
         if not isinstance(kind, exp.DataType):
             raise t.refuse(f"a cast to {kind.sql(dialect='postgres').lower()}")
         oid, typmod = parse_type_name(kind.sql(dialect="postgres"))
-        wanted = t.declared(int(oid), typmod)
-        given = node.this.unnest()
-        if isinstance(given, exp.Array) and not given.expressions and wanted.element:
+        target = t.declared(int(oid), typmod)
+        inner = node.this.unnest()
+        if isinstance(inner, exp.Array) and not inner.expressions and target.element:
             # ARRAY[] has the type to which it is cast.
-            given.replace(exp.Literal.string("{}"))
+            inner.replace(exp.Literal.string("{}"))
         operand = self.visit(node.this, scope)
-        return casts.convert(operand, wanted, self._zone)
+        return casts.convert(operand, target, self._zone)
 
     def _interval(self, node: exp.Interval, scope: Scope) -> Operand:
         unit = node.args.get("unit")
@@ -445,30 +445,32 @@ def _fitted(node: exp.Expression, element: Type) -> Type:
     return element
 
 
-_RULES: Final[tuple[tuple[Any, Callable[[Expressions, Any, Scope], Operand]], ...]] = (
-    (exp.Column, Expressions._column),
-    (exp.Literal, Expressions._literal),
-    (exp.BitString, Expressions._bit_string),
-    (exp.HexString, Expressions._bit_string),
-    (exp.ByteString, Expressions._escape_string),
-    (exp.RawString, Expressions._escape_string),
-    (exp.National, Expressions._escape_string),
-    (exp.Boolean, Expressions._boolean),
-    (exp.Null, Expressions._null),
-    (exp.Paren, Expressions._paren),
-    (exp.Alias, Expressions._alias),
-    (exp.And, Expressions._connector),
-    (exp.Or, Expressions._connector),
-    (exp.Not, Expressions._connector),
-    (exp.In, Expressions._in),
-    (exp.Between, Expressions._between),
-    (exp.Is, Expressions._is),
-    (exp.Case, Expressions._case),
-    (exp.TryCast, Expressions._cast),
-    (exp.Cast, Expressions._cast),
-    (exp.Interval, Expressions._interval),
-    (exp.Subquery, Expressions._subquery),
-    (exp.Select, Expressions._subquery),
-    (exp.Exists, Expressions._exists),
-    (exp.Array, Expressions._array),
+_RULES: Final[
+    tuple[tuple[Any, Callable[[ExpressionAnalysis, Any, Scope], Operand]], ...]
+] = (
+    (exp.Column, ExpressionAnalysis._column),
+    (exp.Literal, ExpressionAnalysis._literal),
+    (exp.BitString, ExpressionAnalysis._bit_string),
+    (exp.HexString, ExpressionAnalysis._bit_string),
+    (exp.ByteString, ExpressionAnalysis._escape_string),
+    (exp.RawString, ExpressionAnalysis._escape_string),
+    (exp.National, ExpressionAnalysis._escape_string),
+    (exp.Boolean, ExpressionAnalysis._boolean),
+    (exp.Null, ExpressionAnalysis._null),
+    (exp.Paren, ExpressionAnalysis._paren),
+    (exp.Alias, ExpressionAnalysis._alias),
+    (exp.And, ExpressionAnalysis._connector),
+    (exp.Or, ExpressionAnalysis._connector),
+    (exp.Not, ExpressionAnalysis._connector),
+    (exp.In, ExpressionAnalysis._in),
+    (exp.Between, ExpressionAnalysis._between),
+    (exp.Is, ExpressionAnalysis._is),
+    (exp.Case, ExpressionAnalysis._case),
+    (exp.TryCast, ExpressionAnalysis._cast),
+    (exp.Cast, ExpressionAnalysis._cast),
+    (exp.Interval, ExpressionAnalysis._interval),
+    (exp.Subquery, ExpressionAnalysis._subquery),
+    (exp.Select, ExpressionAnalysis._subquery),
+    (exp.Exists, ExpressionAnalysis._exists),
+    (exp.Array, ExpressionAnalysis._array),
 )

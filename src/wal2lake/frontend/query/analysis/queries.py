@@ -12,10 +12,10 @@ from sqlglot import exp
 
 from wal2lake.errors import UsageError
 from wal2lake.frontend.query.analysis import shapes
-from wal2lake.frontend.query.analysis.expressions import Expressions
+from wal2lake.frontend.query.analysis.expressions import ExpressionAnalysis
 from wal2lake.frontend.query.analysis.names import figure_name
 from wal2lake.frontend.query.analysis.scopes import Columns, Scope
-from wal2lake.frontend.query.analysis.sources import Sources, renamed
+from wal2lake.frontend.query.analysis.sources import FromAnalysis, renamed
 from wal2lake.frontend.query.values import casts, output
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Operand, Type
@@ -23,7 +23,7 @@ from wal2lake.frontend.query.values.types import Operand, Type
 
 def analyse(tree: exp.Expression, zone: str) -> Columns | None:
     """Rewrite a query in place; return the result's columns, or None if they are not known."""
-    columns = Queries(zone, tree).query(tree, Scope())
+    columns = QueryAnalysis(zone, tree).query(tree, Scope())
     if columns is None:
         return None
     return [
@@ -32,14 +32,14 @@ def analyse(tree: exp.Expression, zone: str) -> Columns | None:
     ]
 
 
-class Queries:
+class QueryAnalysis:
     """The analysis of one statement."""
 
     def __init__(self, zone: str, root: exp.Expression) -> None:
         self._zone = zone
         self._root = root
-        self.expressions = Expressions(zone, self.query)
-        self.sources = Sources(self.expressions, self.query)
+        self.expressions = ExpressionAnalysis(zone, self.query)
+        self.sources = FromAnalysis(self.expressions, self.query)
 
     # ---- statements -------------------------------------------------------------
 
@@ -99,9 +99,9 @@ class Queries:
         scope = Scope(outer=visible)
         self.sources.of_select(node, scope, visible)
         for clause, word in (("where", "WHERE"), ("having", "HAVING")):
-            found = node.args.get(clause)
-            if found is not None:
-                self.expressions.condition(found, "this", scope, word)
+            condition = node.args.get(clause)
+            if condition is not None:
+                self.expressions.condition(condition, "this", scope, word)
         for window in node.args.get("windows") or ():
             self.expressions.aggregates.window(window, scope)
         written = _written(node)
@@ -117,13 +117,13 @@ class Queries:
                 isinstance(item, exp.Column) and isinstance(star, exp.Star)
             ):
                 table = item.table if isinstance(item, exp.Column) else ""
-                more = scope.star(table)
+                star_columns = scope.star(table)
                 if isinstance(item, exp.Column):
                     item.set("table", scope.spark_name(table))
-                if more is None or columns is None:
+                if star_columns is None or columns is None:
                     columns = None
                 else:
-                    columns += more
+                    columns += star_columns
                 continue
             name = figure_name(item) or "?column?"
             if isinstance(item, exp.Alias):
@@ -172,10 +172,10 @@ class Queries:
                     sqlstate="42P10",
                 )
             name = node.expressions[place].alias_or_name
-            found = outputs.get(name)
-            if found is None or not shapes.once(node, name):
+            output = outputs.get(name)
+            if output is None or not shapes.once(node, name):
                 raise t.refuse("DISTINCT ON with the number of a column")
-            return found
+            return output
         name = item.name if isinstance(item, exp.Column) and not item.table else ""
         if name in outputs:
             shapes.only(node, name, "DISTINCT ON")
@@ -279,13 +279,16 @@ class Queries:
                     ordered.set("this", key.copy())
                 continue
             name = item.name if isinstance(item, exp.Column) and not item.table else ""
-            known = dict(columns or ())
-            if name and outputs is None and name in known:
-                operand = Operand(_output(name), known[name])
+            types = dict(columns or ())
+            if name and outputs is None and name in types:
+                operand = Operand(_output(name), types[name])
             elif name and outputs is not None and name in outputs:
-                found = outputs[name]
-                operand = Operand(found.node.copy(), found.type)
-                if casts.order_operand(found, self._zone) is found.node:
+                output_operand = outputs[name]
+                operand = Operand(output_operand.node.copy(), output_operand.type)
+                if (
+                    casts.order_operand(output_operand, self._zone)
+                    is output_operand.node
+                ):
                     continue
                 shapes.only(node, name, "ORDER BY")
             else:
@@ -391,8 +394,8 @@ def _projection(node: exp.Expression, place: int) -> exp.Expression | None:
     if not isinstance(node, exp.Select) or any(i.is_star for i in node.expressions):
         return None
     item = node.expressions[place]
-    found: exp.Expression = item.this if isinstance(item, exp.Alias) else item
-    return found
+    projected: exp.Expression = item.this if isinstance(item, exp.Alias) else item
+    return projected
 
 
 def _distinct(columns: Columns | None, what: str) -> None:

@@ -48,19 +48,19 @@ def compared(
         raise t.refuse("a comparison of empty rows")
     pairs = list(zip(left, right, strict=True))
     if name in ("=", "IS NOT DISTINCT FROM"):
-        return _all(exp.and_, [_one(name, a, b, zone) for a, b in pairs])
+        return _all(exp.and_, [_field_comparison(name, a, b, zone) for a, b in pairs])
     if name == "<>":
-        return _all(exp.or_, [_one(name, a, b, zone) for a, b in pairs])
+        return _all(exp.or_, [_field_comparison(name, a, b, zone) for a, b in pairs])
     if name == "IS DISTINCT FROM":
-        same = [_one("IS NOT DISTINCT FROM", a, b, zone) for a, b in pairs]
+        same = [_field_comparison("IS NOT DISTINCT FROM", a, b, zone) for a, b in pairs]
         return exp.Not(this=exp.Paren(this=_all(exp.and_, same)))
     # The first pair of different fields decides.
     strict = name.rstrip("=")
-    found = _one(name, *pairs[-1], zone)
+    condition = _field_comparison(name, *pairs[-1], zone)
     for a, b in reversed(pairs[:-1]):
-        rest = exp.and_(_one("=", a, b, zone), found, copy=False)
-        found = exp.or_(_one(strict, a, b, zone), rest, copy=False)
-    return exp.Paren(this=found)
+        rest = exp.and_(_field_comparison("=", a, b, zone), condition, copy=False)
+        condition = exp.or_(_field_comparison(strict, a, b, zone), rest, copy=False)
+    return exp.Paren(this=condition)
 
 
 def _all(how: object, tests: list[exp.Expression]) -> exp.Expression:
@@ -68,6 +68,8 @@ def _all(how: object, tests: list[exp.Expression]) -> exp.Expression:
     return exp.Paren(this=how(*tests, copy=False))
 
 
-def _one(name: str, left: Operand, right: Operand, zone: str) -> exp.Expression:
+def _field_comparison(
+    name: str, left: Operand, right: Operand, zone: str
+) -> exp.Expression:
     a, b = casts.comparable(left, name, right, zone)
     return _OPERATORS[name](this=a.copy(), expression=b.copy())

@@ -21,7 +21,7 @@ Columns = list[tuple[str, Type]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FromItem:
     """One FROM item."""
 
     name: str
@@ -38,7 +38,7 @@ class Scope:
     """The names that an expression may use."""
 
     outer: Scope | None = None
-    sources: list[Source] = field(default_factory=list)
+    sources: list[FromItem] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
     """The columns of JOIN ... USING, which belong to both sides."""
     ctes: dict[str, Columns | None] = field(default_factory=dict)
@@ -65,9 +65,9 @@ class Scope:
         scope: Scope | None = self
         opaque = False
         while scope is not None:
-            found = scope._find(name, table)
-            if found is not None:
-                source, kind = found
+            match = scope._find(name, table)
+            if match is not None:
+                source, kind = match
                 if source is not None:
                     node.set("table", exp.to_identifier(source, quoted=True))
                 return Operand(node, kind)
@@ -118,7 +118,7 @@ class Scope:
             scope = scope.outer
         return None
 
-    def _row_of(self, source: Source) -> Operand:
+    def _row_of(self, source: FromItem) -> Operand:
         columns = source.columns or []
         table = exp.to_identifier(source.spark_name, quoted=True)
         fields = [
@@ -167,16 +167,16 @@ class Scope:
             raise UndefinedObjectError(
                 f'missing FROM-clause entry for table "{table}"', sqlstate="42P01"
             )
-        chosen: Sequence[Source] = [
+        chosen: Sequence[FromItem] = [
             s for s in self.sources if not table or s.name == table
         ]
         columns: Columns = []
         seen: set[str] = set()
         if not table:
             for name in self.merged:
-                found = self._find(name, "")
-                if found is not None:
-                    columns.append((name, found[1]))
+                match = self._find(name, "")
+                if match is not None:
+                    columns.append((name, match[1]))
                     seen.add(name)
         for source in chosen:
             if source.columns is None:

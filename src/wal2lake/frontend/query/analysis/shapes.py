@@ -43,14 +43,14 @@ def check(node: exp.Select) -> None:
     """Raise 0A000 for a clause without a rule."""
     parts: list[exp.Expression] = [node]
     for name in ("from_", "joins", "group", "windows", "expressions"):
-        found = node.args.get(name)
-        for part in found if isinstance(found, list) else [found]:
+        clause = node.args.get(name)
+        for part in clause if isinstance(clause, list) else [clause]:
             if isinstance(part, exp.Expression):
                 parts.extend(part.walk())
     for part in parts:
-        known = _UNDERSTOOD.get(type(part))
-        for name, value in part.args.items() if known is not None else ():
-            if value and name not in (known or ()):
+        understood = _UNDERSTOOD.get(type(part))
+        for name, value in part.args.items() if understood is not None else ():
+            if value and name not in (understood or ()):
                 word = name.strip("_").replace("_", " ").upper()
                 raise t.refuse(f"{word} in SELECT")
     limit = node.args.get("limit")
@@ -65,11 +65,11 @@ def check_generators(node: exp.Select) -> None:
     count = 0
     for item in node.expressions:
         value = item.unalias()
-        for found in value.find_all(exp.Explode):
-            if found.find_ancestor(exp.Select) is not node:
+        for generator in value.find_all(exp.Explode):
+            if generator.find_ancestor(exp.Select) is not node:
                 continue
             count += 1
-            if found is not value:
+            if generator is not value:
                 raise t.refuse("a function that returns rows inside an expression")
     if count > 1:
         raise t.refuse("several functions that return rows in a select list")

@@ -19,9 +19,9 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.catalog import TableDef
-from wal2lake.frontend.query.analysis.expressions import Expressions
+from wal2lake.frontend.query.analysis.expressions import ExpressionAnalysis
 from wal2lake.frontend.query.analysis.functions.calls import GENERATORS
-from wal2lake.frontend.query.analysis.scopes import Columns, Scope, Source
+from wal2lake.frontend.query.analysis.scopes import Columns, FromItem, Scope
 from wal2lake.frontend.query.values import casts
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Operand
@@ -32,10 +32,10 @@ TABLE_MARK: Final = "wal2lake_table"
 Query = Callable[[exp.Expression, Scope], Columns | None]
 
 
-class Sources:
+class FromAnalysis:
     """Analyses the FROM items of one statement."""
 
-    def __init__(self, expressions: Expressions, query: Query) -> None:
+    def __init__(self, expressions: ExpressionAnalysis, query: Query) -> None:
         self.expressions = expressions
         self.query = query
         self._numbers = itertools.count(1)
@@ -123,14 +123,14 @@ class Sources:
 
     def _named(
         self, node: exp.Expression, columns: Columns | None, rename: bool
-    ) -> Source:
+    ) -> FromItem:
         """Build the source, with a name in Spark's statement that no column has.
 
         In Spark a column ``t`` would hide the table ``t``.
         """
         name = node.alias_or_name
         if columns is None or not rename:
-            return Source(name, columns, name)
+            return FromItem(name, columns, name)
         spark_name = f"{name}@{next(self._numbers)}"
         identifier = exp.to_identifier(spark_name, quoted=True)
         alias = node.args.get("alias")
@@ -138,7 +138,7 @@ class Sources:
             node.set("alias", exp.TableAlias(this=identifier))
         else:
             alias.set("this", identifier)
-        return Source(name, columns, spark_name)
+        return FromItem(name, columns, spark_name)
 
     def source(
         self,
@@ -146,7 +146,7 @@ class Sources:
         visible: Scope,
         rename: bool = True,
         scope: Scope | None = None,
-    ) -> Source:
+    ) -> FromItem:
         """Analyse one item; ``scope`` has the items before it, for a LATERAL item."""
         alias = node.args.get("alias")
         before = scope if scope is not None else visible
@@ -186,7 +186,7 @@ class Sources:
             return self._named(node, renamed(columns, alias), rename)
         raise t.refuse(f"{node.key.upper()} in FROM")
 
-    def _lateral(self, node: exp.Lateral, before: Scope) -> Source:
+    def _lateral(self, node: exp.Lateral, before: Scope) -> FromItem:
         inner = node.this
         if not isinstance(inner, exp.Subquery):
             if isinstance(inner, exp.Anonymous) and inner.name.lower() in GENERATORS:
@@ -201,7 +201,7 @@ class Sources:
 
     def _function(
         self, node: exp.Expression, call: exp.Expression, name: str, before: Scope
-    ) -> Source:
+    ) -> FromItem:
         """Rewrite a function in FROM as a subquery; its column has the table's name."""
         correlated = call.find(exp.Column) is not None
         operand = self.expressions.visit(call, before)

@@ -17,8 +17,8 @@ from sqlglot import exp
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import UsageError
 from wal2lake.frontend.query.analysis.expressions import PARAMETER_MARK
-from wal2lake.frontend.query.analysis.queries import Queries
-from wal2lake.frontend.query.analysis.scopes import Columns, Scope, Source
+from wal2lake.frontend.query.analysis.queries import QueryAnalysis
+from wal2lake.frontend.query.analysis.scopes import Columns, FromItem, Scope
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.assign import assign
 from wal2lake.frontend.query.values.types import Operand
@@ -51,20 +51,20 @@ def stored_rows(
     Return the query and the number of ``columns`` that it fills. Raises 42601, 42804 and the errors
     of ``assign``.
     """
-    queries = Queries(zone, source)
+    queries = QueryAnalysis(zone, source)
     if isinstance(source, exp.Values):
         return _stored_values(queries, source, columns, zone, listed)
     if isinstance(source, exp.Select):
         _mark_constants(source)
-    found = queries.query(source, Scope())
-    if found is None:
+    source_columns = queries.query(source, Scope())
+    if source_columns is None:
         raise t.refuse("INSERT from a query whose columns are not known")
-    width = _checked_width(len(found), columns, listed)
-    _settle_constants(source, found, columns, zone)
+    width = _checked_width(len(source_columns), columns, listed)
+    _settle_constants(source, source_columns, columns, zone)
     names = [f"c{place}" for place in range(width)]
     items = [
         assign(
-            Operand(exp.column(names[place]), found[place][1]),
+            Operand(exp.column(names[place]), source_columns[place][1]),
             columns[place].name,
             t.of_column(columns[place]),
             zone,
@@ -84,7 +84,7 @@ def stored_rows(
 def stored_value(value: exp.Expression, column: ColumnDef, zone: str) -> exp.Expression:
     """Translate an expression without columns, such as a default, and assign it to a column."""
     value = value.copy()
-    operand = Queries(zone, value).expressions.visit(value, Scope())
+    operand = QueryAnalysis(zone, value).expressions.visit(value, Scope())
     return assign(operand, column.name, t.of_column(column), zone).node
 
 
@@ -92,11 +92,11 @@ def rewrite_write(
     node: exp.Update | exp.Delete, table: TableDef, zone: str
 ) -> list[tuple[ColumnDef, exp.Expression]]:
     """Translate the condition of an UPDATE or DELETE in place; return an UPDATE's new values."""
-    queries = Queries(zone, node)
-    found = queries.sources.source(node.this, Scope(), rename=False)
+    queries = QueryAnalysis(zone, node)
+    target = queries.sources.source(node.this, Scope(), rename=False)
     # The node's name has been replaced by the table's location.
     name = node.this.alias or table.name
-    scope = Scope(sources=[Source(name, found.columns, name)])
+    scope = Scope(sources=[FromItem(name, target.columns, name)])
     values = []
     for item in node.expressions if isinstance(node, exp.Update) else ():
         column = table.column(item.this.name)
@@ -123,7 +123,7 @@ def _checked_width(width: int, columns: Sequence[ColumnDef], listed: bool) -> in
 
 
 def _stored_values(
-    queries: Queries,
+    queries: QueryAnalysis,
     source: exp.Values,
     columns: Sequence[ColumnDef],
     zone: str,
@@ -159,7 +159,7 @@ def _stored_values(
 
 def _settle_constants(
     source: exp.Expression,
-    found: Columns,
+    source_columns: Columns,
     columns: Sequence[ColumnDef],
     zone: str,
 ) -> None:
@@ -167,7 +167,7 @@ def _settle_constants(
     if not isinstance(source, exp.Select):
         return
     literals = [e for e in source.expressions if _MARK in e.unalias().meta]
-    places = [i for i, (_, kind) in enumerate(found) if kind.oid == t.UNKNOWN]
+    places = [i for i, (_, kind) in enumerate(source_columns) if kind.oid == t.UNKNOWN]
     if len(literals) != len(places):
         raise t.refuse("a constant without a type beside * in INSERT ... SELECT")
     for item, place in zip(literals, places, strict=True):
@@ -179,7 +179,7 @@ def _settle_constants(
             Operand(value.copy(), t.LITERAL), columns[place].name, kind, zone
         )
         value.replace(stored.node)
-        found[place] = (found[place][0], kind)
+        source_columns[place] = (source_columns[place][0], kind)
 
 
 def _mark_constants(source: exp.Select) -> None:

@@ -48,10 +48,10 @@ def as_known(operand: Operand, zone: str) -> Operand:
 def convert(operand: Operand, kind: Type, zone: str) -> Operand:
     """Translate ``CAST(operand AS kind)``."""
     if operand.type.oid == t.UNKNOWN:
-        wanted = t.plain(t.NUMERIC) if kind.oid == t.NUMERIC else kind
+        literal_kind = t.plain(t.NUMERIC) if kind.oid == t.NUMERIC else kind
         if kind.oid in t.MOMENTS:
-            wanted = t.plain(kind.oid)
-        operand = settled(operand, wanted, zone)
+            literal_kind = t.plain(kind.oid)
+        operand = settled(operand, literal_kind, zone)
     source = operand.type
     if not source.known:
         return Operand(cast(operand.node, t.spark_name(kind)), kind)
@@ -230,18 +230,18 @@ def as_common(operand: Operand, kind: Type, zone: str) -> Operand:
 
 def common_type(kinds: Sequence[Type], what: str) -> Type:
     """The common type of several types, by the rules of UNION and CASE; raises 42804."""
-    known = [k for k in kinds if k.oid != t.UNKNOWN]
-    if not known:
+    typed = [k for k in kinds if k.oid != t.UNKNOWN]
+    if not typed:
         return t.plain(t.TEXT)
-    if any(not k.known for k in known):
+    if any(not k.known for k in typed):
         return t.NOTHING
-    found = known[0]
-    for kind in known[1:]:
-        found = _wider(found, kind, what)
-    if found.oid == t.NUMERIC and len(known) < len(kinds):
+    widest = typed[0]
+    for kind in typed[1:]:
+        widest = _wider(widest, kind, what)
+    if widest.oid == t.NUMERIC and len(typed) < len(kinds):
         # An untyped literal may have any number of digits.
         return numeric.TEXT_NUMERIC
-    return found if all(k == found for k in known) else found.computed()
+    return widest if all(k == widest for k in typed) else widest.computed()
 
 
 _INTEGER_ORDER: Final = (t.INT2, t.INT4, t.INT8)
@@ -292,10 +292,10 @@ def comparable(
         left, right = as_known(left, zone), as_known(right, zone)
     if not left.type.known or not right.type.known:
         return left.node, right.node
-    for one, other in ((left, right), (right, left)):
-        if one.type.oid == t.UNKNOWN and other.type.oid == t.VARCHAR:
+    for side, other in ((left, right), (right, left)):
+        if side.type.oid == t.UNKNOWN and other.type.oid == t.VARCHAR:
             # The operator is that of text.
-            determine(one.node, t.TEXT)
+            determine(side.node, t.TEXT)
     if left.type.oid == t.UNKNOWN:
         left = settled(left, _bare(right.type), zone)
     elif right.type.oid == t.UNKNOWN:

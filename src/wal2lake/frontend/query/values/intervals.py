@@ -40,8 +40,8 @@ def _signed(v: str, unit: str) -> str:
 
 def _clock(v: str) -> str:
     def part(group: int) -> str:
-        found = f"regexp_extract({v}, '(\\\\d+):(\\\\d\\\\d):(\\\\d\\\\d)', {group})"
-        return f"cast(concat('0', {found}) as bigint)"
+        digits = f"regexp_extract({v}, '(\\\\d+):(\\\\d\\\\d):(\\\\d\\\\d)', {group})"
+        return f"cast(concat('0', {digits}) as bigint)"
 
     fraction = f"rpad(regexp_extract({v}, '\\\\.(\\\\d+)', 1), 6, '0')"
     return (

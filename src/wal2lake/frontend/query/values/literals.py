@@ -101,8 +101,10 @@ def number(text: str, kind: Type | None = None) -> Operand:
     precision = len(whole.lstrip("0")) + len(fraction)
     if precision > t.MAX_DIGITS:
         return Operand(exp.Literal.string(shown), t.plain(t.NUMERIC))
-    found = decimal(max(precision, 1), len(fraction))
-    return Operand(cast(exp.Literal.string(shown), t.spark_name(found)), found)
+    kind_of_digits = decimal(max(precision, 1), len(fraction))
+    return Operand(
+        cast(exp.Literal.string(shown), t.spark_name(kind_of_digits)), kind_of_digits
+    )
 
 
 def _float(text: str, kind: Type) -> Operand:
@@ -295,17 +297,17 @@ def _array(text: str, kind: Type) -> list[str | None]:
     if body[1:-1].strip() == "":
         return []
     items: list[str | None] = []
-    at = 1
-    while at < len(body):
-        found = _ITEM.match(body, at)
-        if found is None:
+    end = 1
+    while end < len(body):
+        item = _ITEM.match(body, end)
+        if item is None:
             raise t.refuse(f'the array literal "{text}"')
-        if found[1] is not None:
-            items.append(re.sub(r"\\(.)", r"\1", found[1], flags=re.DOTALL))
+        if item[1] is not None:
+            items.append(re.sub(r"\\(.)", r"\1", item[1], flags=re.DOTALL))
         else:
-            bare = found[2].strip()
+            bare = item[2].strip()
             items.append(None if bare.lower() == "null" else bare)
-        at = found.end()
-        if found[3] == ",":
+        end = item.end()
+        if item[3] == ",":
             continue
     return items

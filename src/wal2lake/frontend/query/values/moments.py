@@ -91,10 +91,10 @@ def parse_timetz(text: str, zone: str) -> str:
 
 
 def _time_of_day(bare: str, name: str, text: str) -> str:
-    found = _TIME.match(bare)
-    if found is None:
+    match = _TIME.match(bare)
+    if match is None:
         raise _unread(name, text)
-    hours, minutes, seconds, micros = _clock(found)
+    hours, minutes, seconds, micros = _clock(match)
     if hours > 24 or minutes > 59 or seconds > 59 or micros >= 1_000_000:
         raise _out_of_range(text)
     if hours == 24 and (minutes or seconds or micros):
@@ -118,28 +118,28 @@ def parse_moment(text: str, oid: int, zone: str) -> int:
     if bare.lower() == "epoch":
         return 0
     era = _ERA.search(bare)
-    found = _MOMENT.match(bare if era is None else bare[: era.start()])
-    if found is None:
+    match = _MOMENT.match(bare if era is None else bare[: era.start()])
+    if match is None:
         raise _unread(plain(oid).name, text)
-    day = _day(found[1], era, text)
-    named = found[3] or found[4] or found[5]
-    where = None
+    day = _day(match[1], era, text)
+    named = match[3] or match[4] or match[5]
+    offset_zone = None
     if named is not None and (oid == t.TIMESTAMPTZ or named[0] in "+-"):
-        where = _zone(named, text)
+        offset_zone = _zone(named, text)
     if oid == t.DATE:
         if not FIRST_DAY <= day <= LAST_DAY:
             raise UsageError(f'date out of range: "{text}"', sqlstate="22008")
         return day
     number = day * DAY_MICROSECONDS
-    if found[2] is not None:
-        clock = _TIME.match(found[2])
+    if match[2] is not None:
+        clock = _TIME.match(match[2])
         assert clock is not None
         hours, minutes, seconds, micros = _clock(clock)
         if hours > 24 or minutes > 59 or seconds > 60:
             raise _out_of_range(text)
         number += ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micros
     if oid == t.TIMESTAMPTZ:
-        number -= _offset(number, where or zone_for(zone)[1]) * 1_000_000
+        number -= _offset(number, offset_zone or zone_for(zone)[1]) * 1_000_000
     if not FIRST_MICROSECOND <= number <= LAST_MICROSECOND:
         raise UsageError(f'timestamp out of range: "{text}"', sqlstate="22008")
     return number
@@ -156,12 +156,12 @@ def parse_timestamp(text: str, zone: str) -> str:
 
 
 def _day(text: str, era: re.Match[str] | None, shown: str) -> int:
-    found = _DATE.match(text)
-    assert found is not None
-    year = int(found[1])
+    match = _DATE.match(text)
+    assert match is not None
+    year = int(match[1])
     if era is not None and era[1].upper() == "BC":
         year = 1 - year
-    day = day_of(year, int(found[2]), int(found[3])) if int(found[1]) else None
+    day = day_of(year, int(match[2]), int(match[3])) if int(match[1]) else None
     if day is None:
         raise _out_of_range(shown)
     return day
@@ -202,9 +202,9 @@ def constant(text: str, kind: Type, zone: str) -> Operand:
     return Operand(cast(exp.Literal.string(shown), t.spark_name(kind)), kind)
 
 
-def _clock(found: re.Match[str]) -> tuple[int, int, int, int]:
-    micros = round(float("0" + (found[4] or ".0")) * 1_000_000)
-    return int(found[1]), int(found[2]), int(found[3] or 0), micros
+def _clock(match: re.Match[str]) -> tuple[int, int, int, int]:
+    micros = round(float("0" + (match[4] or ".0")) * 1_000_000)
+    return int(match[1]), int(match[2]), int(match[3] or 0), micros
 
 
 def _zone(text: str, shown: str) -> tzinfo:
@@ -352,7 +352,7 @@ def _instant(local: exp.Expression, zone: str) -> exp.Expression:
 
 def converted(operand: Operand, target: int, zone: str) -> Operand:
     """Convert between date, timestamp and timestamptz in the session's zone."""
-    kind, wanted = operand.type.oid, plain(target)
+    kind, target_type = operand.type.oid, plain(target)
     if kind == target:
         return operand
     if kind == t.DATE:
@@ -363,8 +363,8 @@ def converted(operand: Operand, target: int, zone: str) -> Operand:
         return converted(operand, target, zone)
     if target == t.TIMESTAMPTZ:
         return at_time_zone(operand, zone)
-    node = cast(operand.node, t.spark_name(wanted))
-    return Operand(carried(operand, node, target), wanted)
+    node = cast(operand.node, t.spark_name(target_type))
+    return Operand(carried(operand, node, target), target_type)
 
 
 _LAST_DAY_OF_TIMES: Final = LAST_MICROSECOND // DAY_MICROSECONDS
@@ -616,8 +616,8 @@ def date_trunc(unit: str, operand: Operand, zone: str) -> Operand:
         node = spark("(:i - :p)", i=operand.node, p=past)
         return Operand(carried(operand, node, kind), plain(kind))
     node = spark(whole, x=local.node)
-    found = converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)
-    return Operand(carried(operand, found.node, kind), found.type)
+    truncated = converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)
+    return Operand(carried(operand, truncated.node, kind), truncated.type)
 
 
 def extract(field: str, operand: Operand, zone: str) -> Operand:
@@ -627,8 +627,8 @@ def extract(field: str, operand: Operand, zone: str) -> Operand:
         return intervals.extract(field, operand)
     if operand.type.oid not in t.MOMENTS:
         raise t.refuse(f"EXTRACT from {operand.type.name}")
-    found = _extracted(field, operand, zone)
-    ddl = t.spark_name(found.type)
+    extracted = _extracted(field, operand, zone)
+    ddl = t.spark_name(extracted.type)
     instead = f"cast(null as {ddl})"
     if field in _GROWING:
         error = t.failure(
@@ -636,7 +636,7 @@ def extract(field: str, operand: Operand, zone: str) -> Operand:
             f"EXTRACT({field.lower()} from infinity) is not supported on lake tables",
         )
         instead = f"cast({error} as {ddl})"
-    return Operand(unless_infinite(operand, instead, found.node), found.type)
+    return Operand(unless_infinite(operand, instead, extracted.node), extracted.type)
 
 
 _GROWING: Final = frozenset(("EPOCH", "YEAR", "ISOYEAR", "DECADE", "CENTURY"))

@@ -304,8 +304,8 @@ def _quotient(s1: int, s2: int) -> str:
     """
     a, b = ":a", ":b"
     branches = []
-    for wanted in range(0, 36, 4):
-        scale = max(wanted, s1, s2)
+    for least_scale in range(0, 36, 4):
+        scale = max(least_scale, s1, s2)
         # Spark's quotients have a scale of at least six.
         shift = 6 if scale < 6 else 0
         whole = MAX_DIGITS - scale - shift
@@ -318,7 +318,7 @@ def _quotient(s1: int, s2: int) -> str:
         number = f"{dividend} / cast({b} as DECIMAL(38,{s2}))"
         if shift:
             number = f"cast(({number}) * 1000000 as DECIMAL(38,{scale}))"
-        branches.append(f"when {wanted} then cast({number} as string)")
+        branches.append(f"when {least_scale} then cast({number} as string)")
     # A smaller quotient needs more digits than fit: 22003.
     rest = "cast(cast(repeat('9', 39) as DECIMAL(38,0)) as string)"
     digits = f"greatest(0, 16 - 4 * ({_weight(a, b)}))"

@@ -99,7 +99,7 @@ def _float(operand: Operand) -> exp.Expression:
     lengths = f"sequence(if(abs(:v) < {tiny}, 0, {few}), {most})"
     shown = "format_string(concat('%.', p, 'e'), cast(:v as double))"
     fits = f"cast({shown} as {ddl}) = :v"
-    found = f"get(transform(filter({lengths}, p -> {fits}), p -> {shown}), 0)"
+    shortest = f"get(transform(filter({lengths}, p -> {fits}), p -> {shown}), 0)"
     scale = 4 + most
     plain = (
         f"trim(trailing '.' from trim(trailing '0' from"
@@ -121,7 +121,7 @@ def _float(operand: Operand) -> exp.Expression:
     checked = let(
         f"if(abs(:v) < {wide} or ({aside[0]} and {aside[1]}), :s,"
         f" cast({halfway} as string))",
-        s=let(found, v=operand.node),
+        s=let(shortest, v=operand.node),
         v=operand.node,
     )
     laid_out = let(

@@ -122,9 +122,9 @@ LITERAL: Final = Type(UNKNOWN)
 
 def plain(oid: int) -> Type:
     """The type of an OID, without modifiers."""
-    known = type_by_oid(oid)
-    if known is not None and known.is_array:
-        return Type(oid, element=plain(known.element_oid))
+    pg_type = type_by_oid(oid)
+    if pg_type is not None and pg_type.is_array:
+        return Type(oid, element=plain(pg_type.element_oid))
     return Type(oid)
 
 
@@ -142,11 +142,11 @@ def declared(oid: int, typmod: int, foreign: str | None = None) -> Type:
         if mapping_for(oid, typmod).kind is Kind.DECIMAL and limits is not None:
             return Type(NUMERIC, typmod, *limits)
         return Type(NUMERIC, typmod)
-    known = type_by_oid(oid)
-    if known is not None and known.is_array:
+    pg_type = type_by_oid(oid)
+    if pg_type is not None and pg_type.is_array:
         if mapping_for(oid, typmod).kind is not Kind.ARRAY:
             return Type(oid, typmod)
-        return Type(oid, typmod, element=declared(known.element_oid, typmod))
+        return Type(oid, typmod, element=declared(pg_type.element_oid, typmod))
     return Type(oid, typmod)
 
 

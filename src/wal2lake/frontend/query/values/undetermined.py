@@ -29,21 +29,21 @@ class Undetermined:
         return self
 
 
-def placeholder(of: Undetermined) -> exp.Null:
+def placeholder(parameter: Undetermined) -> exp.Null:
     """The node that stands for the parameter in a tree."""
     node = exp.Null()
-    node.meta[_MARK] = of
+    node.meta[_MARK] = parameter
     return node
 
 
 def undetermined_at(node: exp.Expression) -> Undetermined | None:
     """The parameter that the node stands for, or None."""
-    found: Undetermined | None = node.meta.get(_MARK)
-    return found
+    parameter: Undetermined | None = node.meta.get(_MARK)
+    return parameter
 
 
 def determine(node: exp.Expression, oid: int) -> None:
     """Record the type if the node stands for a parameter without a type."""
-    found = undetermined_at(node)
-    if found is not None and not found.oid:
-        found.oid = oid
+    parameter = undetermined_at(node)
+    if parameter is not None and not parameter.oid:
+        parameter.oid = oid

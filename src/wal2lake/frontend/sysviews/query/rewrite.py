@@ -30,11 +30,15 @@ from wal2lake.errors import (
     SqlSyntaxError,
     UndefinedObjectError,
 )
-from wal2lake.frontend.grammar.lexer import set_off
+from wal2lake.frontend.grammar.lexer import readable_by_sqlglot
 from wal2lake.frontend.query.analysis.functions.rules import NO_SUCH_FUNCTION
 from wal2lake.frontend.query.analysis.functions.strings import no_function
 from wal2lake.frontend.query.dialect import PostgresDialect
-from wal2lake.frontend.query.translate import Parameter, cut_identifiers, schema_named
+from wal2lake.frontend.query.translate import (
+    BoundParameter,
+    cut_identifiers,
+    schema_named,
+)
 from wal2lake.frontend.query.values.types import plain
 from wal2lake.frontend.query.values.undetermined import determine, placeholder
 from wal2lake.frontend.sysviews.declarations.relations import (
@@ -110,7 +114,7 @@ def _parse(sql: str) -> exp.Expression | None:
     try:
         trees = [
             t
-            for t in sqlglot.parse(set_off(sql), read=PostgresDialect)
+            for t in sqlglot.parse(readable_by_sqlglot(sql), read=PostgresDialect)
             if t is not None
         ]
     except SqlglotError:
@@ -192,14 +196,14 @@ def calls_functions(sql: str) -> bool:
     )
 
 
-def translate(sql: str, parameters: Sequence[Parameter]) -> Translated:
+def translate(sql: str, parameters: Sequence[BoundParameter]) -> Translated:
     """Rewrite a query for which ``is_system_query`` holds."""
     values = tuple(parameters)
     return _translate(sql, values)
 
 
 @lru_cache(maxsize=512)
-def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
+def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     parsed = _parse(sql)
     if parsed is None:
         raise SqlSyntaxError("syntax error")
@@ -223,7 +227,7 @@ def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
     return Translated(text, relations, calls, shown)
 
 
-def determine_parameters(sql: str, parameters: Sequence[Parameter]) -> None:
+def determine_parameters(sql: str, parameters: Sequence[BoundParameter]) -> None:
     """Say of those without a type which one they have beside an operand, or in a cast."""
     parsed = _parse(sql)
     if parsed is None:
@@ -280,7 +284,7 @@ def _calls(tree: exp.Expression) -> dict[str, str]:
 # ---- before typing ---------------------------------------------------------------------------
 
 
-def _bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
+def _bind(tree: exp.Expression, parameters: Sequence[BoundParameter]) -> None:
     """Put parameters in as constants of their types."""
     for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
         inner: Any = node.this
@@ -291,7 +295,7 @@ def _bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
         node.replace(_constant(parameters[number - 1]))
 
 
-def _constant(parameter: Parameter) -> exp.Expression:
+def _constant(parameter: BoundParameter) -> exp.Expression:
     if parameter.undetermined is not None:
         return placeholder(parameter.undetermined)
     text = parameter.text

@@ -39,7 +39,7 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.frontend.backend import SessionContext
-from wal2lake.frontend.parameters import Kind, ParameterDefinition
+from wal2lake.frontend.parameters import ParameterDefinition, ParameterKind
 from wal2lake.frontend.sysviews.rows.facts import Facts, current_role
 from wal2lake.frontend.sysviews.rows.relations import Row
 from wal2lake.frontend.sysviews.source import CatalogSource
@@ -557,9 +557,9 @@ def pg_stat_database(moment: Moment) -> Iterator[Row]:
 
 
 def _limits(definition: ParameterDefinition) -> tuple[str | None, str | None]:
-    if definition.kind is Kind.INTEGER:
+    if definition.kind is ParameterKind.INTEGER:
         return str(definition.minimum), str(definition.maximum)
-    if definition.kind is Kind.REAL:
+    if definition.kind is ParameterKind.REAL:
         return f"{definition.least:g}", f"{definition.greatest:g}"
     return None, None
 

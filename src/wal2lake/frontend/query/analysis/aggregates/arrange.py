@@ -127,12 +127,12 @@ def deviation(
     if isinstance(of(value.node), exp.Distinct):
         raise t.refuse("DISTINCT in stddev() and variance()")
     population = kind in (exp.StddevPop, exp.VariancePop)
-    found = "a.q / a.n" if population else "a.q / (a.n - 1D)"
+    formula = "a.q / a.n" if population else "a.q / (a.n - 1D)"
     if kind in (exp.Stddev, exp.StddevPop, exp.StddevSamp):
-        found = f"sqrt({found})"
-    found = f"if(a.n < {1 if population else 2}D, null, {found})"
+        formula = f"sqrt({formula})"
+    formula = f"if(a.n < {1 if population else 2}D, null, {formula})"
     rows = _collected(t.cast(value.node, "DOUBLE"), (), around, False)
-    return Operand(spark(_DEVIATION.replace(":f", found), l=rows), t.plain(t.FLOAT8))
+    return Operand(spark(_DEVIATION.replace(":f", formula), l=rows), t.plain(t.FLOAT8))
 
 
 def within_group(

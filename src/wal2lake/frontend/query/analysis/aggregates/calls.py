@@ -24,7 +24,7 @@ _ORDER_TYPE: Final = "wal2lake_order_type"
 """Key in the ``meta`` of an item of a window's ORDER BY: the OID of its type."""
 
 
-class Visitor(Protocol):
+class ExpressionVisitor(Protocol):
     """Translates the expressions inside a call."""
 
     def visit(self, node: exp.Expression, scope: Scope) -> Operand:
@@ -50,10 +50,10 @@ class Visitor(Protocol):
         ...
 
 
-class Calls:
+class AggregateCalls:
     """Translates the calls of one statement."""
 
-    def __init__(self, of: Visitor, zone: str) -> None:
+    def __init__(self, of: ExpressionVisitor, zone: str) -> None:
         self._of = of
         self._zone = zone
 
@@ -136,12 +136,12 @@ class Calls:
         scope: Scope,
     ) -> Operand:
         """Translate an aggregate with ORDER BY."""
-        given = argument.this
+        values = argument.this
         keys = []
         for ordered in argument.expressions:
             written = ordered.this.copy()
             key = casts.order_operand(self._of.visit(ordered.this, scope), self._zone)
-            if isinstance(given, exp.Distinct) and written not in given.expressions:
+            if isinstance(values, exp.Distinct) and written not in values.expressions:
                 raise UsageError(
                     "in an aggregate with DISTINCT, ORDER BY expressions must appear in"
                     " argument list",
@@ -149,15 +149,15 @@ class Calls:
                 )
             first = bool(ordered.args.get("nulls_first"))
             keys.append((key, bool(ordered.args.get("desc")), first))
-        if isinstance(given, exp.Distinct):
-            if len(given.expressions) != 1:
+        if isinstance(values, exp.Distinct):
+            if len(values.expressions) != 1:
                 raise t.refuse("DISTINCT of several arguments in an aggregate")
-            value = self._of.visit(given.expressions[0], scope)
+            value = self._of.visit(values.expressions[0], scope)
         else:
-            value = self._of.visit(given, scope)
+            value = self._of.visit(values, scope)
         if inner.args.get("separator") is not None:
             self._of.at(inner, "separator", scope)
-        if isinstance(given, exp.Distinct) and isinstance(inner, exp.ArrayAgg):
+        if isinstance(values, exp.Distinct) and isinstance(inner, exp.ArrayAgg):
             raise t.refuse("array_agg(DISTINCT ... ORDER BY)")
         return rules.ordered(inner, value, keys, around, self._zone)
 

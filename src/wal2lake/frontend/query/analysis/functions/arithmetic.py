@@ -109,15 +109,15 @@ def negative(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 
 def series(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     """Translate generate_series(); no rows if the step leads away from the end."""
-    given = [arguments[k] for k in ("start", "end", "step") if k in arguments]
-    if any(o.type.oid in t.MOMENTS for o in given):
-        return dates.series(given, zone)
-    given = [casts.settled(o, plain(t.INT4), zone) for o in given]
-    if any(o.type.oid not in t.INTEGERS for o in given):
+    operands = [arguments[k] for k in ("start", "end", "step") if k in arguments]
+    if any(o.type.oid in t.MOMENTS for o in operands):
+        return dates.series(operands, zone)
+    operands = [casts.settled(o, plain(t.INT4), zone) for o in operands]
+    if any(o.type.oid not in t.INTEGERS for o in operands):
         raise t.refuse("generate_series() of other types than integers")
-    kind = plain(t.INT8 if any(o.type.oid == t.INT8 for o in given) else t.INT4)
+    kind = plain(t.INT8 if any(o.type.oid == t.INT8 for o in operands) else t.INT4)
     ddl = t.spark_name(kind)
-    nodes = [t.cast(o.node, ddl) for o in given]
+    nodes = [t.cast(o.node, ddl) for o in operands]
     if len(nodes) == 2:
         nodes.append(t.cast(exp.Literal.number(1), ddl))
     error = t.failure("22023", "step size cannot equal zero")

@@ -32,11 +32,16 @@ _BOOL: Final = plain(t.BOOL)
 
 def array_type(element: Type) -> Type:
     """The array type of an element type; raises 0A000 if there is none."""
-    known = type_by_oid(element.oid)
+    pg_type = type_by_oid(element.oid)
     is_row = element.oid == t.RECORD
-    if is_row or element.foreign is not None or known is None or not known.array_oid:
+    if (
+        is_row
+        or element.foreign is not None
+        or pg_type is None
+        or not pg_type.array_oid
+    ):
         raise t.refuse(f"an array of {element.name}")
-    return Type(int(known.array_oid), element=element.computed())
+    return Type(int(pg_type.array_oid), element=element.computed())
 
 
 def _array(name: str, operand: Operand) -> Operand:

@@ -113,16 +113,16 @@ def make_date(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 def date_part(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate date_part(), which is EXTRACT in double precision."""
     field = constant_text(name, operands[0])
-    found = moments.extract(field, operands[1], zone)
-    return Operand(t.cast(found.node, "DOUBLE"), plain(t.FLOAT8))
+    extracted = moments.extract(field, operands[1], zone)
+    return Operand(t.cast(extracted.node, "DOUBLE"), plain(t.FLOAT8))
 
 
-def series(given: Sequence[Operand], zone: str) -> Operand:
+def series(operands: Sequence[Operand], zone: str) -> Operand:
     """Translate generate_series() of timestamps with a constant step in months or in time."""
-    if len(given) != 3 or not isinstance(given[2].node, exp.Literal):
+    if len(operands) != 3 or not isinstance(operands[2].node, exp.Literal):
         raise t.refuse("generate_series() of times without a constant step")
-    span = interval_of(given[2].node.name)
-    kinds = {o.type.oid for o in given[:2] if o.type.oid != t.UNKNOWN}
+    span = interval_of(operands[2].node.name)
+    kinds = {o.type.oid for o in operands[:2] if o.type.oid != t.UNKNOWN}
     kind = t.TIMESTAMP if kinds == {t.TIMESTAMP} else t.TIMESTAMPTZ
     if kind == t.TIMESTAMPTZ and zone != "UTC" and (span.months or span.days):
         raise t.refuse("generate_series() by days in a time zone with its own days")
@@ -130,7 +130,7 @@ def series(given: Sequence[Operand], zone: str) -> Operand:
         raise t.refuse("generate_series() by months and days")
     ends = [
         moments.converted(casts.settled(o, plain(kind), zone), kind, zone).node
-        for o in given[:2]
+        for o in operands[:2]
     ]
     ddl = t.spark_name(plain(kind))
     total = span.days * 86_400_000_000 + span.microseconds

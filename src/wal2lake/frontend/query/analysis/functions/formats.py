@@ -101,39 +101,39 @@ _Piece = tuple[str, bool, bool]
 
 def _pieces(name: str, template: str) -> list[_Piece]:
     pieces: list[_Piece] = []
-    at, fill = 0, False
-    while at < len(template):
-        if template[at] == "\\":
+    place, fill = 0, False
+    while place < len(template):
+        if template[place] == "\\":
             raise t.refuse(f'{name}() with "{template}"')
-        if template[at] == '"':
-            end = template.find('"', at + 1)
+        if template[place] == '"':
+            end = template.find('"', place + 1)
             if end < 0:
                 raise t.refuse(f'{name}() with "{template}"')
-            pieces.append((template[at + 1 : end], False, False))
-            at = end + 1
+            pieces.append((template[place + 1 : end], False, False))
+            place = end + 1
             continue
-        if template[at : at + 2] in ("FM", "fm"):
-            at, fill = at + 2, True
+        if template[place : place + 2] in ("FM", "fm"):
+            place, fill = place + 2, True
             continue
-        if template[at : at + 2] in ("TM", "tm", "FX", "fx"):
+        if template[place : place + 2] in ("TM", "tm", "FX", "fx"):
             raise t.refuse(f'{name}() with "{template}"')
-        word = _keyword(template, at)
+        word = _keyword(template, place)
         if word is None:
-            pieces.append((template[at], False, False))
-            at += 1
+            pieces.append((template[place], False, False))
+            place += 1
             continue
-        shown = template[at : at + len(word)]
+        shown = template[place : place + len(word)]
         pieces.append((shown if word in ("AM", "PM") else word, True, fill))
-        at, fill = at + len(word), False
-        if template[at : at + 2].upper() in ("TH", "SP"):
+        place, fill = place + len(word), False
+        if template[place : place + 2].upper() in ("TH", "SP"):
             raise t.refuse(f'{name}() with "{template}"')
     return pieces
 
 
-def _keyword(template: str, at: int) -> str | None:
+def _keyword(template: str, place: int) -> str | None:
     for word in _KEYWORDS:
-        given = template[at : at + len(word)]
-        if given == word or (word in _ANY_CASE and given == word.lower()):
+        candidate = template[place : place + len(word)]
+        if candidate == word or (word in _ANY_CASE and candidate == word.lower()):
             return word
     return None
 

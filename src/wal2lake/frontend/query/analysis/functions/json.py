@@ -81,24 +81,24 @@ def unquoted(node: exp.Expression) -> exp.Expression:
 
 def _keyed(json: Operand, step: str) -> str:
     """The value of a key in the object :j; the last value if the key occurs several times."""
-    wanted = literals.constant(_as_string(step), plain(t.JSONB), "UTC").node.name
+    json_key = literals.constant(_as_string(step), plain(t.JSONB), "UTC").node.name
     key = _KEY
     if json.type.oid == t.JSON:
         # A key may be written with escapes.
-        key, wanted = f"from_json(concat('[', {_KEY}, ']'), 'array<string>')[0]", step
-    quoted = wanted.replace("\\", "\\\\").replace("'", "\\'")
-    found = f"slice(filter({_MEMBERS}, m -> {key} = '{quoted}'), -1, 1)"
-    return f"get(transform({found}, m -> {_VALUE}), 0)"
+        key, json_key = f"from_json(concat('[', {_KEY}, ']'), 'array<string>')[0]", step
+    quoted = json_key.replace("\\", "\\\\").replace("'", "\\'")
+    member = f"slice(filter({_MEMBERS}, m -> {key} = '{quoted}'), -1, 1)"
+    return f"get(transform({member}, m -> {_VALUE}), 0)"
 
 
 def _placed(place: int) -> str:
     """The value at an index of the array :j; a negative index counts from the end."""
-    found = (
+    member = (
         f"slice({_MEMBERS}, {place + 1}, 1)"
         if place >= 0
         else f"if(size({_MEMBERS}) < {-place}, null, slice({_MEMBERS}, {place}, 1))"
     )
-    return f"get(transform({found}, m -> {_VALUE}), 0)"
+    return f"get(transform({member}, m -> {_VALUE}), 0)"
 
 
 def _as_string(step: str) -> str:
@@ -118,10 +118,10 @@ def arrow(json: Operand, step: Operand, as_text: bool, zone: str) -> Operand:
     else:
         text = f"if({_FIRST} = '{{', {_keyed(json, constant_text('->', step))}, null)"
     node = let(text, j=json.node)
-    return _given(json, node, as_text)
+    return _result(json, node, as_text)
 
 
-def _given(json: Operand, node: exp.Expression, as_text: bool) -> Operand:
+def _result(json: Operand, node: exp.Expression, as_text: bool) -> Operand:
     if as_text:
         return Operand(unquoted(node), _TEXT)
     return Operand(node, json.type.computed())
@@ -130,14 +130,14 @@ def _given(json: Operand, node: exp.Expression, as_text: bool) -> Operand:
 def path(json: Operand, steps: Sequence[str], as_text: bool) -> Operand:
     """Translate ``#>`` and ``#>>``; a step into an array is an index."""
     _json(json, "#>")
-    found = json
+    value = json
     for step in steps:
         text = f"when '{{' then {_keyed(json, step)}"
         if _is_place(step):
             text += f" when '[' then {_placed(int(step))}"
-        node = let(f"case {_FIRST} {text} end", j=found.node)
-        found = Operand(node, json.type.computed())
-    return _given(json, found.node, as_text)
+        node = let(f"case {_FIRST} {text} end", j=value.node)
+        value = Operand(node, json.type.computed())
+    return _result(json, value.node, as_text)
 
 
 def _is_place(step: str) -> bool:
@@ -235,8 +235,8 @@ def has_key(json: Operand, key: Operand, zone: str) -> Operand:
     """Translate ``jsonb ? text``: a key of an object, or a string in an array."""
     if json.type.oid != t.JSONB:
         raise t.no_operator(json.type, "?", _TEXT)
-    wanted = constant_text("?", key)
-    quoted = literals.constant(_as_string(wanted), plain(t.JSONB), zone).node.name
+    key_text = constant_text("?", key)
+    quoted = literals.constant(_as_string(key_text), plain(t.JSONB), zone).node.name
     inner = quoted.replace("\\", "\\\\").replace("'", "\\'")
     node = let(
         f"case when :j is null then null when {_FIRST} = '{{'"

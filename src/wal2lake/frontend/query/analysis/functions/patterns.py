@@ -67,7 +67,7 @@ class _Reader:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.at = 0
+        self.place = 0
         self.groups = 0
         self.plain = True
 
@@ -81,14 +81,14 @@ class _Reader:
         if not self.source or self.source.startswith("***"):
             raise self.refuse()
         java, empty = self._alternatives(0)
-        if self.at < len(self.source):
+        if self.place < len(self.source):
             raise self.refuse()
         return Pattern(java, self.groups, self.plain, empty)
 
     def _alternatives(self, depth: int) -> tuple[str, bool]:
         branches = [self._branch(depth)]
-        while self.source[self.at : self.at + 1] == "|":
-            self.at += 1
+        while self.source[self.place : self.place + 1] == "|":
+            self.place += 1
             self.plain = False
             branches.append(self._branch(depth))
         return "|".join(b for b, _ in branches), any(e for _, e in branches)
@@ -96,8 +96,8 @@ class _Reader:
     def _branch(self, depth: int) -> tuple[str, bool]:
         parts: list[str] = []
         empty = True
-        start = self.at
-        while self.at < len(self.source) and self.source[self.at] not in "|)":
+        start = self.place
+        while self.place < len(self.source) and self.source[self.place] not in "|)":
             part, single, nothing = self._atom(depth)
             repeat, none = self._repeat()
             if repeat and not single:
@@ -106,38 +106,41 @@ class _Reader:
                 self.plain = False
             empty = empty and (nothing or none)
             parts.append(part + repeat)
-        if self.at == start or (
-            depth == 0 and self.source[self.at : self.at + 1] == ")"
+        if self.place == start or (
+            depth == 0 and self.source[self.place : self.place + 1] == ")"
         ):
             raise self.refuse()
         return "".join(parts), empty
 
     def _repeat(self) -> tuple[str, bool]:
-        here = self.source[self.at : self.at + 1]
+        here = self.source[self.place : self.place + 1]
         if here in ("*", "+", "?") and here:
-            self.at += 1
-            found, none = here, here != "+"
+            self.place += 1
+            quantifier, none = here, here != "+"
         elif here == "{":
-            bound = _BOUND.match(self.source, self.at)
+            bound = _BOUND.match(self.source, self.place)
             if bound is None or int(bound[1]) > 255 or int(bound[3] or 0) > 255:
                 raise self.refuse()
             if bound[3] and int(bound[3]) < int(bound[1]):
                 raise self.refuse()
-            self.at = bound.end()
-            found, none = bound[0], int(bound[1]) == 0
+            self.place = bound.end()
+            quantifier, none = bound[0], int(bound[1]) == 0
         else:
             return "", False
-        if self.source[self.at : self.at + 1] in ("*", "+", "?", "{") and self.at < len(
-            self.source
-        ):
+        if self.source[self.place : self.place + 1] in (
+            "*",
+            "+",
+            "?",
+            "{",
+        ) and self.place < len(self.source):
             # A second quantifier: non-greedy, or an error.
             raise self.refuse()
-        return found, none
+        return quantifier, none
 
     def _atom(self, depth: int) -> tuple[str, bool, bool]:
         """Java's text, whether the atom is one character, whether it may match nothing."""
-        here = self.source[self.at]
-        self.at += 1
+        here = self.source[self.place]
+        self.place += 1
         if here == "(":
             return self._group(depth)
         if here == "[":
@@ -156,22 +159,22 @@ class _Reader:
 
     def _group(self, depth: int) -> tuple[str, bool, bool]:
         capture = True
-        if self.source[self.at : self.at + 1] == "?":
-            if self.source[self.at : self.at + 2] != "?:":
+        if self.source[self.place : self.place + 1] == "?":
+            if self.source[self.place : self.place + 2] != "?:":
                 raise self.refuse()
-            self.at += 2
+            self.place += 2
             capture = False
         else:
             self.groups += 1
         inner, empty = self._alternatives(depth + 1)
-        if self.source[self.at : self.at + 1] != ")":
+        if self.source[self.place : self.place + 1] != ")":
             raise self.refuse()
-        self.at += 1
+        self.place += 1
         return ("(" if capture else "(?:") + inner + ")", False, empty
 
     def _escape(self) -> str:
-        letter = self.source[self.at : self.at + 1]
-        self.at += 1
+        letter = self.source[self.place : self.place + 1]
+        self.place += 1
         if letter.lower() in _SHORTHANDS and letter:
             inside = _SHORTHANDS[letter.lower()]
             return f"[{'^' if letter.isupper() else ''}{inside}]"
@@ -182,32 +185,32 @@ class _Reader:
         return _literal(letter)
 
     def _class(self) -> str:
-        negated = self.source[self.at : self.at + 1] == "^"
-        self.at += negated
+        negated = self.source[self.place : self.place + 1] == "^"
+        self.place += negated
         inside: list[str] = []
         first = True
         while True:
-            here = self.source[self.at : self.at + 1]
+            here = self.source[self.place : self.place + 1]
             if not here:
                 raise self.refuse()
             if here == "]" and not first:
-                self.at += 1
+                self.place += 1
                 break
             first = False
             named = next(
-                (n for n in _CLASSES if self.source.startswith(n, self.at)), None
+                (n for n in _CLASSES if self.source.startswith(n, self.place)), None
             )
             if named is not None:
-                self.at += len(named)
+                self.place += len(named)
                 inside.append(_CLASSES[named])
                 continue
             low = self._member()
             if len(low) > 2 and not low.startswith("\\"):
                 inside.append(low)
                 continue
-            after = self.source[self.at : self.at + 2]
+            after = self.source[self.place : self.place + 2]
             if after[:1] == "-" and after[1:] not in ("]", ""):
-                self.at += 1
+                self.place += 1
                 high = self._member()
                 if not (low.isalnum() and high.isalnum() and low <= high):
                     raise self.refuse()
@@ -217,13 +220,13 @@ class _Reader:
         return f"[{'^' if negated else ''}{''.join(inside)}]"
 
     def _member(self) -> str:
-        here = self.source[self.at]
-        self.at += 1
-        if here == "[" and self.source[self.at : self.at + 1] in (":", ".", "="):
+        here = self.source[self.place]
+        self.place += 1
+        if here == "[" and self.source[self.place : self.place + 1] in (":", ".", "="):
             raise self.refuse()
         if here == "\\":
-            letter = self.source[self.at : self.at + 1]
-            self.at += 1
+            letter = self.source[self.place : self.place + 1]
+            self.place += 1
             if letter in _SHORTHANDS:
                 return _SHORTHANDS[letter]
             if letter in _CONTROL:
@@ -253,10 +256,12 @@ def _java(pattern: str, fold: bool = False) -> exp.Expression:
 
 def matches(operand: Operand, pattern: Operand, fold: bool, zone: str) -> Operand:
     """Translate ``~`` and ``~*``."""
-    found = read("~", pattern)
-    if fold and not found.java.isascii():
+    java_pattern = read("~", pattern)
+    if fold and not java_pattern.java.isascii():
         raise t.refuse("~* with letters beyond ASCII")
-    node = spark("(:x rlike :p)", x=text("~", operand, zone), p=_java(found.java, fold))
+    node = spark(
+        "(:x rlike :p)", x=text("~", operand, zone), p=_java(java_pattern.java, fold)
+    )
     return Operand(node, plain(t.BOOL))
 
 
@@ -266,13 +271,13 @@ def like(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def _definite(name: str, operand: Operand) -> Pattern:
-    found = read(name, operand)
-    if not found.plain:
+    pattern = read(name, operand)
+    if not pattern.plain:
         raise t.refuse(
             f"{name}() with a regular expression that has alternatives, or repeats a"
             " group"
         )
-    return found
+    return pattern
 
 
 def replace(name: str, operands: Sequence[Operand], zone: str) -> Operand:
@@ -302,8 +307,8 @@ def replace(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 def _replacement(shown: str, groups: int, before: int) -> str:
     """Rewrite PostgreSQL's ``\\1`` and ``\\&`` as Java's ``$1`` and ``$0``."""
 
-    def one(found: re.Match[str]) -> str:
-        escape = found[1]
+    def reference(match_: re.Match[str]) -> str:
+        escape = match_[1]
         if escape == "&":
             return f"${before}"
         if escape is not None and escape.isdigit() and escape != "0":
@@ -322,9 +327,9 @@ def _replacement(shown: str, groups: int, before: int) -> str:
     done = []
     for part in parts:
         if part.startswith("\\"):
-            found = re.fullmatch(r"\\(.)?", part, re.DOTALL)
-            assert found is not None
-            done.append(one(found))
+            match_ = re.fullmatch(r"\\(.)?", part, re.DOTALL)
+            assert match_ is not None
+            done.append(reference(match_))
         else:
             done.append(part.replace("$", r"\$"))
     return "".join(done)
@@ -343,9 +348,9 @@ def match(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     return Operand(node, _TEXTS)
 
 
-def extracted(operand: Operand, wanted: Operand, zone: str) -> Operand:
+def extracted(operand: Operand, pattern_operand: Operand, zone: str) -> Operand:
     """Translate substring(text from pattern)."""
-    pattern = _definite("substring", wanted)
+    pattern = _definite("substring", pattern_operand)
     p = _quoted(pattern.java)
     place = 1 if pattern.groups else 0
     node = let(

@@ -176,8 +176,8 @@ def _joined(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         texts = [o for o in (left, right) if o.type.string]
         if not texts:
             return arrays.joined(left, right, zone)
-        known = (left if left.type.element is not None else right).type.element
-        if known is not None and known.string:
+        element = (left if left.type.element is not None else right).type.element
+        if element is not None and element.string:
             return arrays.joined(left, right, zone)
     return strings.joined(node, arguments, zone)
 

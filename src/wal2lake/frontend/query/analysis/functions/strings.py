@@ -130,8 +130,8 @@ def joined(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         if operand.type.element is not None:
             # An untyped literal next to an array would be an array.
             raise t.refuse("|| of an array and text")
-        known = casts.as_known(operand, zone)
-        node.set(key, output.text_of(known, zone))
+        typed = casts.as_known(operand, zone)
+        node.set(key, output.text_of(typed, zone))
     return Operand(exp.Paren(this=node), _TEXT)
 
 
@@ -139,8 +139,8 @@ def concat(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     """Translate concat(), which ignores NULLs."""
     items = []
     for operand in arguments["expressions"]:
-        known = casts.as_known(operand, zone)
-        items.append(spark("coalesce(:x, '')", x=output.output_of(known, zone)))
+        typed = casts.as_known(operand, zone)
+        items.append(spark("coalesce(:x, '')", x=output.output_of(typed, zone)))
     return Operand(
         spark("concat(:x)", x=items[0])
         if len(items) == 1
@@ -265,26 +265,26 @@ def formatted(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     pattern = constant_text(name, operands[0])
     values = [casts.as_known(o, zone) for o in operands[1:]]
     parts: list[exp.Expression] = []
-    at, following = 0, 0
-    while at < len(pattern):
-        end = pattern.find("%", at)
+    start, following = 0, 0
+    while start < len(pattern):
+        end = pattern.find("%", start)
         end = len(pattern) if end < 0 else end
-        if end > at:
-            parts.append(exp.Literal.string(pattern[at:end]))
+        if end > start:
+            parts.append(exp.Literal.string(pattern[start:end]))
         if end == len(pattern):
             break
-        found = _SPECIFIER.match(pattern, end)
-        if found is None:
+        specifier = _SPECIFIER.match(pattern, end)
+        if specifier is None:
             raise t.refuse(f'format() with "{pattern[end : end + 4]}"')
-        at = found.end()
-        if found[1]:
+        start = specifier.end()
+        if specifier[1]:
             parts.append(exp.Literal.string("%"))
             continue
-        place = int(found[2]) - 1 if found[2] else following
+        place = int(specifier[2]) - 1 if specifier[2] else following
         following = place + 1
         if not 0 <= place < len(values):
             raise UsageError("too few arguments for format()", sqlstate="22023")
-        parts.append(_formatted(found[3], values[place], zone))
+        parts.append(_formatted(specifier[3], values[place], zone))
     parts = parts or [exp.Literal.string("")]
     return Operand(exp.Anonymous(this="concat", expressions=parts), _TEXT)
 
