@@ -449,10 +449,24 @@ def test_a_value_that_is_too_long_is_refused_or_null_whole_or_not_at_all(
     assert error is not None
     assert error.startswith(reason)
     assert 'relation "public.t" column "t"' in error
+    assert (
+        '"public.t.t = null" to value_policies (ALTER SUBSCRIPTION ... SET); or raise'
+        ' "max_value_bytes" under [apply] in wal2lake.toml and restart the node.'
+    ) in error
     assert node.sql("select id, length(b), t from t where id > 2") == [("3", None, "z")]
     assert [row[:5] for row in node.sql(EVENTS.format("p"))] == [
         ("b", "stream", "null", reason, "1")
     ]
-    node.sql("alter subscription p set (value_policies = '* = null')")
+    # Both remedies of the hint: the setting keeps the value.
+    node.stop()
+    node.start(environ={"WAL2LAKE_APPLY_MAX_VALUE_BYTES": str(limit + 1)})
     mirror.caught_up()
-    assert node.sql("select id, length(b), t from t where id = 4") == [("4", "0", None)]
+    kept = "select length(t) from t where id = 4"
+    assert node.value(kept) == str(limit + 1)
+    pg18.psql(f"insert into t values (5, '', repeat('z', {limit + 2}))")
+    node.wait_for(ERROR.format("p"))
+    node.sql(
+        "alter subscription p set (value_policies = 'bytea = null, public.t.t = null')"
+    )
+    mirror.caught_up()
+    assert node.sql("select id, length(b), t from t where id = 5") == [("5", "0", None)]

@@ -34,8 +34,9 @@ from wal2lake.pgtypes.moments import (
     fields_of,
 )
 
-_BEYOND: Final = frozenset(("22001", "22003", "22008"))
-"""string_data_right_truncation, numeric_value_out_of_range, datetime_field_overflow."""
+BEYOND: Final = frozenset(("22001", "22003", "22008"))
+"""string_data_right_truncation, numeric_value_out_of_range, datetime_field_overflow: the
+failures of values that may have a nearest one."""
 _YEAR: Final = re.compile(r"(\d+)-\d\d-\d\d")
 _LAST_YEAR: Final = fields_of(LAST_DAY)[0]
 _LAST_YEAR_OF_TIMES: Final = fields_of(LAST_MICROSECOND // 86_400_000_000)[0]
@@ -61,7 +62,7 @@ def clamped(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
     # A column is often full of one such value.
     known: dict[bytes, object] = {}
     for failure in found.failures:
-        if failure.sqlstate not in _BEYOND:
+        if failure.sqlstate not in BEYOND:
             left.add_rows(failure.rows, failure.sqlstate, failure.message)
             continue
         texts = values.take(pa.array(failure.rows)).to_pylist()

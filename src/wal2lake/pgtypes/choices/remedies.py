@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from wal2lake.pgtypes.choices.clamp import BEYOND
 from wal2lake.pgtypes.choices.coerce import NO_POLICY
 
 COPIED_ANEW: Final = (
@@ -42,6 +43,13 @@ def computed_here(column: str) -> str:
 
 
 _NOT_NULL_VIOLATION: Final = "23502"
+_SET: Final = "ALTER SUBSCRIPTION ... SET"
+_OF_ANY_TYPE: Final = {
+    "22021": f"correct the row at the source, {COPIED_ANEW}",
+    "54000": 'raise "max_value_bytes" under [apply] in wal2lake.toml and restart the node',
+}
+"""Values that no other type of the column would take: character_not_in_repertoire,
+program_limit_exceeded; what to do about the value itself."""
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -58,19 +66,29 @@ def remedy(
             " go on, if NULL is allowed at the source."
         )
     if sqlstate in NO_POLICY:
-        return "Drop the subscription and create it again with binary = false."
+        return f"{_SET} (binary = false), if it is true; then {COPIED_ANEW}."
     name = ".".join(_quoted(part) for part in column)
+    if sqlstate in _OF_ANY_TYPE:
+        ways = [_OF_ANY_TYPE[sqlstate]]
+        if nullable and not in_key:
+            ways.insert(0, f'add "{name} = null" to value_policies ({_SET})')
+        text = "; or ".join(ways)
+        return f"{text[0].upper()}{text[1:]}."
     anew = (
-        f'add "{name} = string" to type_mappings (ALTER SUBSCRIPTION ... SET), drop the'
+        f'add "{name} = string" to type_mappings ({_SET}), drop the'
         " table here and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION: it is created"
         " with a text column, and copied"
     )
-    if in_key:
+    has_nearest = sqlstate in BEYOND
+    if in_key or not (nullable or has_nearest):
         return f"{anew[0].upper()}{anew[1:]}."
     policy = "null" if nullable else "clamp"
-    other = " (or clamp: the nearest value, if there is one)" if nullable else ""
+    nearest = "the nearest value, if there is one"
+    other = ""
+    if has_nearest:
+        other = f" (or clamp: {nearest})" if nullable else f" ({nearest})"
     return (
-        f'Add "{name} = {policy}"{other} to value_policies (ALTER SUBSCRIPTION ... SET);'
+        f'Add "{name} = {policy}"{other} to value_policies ({_SET});'
         f" or, to keep the value, {anew}."
     )
 
