@@ -32,6 +32,7 @@ from wal2lake.errors import StorageError
 from wal2lake.lake.delta.datafile import storage_error
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
+from wal2lake.pgtypes.choices.remedies import COPIED_ANEW
 
 Descriptor = Mapping[str, Any]
 """The ``deletionVector`` object of an add action."""
@@ -146,5 +147,5 @@ def _damaged(path: str) -> StorageError:
     return StorageError(
         f'deletion vector in "{path}" is damaged',
         sqlstate="XX001",
-        hint="Restore the file from a backup, or copy the table again.",
+        hint=f"Restore the file from a backup, or {COPIED_ANEW}.",
     )
