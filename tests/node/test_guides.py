@@ -1,0 +1,204 @@
+"""The pages of docs/guide, executed.
+
+A fenced block runs in its place. ``sql`` goes to psql, on the server that its first line names
+(``-- source``, ``-- lake``, ``-- subscriber``); ``console`` has shell commands behind ``$``. A
+block of ``text`` directly behind a block of ``sql`` is what psql prints, and what follows a command
+of ``console`` is the beginning of its output. Blanks do not count.
+
+What a reader's environment gives to libpq (where ``localhost`` is, on which port) the node gets by
+PGPORT and PGHOSTADDR. The node listens on a free port, which takes the place of 5480. A SELECT
+whose answer is shown is asked again until it is there: a reader takes more time than a test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.conftest import Database
+from tests.node.conftest import Psql
+
+from wal2lake.testing.node import Node
+from wal2lake.testing.postgres import PostgresServer, find_installation
+from wal2lake.testing.waits import wait_until
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
+
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+EXECUTED = ("sql", "console")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    text: str
+    shown: str | None
+    """What a block of ``text`` behind it shows."""
+
+
+def blocks(page: str) -> Iterator[Block]:
+    text = (GUIDE / page).read_text(encoding="utf-8")
+    found = list(BLOCK.finditer(text))
+    for number, block in enumerate(found):
+        if block[1] == "text":
+            continue
+        behind = found[number + 1] if number + 1 < len(found) else None
+        is_output = behind is not None and (
+            behind[1] == "text" and not text[block.end() : behind.start()].strip()
+        )
+        shown = behind[2] if behind is not None and is_output else None
+        assert block[1] in EXECUTED, f"{page}: {block[1]}"
+        yield Block(block[1], block[2], shown)
+
+
+def lines(text: str) -> list[str]:
+    """Without blanks, and without the rules below a table's names."""
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    return [row for row in rows if row and set(row) - set("-+")]
+
+
+@dataclass
+class Reader:
+    """Who types what a page says."""
+
+    source: Database
+    subscriber: Database
+    node: Node
+    psql: Psql
+    folder: Path
+
+    def follow(self, page: str) -> int:
+        """Do all that the page says; returns how many blocks that was."""
+        count = 0
+        for block in blocks(page):
+            if block.language == "sql":
+                self._sql(block)
+            else:
+                self._console(block)
+            count += 1
+        return count
+
+    def _here(self, text: str) -> str:
+        """With the node's port, if it names one: there is a node then."""
+        if "port=5480" not in text:
+            return text
+        found = re.search(r"\bport='?(\d+)", self.node.conninfo())
+        assert found is not None
+        return text.replace("port=5480", f"port={found[1]}")
+
+    def _sql(self, block: Block) -> None:
+        server = block.text.splitlines()[0].removeprefix("-- ")
+        conninfo = {
+            "source": self.source.conninfo,
+            "lake": self.node.conninfo,
+            "subscriber": self.subscriber.conninfo,
+        }[server]
+        typed = self._here(block.text)
+
+        def answer() -> subprocess.CompletedProcess[str]:
+            return self.psql(conninfo(), "-v", "ON_ERROR_STOP=1", stdin=typed)
+
+        shown = block.shown
+        if shown is None:
+            done = answer()
+            assert done.returncode == 0, f"{typed}\n{done.stderr}"
+            return
+        # It may be an error as well, of a column that has not come yet.
+        wait_until(
+            lambda: lines(answer().stdout) == lines(shown),
+            describe=lambda: f"{typed}\nshows\n{shown}\nand not\n{answer()}",
+        )
+
+    def _console(self, block: Block) -> None:
+        for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+            command, _, shown = part.partition("\n")
+            if command == "wal2lake init -D node -U me":
+                self.node.init("-U", "me")
+            elif command == "wal2lake start -D node":
+                self.node.start()
+            else:
+                self._shell(command, shown)
+
+    def _shell(self, command: str, shown: str) -> None:
+        programs = [Path(sys.executable).parent, find_installation(18).bin]
+        path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
+        done = subprocess.run(
+            self._here(command),
+            shell=True,
+            cwd=self.folder,
+            env={**os.environ, **environ(self.source.server), "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        assert lines(done.stdout)[: len(lines(shown))] == lines(shown)
+
+
+def environ(server: PostgresServer) -> dict[str, str]:
+    return {"PGHOSTADDR": "127.0.0.1", "PGPORT": str(server.port)}
+
+
+@pytest.fixture(scope="module")
+def node(
+    postgres_server: Callable[[int], PostgresServer],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Node]:
+    directory = tmp_path_factory.mktemp("guide") / "node"
+    with Node(
+        directory,
+        environ=environ(postgres_server(18)),
+        settings={"subscription.wal_retrieve_retry_interval_ms": 100},
+    ) as node:
+        yield node
+        assert node.stop() == 0
+
+
+@pytest.fixture
+def reader(
+    database: Callable[..., Database], node: Node, psql: Psql
+) -> Iterator[Reader]:
+    source = database(18, "app")
+    subscriber = database(18, "reports")
+    yield Reader(source, subscriber, node, psql, node.directory.parent)
+    subscriber.psql("drop subscription if exists lake")
+    for (name,) in node.sql("select subname from pg_subscription"):
+        node.sql(f"drop subscription {name}")
+    for (name,) in node.sql("select pubname from pg_publication"):
+        node.sql(f"drop publication {name}")
+    for (name,) in node.sql(
+        "select relname from pg_class where oid >= 16384 and relkind = 'r'"
+    ):
+        node.sql(f"drop table {name}")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "first-subscription.md",
+        pytest.param("serve-to-postgresql.md", marks=pytest.mark.slow),
+        pytest.param("when-a-table-fails.md", marks=pytest.mark.slow),
+        pytest.param("schema-changes.md", marks=pytest.mark.slow),
+    ],
+)
+def test_a_page_does_what_it_says(page: str, reader: Reader) -> None:
+    if page != "first-subscription.md" and not reader.node.directory.exists():
+        reader.node.init("-U", "me").start()
+    executed = reader.follow(page)
+    text = (GUIDE / page).read_text(encoding="utf-8")
+    assert executed == len(re.findall(r"(?m)^```(?:sql|console)$", text)) > 5
+
+
+def test_each_page_is_followed_and_linked() -> None:
+    pages = {path.name for path in GUIDE.glob("*.md")} - {"index.md"}
+    index = (GUIDE / "index.md").read_text(encoding="utf-8")
+    assert pages == set(re.findall(r"\]\(([\w-]+\.md)\)", index))
