@@ -231,8 +231,9 @@ def test_a_rotten_segment_is_named_and_nothing_is_skipped(
     rotten.write_bytes(
         good[:middle] + bytes([good[middle] ^ 0xFF]) + good[middle + 1 :]
     )
-    (points / "apply.staged").unlink()
+    # Until then no attempt can commit what it read before.
     told(node, "is corrupted", "XX001", RESTORE_HINT)
+    (points / "apply.staged").unlink()
     assert node.sql("select count(*) from public.t") == [("0",)]
     rotten.write_bytes(good)
     mirror.assert_equal(["public.t"])
