@@ -24,8 +24,8 @@ _INTERVAL_SECONDS: Final = 0.25
 
 _ROLES: Final = (
     ("receiver", re.compile(r"wal2lake\.receive\b")),
-    ("engine", re.compile(r"wal2lake\.frontend\.engine\b")),
-    ("supervisor", re.compile(r"wal2lake\.frontend\.cli start\b")),
+    ("engine", re.compile(r"wal2lake\.engine\b")),
+    ("supervisor", re.compile(r"wal2lake\.cli start\b")),
     ("python worker", re.compile(r"pyspark[./](daemon|worker)|-m wal2lake\.executor")),
     ("jvm", re.compile(r"^\S*java\b")),
     ("walsender", re.compile(r"^postgres: walsender\b|wal2lake\.publish\.walsender\b")),

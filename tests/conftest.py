@@ -19,11 +19,11 @@ from tests.older_postgres import PUBLISHERS, Unavailable, installation
 
 from wal2lake.changelog import files
 from wal2lake.errors import PublisherError
-from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.launch import is_locked
 from wal2lake.observe.failpoints import VARIABLE
 from wal2lake.pg.connection import CONNECT_TIMEOUT
 from wal2lake.pg.quoting import quote_literal
+from wal2lake.sql.grammar import quote_identifier
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, available_versions
 from wal2lake.testing.waits import wait_until

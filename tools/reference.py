@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from wal2lake import errors
-from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, WAL2LAKE
-from wal2lake.frontend.sysviews.functions.pg_proc import FUNCTIONS, OWN_SCHEMA
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.settings.rendering import facts
 from wal2lake.settings.sections import SECTIONS
+from wal2lake.sql.sysviews.declarations.relations import SYSTEM, WAL2LAKE
+from wal2lake.sql.sysviews.functions.pg_proc import FUNCTIONS, OWN_SCHEMA
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"
 COMMAND: Final = ".venv/bin/python tools/reference.py"

@@ -1,7 +1,8 @@
 """wal2lake: PostgreSQL logical replication with a Spark lakehouse on either end.
 
 Rooms, top to bottom in the order data travels; imports fall downward only (checked by
-import-linter): frontend / launch / tablesync / receive | apply | publish /
+import-linter): cli | engine / door | commands / local /
+sql / launch / tablesync / receive | apply | publish /
 catalog | changelog | lake | pg / wire | pgtypes / observe / settings / model / errors.
 """
 

@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.catalog_source import FakeSource, session
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.sysviews import SystemCatalog
+from wal2lake.sql.sysviews import SystemCatalog
 
 HOLES = (
     "select * from read_text('{file}')",

@@ -17,9 +17,9 @@ import pytest
 from tests.fakes.commands import NEW, SUB, Session, World
 
 from wal2lake.catalog import Recopy, Subscription
+from wal2lake.commands.subscription import refresh
+from wal2lake.commands.subscription.steps import drop, recopy
 from wal2lake.errors import PublisherError, StorageError, UsageError
-from wal2lake.frontend.commands.subscription import refresh
-from wal2lake.frontend.commands.subscription.steps import drop, recopy
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 

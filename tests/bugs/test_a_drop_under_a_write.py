@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.fakes.commands import GONE, World
 
-from wal2lake.frontend.commands import table as tables
-from wal2lake.frontend.commands.node import Caller
-from wal2lake.frontend.grammar import parse
+from wal2lake.commands.tables import table as tables
+from wal2lake.local.node import Caller
+from wal2lake.sql.grammar import parse
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -12,9 +12,9 @@ import pytest
 from tests.fakes.catalog_source import session
 
 from wal2lake.catalog import Catalog
+from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.errors import UsageError
-from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.engine.lakebackend import LakeBackend
+from wal2lake.local.node import Node
 from wal2lake.settings import Settings
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
 from wal2lake.catalog.published import snapshot_vectors
+from wal2lake.commands.tables.past import AsOf, PastVersions
 from wal2lake.errors import UsageError
-from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.past import AsOf, PastVersions
 from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.sql.backend import Notice
 
 SUB, TABLE = Oid(20000), Oid(1)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.apply_world import Rows, Side, World
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.frontend.commands.concurrency.snapshots import Snapshot, Snapshots
+from wal2lake.local.concurrency.snapshots import Snapshot, Snapshots
 from wal2lake.model import Lsn, Oid, SyncState
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -13,8 +13,8 @@ import pytest
 from tests.fakes.commands import KEPT, SUB, World
 
 from wal2lake.errors import UsageError
-from wal2lake.frontend.backend import TransactionKind
-from wal2lake.frontend.commands.transaction.local import LocalTransaction
+from wal2lake.local.transaction.local import LocalTransaction
+from wal2lake.sql.backend import TransactionKind
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 

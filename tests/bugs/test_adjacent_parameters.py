@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.grammar.lexer import parameter_count, readable_by_sqlglot
-from wal2lake.frontend.query.translate import BoundParameter, TableRef, translate_query
-from wal2lake.frontend.query.writes import translate_write
-from wal2lake.frontend.sysviews import is_system_query
 from wal2lake.model import Oid
+from wal2lake.sql.grammar.lexer import parameter_count, readable_by_sqlglot
+from wal2lake.sql.query.translate import BoundParameter, TableRef, translate_query
+from wal2lake.sql.query.writes import translate_write
+from wal2lake.sql.sysviews import is_system_query
 
 TABLE = TableDef(
     Oid(16384),

@@ -21,7 +21,7 @@ from wal2lake.catalog import (
     SyncSnapshot,
 )
 from wal2lake.errors import StorageError, UsageError, Wal2LakeError
-from wal2lake.frontend.commands.concurrency.turns import Waiter
+from wal2lake.local.concurrency.turns import Waiter
 from wal2lake.model import Lsn
 from wal2lake.testing.waits import wait_until
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.pure.test_local_commit import FULL, World
 
-from wal2lake.frontend.commands.transaction import commit
+from wal2lake.local.commits import commit
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 

@@ -7,9 +7,9 @@ import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.frontend.query.translate import TableRef
-from wal2lake.frontend.query.writes import translate_write
 from wal2lake.model import Oid
+from wal2lake.sql.query.translate import TableRef
+from wal2lake.sql.query.writes import translate_write
 
 _COLUMNS = tuple(ColumnDef(name, Oid(23)) for name in ("id", "n", "a", "b"))
 

@@ -7,9 +7,9 @@ import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import UsageError
-from wal2lake.frontend.query.translate import BoundParameter, TableRef
-from wal2lake.frontend.query.writes import translate_write
 from wal2lake.model import Oid
+from wal2lake.sql.query.translate import BoundParameter, TableRef
+from wal2lake.sql.query.writes import translate_write
 
 COLUMNS = (ColumnDef("i", Oid(23)), ColumnDef("s", Oid(21)))
 TABLE = TableDef(Oid(16384), "public", "t", Oid(10), COLUMNS, (), "/t")

@@ -15,9 +15,9 @@ import pytest
 from tests.fakes.commands import Session, World
 
 from wal2lake.catalog import Role
+from wal2lake.commands.subscription import create
+from wal2lake.commands.subscription.targets import Choices, Wanted
 from wal2lake.errors import PublisherError, UsageError
-from wal2lake.frontend.commands.subscription import create
-from wal2lake.frontend.commands.subscription.targets import Choices, Wanted
 from wal2lake.model import Lsn
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.catalog import ColumnDef
-from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
+from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.lake.staging.defaults import Fill, Volatile, filled
 from wal2lake.model import Oid
 

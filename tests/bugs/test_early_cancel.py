@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from wal2lake.door.session.interrupts import Interrupt, Interrupts
 from wal2lake.errors import UsageError
-from wal2lake.frontend.session.interrupts import Interrupt, Interrupts
 
 
 def test_a_cancel_before_the_engine_has_the_statement_is_not_lost() -> None:

@@ -33,8 +33,8 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
+from wal2lake.commands.tables import altertable
 from wal2lake.errors import UsageError
-from wal2lake.frontend.commands import altertable
 from wal2lake.model import (
     Column,
     KnownLabels,

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.query.matching import matches
-from wal2lake.frontend.query.translate import TableRef, translate_query
 from wal2lake.model import Oid
+from wal2lake.sql.query.matching import matches
+from wal2lake.sql.query.translate import TableRef, translate_query
 
 COLUMNS = (ColumnDef("a", Oid(23)), ColumnDef("t", Oid(25)))
 TABLE = TableDef(Oid(30000), "public", "t", Oid(10), COLUMNS, (), "/t")

@@ -13,11 +13,11 @@ from tests.fakes.apply_world import Rows, World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.errors import StorageError
-from wal2lake.frontend.commands.concurrency.heldtables import HeldTables
-from wal2lake.frontend.commands.concurrency.snapshots import Snapshots
-from wal2lake.frontend.commands.transaction.commit import Written, commit_tables
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import NetChange
+from wal2lake.local.commits.commit import Written, commit_tables
+from wal2lake.local.concurrency.heldtables import HeldTables
+from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.testing.waits import wait_until
 

@@ -4,9 +4,9 @@ of theirs in capitals: Spark takes both for the same, and refused the statement.
 from __future__ import annotations
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.query.translate import TableRef
-from wal2lake.frontend.query.writes import new_values_sql, translate_write
 from wal2lake.model import Oid
+from wal2lake.sql.query.translate import TableRef
+from wal2lake.sql.query.writes import new_values_sql, translate_write
 
 
 def test_the_number_of_a_row_has_a_name_of_its_own() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.errors import UsageError
-from wal2lake.frontend.query.translate import BoundParameter, generate, parse, prepare
+from wal2lake.sql.query.translate import BoundParameter, generate, parse, prepare
 
 
 def translated(sql: str, *parameters: BoundParameter) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.pure.test_local_commit import World
 
-from wal2lake.frontend.commands.transaction import recovery
+from wal2lake.local.transaction import recovery
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 

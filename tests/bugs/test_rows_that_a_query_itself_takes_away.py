@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from tests.fakes.catalog_source import FakeSource, session
 
 from wal2lake.catalog import ReplicationSlot
-from wal2lake.frontend.sysviews import Request, SystemCatalog
 from wal2lake.model import Lsn
 from wal2lake.publish.limits import Room
 from wal2lake.publish.slots import SlotUse
+from wal2lake.sql.sysviews import Request, SystemCatalog
 
 DROP = (
     "select slot_name, pg_drop_replication_slot(slot_name) from pg_replication_slots"

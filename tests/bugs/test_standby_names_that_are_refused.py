@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal2lake.frontend.engine.publishing import in_force
+from wal2lake.engine.publishing import in_force
 from wal2lake.settings import Settings
 
 

@@ -15,9 +15,9 @@ from wal2lake.catalog import (
     Subscription,
     TableDef,
 )
-from wal2lake.frontend.commands.node import Node, SubscriptionLocks
-from wal2lake.frontend.engine.lakebackend import LakeBackend
+from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.lake import FieldSpec
+from wal2lake.local.node import Node, SubscriptionLocks
 from wal2lake.model import Lsn, Oid
 from wal2lake.settings import Settings
 

@@ -32,15 +32,15 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.changelog import Inventory, PreparedTransaction
-from wal2lake.frontend.backend import SessionContext
-from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.statements import CreateTable
-from wal2lake.frontend.parameters import Parameters
-from wal2lake.frontend.sysviews import LoggedMessage, LogReading
 from wal2lake.lake.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid, SyncState
 from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import LogSettings
+from wal2lake.sql.backend import SessionContext
+from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar.statements import CreateTable
+from wal2lake.sql.parameters import Parameters
+from wal2lake.sql.sysviews import LoggedMessage, LogReading
 from wal2lake.tablesync.attempt import RunningCopy
 
 RECORDED: dict[str, Any] = json.loads(

@@ -21,15 +21,15 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
-from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands import roles, subscription
-from wal2lake.frontend.commands.node import Caller, Node, SubscriptionLocks
-from wal2lake.frontend.commands.subscription import refresh
-from wal2lake.frontend.commands.subscription.targets import Choices, Wanted
-from wal2lake.frontend.grammar import parse
+from wal2lake.commands import roles, subscription
+from wal2lake.commands.subscription import refresh
+from wal2lake.commands.subscription.targets import Choices, Wanted
+from wal2lake.local.node import Caller, Node, SubscriptionLocks
 from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
 from wal2lake.pg import Check, RemoteColumn, RemoteTable
 from wal2lake.settings import Settings
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.grammar import parse
 
 SUB, KEPT, GONE, NEW = Oid(20000), Oid(30000), Oid(30001), Oid(30002)
 

@@ -25,8 +25,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wal2lake.catalog import Role
+from wal2lake.commands.tables.copying import copied_rows, forced_columns
+from wal2lake.door import (
+    AuthMethod,
+    Door,
+    Entrance,
+    Listener,
+    ListenerSettings,
+    everybody,
+)
 from wal2lake.errors import SqlSyntaxError, UndefinedObjectError, UsageError
-from wal2lake.frontend.backend import (
+from wal2lake.launch.listeners import open_listeners
+from wal2lake.model import Oid
+from wal2lake.sql.backend import (
     Batch,
     CopyRows,
     Notice,
@@ -35,20 +46,9 @@ from wal2lake.frontend.backend import (
     SessionContext,
     TransactionKind,
 )
-from wal2lake.frontend.commands.copying import copied_rows, forced_columns
-from wal2lake.frontend.door import (
-    AuthMethod,
-    Door,
-    Entrance,
-    Listener,
-    ListenerSettings,
-    everybody,
-)
-from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.copying import CopyTo, copy_options
-from wal2lake.frontend.parameters import canonical_encoding
-from wal2lake.launch.listeners import open_listeners
-from wal2lake.model import Oid
+from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar.copying import CopyTo, copy_options
+from wal2lake.sql.parameters import canonical_encoding
 from wal2lake.wire.frontback import (
     AuthenticationRequest,
     BackendMessage,

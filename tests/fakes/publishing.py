@@ -14,18 +14,19 @@ import pytest
 from tests.fakes.catalog_source import session
 
 from wal2lake.catalog import Altered, Catalog, ColumnPlan
+from wal2lake.commands import publication, roles
+from wal2lake.commands.publication.dependents import check_writable
+from wal2lake.commands.tables import altertable
+from wal2lake.commands.tables import table as tables
+from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands import altertable, publication, roles
-from wal2lake.frontend.commands import table as tables
-from wal2lake.frontend.commands.node import Caller, Node, SubscriptionLocks
-from wal2lake.frontend.commands.publication.dependents import check_writable
-from wal2lake.frontend.engine.viewsource import ViewSource
-from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.statements import CommandKind, OtherStatement
-from wal2lake.frontend.sysviews import SystemCatalog
+from wal2lake.local.node import Caller, Node, SubscriptionLocks
 from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import Settings
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar.statements import CommandKind, OtherStatement
+from wal2lake.sql.sysviews import SystemCatalog
 
 Answer = tuple[object, ...]
 """Of an error or notice: severity, SQLSTATE, message, detail, hint; of the rest the tag."""

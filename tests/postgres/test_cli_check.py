@@ -11,8 +11,8 @@ import subprocess
 import pytest
 from tests.fakes.pooler_front import PoolerFront
 
-from wal2lake.frontend.cli import __main__ as cli
-from wal2lake.frontend.preflight import pooler
+from wal2lake.cli import __main__ as cli
+from wal2lake.commands.preflight import pooler
 from wal2lake.testing.postgres import PostgresServer
 from wal2lake.testing.waits import wait_until
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wal2lake.frontend.cli.demo.compare import compare_tables
-from wal2lake.frontend.cli.demo.workload import CUSTOMERS, SCHEMA, TABLES, Workload
+from wal2lake.cli.demo.compare import compare_tables
+from wal2lake.cli.demo.workload import CUSTOMERS, SCHEMA, TABLES, Workload
 from wal2lake.model import Lsn
 from wal2lake.pg.client import Client
 from wal2lake.testing.waits import wait_until

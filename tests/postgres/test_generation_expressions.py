@@ -11,17 +11,17 @@ from tests.conftest import Database
 
 from wal2lake.apply.local.altering import field_spec
 from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.commands.constraints.generatedcolumns import generation
 from wal2lake.errors import UsageError
-from wal2lake.frontend.commands.generatedcolumns import generation
-from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.statements import CreateTable
-from wal2lake.frontend.sysviews.rows.facts import generation_text
 from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
 from wal2lake.lake.staging.generated import computed
 from wal2lake.model import Oid
 from wal2lake.pg.client import Client, Failure
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.registry.type_names import parse_type_name
+from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar.statements import CreateTable
+from wal2lake.sql.sysviews.rows.facts import generation_text
 
 COLUMNS = {
     "a": "int",

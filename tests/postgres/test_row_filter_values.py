@@ -16,10 +16,10 @@ from tests.fakes.publication_script import FILTERED, FILTERS, MORE
 from tests.fakes.publishing import PublishingNode
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.grammar.quoting import quote_literal
 from wal2lake.pg.client import Client, Failure
 from wal2lake.pgtypes.expressions import Filter, decode
 from wal2lake.pgtypes.expressions.operators import can_match, operation
+from wal2lake.sql.grammar.quoting import quote_literal
 
 VALUES = (
     "insert into f (b, i2, i4, i8, n, u, r, d, t, v, c, da, ts, tz, uu, ba) values"

@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.door import open_door
 
 from wal2lake.errors import UsageError
-from wal2lake.frontend.parameters import Parameters
+from wal2lake.sql.parameters import Parameters
 from wal2lake.testing.postgres import PostgresServer
 
 OWN_ANSWER = {

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import psycopg
 from tests.fakes.catalog_source import FakeSource, session
 
-from wal2lake.frontend.sysviews.declarations.functions import FUNCTION_ROWS
-from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, WAL2LAKE
-from wal2lake.frontend.sysviews.functions.pg_proc import ROW_FUNCTIONS
-from wal2lake.frontend.sysviews.functions.rows import STATE
-from wal2lake.frontend.sysviews.system_catalog import SystemCatalog
 from wal2lake.pg.client import Client
+from wal2lake.sql.sysviews.declarations.functions import FUNCTION_ROWS
+from wal2lake.sql.sysviews.declarations.relations import SYSTEM, WAL2LAKE
+from wal2lake.sql.sysviews.functions.pg_proc import ROW_FUNCTIONS
+from wal2lake.sql.sysviews.functions.rows import STATE
+from wal2lake.sql.sysviews.system_catalog import SystemCatalog
 from wal2lake.testing.postgres import PostgresServer
 
 _COLUMNS = """

@@ -6,10 +6,10 @@ import psycopg
 from tests.conftest import Database
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.engine.parametertypes import parameter_types, said_types
-from wal2lake.frontend.grammar.parser import parse
-from wal2lake.frontend.query.translate import TableRef
+from wal2lake.engine.parametertypes import parameter_types, said_types
 from wal2lake.model import Oid
+from wal2lake.sql.grammar.parser import parse
+from wal2lake.sql.query.translate import TableRef
 
 _COLUMNS = {
     "id": (20, -1, "bigint"),

@@ -13,13 +13,13 @@ import pytest
 from tests.conftest import Database
 
 from wal2lake.catalog import Catalog, Role
-from wal2lake.frontend.commands.node import Caller
-from wal2lake.frontend.commands.subscription.targets import (
+from wal2lake.commands.subscription.targets import (
     Choices,
     ask_wanted,
     made_targets,
     new_rels,
 )
+from wal2lake.local.node import Caller
 from wal2lake.model import Oid
 from wal2lake.pg import Publisher, connect
 from wal2lake.settings import Settings

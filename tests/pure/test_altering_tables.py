@@ -25,9 +25,9 @@ from wal2lake.catalog import (
     plan_changes,
 )
 from wal2lake.errors import SqlSyntaxError, Wal2LakeError
-from wal2lake.frontend.grammar import parse, to_sql
-from wal2lake.frontend.grammar.statements import OtherStatement
 from wal2lake.model import Deferral, Oid
+from wal2lake.sql.grammar import parse, to_sql
+from wal2lake.sql.grammar.statements import OtherStatement
 
 INT, TEXT = Oid(23), Oid(25)
 

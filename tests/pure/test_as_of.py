@@ -12,11 +12,11 @@ import pytest
 
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
 from wal2lake.catalog.published import snapshot_vectors
+from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.errors import UsageError
-from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
-from wal2lake.frontend.parameters import Parameters
 from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.parameters import Parameters
 
 SUB = Oid(20000)
 LATER = timedelta(days=1)

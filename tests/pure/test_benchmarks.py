@@ -215,10 +215,10 @@ def test_the_largest_heap_of_all_samples_counts() -> None:
         ("python -m wal2lake.launch.children.child wal2lake.receive -D d", "receiver"),
         ("python -m wal2lake.receive -D d --subscription 9", "receiver"),
         (
-            "python -m wal2lake.launch.children.child wal2lake.frontend.engine -D d",
+            "python -m wal2lake.launch.children.child wal2lake.engine -D d",
             "engine",
         ),
-        ("python -m wal2lake.frontend.cli start -D d", "supervisor"),
+        ("python -m wal2lake.cli start -D d", "supervisor"),
         ("/usr/lib/jvm/bin/java -cp x org.apache.spark.deploy.SparkSubmit", "jvm"),
         ("python -m wal2lake.executor pyspark.worker", "python worker"),
         ("postgres: walsender postgres postgres 127.0.0.1(1) START", "walsender"),

@@ -16,11 +16,11 @@ from wal2lake.catalog import (
     ColumnDef,
     TableDef,
 )
+from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.backend import TransactionKind
-from wal2lake.frontend.engine.lakebackend import LakeBackend
-from wal2lake.frontend.sysviews import Request
 from wal2lake.model import Lsn, Oid
+from wal2lake.sql.backend import TransactionKind
+from wal2lake.sql.sysviews import Request
 from wal2lake.testing.waits import wait_until
 
 

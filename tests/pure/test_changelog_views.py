@@ -29,9 +29,9 @@ from wal2lake.changelog.manifest import LogFile, Manifest
 from wal2lake.changelog.retention import journal_file_bytes
 from wal2lake.changelog.segments import open_writer
 from wal2lake.errors import CorruptLogError
-from wal2lake.frontend.sysviews import SystemCatalog
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.settings import LogSettings
+from wal2lake.sql.sysviews import SystemCatalog
 from wal2lake.wire.columnar import Decoder
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -15,10 +15,10 @@ from tests.fakes.node import FakeNode
 
 from wal2lake import __version__
 from wal2lake.catalog import Catalog, Role
+from wal2lake.cli import __main__ as cli
+from wal2lake.cli.print import Layout, render
+from wal2lake.cli.start import parse_listen
 from wal2lake.errors import ConfigurationError
-from wal2lake.frontend.cli import __main__ as cli
-from wal2lake.frontend.cli.print import Layout, render
-from wal2lake.frontend.cli.start import parse_listen
 from wal2lake.launch.directory.passfile import passfile_user, write_passfile
 from wal2lake.pg.client import Rows
 from wal2lake.settings import FILE_NAME, load
@@ -294,14 +294,14 @@ def test_a_start_without_java_is_one_line_that_names_it(tmp_path, script, told):
 def test_a_closed_pipe_ends_quietly(tmp_path):
     directory = tmp_path / "node"
     assert run_cli("init", "-D", directory).returncode == 0
-    command = f"{sys.executable} -m wal2lake.frontend.cli status -D {directory} | true"
+    command = f"{sys.executable} -m wal2lake.cli status -D {directory} | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_process_of_start_stays_small():
     code = (
-        "import sys; from wal2lake.frontend.cli import __main__, start;"
+        "import sys; from wal2lake.cli import __main__, start;"
         "print([m for m in ('numpy', 'pyarrow', 'pyspark', 'psycopg', 'duckdb',"
         " 'sqlglot') if m in sys.modules])"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal2lake.frontend.cli.demo.compare import compare_rows, describe
+from wal2lake.cli.demo.compare import compare_rows, describe
 
 SOURCE = [("1", "a"), ("2", None), ("3", "c")]
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from wal2lake.errors import UsageError
-from wal2lake.frontend.commands.concurrency.turns import NodeTurns, Turns, Waiter
+from wal2lake.local.concurrency.turns import NodeTurns, Turns, Waiter
 from wal2lake.model import Oid
 from wal2lake.testing.waits import wait_until
 

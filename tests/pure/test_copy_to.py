@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.fakes.door import COPIED, RawClient, errors, open_door
 
-from wal2lake.frontend.backend import CopyRows
-from wal2lake.frontend.grammar.copying import CopyFormat, CopyOptions
-from wal2lake.frontend.session.copying import arrow_rows, text_rows
+from wal2lake.door.session.copying import arrow_rows, text_rows
+from wal2lake.sql.backend import CopyRows
+from wal2lake.sql.grammar.copying import CopyFormat, CopyOptions
 from wal2lake.wire.frontback import (
     Bind,
     CommandComplete,

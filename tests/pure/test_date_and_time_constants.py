@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.query.values import types as t
-from wal2lake.frontend.query.values.moments import (
+from wal2lake.sql.query.values import types as t
+from wal2lake.sql.query.values.moments import (
     parse_moment,
     parse_time,
     parse_timetz,

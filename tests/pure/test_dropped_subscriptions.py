@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.fakes.commands import SUB, World
 
-from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.commands.subscription import remove_orphans
-from wal2lake.frontend.commands.transaction.definitions import Definitions
+from wal2lake.commands.subscription import remove_orphans
+from wal2lake.local.node import Node
+from wal2lake.local.transaction.definitions import Definitions
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.catalog_source import FakeSource, session
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.sysviews import Request, SystemCatalog
+from wal2lake.sql.sysviews import Request, SystemCatalog
 
 EMIT = "select pg_logical_emit_message"
 

@@ -11,7 +11,7 @@ from psycopg import errors as postgres
 from tests.fakes.catalog_source import FakeSource, session
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.sysviews import SystemCatalog, is_system_query
+from wal2lake.sql.sysviews import SystemCatalog, is_system_query
 
 ENGINE = re.compile(
     r"Error:|Binder|DuckDB|duckdb|sqlglot|LINE \d|VARCHAR|UINTEGER|BIGINT|INT(?:32|64|128)"

@@ -11,14 +11,14 @@ from tests.fakes.stored_table import StoredTable
 
 from wal2lake.apply.local.altering import field_spec
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.commands.generatedcolumns import generation
-from wal2lake.frontend.grammar import parse
+from wal2lake.commands.constraints.generatedcolumns import generation
 from wal2lake.lake.expressions import Outcome
 from wal2lake.lake.staging.changes import ChangeShape, Uniqueness
 from wal2lake.lake.upsert import Upsert
 from wal2lake.lake.upsert.judging import Rules
 from wal2lake.model import Oid
 from wal2lake.pgtypes import ConflictResolutions
+from wal2lake.sql.grammar import parse
 
 INT4 = Oid(23)
 COLUMNS = tuple(ColumnDef(name, INT4) for name in ("id", "n", "v"))

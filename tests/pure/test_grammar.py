@@ -17,8 +17,9 @@ from wal2lake.errors import (
     UsageError,
     Wal2LakeError,
 )
-from wal2lake.frontend.grammar import parse, quote_identifier, to_sql
-from wal2lake.frontend.grammar.statements import (
+from wal2lake.model import Deferral, Oid
+from wal2lake.sql.grammar import parse, quote_identifier, to_sql
+from wal2lake.sql.grammar.statements import (
     AlterSubscriptionEnabled,
     AlterSubscriptionOwner,
     AlterSubscriptionPublication,
@@ -39,7 +40,6 @@ from wal2lake.frontend.grammar.statements import (
     TruncateTable,
     ValueKind,
 )
-from wal2lake.model import Deferral, Oid
 
 SAME = [
     "CREATE SUBSCRIPTION s CONNECTION 'host=a' PUBLICATION p",

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal2lake.errors import SqlSyntaxError, Wal2LakeError
-from wal2lake.frontend.grammar import quote_identifier, quote_literal, split_statements
-from wal2lake.frontend.grammar.lexer import TokenKind, tokens
+from wal2lake.sql.grammar import quote_identifier, quote_literal, split_statements
+from wal2lake.sql.grammar.lexer import TokenKind, tokens
 
 
 def _values(sql: str) -> list[tuple[str, str]]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
-from wal2lake.frontend.grammar import (
+from wal2lake.model import Lsn
+from wal2lake.sql.grammar import (
     OptionSet,
     SubscriptionOptions,
     check_publications,
     parse,
     subscription_options,
 )
-from wal2lake.frontend.grammar.statements import CreateSubscription
-from wal2lake.model import Lsn
+from wal2lake.sql.grammar.statements import CreateSubscription
 
 
 def _options(text: str, accepted: OptionSet = OptionSet.CREATE) -> SubscriptionOptions:

@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.changelog import LogReader
-from wal2lake.frontend.commands.publication.filters import analyse
-from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.publishing.statements import (
-    CreatePublication,
-    PublicationTable,
-)
+from wal2lake.commands.publication.filters import analyse
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.pgtypes.expressions import Filter
 from wal2lake.publish.capture.writer import LogWriter
@@ -31,6 +26,11 @@ from wal2lake.publish.plugins.port import Context, OutputPlugin
 from wal2lake.publish.plugins.test_decoding import TestDecoding
 from wal2lake.publish.plugins.wal2json import Wal2Json
 from wal2lake.publish.sending import Sending
+from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar.publishing.statements import (
+    CreatePublication,
+    PublicationTable,
+)
 from wal2lake.wire.encoder import FRAME_HEADER
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from tests.fakes.catalog_source import OBJECTS, FakeSource, session
 
 from wal2lake.catalog import Progress, Role, RoleMember
-from wal2lake.frontend.sysviews import SystemCatalog
 from wal2lake.model import Lsn, Oid
+from wal2lake.sql.sysviews import SystemCatalog
 
 SUB = Oid(OBJECTS["subscription sub"])
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from wal2lake.door.auth import AuthMethod
+from wal2lake.door.hba import Client, ClientCertificate, Rule, parse_rules
 from wal2lake.errors import ConfigurationError
-from wal2lake.frontend.door.auth import AuthMethod
-from wal2lake.frontend.door.hba import Client, ClientCertificate, Rule, parse_rules
 
 
 def found(

@@ -23,6 +23,12 @@ from tests.fakes.node import FakeNode
 from tests.fakes.tls_front import Authority
 
 from wal2lake.catalog import Catalog
+from wal2lake.cli import __main__ as cli
+from wal2lake.cli.start import parse_listen
+from wal2lake.door.encryption import make_encryption
+from wal2lake.door.entrance import Entrance
+from wal2lake.door.greeting import _replication, command_line_settings
+from wal2lake.door.hba import parse_rules
 from wal2lake.errors import (
     ConfigurationError,
     FeatureNotSupportedError,
@@ -30,12 +36,6 @@ from wal2lake.errors import (
     UsageError,
     Wal2LakeError,
 )
-from wal2lake.frontend.cli import __main__ as cli
-from wal2lake.frontend.cli.start import parse_listen
-from wal2lake.frontend.door.encryption import make_encryption
-from wal2lake.frontend.door.entrance import Entrance
-from wal2lake.frontend.door.greeting import _replication, command_line_settings
-from wal2lake.frontend.door.hba import parse_rules
 from wal2lake.launch import is_locked
 from wal2lake.launch.directory.lockfile import LockFile
 from wal2lake.launch.directory.passfile import connection_parameters

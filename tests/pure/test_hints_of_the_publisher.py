@@ -13,13 +13,13 @@ from tests.fakes.backends import FakeQueries, new_backend, new_catalog, run
 
 from wal2lake.catalog import Altered, Catalog, ColumnDef, ReplicationSlot, TableDef
 from wal2lake.changelog import ChangeLog
+from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.backend import TransactionKind
-from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.slots import SlotManager, check_name
 from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.synchronous import parse_standbys
+from wal2lake.sql.backend import TransactionKind
 from wal2lake.wire.replication.slotoptions import validate_slot_name
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

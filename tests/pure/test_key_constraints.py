@@ -10,15 +10,15 @@ import pytest
 from tests.fakes.commands import World
 
 from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.commands.constraints.keyconstraints import deferrable_tables
+from wal2lake.commands.tables import altertable
+from wal2lake.commands.tables.table import create_table
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.commands import altertable
-from wal2lake.frontend.commands.keyconstraints import deferrable_tables
-from wal2lake.frontend.commands.node import Caller
-from wal2lake.frontend.commands.table import create_table
-from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.constraints import constraint_modes
-from wal2lake.frontend.grammar.statements import CreateTable
+from wal2lake.local.node import Caller
 from wal2lake.model import Deferral, Oid, ReplicaIdentity
+from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar.constraints import constraint_modes
+from wal2lake.sql.grammar.statements import CreateTable
 
 INT = Oid(23)
 

@@ -25,13 +25,13 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
+from wal2lake.commands.subscription import targets
+from wal2lake.commands.tables.table import NewTable
+from wal2lake.engine.lakebackend import LakeBackend
+from wal2lake.engine.rows import answers
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.backend import Outcome, TransactionKind
-from wal2lake.frontend.commands.subscription import targets
-from wal2lake.frontend.commands.table import NewTable
-from wal2lake.frontend.engine.lakebackend import LakeBackend
-from wal2lake.frontend.engine.rows import answers
 from wal2lake.model import Lsn, Oid, PartitionKey, PartitionStrategy, SyncState
+from wal2lake.sql.backend import Outcome, TransactionKind
 from wal2lake.wire.frontback import Format
 
 

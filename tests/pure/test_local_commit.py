@@ -11,8 +11,8 @@ import pytest
 
 from wal2lake.catalog import Catalog, TableChange
 from wal2lake.errors import StorageError
-from wal2lake.frontend.commands.transaction import commit
 from wal2lake.lake import Cursor
+from wal2lake.local.commits import commit
 from wal2lake.model import Oid
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

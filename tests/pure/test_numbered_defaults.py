@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence, TableDef
+from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.errors import UsageError
-from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
-from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
 from wal2lake.lake.staging.defaults import Fill, behind, filled, have_sequences
+from wal2lake.local.concurrency.sequences import SequenceLocks
 from wal2lake.model import Oid
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.preflight.finding import Finding, Level, notices, together
-from wal2lake.frontend.preflight.pooler import Pooler
-from wal2lake.frontend.preflight.server import (
+from wal2lake.commands.preflight.finding import Finding, Level, notices, together
+from wal2lake.commands.preflight.pooler import Pooler
+from wal2lake.commands.preflight.server import (
     Needs,
     Publication,
     Server,
@@ -17,8 +17,8 @@ from wal2lake.frontend.preflight.server import (
     judge_publications,
     judge_server,
 )
-from wal2lake.frontend.preflight.stored import judge_stored
-from wal2lake.frontend.preflight.tables import (
+from wal2lake.commands.preflight.stored import judge_stored
+from wal2lake.commands.preflight.tables import (
     LeftOut,
     Table,
     judge_left_out,

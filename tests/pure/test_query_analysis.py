@@ -9,16 +9,16 @@ import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
-from wal2lake.frontend.query.translate import (
+from wal2lake.model import Oid
+from wal2lake.pgtypes.encode.interval import Interval, interval_of
+from wal2lake.pgtypes.registry.type_names import parse_type_name
+from wal2lake.sql.query.translate import (
     BoundParameter,
     SparkQuery,
     TableRef,
     translate_query,
 )
-from wal2lake.frontend.query.writes import translate_write
-from wal2lake.model import Oid
-from wal2lake.pgtypes.encode.interval import Interval, interval_of
-from wal2lake.pgtypes.registry.type_names import parse_type_name
+from wal2lake.sql.query.writes import translate_write
 
 COLUMNS = {
     "i": "int",

@@ -9,9 +9,9 @@ import pytest
 from tests.fakes.apply_world import Side, World
 from tests.fakes.publisher import Change, Transaction
 
+from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.errors import StorageError
-from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
-from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
+from wal2lake.local.concurrency.sequences import SequenceLocks
 from wal2lake.model import Lsn, Oid, SyncState
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wal2lake.frontend.parameters import Parameters
-from wal2lake.frontend.parameters.node import node_parameters
 from wal2lake.settings import Settings
+from wal2lake.sql.parameters import Parameters
+from wal2lake.sql.parameters.node import node_parameters
 
 
 def test_a_node_shows_the_replication_settings_of_postgresql(tmp_path: Path) -> None:

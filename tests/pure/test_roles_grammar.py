@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.grammar import parse, to_sql
-from wal2lake.frontend.grammar.statements import CommandKind, OtherStatement
+from wal2lake.sql.grammar import parse, to_sql
+from wal2lake.sql.grammar.statements import CommandKind, OtherStatement
 
 STATEMENTS = (
     "CREATE ROLE r1 LOGIN SUPERUSER PASSWORD 'x''y' CONNECTION LIMIT -1 VALID UNTIL"

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.door import PASSWORD, ROLES, FakeDoor, open_door
 
 from wal2lake.catalog import Role
-from wal2lake.frontend.door import AuthMethod
+from wal2lake.door import AuthMethod
 from wal2lake.model import Oid
 from wal2lake.testing.waits import wait_until
 

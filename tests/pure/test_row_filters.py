@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.commands.publication.filters import analyse
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.frontend.commands.publication.filters import analyse
-from wal2lake.frontend.grammar import parse, quote_identifier, to_sql
-from wal2lake.frontend.grammar.publishing.statements import (
-    CreatePublication,
-    PublicationTable,
-)
 from wal2lake.model import Oid
 from wal2lake.pgtypes.expressions import Expression, Filter, decode, deparse, encode
 from wal2lake.publish.filtering import Outcome, combined, filled, transform, transforms
+from wal2lake.sql.grammar import parse, quote_identifier, to_sql
+from wal2lake.sql.grammar.publishing.statements import (
+    CreatePublication,
+    PublicationTable,
+)
 
 TABLE = TableDef(
     Oid(30000),

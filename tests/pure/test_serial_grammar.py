@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.errors import UsageError
-from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.statements import CreateTable, SequenceClause
+from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar.statements import CreateTable, SequenceClause
 
 
 @pytest.mark.parametrize(

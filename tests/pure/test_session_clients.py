@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from psycopg.rows import dict_row
 from tests.fakes.door import PASSWORD, RawClient, open_door
 
-from wal2lake.frontend.door import AuthMethod
+from wal2lake.door import AuthMethod
 from wal2lake.wire.frontback import (
     Bind,
     Close,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal2lake.errors import SqlSyntaxError, Wal2LakeError
-from wal2lake.frontend.session.commands import (
+from wal2lake.door.session.commands import (
     Acknowledge,
     Deallocate,
     Discard,
@@ -22,6 +21,7 @@ from wal2lake.frontend.session.commands import (
     TransactionVerb,
     parse_command,
 )
+from wal2lake.errors import SqlSyntaxError, Wal2LakeError
 
 BEGIN, COMMIT, ROLLBACK = (
     TransactionVerb.BEGIN,

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.parameters import (
+from wal2lake.pg import OUTPUT_SETTINGS
+from wal2lake.settings import Settings
+from wal2lake.sql.parameters import (
     ParameterContext,
     ParameterDefinition,
     ParameterKind,
@@ -19,10 +21,8 @@ from wal2lake.frontend.parameters import (
     decode_text,
     time_zone,
 )
-from wal2lake.frontend.parameters.encodings import _CODECS, canonical_encoding
-from wal2lake.frontend.parameters.node import node_parameters
-from wal2lake.pg import OUTPUT_SETTINGS
-from wal2lake.settings import Settings
+from wal2lake.sql.parameters.encodings import _CODECS, canonical_encoding
+from wal2lake.sql.parameters.node import node_parameters
 
 
 def test_a_node_accepts_what_another_node_sets_as_it_connects():

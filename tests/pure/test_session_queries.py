@@ -9,8 +9,8 @@ import time
 import pytest
 from tests.fakes.door import INT4, TEXT, RawClient, errors, open_door
 
-from wal2lake.frontend.door import ListenerSettings
-from wal2lake.frontend.session import interrupts
+from wal2lake.door import ListenerSettings
+from wal2lake.door.session import interrupts
 from wal2lake.wire.frontback import (
     Bind,
     Close,

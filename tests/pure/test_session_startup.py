@@ -18,9 +18,7 @@ from tests.fakes.door import (
     open_door,
 )
 
-from wal2lake.errors import SqlSyntaxError
-from wal2lake.frontend.backend import Outcome
-from wal2lake.frontend.door import (
+from wal2lake.door import (
     AuthMethod,
     Door,
     Entrance,
@@ -28,8 +26,10 @@ from wal2lake.frontend.door import (
     ListenerSettings,
     everybody,
 )
-from wal2lake.frontend.door.greeting import command_line_settings
+from wal2lake.door.greeting import command_line_settings
+from wal2lake.errors import SqlSyntaxError
 from wal2lake.launch.listeners import open_listeners
+from wal2lake.sql.backend import Outcome
 from wal2lake.testing.waits import wait_until
 from wal2lake.wire.frontback import (
     AuthenticationData,

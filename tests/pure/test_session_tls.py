@@ -16,10 +16,10 @@ from tests.fakes.front import Front, pass_on, readable
 from tests.fakes.tls_front import Authority
 
 from wal2lake.catalog import Role
+from wal2lake.door import Entrance
+from wal2lake.door.encryption import make_encryption
+from wal2lake.door.hba import parse_rules
 from wal2lake.errors import ConfigurationError
-from wal2lake.frontend.door import Entrance
-from wal2lake.frontend.door.encryption import make_encryption
-from wal2lake.frontend.door.hba import parse_rules
 from wal2lake.model import Oid
 from wal2lake.settings import FILE_NAME, Settings, load, render_default_toml
 from wal2lake.wire.scram import create_verifier

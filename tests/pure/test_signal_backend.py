@@ -10,8 +10,8 @@ from tests.fakes.catalog_source import FakeSession, FakeSource, session
 
 from wal2lake.catalog import Role, RoleMember
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.sysviews import SystemCatalog
 from wal2lake.model import Oid
+from wal2lake.sql.sysviews import SystemCatalog
 
 ANN, BOB, HELPER = Oid(20001), Oid(20002), Oid(20003)
 PG_SIGNAL_BACKEND = Oid(4200)

@@ -16,13 +16,13 @@ import pytest
 from tests.fakes.publication_script import FILTERS, MORE
 
 from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.commands.publication.filters import analyse
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.commands.publication.filters import analyse
-from wal2lake.frontend.grammar.copying.filtered import filtered_rows
 from wal2lake.model import Oid
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.expressions import Filter, StoredFilter
 from wal2lake.pgtypes.expressions.vectors import vector
+from wal2lake.sql.grammar.copying.filtered import filtered_rows
 
 _NAN = float("nan")
 _INF = float("inf")

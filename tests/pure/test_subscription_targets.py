@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from wal2lake.catalog import Catalog, Role
-from wal2lake.errors import UsageError
-from wal2lake.frontend.commands.node import Caller
-from wal2lake.frontend.commands.subscription.targets import (
+from wal2lake.commands.subscription.targets import (
     Choices,
     Wanted,
     check_targets,
 )
+from wal2lake.errors import UsageError
+from wal2lake.local.node import Caller
 from wal2lake.model import Oid
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -9,14 +9,14 @@ import pytest
 from tests.fakes.commands import Session, World
 
 from wal2lake.catalog import Catalog, PlannedSlot, Subscription
-from wal2lake.errors import PublisherError
-from wal2lake.frontend.commands.concurrency.turns import Waiter
-from wal2lake.frontend.commands.subscription.steps import unfinished
-from wal2lake.frontend.commands.subscription.steps.unfinished import (
+from wal2lake.commands.subscription.steps import unfinished
+from wal2lake.commands.subscription.steps.unfinished import (
     UnfinishedCommands,
     Verdict,
     judge_slot,
 )
+from wal2lake.errors import PublisherError
+from wal2lake.local.concurrency.turns import Waiter
 from wal2lake.model import Lsn, Oid
 
 PLANNED = PlannedSlot("s", "host=p dbname=app", "s", Lsn.parse("0/2000"))

@@ -24,17 +24,17 @@ from wal2lake.catalog import (
 )
 from wal2lake.changelog import PreparedTransaction
 from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
-from wal2lake.frontend.backend import SessionContext
-from wal2lake.frontend.query.translate import BoundParameter
-from wal2lake.frontend.sysviews import (
-    LoggedMessage,
-    SystemCatalog,
-    is_system_query,
-)
 from wal2lake.lake.methods import Method, Total
 from wal2lake.model import ConflictType, Lsn, Oid, SyncState, Xid
 from wal2lake.pg import Session
 from wal2lake.pg.tables import publication_marks, unique_columns
+from wal2lake.sql.backend import SessionContext
+from wal2lake.sql.query.translate import BoundParameter
+from wal2lake.sql.sysviews import (
+    LoggedMessage,
+    SystemCatalog,
+    is_system_query,
+)
 from wal2lake.tablesync.attempt import RunningCopy
 from wal2lake.wire.frontback import Format
 

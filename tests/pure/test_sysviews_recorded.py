@@ -15,10 +15,10 @@ import pytest
 from tests.fakes.catalog_source import OBJECTS, RECORDED, FakeSource, session
 
 from wal2lake.errors import UndefinedObjectError
-from wal2lake.frontend.query.translate import BoundParameter
-from wal2lake.frontend.sysviews import SystemCatalog, is_system_query
-from wal2lake.frontend.sysviews.rows.facts import build_facts
 from wal2lake.model import DATABASE_OID
+from wal2lake.sql.query.translate import BoundParameter
+from wal2lake.sql.sysviews import SystemCatalog, is_system_query
+from wal2lake.sql.sysviews.rows.facts import build_facts
 
 # Commands whose rows differ, and why.
 OTHER_ROWS = {

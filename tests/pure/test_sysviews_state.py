@@ -10,8 +10,8 @@ import pytest
 from tests.fakes.catalog_source import OBJECTS, FakeSource, session
 
 from wal2lake.catalog import Progress, SubscriptionStats
-from wal2lake.frontend.sysviews import SystemCatalog, is_system_query
 from wal2lake.model import ConflictType, Lsn, Oid
+from wal2lake.sql.sysviews import SystemCatalog, is_system_query
 from wal2lake.tablesync.attempt import RunningCopy
 from wal2lake.wire.frontback import Format
 

@@ -18,15 +18,15 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
-from wal2lake.frontend.commands.concurrency.sequences import (
+from wal2lake.engine.columndefaults import EvaluatedDefaults
+from wal2lake.lake import CommitConflict
+from wal2lake.lake.query import Queries
+from wal2lake.lake.staging.defaults import Fills
+from wal2lake.local.concurrency.sequences import (
     SequenceLocks,
     SessionSequences,
     TransactionSequences,
 )
-from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
-from wal2lake.lake import CommitConflict
-from wal2lake.lake.query import Queries
-from wal2lake.lake.staging.defaults import Fills
 from wal2lake.model import Lsn, Oid, SyncState
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -18,6 +18,8 @@ from wal2lake.catalog import Catalog
 from wal2lake.changelog import LogReader
 from wal2lake.changelog.files import storage_error
 from wal2lake.changelog.manifest import LogFile
+from wal2lake.cli import sql
+from wal2lake.door.hba import parse_rules
 from wal2lake.errors import (
     DAMAGED,
     RESTORE_HINT,
@@ -29,8 +31,6 @@ from wal2lake.errors import (
     description_of,
     words_of,
 )
-from wal2lake.frontend.cli import sql
-from wal2lake.frontend.door.hba import parse_rules
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.logrows import LogPart, LogSource, LsnRange, read_rows
 from wal2lake.launch.java import check_java

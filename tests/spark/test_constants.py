@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.query.plain import PlainInsert, PlainWrite
-from wal2lake.frontend.query.translate import TableRef
-from wal2lake.frontend.query.values import types as t
-from wal2lake.frontend.query.writes import SparkWrite, translate_write
 from wal2lake.lake.query import Queries
 from wal2lake.model import Oid
 from wal2lake.pgtypes.moments import numbered
+from wal2lake.sql.query.plain import PlainInsert, PlainWrite
+from wal2lake.sql.query.translate import TableRef
+from wal2lake.sql.query.values import types as t
+from wal2lake.sql.query.writes import SparkWrite, translate_write
 
 
 def _numeric(precision: int, scale: int) -> int:

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.engine.rows import plainanswers
-from wal2lake.frontend.engine.rows.answers import Wanted, answered
-from wal2lake.frontend.engine.rows.plainanswers import plain_answer
-from wal2lake.frontend.query.results import Rendering, fields_of, plain_fields
-from wal2lake.frontend.query.translate import SparkQuery, TableRef, translate_query
+from wal2lake.engine.rows import plainanswers
+from wal2lake.engine.rows.answers import Wanted, answered
+from wal2lake.engine.rows.plainanswers import plain_answer
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries
 from wal2lake.model import Oid
+from wal2lake.sql.query.results import Rendering, fields_of, plain_fields
+from wal2lake.sql.query.translate import SparkQuery, TableRef, translate_query
 
 COLUMNS = (
     ColumnDef("id", Oid(23)),

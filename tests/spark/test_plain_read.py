@@ -16,13 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.door.session.copying import send_copy
+from wal2lake.engine.rows.answers import Wanted, answered
 from wal2lake.errors import UsageError
-from wal2lake.frontend.backend import CopyRows
-from wal2lake.frontend.engine.rows.answers import Wanted, answered
-from wal2lake.frontend.grammar.copying import CopyFormat, CopyOptions
-from wal2lake.frontend.query.results import Rendering
-from wal2lake.frontend.query.translate import SparkQuery, TableRef, translate_query
-from wal2lake.frontend.session.copying import send_copy
 from wal2lake.lake.delta.log import earlier
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.plain import read as plainread
@@ -32,6 +28,10 @@ from wal2lake.lake.query import Queries
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import Oid
 from wal2lake.pgtypes.keywords import quote_identifier
+from wal2lake.sql.backend import CopyRows
+from wal2lake.sql.grammar.copying import CopyFormat, CopyOptions
+from wal2lake.sql.query.results import Rendering
+from wal2lake.sql.query.translate import SparkQuery, TableRef, translate_query
 from wal2lake.wire.frontback import Format
 
 UTC = Rendering("UTC", "ISO, MDY", 1, "hex")

@@ -10,7 +10,7 @@ What callers may rely on, and where transactions begin and end, is in ``parts``,
 methods are about; the SQL of each table is in the module of its name (``namespaces``, ``tables``,
 ``comments``, ``subscriptions``, ``copies``, ``published``, ``remote``; ``access.roles``).
 
-Called by: commands and system views (frontend), the supervisor (launch), workers.
+Called by: commands and system views (commands, sql), the supervisor (launch), workers.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ is neither hidden nor overwritten. ``commit`` makes all changes in one durable t
 A change takes the same OIDs each time. They come from the file once and for all, as a sequence's
 values do, so nobody else has them.
 
-Called by: ``frontend.commands.transaction.definitions``, from the session's thread.
+Called by: ``local.transaction.definitions``, from the session's thread.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Comes in: locations (a URL or an absolute path), column definitions, lists of Parquet
 files that already lie in the table's directory. Goes out: versions, cursors, schemas.
-Called by apply, tablesync and frontend; implemented for Delta in ``delta.py``. No Spark
+Called by apply, tablesync, local and commands; implemented for Delta in ``delta.py``. No Spark
 here: executor functions and pure code import these values freely.
 
 Why this way. A table gets new content in exactly two ways: files that somebody wrote

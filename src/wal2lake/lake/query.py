@@ -2,7 +2,7 @@
 
 Comes in: Spark SQL whose tables are in path form (``relation``). Goes out: the result's
 columns, with the PostgreSQL type where the table's metadata names it, and Arrow record
-batches. Called by frontend; one thread per running statement.
+batches. Called by engine; one thread per running statement.
 
 Why this way. Batches are served one Spark partition after the other, in result order, and
 the next partition is computed while this one is consumed: memory is bounded by two

@@ -28,7 +28,7 @@ from wal2lake.testing.waits import wait_until
 
 Rows = list[tuple[str | None, ...]]
 
-COMMAND: Final = (sys.executable, "-m", "wal2lake.frontend.cli")
+COMMAND: Final = (sys.executable, "-m", "wal2lake.cli")
 """The program, without depending on where its script was installed."""
 
 START_SECONDS: Final = 120.0

@@ -1,7 +1,7 @@
 """The table port for Delta Lake.
 
 Comes in: what ``port.TablePort`` says. Goes out: commits in the tables' own logs. Used by
-apply, tablesync and frontend through the port.
+apply, tablesync, local and commands through the port.
 
 Why this way. Files that executors wrote with PyArrow become visible by a commit of ours, which
 ``log`` writes for the next version of a plain table on this machine, or through Delta's own

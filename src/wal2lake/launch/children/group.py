@@ -55,7 +55,7 @@ def node_commands(directory: Path) -> Commands:
         )
 
     return Commands(
-        engine=(*_CHILD, "wal2lake.frontend.engine", "-D", str(directory)),
+        engine=(*_CHILD, "wal2lake.engine", "-D", str(directory)),
         receiver=receiver,
         spare=(*_CHILD, SPARE, "wal2lake.receive"),
     )

@@ -1,9 +1,9 @@
 """PostgreSQL's expressions over a table's columns: row filters, CHECK constraints and generated
 columns.
 
-Takes: a typed expression (the frontend parses and types it). Gives: its text as pg_get_expr() has
-it, and its value for rows of PostgreSQL texts or of stored columns. Owns: nothing. Never: looks a
-name up, or fails for a type that the command which takes the expression has accepted.
+Takes: a typed expression (``commands.publication`` types it). Gives: its text as pg_get_expr()
+has it, and its value for rows of PostgreSQL texts or of stored columns. Owns: nothing. Never: looks
+a name up, or fails for a type that the command which takes the expression has accepted.
 
     tree        the expression, and how the catalog keeps it
     deparse     as text

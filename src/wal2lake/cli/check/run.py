@@ -1,0 +1,105 @@
+"""``wal2lake check CONNINFO``: will a subscription to this server work, and what becomes
+of its columns? Changes nothing on the server.
+
+``preflight`` asks and judges, ``report`` shows. Exit codes: 0 nothing
+stands in the way, 1 there are problems (each with its remedy).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from wal2lake.cli.check.report import lines, summary
+from wal2lake.commands.preflight.ask import (
+    ask_left_out,
+    ask_publications,
+    ask_remotes,
+    ask_server,
+    ask_tables,
+)
+from wal2lake.commands.preflight.finding import Finding, Level, together
+from wal2lake.commands.preflight.pooler import ask_pooler
+from wal2lake.commands.preflight.server import (
+    judge_extents,
+    judge_publications,
+    judge_server,
+)
+from wal2lake.commands.preflight.tables import (
+    judge_left_out,
+    judge_table,
+    judge_toast,
+)
+from wal2lake.commands.preflight.values import ask_values
+from wal2lake.errors import PublisherError
+from wal2lake.pg import Publisher, Session, connect, limit_connecting, redact
+from wal2lake.settings import SubscriptionSettings
+
+_APPLICATION: Final = "wal2lake check"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look at the server and print the report."""
+    conninfo: str = options.conninfo
+    print(f"publisher: {redact(conninfo)}")
+    limit_connecting(SubscriptionSettings().connect_timeout_ms)
+    with _ordinary(conninfo) as session:
+        pooler = ask_pooler(
+            session, lambda seconds: _ordinary(conninfo, seconds), ordinary=True
+        )
+        server = ask_server(session, pooler=pooler)
+        # Its walsender would have been counted.
+        server = replace(server, refusal=_replication_refusal(conninfo))
+        chosen = judge_publications(ask_publications(session), options.publications)
+        names = [p.name for p in chosen.found]
+        left_out = judge_left_out(ask_left_out(session, names))
+        findings: list[Finding] = [
+            *judge_server(server),
+            *chosen.findings,
+            *together(left_out),
+            *judge_extents(_extents(session, names)),
+        ]
+        print("\n".join(lines(findings)))
+        remotes = ask_remotes(Publisher(session), names)
+        tables = ask_tables(session, remotes, names)
+        values = ask_values(session, tables)
+    for table in tables:
+        held = [one for one in values if one.table == table.name]
+        found = [one.alone() for one in (*judge_table(table), *held)]
+        findings.extend(found)
+        print("\n".join(lines(found, table)))
+    found = judge_toast(tables)
+    findings.extend(found)
+    print("\n".join(("", *lines(found), summary(findings))))
+    return 1 if any(f.level is Level.PROBLEM for f in findings) else 0
+
+
+def _extents(session: Session, names: Sequence[str]) -> dict[str, int]:
+    publisher = Publisher(session)
+    return {name: len(publisher.published_tables((name,))) for name in names}
+
+
+def _ordinary(conninfo: str, answer_seconds: float | None = None) -> Session:
+    return connect(
+        conninfo,
+        application_name=_APPLICATION,
+        answer_timeout_seconds=answer_seconds,
+    )
+
+
+def _replication_refusal(conninfo: str) -> str | None:
+    """Why a replication connection is refused; None: it works.
+
+    The only question that pg_hba.conf, a managed service's own roles and a pooler in
+    between cannot answer differently later.
+    """
+    try:
+        with connect(
+            conninfo, application_name=_APPLICATION, replication=True
+        ) as session:
+            Publisher(session).identify()
+    except PublisherError as error:
+        return error.message
+    return None

@@ -1,0 +1,111 @@
+"""Functions that change something, once the query that called them has run.
+
+Takes: requests of the system views' functions, who asks, the node. Gives: notices. Owns: what they
+do, in durable steps. Never: holds the lock of the embedded engine.
+
+    tables     pause, resume and re-copy one table of a subscription
+    origins    pg_replication_origin_*
+    slots      make, drop, advance and read slots
+    sequences  nextval() and its kin
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from wal2lake.commands.calls.origins import (
+    advance_origin,
+    create_origin,
+    drop_origin,
+    reset_session,
+    reset_transaction,
+    session_is_set_up,
+    session_progress,
+    set_up_session,
+    set_up_transaction,
+)
+from wal2lake.commands.calls.sequences import (
+    current_value,
+    last_value,
+    next_value,
+    set_value,
+)
+from wal2lake.commands.calls.slots import (
+    Reader,
+    advance_slot,
+    copy_slot,
+    create_slot,
+    current_lsn,
+    drop_slot,
+)
+from wal2lake.commands.calls.tables import (
+    pause_table,
+    recopy_table,
+    resume_table,
+    warn_apart,
+)
+from wal2lake.local.node import Caller, Node
+
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "wal2lake.pause_table": pause_table,
+    "wal2lake.resume_table": resume_table,
+    "wal2lake.recopy_table": recopy_table,
+    "pg_replication_origin_advance": advance_origin,
+    "pg_replication_origin_create": create_origin,
+    "pg_replication_origin_drop": drop_origin,
+    "pg_replication_origin_session_setup": set_up_session,
+    "pg_replication_origin_session_reset": reset_session,
+    "pg_replication_origin_session_is_setup": session_is_set_up,
+    "pg_replication_origin_session_progress": session_progress,
+    "pg_replication_origin_xact_setup": set_up_transaction,
+    "pg_replication_origin_xact_reset": reset_transaction,
+    "pg_create_logical_replication_slot": create_slot,
+    "pg_copy_logical_replication_slot": copy_slot,
+    "pg_drop_replication_slot": drop_slot,
+    "pg_replication_slot_advance": advance_slot,
+    "pg_current_wal_lsn": current_lsn,
+    "nextval": next_value,
+    "setval": set_value,
+    "currval": current_value,
+    "lastval": last_value,
+    **{
+        name: Reader(name)
+        for name in (
+            "pg_logical_slot_get_changes",
+            "pg_logical_slot_peek_changes",
+            "pg_logical_slot_get_binary_changes",
+            "pg_logical_slot_peek_binary_changes",
+        )
+    },
+}
+
+MAKE_SLOTS: Final = frozenset(
+    {"pg_create_logical_replication_slot", "pg_copy_logical_replication_slot"}
+)
+"""They need a transaction that has written nothing."""
+
+READS: Final = MAKE_SLOTS | {
+    "currval",
+    "lastval",
+    "pg_current_wal_lsn",
+    "pg_drop_replication_slot",
+    "pg_logical_slot_get_changes",
+    "pg_logical_slot_get_binary_changes",
+    "pg_logical_slot_peek_changes",
+    "pg_logical_slot_peek_binary_changes",
+    "pg_replication_origin_session_is_setup",
+    "pg_replication_origin_session_progress",
+    "pg_replication_slot_advance",
+}
+"""What may be called in a read-only transaction: no table is changed."""
+
+
+def perform(
+    node: Node, caller: Caller, function: str, arguments: Sequence[object]
+) -> Any:
+    """Do it; durable on return. What the function answers, if it does."""
+    return _FUNCTIONS[function](node, caller, *arguments)
+
+
+__all__ = ["MAKE_SLOTS", "READS", "perform", "warn_apart"]

@@ -1,0 +1,204 @@
+"""pg_replication_origin_*: origins that a client replays from, and those of subscriptions.
+
+A client that replays another system's transactions makes an origin, sets its session up for it, and
+says of each transaction where it was there. The transaction's commit has that, in its table and in
+the publisher's log, and the origin's position moves with it, in one durable step.
+
+pg_replication_origin_advance: a subscription goes on at another position. In: an origin's name, an
+LSN. Out: the floor. What lies below it is left out in all tables, and the
+subscription must be disabled, as in PostgreSQL: the documented way is to disable it, to advance
+its origin to the finish LSN of the transaction that fails plus one, and to enable it again. What is
+received of that is logged all the same, and passed over.
+
+PostgreSQL lets an origin go back, and applies again what it is sent again, if it is. Here a
+transaction is applied once: the tables' own cursors and the published state stand above an older
+origin, so going back would do nothing, and says so.
+
+Source: pg_replication_origin_advance() and replorigin_advance() in origin.c.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wal2lake.catalog import (
+    Catalog,
+    Progress,
+    Recopy,
+    ReplicationOrigin,
+    Subscription,
+)
+from wal2lake.catalog.progress import ProgressFile
+from wal2lake.commands.subscription.owner import altering
+from wal2lake.commands.subscription.steps.drop import (
+    WORKER_STOP_SECONDS,
+    await_workers,
+    refuse_dropping,
+)
+from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.local.concurrency.activeorigins import (
+    SessionOrigin,
+    is_active,
+)
+from wal2lake.local.node import Caller, Node
+from wal2lake.model import Lsn, SyncState
+from wal2lake.observe import failpoint
+
+_NAME_BYTES: Final = 512
+
+_FUNCTION: Final = "pg_replication_origin_advance"
+
+
+def create_origin(node: Node, caller: Caller, name: str) -> int:
+    """Its number. 42939 for a name that is reserved, 23505 if there is one."""
+    if name.startswith("pg_") or name.lower() in ("any", "none"):
+        raise UsageError(
+            f'replication origin name "{name}" is reserved',
+            sqlstate="42939",
+            detail='Origin names "any", "none", and names starting with "pg_" are'
+            " reserved.",
+        )
+    if len(name.encode()) > _NAME_BYTES:
+        raise UsageError(
+            "replication origin name is too long",
+            sqlstate="54000",
+            detail=f"Replication origin names must be no longer than {_NAME_BYTES} bytes.",
+        )
+    return node.catalog.create_origin(name)
+
+
+def drop_origin(node: Node, caller: Caller, name: str) -> None:
+    """42704 if there is none, 55006 if a session has it."""
+    one = _created(node, name)
+    user = node.origins.user_of(name)
+    if user is not None:
+        raise UsageError(
+            f"could not drop replication origin with ID {one.number}, in use by PID"
+            f" {user}",
+            sqlstate="55006",
+        )
+    node.catalog.drop_origin(name)
+
+
+def set_up_session(node: Node, caller: Caller, name: str) -> None:
+    """What the session commits from now on comes from there."""
+    _session(caller).set_up(name, _created(node, name).number)
+
+
+def reset_session(node: Node, caller: Caller) -> None:
+    """It does not any more; 55000 if it did not."""
+    _session(caller).need()
+    _session(caller).end()
+
+
+def session_is_set_up(node: Node, caller: Caller) -> bool:
+    """Whether it does."""
+    return _session(caller).name is not None
+
+
+def session_progress(node: Node, caller: Caller, flush: bool) -> int | None:
+    """How far its origin is, all of which is durable; None: nothing has come yet."""
+    name = _session(caller).need()
+    return int(_created(node, name).remote_lsn) or None
+
+
+def set_up_transaction(
+    node: Node, caller: Caller, lsn: int, time_us: int | None
+) -> None:
+    """Where the transaction is there."""
+    _session(caller).set_transaction(lsn, time_us)
+
+
+def reset_transaction(node: Node, caller: Caller) -> None:
+    """It is nowhere, also without an origin, as in PostgreSQL."""
+    origin = _session(caller)
+    if origin.name is not None:
+        origin.set_transaction(0, None)
+
+
+def _session(caller: Caller) -> SessionOrigin:
+    assert caller.origin is not None
+    return caller.origin
+
+
+def _created(node: Node, name: str) -> ReplicationOrigin:
+    for one in node.catalog.origins():
+        if one.name == name:
+            return one
+    number, sub = _origin(node.catalog, name)
+    raise UsageError(
+        f'replication origin with ID {number} is in use by subscription "{sub.name}"',
+        sqlstate="55006",
+    )
+
+
+def advance_origin(node: Node, caller: Caller, name: str, lsn: int) -> None:
+    """Durable on return. 42704, 55006 as PostgreSQL; 55000 where it must not be."""
+    for one in node.catalog.origins():
+        if one.name == name:
+            user = node.origins.user_of(name)
+            if user is not None:
+                raise is_active(one.number, user)
+            node.catalog.move_origin(name, Lsn(lsn), back=True)
+            return
+    number, found = _origin(node.catalog, name)
+    with altering(node, caller, found.name) as sub:
+        refuse_dropping(sub)
+        if sub.enabled or sub.recopying is not Recopy.NO:
+            raise _in_use(node, sub, number)
+        await_workers(node, sub, WORKER_STOP_SECONDS, caller.check)
+        with node.locks.of(sub.oid):
+            now = node.catalog.subscription(sub.oid) or sub
+            if lsn < now.floor:
+                raise UsageError(
+                    f'replication origin "{name}" cannot go back to {Lsn(lsn)}',
+                    sqlstate="55000",
+                    detail=f"All tables have what is below {now.floor}; it would not be"
+                    " applied again.",
+                    hint="wal2lake.recopy_table() copies a table again, and ALTER"
+                    " SUBSCRIPTION ... REFRESH PUBLICATION WITH (recopy = true) all.",
+                )
+            _check_even(node, now, Lsn(lsn))
+            node.catalog.advance_origin(sub.oid, Lsn(lsn))
+        failpoint("origin.advanced")
+        node.changed()
+
+
+def _origin(catalog: Catalog, name: str) -> tuple[int, Subscription]:
+    """Its number, as pg_replication_origin has it, and whose it is."""
+    for number, one in enumerate(catalog.subscriptions(), 1):
+        if name == f"pg_{one.oid}":
+            return number, one
+    raise UndefinedObjectError(f'replication origin "{name}" does not exist')
+
+
+def _in_use(node: Node, sub: Subscription, number: int) -> UsageError:
+    with ProgressFile(node.settings.run_directory, sub.oid) as file:
+        progress: Progress = file.read()
+    pid = progress.receiver_pid or progress.engine_pid
+    return UsageError(
+        f"replication origin with ID {number} is already active for PID {pid}",
+        sqlstate="55006",
+        hint=f'ALTER SUBSCRIPTION "{sub.name}" DISABLE ends it.',
+    )
+
+
+def _check_even(node: Node, sub: Subscription, lsn: Lsn) -> None:
+    """No table has transactions that the others would not get."""
+    vector = node.catalog.newest_vector(sub.oid)
+    if vector is None or lsn <= vector.lsn:
+        return
+    for rel in node.catalog.rels(sub.oid):
+        table = node.catalog.table_by_oid(rel.relid)
+        if table is None or rel.state not in (SyncState.SYNCDONE, SyncState.READY):
+            continue
+        state = node.tables.state(table.location)
+        cursor = state.cursor(rel.cursor_name(node.catalog.system_identifier))
+        if cursor is not None and cursor > vector.lsn:
+            raise UsageError(
+                f'replication origin "pg_{sub.oid}" cannot be advanced now',
+                sqlstate="55000",
+                detail=f'Table "{table.qualified}" has changes up to {Lsn(cursor)}, which'
+                " a crash has kept from the others.",
+                hint="Enable the subscription until they have them, too.",
+            )

@@ -1,0 +1,152 @@
+"""Slots by functions: made, dropped, advanced, and read.
+
+In: arguments of the functions, who asks. Out: rows, as dicts by column. Durable on return.
+
+Source: slotfuncs.c, logicalfuncs.c; manual, section 9.28.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UsageError,
+    Wal2LakeError,
+)
+from wal2lake.local.node import Caller, Node
+from wal2lake.model import Lsn
+from wal2lake.observe import get_logger
+from wal2lake.publish.plugins.loading import load_plugin
+from wal2lake.publish.reading import read_changes
+from wal2lake.publish.service import Publishing
+from wal2lake.sql.backend import Notice
+
+Row = Mapping[str, object]
+
+
+def create_slot(
+    node: Node,
+    caller: Caller,
+    name: str,
+    plugin: str,
+    temporary: bool,
+    two_phase: bool,
+    failover: bool,
+) -> list[Row]:
+    """pg_create_logical_replication_slot."""
+    publishing = _publishing(node)
+    load_plugin(plugin, publishing.allowed())
+    slot, point = publishing.slots.create(
+        name,
+        plugin,
+        session=caller.pid,
+        temporary=temporary,
+        two_phase=two_phase,
+        failover=failover,
+    )
+    return [{"slot_name": slot.name, "lsn": int(point.lsn)}]
+
+
+def copy_slot(
+    node: Node,
+    caller: Caller,
+    source: str,
+    name: str,
+    temporary: bool | None = None,
+    plugin: str | None = None,
+) -> list[Row]:
+    """pg_copy_logical_replication_slot."""
+    publishing = _publishing(node)
+    if plugin is not None:
+        load_plugin(plugin, publishing.allowed())
+    slot = publishing.slots.copy(
+        source, name, session=caller.pid, temporary=temporary, plugin=plugin
+    )
+    return [{"slot_name": slot.name, "lsn": int(slot.confirmed_lsn)}]
+
+
+def drop_slot(node: Node, caller: Caller, name: str) -> None:
+    """pg_drop_replication_slot."""
+    _publishing(node).slots.drop(name, caller.pid, wait=None)
+
+
+def advance_slot(node: Node, caller: Caller, name: str, lsn: int) -> list[Row]:
+    """pg_replication_slot_advance."""
+    reached = _publishing(node).slots.advance(name, caller.pid, Lsn(lsn))
+    return [{"slot_name": name, "end_lsn": int(reached)}]
+
+
+def current_lsn(node: Node, caller: Caller) -> int:
+    """pg_current_wal_lsn."""
+    return int(_publishing(node).capture.catch_up_for_long().lsn)
+
+
+class Reader:
+    """pg_logical_slot_get_changes and its three kin."""
+
+    def __init__(self, name: str) -> None:
+        self._function = f"{name}(name,pg_lsn,integer,text[])"
+        self._binary = "binary" in name
+        self._consume = "get" in name
+
+    def __call__(
+        self,
+        node: Node,
+        caller: Caller,
+        slot: str | None,
+        up_to: int | None,
+        at_most: int | None,
+        options: Sequence[str],
+    ) -> list[Row]:
+        if slot is None:
+            raise UsageError("slot name must not be null", sqlstate="22004")
+        found = read_changes(
+            _publishing(node),
+            slot,
+            caller.pid,
+            up_to=None if up_to is None else Lsn(up_to),
+            at_most=at_most,
+            options=_options(options),
+            binary=self._binary,
+            consume=self._consume,
+            function=self._function,
+            work_mem=caller.decoding_work_mem(),
+            warn=lambda said: _warn(caller, said),
+        )
+        return [
+            {
+                "lsn": int(lsn),
+                "xid": xid,
+                "data": data if self._binary else data.decode(errors="replace"),
+            }
+            for lsn, xid, data in found.rows
+        ]
+
+
+def _warn(caller: Caller, said: Wal2LakeError) -> None:
+    get_logger().warning(said.message, error=said)
+    caller.notice(
+        Notice(
+            said.message,
+            severity="WARNING",
+            sqlstate=said.sqlstate,
+            detail=said.detail,
+            hint=said.hint,
+            context=said.context,
+        )
+    )
+
+
+def _options(given: Sequence[str]) -> list[tuple[str, str | None]]:
+    if any(one is None for one in given):
+        raise FeatureNotSupportedError("array must not contain nulls")
+    if len(given) % 2:
+        raise FeatureNotSupportedError("array must have even number of elements")
+    return list(zip(given[::2], given[1::2], strict=True))
+
+
+def _publishing(node: Node) -> Publishing:
+    if node.publishing is None:
+        raise FeatureNotSupportedError("this node does not publish")
+    return node.publishing

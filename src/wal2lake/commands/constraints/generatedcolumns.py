@@ -1,0 +1,216 @@
+"""Generated columns of CREATE TABLE and ALTER TABLE: what they are computed from.
+
+Comes in: clauses, and the table that they are of. Goes out: columns as the catalog keeps them, or
+PostgreSQL's error. The expression is typed as a row filter is (``publication.filters``), and
+evaluated by the same functions; what they do not compute is 0A000 with the expression.
+
+Source: cookDefault() and check_nested_generated() in heap.c; scanNSItemForColumn() in
+parse_relation.c; build_generation_expression() in rewriteHandler.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from wal2lake.apply.local.altering import computed_in
+from wal2lake.catalog import (
+    AddColumn,
+    ColumnChange,
+    ColumnDef,
+    ColumnPlan,
+    DropColumn,
+    SetGeneration,
+    TableDef,
+    local_writer,
+    plan_changes,
+)
+from wal2lake.commands.constraints.expressionerrors import named_for
+from wal2lake.commands.publication.filters import analyse_generation
+from wal2lake.commands.publication.operations import Mutable, unsupported
+from wal2lake.errors import UsageError
+from wal2lake.lake.branch.branches import Branch
+from wal2lake.lake.branch.generated import Refused, generate
+from wal2lake.local.node import Caller, Node
+from wal2lake.model import Generation
+from wal2lake.pgtypes import format_type
+from wal2lake.pgtypes.expressions import (
+    Computation,
+    Expression,
+    assignable,
+    decode,
+    encode,
+)
+from wal2lake.pgtypes.expressions.operators import MOMENTS, TEXTS
+from wal2lake.pgtypes.expressions.values import JSON, JSONB, SUPPORTED
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.grammar.altering.statements import ExpressionClause
+from wal2lake.sql.grammar.constraints import GeneratedClause
+
+NOT_YET: Final = Generation("", ())
+"""Of a generated column whose expression is to be looked at: others must not read it."""
+
+
+def with_generations(
+    table: TableDef, clauses: Mapping[str, GeneratedClause], zone: str
+) -> TableDef:
+    """The table with the columns of ``clauses`` generated."""
+    if not clauses:
+        return table
+    marked = replace(
+        table,
+        columns=tuple(
+            replace(c, generated=NOT_YET) if c.name in clauses else c
+            for c in table.columns
+        ),
+    )
+    columns = [
+        replace(c, generated=generation(marked, c, clauses[c.name], zone))
+        if c.name in clauses
+        else c
+        for c in table.columns
+    ]
+    return replace(table, columns=tuple(columns))
+
+
+def generation(
+    table: TableDef, column: ColumnDef, clause: GeneratedClause, zone: str
+) -> Generation:
+    """What a column is computed from; ``table`` knows which of its columns are generated."""
+    shown = f"GENERATED ALWAYS AS ({clause.text})"
+    with named_for("column generation expressions", shown):
+        try:
+            if column.type_oid not in (*SUPPORTED, JSON, JSONB):
+                raise unsupported(f"type {format_type(column.type_oid)}")
+            tree, columns = analyse_generation(
+                clause.expression, table, zone, column.type_oid
+            )
+            _check_assignment(column, tree)
+        except Mutable:
+            raise UsageError(
+                "generation expression is not immutable", sqlstate="42P17"
+            ) from None
+    found = Generation(encode(tree), columns)
+    if not columns:
+        # It is the same for each row, or fails for each.
+        for _, error in computation(found, column).texts([], 1)[1]:
+            raise error
+    return found
+
+
+def computation(generation: Generation, column: ColumnDef) -> Computation:
+    """Ready to be asked."""
+    tree = decode(generation.expression)
+    return Computation(tree, generation.columns, column.type_oid, column.typmod)
+
+
+def _check_assignment(column: ColumnDef, tree: Expression) -> None:
+    source, target = tree.type_oid, column.type_oid
+    if assignable(source, target):
+        return
+    if target in TEXTS or (source in MOMENTS and target in MOMENTS):
+        raise unsupported(f"a cast from {format_type(source)} to {format_type(target)}")
+    raise not_assignable(column, source)
+
+
+def not_assignable(column: ColumnDef, source: int) -> UsageError:
+    """42804, of an expression of another type."""
+    return UsageError(
+        f'column "{column.name}" is of type {format_type(column.type_oid)} but default'
+        f" expression is of type {format_type(source)}",
+        sqlstate="42804",
+        hint="You will need to rewrite or cast the expression.",
+    )
+
+
+# ---- ALTER TABLE -------------------------------------------------------------------------
+
+
+def added_generated(
+    table: TableDef,
+    changes: Sequence[ColumnChange],
+    column: ColumnDef,
+    clause: GeneratedClause,
+    zone: str,
+) -> ColumnDef:
+    """The column of ADD COLUMN, behind ``changes``."""
+    marked = AddColumn(replace(column, generated=NOT_YET))
+    after = plan_changes(table, [*changes, marked]).after
+    return replace(column, generated=generation(after, column, clause, zone))
+
+
+def set_expression(
+    caller: Caller, table: TableDef, action: ExpressionClause
+) -> list[ColumnChange]:
+    """SET and DROP EXPRESSION."""
+    column, clause = table.column(action.name), action.generated
+    generated = column is not None and column.generated is not None
+    if clause is None and action.if_exists and column is not None and not generated:
+        text = (
+            f'column "{action.name}" of relation "{table.name}" is not a generated'
+            " column, skipping"
+        )
+        caller.notice(Notice(text))
+        return []
+    if clause is None or column is None or not generated:
+        # It cannot be, if there is something to set.
+        return [SetGeneration(action.name, None)]
+    found = generation(table, column, clause, caller.zone)
+    return [SetGeneration(action.name, found)]
+
+
+def check_retyped(before: ColumnDef | None, kind: ColumnDef, *, using: bool) -> None:
+    """Raise if a generated column cannot be of another type; ``using``: it has such a clause."""
+    if before is None or before.generated is None:
+        return
+    if using:
+        raise UsageError(
+            "cannot specify USING when altering type of generated column",
+            sqlstate="42611",
+            detail=f'Column "{before.name}" is a generated column.',
+        )
+    tree = decode(before.generated.expression)
+    for source in (before.type_oid, tree.type_oid):
+        if not assignable(source, kind.type_oid):
+            raise UsageError(
+                f'column "{before.name}" cannot be cast automatically to type'
+                f" {format_type(kind.type_oid)}",
+                sqlstate="42804",
+            )
+
+
+def dropped_columns(
+    table: TableDef, changes: Sequence[ColumnChange]
+) -> list[tuple[str, list[str]]]:
+    """The columns of DROP COLUMN, each with the generated ones that are computed from it then."""
+    found = []
+    for at, change in enumerate(changes):
+        if isinstance(change, DropColumn):
+            now = plan_changes(table, changes[:at]).after
+            names = [n for n, one in now.generated if change.name in one.columns]
+            found.append((change.name, names))
+    return found
+
+
+def compute_in(node: Node, plan: ColumnPlan, branch: Branch) -> None:
+    """What is to be computed of all rows, which one statement has put into a branch."""
+    generated = computed_in(plan)
+    state = node.branches.state(branch)
+    if not generated or not state.version:
+        return
+    (commit,) = node.tables.actions(branch.location, 1, state.version)
+    try:
+        generate(
+            node.branches,
+            node.tables,
+            branch,
+            0,
+            local_writer(node.catalog.system_identifier),
+            [action["add"] for action in commit if "add" in action],
+            generated,
+            frozenset(),
+            plan.before.name,
+        )
+    except Refused as error:
+        raise UsageError(error.why.message, sqlstate=error.why.sqlstate) from None

@@ -1,0 +1,150 @@
+"""ALTER TABLE ... ADD and DROP of constraints, and the names of SET CONSTRAINTS.
+
+Comes in: a clause, and the table as earlier clauses leave it. Goes out: the changes of its
+definition, or PostgreSQL's error. Called by ``altertable``, which looks at the rows.
+
+Source: tablecmds.c (ATExecDropConstraint), index.c (index_check_primary_key), parse_utilcmd.c
+(transformIndexConstraint).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wal2lake.catalog import (
+    Catalog,
+    ColumnChange,
+    DropCheck,
+    SetKey,
+    SetNotNull,
+    TableDef,
+)
+from wal2lake.errors import (
+    DuplicateObjectError,
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.local.node import Caller, Node, need_schema
+from wal2lake.model import Deferral, Oid
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.grammar.altering.statements import (
+    AddKeyClause,
+    DropConstraintClause,
+)
+from wal2lake.sql.grammar.constraints import ConstraintModes
+
+
+def added_key(node: Node, table: TableDef, clause: AddKeyClause) -> SetKey:
+    """The table's key from now on."""
+    if table.key:
+        raise UsageError(
+            f'multiple primary keys for table "{table.name}" are not allowed',
+            sqlstate="42P16",
+        )
+    for at, name in enumerate(clause.columns):
+        if table.column(name) is None:
+            raise UndefinedObjectError(
+                f'column "{name}" of relation "{table.name}" does not exist',
+                sqlstate="42703",
+            )
+        if name in clause.columns[:at]:
+            raise UsageError(
+                f'column "{name}" appears twice in primary key constraint',
+                sqlstate="42701",
+            )
+    index = clause.name
+    if index is not None:
+        # A key of the table itself has been dropped by the same statement.
+        refuse_taken(node.catalog, table.namespace, index, dropped=table.oid)
+    partitioned = () if table.partition_key is None else table.partition_key.columns
+    for column in partitioned:
+        if column not in clause.columns:
+            raise FeatureNotSupportedError(
+                "unique constraint on partitioned table must include all partitioning"
+                " columns",
+                detail=f'PRIMARY KEY constraint on table "{table.name}" lacks column'
+                f' "{column}" which is part of the partition key.',
+            )
+    return SetKey(clause.columns, index, clause.deferral)
+
+
+def is_taken(
+    catalog: Catalog, schema: str, name: str, *, dropped: Oid | None = None
+) -> bool:
+    """Whether a table or a key has the name: they share one space of names in a schema.
+    ``dropped``: a table whose key does not count."""
+    return any(
+        table.namespace == schema
+        and (
+            table.name == name
+            or (table.key and table.oid != dropped and table.index_name == name)
+        )
+        for table in catalog.tables()
+    )
+
+
+def refuse_taken(
+    catalog: Catalog, schema: str, name: str, *, dropped: Oid | None = None
+) -> None:
+    """42P07 if the name ``is_taken``."""
+    if is_taken(catalog, schema, name, dropped=dropped):
+        raise DuplicateObjectError(
+            f'relation "{name}" already exists', sqlstate="42P07"
+        )
+
+
+def deferrable_tables(
+    node: Node, caller: Caller, modes: ConstraintModes
+) -> set[Oid] | None:
+    """The tables whose keys SET CONSTRAINTS names; None: all."""
+    found: set[Oid] = set()
+    for one in modes.names:
+        if one.schema is not None:
+            need_schema(node.catalog, one.schema)
+        path = caller.search_path if one.schema is None else (one.schema,)
+        keyed = [
+            table
+            for table in node.catalog.tables()
+            if table.key and table.index_name == one.name
+        ]
+        # The first schema that has the name.
+        schema = next((s for s in path if any(t.namespace == s for t in keyed)), None)
+        named = [table for table in keyed if table.namespace == schema]
+        if not named:
+            raise UndefinedObjectError(
+                f'constraint "{one.name}" does not exist', sqlstate="42704"
+            )
+        for table in named:
+            if table.key_deferral.deferrable:
+                found.add(table.oid)
+            elif modes.deferred:
+                raise UsageError(
+                    f'constraint "{one.name}" is not deferrable', sqlstate="42809"
+                )
+    return found if modes.names else None
+
+
+def dropped_constraint(
+    caller: Caller, table: TableDef, clause: DropConstraintClause
+) -> Sequence[ColumnChange]:
+    """What DROP CONSTRAINT does: the key's columns stay NOT NULL."""
+    if table.key and clause.name == table.index_name:
+        return [SetKey((), None, Deferral.NO)]
+    if any(clause.name == check.name for check in table.checks):
+        return [DropCheck(clause.name)]
+    for column in table.columns:
+        if column.not_null and clause.name == f"{table.name}_{column.name}_not_null":
+            # A key is looked at first, as PostgreSQL does: SetNotNull refuses its columns.
+            if column.identity and column.name not in table.key:
+                raise UsageError(
+                    f'column "{column.name}" of relation "{table.name}" is an identity'
+                    " column",
+                    sqlstate="55000",
+                )
+            return [SetNotNull(column.name, not_null=False)]
+    text = f'constraint "{clause.name}" of relation "{table.name}" does not exist'
+    if not clause.if_exists:
+        raise UndefinedObjectError(text, sqlstate="42704")
+    caller.notice(Notice(f"{text}, skipping"))
+    return []

@@ -1,0 +1,85 @@
+"""CREATE, ALTER, DROP and COMMENT ON PUBLICATION.
+
+Takes: parsed statements, who asks, the node. Gives: command tags and notices. Owns: what may be
+published, and which row filters there are. Never: reads a row.
+
+    create       CREATE, DROP
+    alter        ADD, SET, DROP of objects; SET of options; RENAME TO, OWNER TO, COMMENT
+    objects      the tables and schemas that a statement names, looked up and checked
+    options      what the options may be
+    filters      row filters: ``operations`` and ``constants`` of their expressions
+    dependents   what publications ask of tables: ALTER TABLE, REPLICA IDENTITY, UPDATE and DELETE
+
+Source: publicationcmds.c, pg_publication.c (order, texts, SQLSTATEs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, Final
+
+from wal2lake.commands.publication.alter import (
+    alter_objects,
+    alter_owner,
+    alter_rename,
+    alter_set,
+    comment_on_publication,
+)
+from wal2lake.commands.publication.create import (
+    create_publication,
+    drop_publication,
+)
+from wal2lake.local.node import Caller, Node
+from wal2lake.model import Oid
+from wal2lake.sql.grammar.publishing.statements import (
+    AlterPublicationObjects,
+    AlterPublicationOwner,
+    AlterPublicationRename,
+    AlterPublicationSet,
+    CommentOnPublication,
+    CreatePublication,
+    DropPublication,
+)
+
+_Command = Callable[[Node, Caller, Any], str]
+
+
+def _in_turn(command: _Command, *, publishes: bool = True) -> _Command:
+    """Nobody else changes the publication meanwhile. What it ``publishes`` by the command holds
+    for what is committed behind it, and for nothing before."""
+
+    def run(node: Node, caller: Caller, statement: Any) -> str:
+        with ExitStack() as held:
+            for oid in _named(node, statement):
+                held.enter_context(caller.turn(node.turns.altering, oid))
+            held.enter_context(node.ddl_lock)
+            if publishes and caller.block is None:
+                node.capture_before(caller.check)
+            return command(node, caller, statement)
+
+    return run
+
+
+def _named(node: Node, statement: Any) -> list[Oid]:
+    """The publications that a statement changes; two commands take them in one order. A block
+    holds them to its end, and others wait before they take the DDL lock."""
+    if isinstance(statement, CreatePublication):
+        return []
+    names = set(
+        statement.names if isinstance(statement, DropPublication) else [statement.name]
+    )
+    return sorted(one.oid for one in node.catalog.publications() if one.name in names)
+
+
+COMMANDS: Final[Mapping[type, _Command]] = {
+    CreatePublication: _in_turn(create_publication),
+    AlterPublicationObjects: _in_turn(alter_objects),
+    AlterPublicationSet: _in_turn(alter_set),
+    AlterPublicationOwner: _in_turn(alter_owner, publishes=False),
+    AlterPublicationRename: _in_turn(alter_rename),
+    DropPublication: _in_turn(drop_publication),
+    CommentOnPublication: _in_turn(comment_on_publication, publishes=False),
+}
+
+__all__ = ["COMMANDS"]

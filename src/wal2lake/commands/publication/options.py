@@ -1,0 +1,87 @@
+"""The options of a publication: names, values, error texts.
+
+Comes in: the options of a statement. Goes out: the fields of ``Publication`` that they set, every
+value checked.
+
+Source: parse_publication_options() in publicationcmds.c; SplitIdentifierString() in varlena.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from wal2lake.catalog import PublishedOperation
+from wal2lake.errors import SqlSyntaxError
+from wal2lake.sql.grammar import fold
+from wal2lake.sql.grammar.options import boolean_option
+from wal2lake.sql.grammar.statements import StatementOption
+
+_GENERATED: Final = {"none": "n", "stored": "s"}
+_ITEM: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s,"]+))\s*(?:,|\Z)')
+
+
+def publication_options(options: Sequence[StatementOption]) -> dict[str, Any]:
+    """What is given, under the names of ``Publication``'s fields."""
+    found: dict[str, Any] = {}
+    for option in options:
+        read: Callable[[StatementOption], Any]
+        match option.name:
+            case "publish":
+                field, read = "publishes", _operations
+            case "publish_via_partition_root":
+                field, read = "via_root", boolean_option
+            case "publish_generated_columns":
+                field, read = "generated_columns", _generated
+            case _:
+                raise SqlSyntaxError(
+                    f'unrecognized publication parameter: "{option.name}"'
+                )
+        if field in found:
+            error = SqlSyntaxError("conflicting or redundant options")
+            error.position = option.position
+            raise error
+        found[field] = read(option)
+    return found
+
+
+def _operations(option: StatementOption) -> frozenset[PublishedOperation]:
+    if option.value is None:
+        raise SqlSyntaxError(f"{option.name} requires a parameter")
+    found = set()
+    for name in _names(option.value.text):
+        try:
+            found.add(PublishedOperation(name))
+        except ValueError:
+            raise SqlSyntaxError(
+                f'unrecognized value for publication option "publish": "{name}"'
+            ) from None
+    return frozenset(found)
+
+
+def _names(text: str) -> list[str]:
+    """Identifiers between commas; none in a blank text."""
+    names: list[str] = []
+    at = 0
+    while text.strip() and at < len(text):
+        found = _ITEM.match(text, at)
+        if found is None:
+            raise SqlSyntaxError('invalid list syntax in parameter "publish"')
+        quoted, bare = found.groups()
+        names.append(fold(bare) if quoted is None else quoted.replace('""', '"'))
+        at = found.end()
+    if text.rstrip().endswith(","):
+        raise SqlSyntaxError('invalid list syntax in parameter "publish"')
+    return names
+
+
+def _generated(option: StatementOption) -> str:
+    text = "" if option.value is None else option.value.text
+    found = _GENERATED.get(text.lower())
+    if found is None:
+        raise SqlSyntaxError(
+            f'invalid value for publication parameter "{option.name}": "{text}"',
+            detail='Valid values are "none" and "stored".',
+        )
+    return found

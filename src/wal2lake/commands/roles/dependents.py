@@ -1,0 +1,78 @@
+"""What keeps a role from being dropped: what it owns, what it was granted, what it has granted.
+
+In: the node, roles. Out: nothing, or 2BP01 with everything that is in the way.
+
+Source: checkSharedDependencies() and storeObjectDescription() in pg_shdepend.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from wal2lake.catalog import FIRST_FREE_OID, Authority, Role
+from wal2lake.errors import UsageError
+from wal2lake.local.node import Caller, Node, described
+from wal2lake.model import DATABASE, DATABASE_OID, Acl
+
+_DEPENDENT: Final = "2BP01"
+
+
+def check_dropped(
+    node: Node,
+    caller: Caller,
+    authority: Authority,
+    role: Role,
+    dropped: Sequence[Role],
+) -> None:
+    """Raise if something depends on the role, apart from memberships of ``dropped`` ones."""
+    if role.oid < FIRST_FREE_OID:
+        raise UsageError(
+            f"cannot drop role {role.name} because it is required by the database system",
+            sqlstate=_DEPENDENT,
+        )
+    found = sorted(_dependents(node, caller, authority, role, dropped))
+    if found:
+        raise UsageError(
+            f'role "{role.name}" cannot be dropped because some objects depend on it',
+            sqlstate=_DEPENDENT,
+            detail="\n".join(text for _, text in found),
+        )
+
+
+def _dependents(
+    node: Node,
+    caller: Caller,
+    authority: Authority,
+    role: Role,
+    dropped: Sequence[Role],
+) -> Iterator[tuple[int, str]]:
+    """By the object's OID, as PostgreSQL lists them."""
+
+    def of(
+        oid: int, owner: int, acl: Acl | None, what: str
+    ) -> Iterator[tuple[int, str]]:
+        if owner == role.oid:
+            yield oid, f"owner of {what}"
+        elif acl is not None and role.oid in acl.roles:
+            yield oid, f"privileges for {what}"
+
+    catalog = node.catalog
+    yield from of(DATABASE_OID, 0, catalog.database_acl(), f"database {DATABASE}")
+    for schema in catalog.namespaces():
+        yield from of(schema.oid, schema.owner, schema.acl, f"schema {schema.name}")
+    for table in catalog.tables():
+        shown = described(table, caller.search_path)
+        yield from of(table.oid, table.owner, table.acl, f"table {shown}")
+    for sub in catalog.subscriptions():
+        yield from of(sub.oid, sub.owner, None, f"subscription {sub.name}")
+    for pub in catalog.publications():
+        yield from of(pub.oid, pub.owner, None, f"publication {pub.name}")
+    gone = {one.oid for one in dropped}
+    for row in authority.members:
+        if row.grantor == role.oid and not {row.roleid, row.member} & gone:
+            yield (
+                int(row.oid),
+                f"privileges for membership of role {authority.name(row.member)} in role"
+                f" {authority.name(row.roleid)}",
+            )

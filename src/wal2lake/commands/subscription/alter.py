@@ -1,0 +1,194 @@
+"""ALTER SUBSCRIPTION: ENABLE, DISABLE, CONNECTION, SET (options), SKIP, RENAME TO.
+
+In: statements. Out: the command tag; a new generation of the subscription where its workers must
+notice. The forms with PUBLICATION are in ``refresh``.
+
+None of these connects to the publisher, unless SET has to change the slot there. As in
+PostgreSQL the receiver, when it starts again, asks whether what was set can be done.
+
+Source: AlterSubscription() in subscriptioncmds.c, AlterObjectRename_internal() in alter.c.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wal2lake.catalog import Subscription
+from wal2lake.commands.subscription.expressions import check_expressions
+from wal2lake.commands.subscription.owner import (
+    altering,
+    check_conninfo,
+    check_set_password_required,
+)
+from wal2lake.commands.subscription.slotoptions import (
+    alter_slot,
+    check_failover,
+    check_two_phase,
+)
+from wal2lake.commands.subscription.steps.drop import (
+    end_copies,
+    refuse_dropping,
+    refuse_given_up,
+)
+from wal2lake.errors import (
+    DuplicateObjectError,
+    UsageError,
+)
+from wal2lake.local.access import check_database_create
+from wal2lake.local.node import Caller, Node
+from wal2lake.model import INVALID_LSN
+from wal2lake.pg import parse_conninfo
+from wal2lake.pgtypes import TYPE_MAPPINGS, check_tracked
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.grammar import (
+    OptionSet,
+    SubscriptionOptions,
+    subscription_options,
+)
+from wal2lake.sql.grammar.statements import (
+    AlterSubscriptionConnection,
+    AlterSubscriptionEnabled,
+    AlterSubscriptionRename,
+    AlterSubscriptionSet,
+    AlterSubscriptionSkip,
+)
+
+_PREREQUISITE: Final = "55000"
+_COMMAND: Final = "ALTER SUBSCRIPTION"
+
+
+def alter_enabled(
+    node: Node, caller: Caller, statement: AlterSubscriptionEnabled
+) -> str:
+    """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
+    with altering(node, caller, statement.name) as subscription:
+        if statement.enabled:
+            refuse_dropping(subscription)
+            if subscription.slot_name is None:
+                raise UsageError(
+                    "cannot enable subscription that does not have a slot name",
+                    sqlstate=_PREREQUISITE,
+                )
+        node.catalog.update_subscription(
+            subscription.oid, enabled=statement.enabled, bump=True
+        )
+        node.changed()
+        if not statement.enabled:
+            end_copies(node, caller, subscription)
+    return _COMMAND
+
+
+def alter_connection(
+    node: Node, caller: Caller, statement: AlterSubscriptionConnection
+) -> str:
+    """ALTER SUBSCRIPTION ... CONNECTION. Whether it is the same publisher, or one that has
+    all that was received, the receiver finds out before it streams.
+
+    What is being copied is of the old one, and begins again under a snapshot of the new
+    one, which may have lost what the old one had.
+    """
+    with altering(node, caller, statement.name) as subscription:
+        parse_conninfo(statement.conninfo)
+        owner = node.catalog.role_by_oid(subscription.owner)
+        check_conninfo(
+            statement.conninfo,
+            owner_is_superuser=owner is not None and owner.superuser,
+            password_required=subscription.password_required,
+        )
+        # The slot that is still to be dropped is at the old one.
+        refuse_dropping(subscription)
+        refuse_given_up(subscription)
+        node.catalog.set_connection(subscription.oid, statement.conninfo)
+        node.changed()
+        end_copies(node, caller, subscription)
+    return _COMMAND
+
+
+def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename) -> str:
+    """ALTER SUBSCRIPTION ... RENAME TO. The log, the slot and the tables' cursors go by
+    other names; the receiver connects again under the new one."""
+    with altering(node, caller, statement.name) as subscription:
+        check_database_create(node, caller)
+        with node.ddl_lock:
+            # Its own name, too.
+            if node.catalog.subscription_named(statement.new_name) is not None:
+                raise DuplicateObjectError(
+                    f'subscription "{statement.new_name}" already exists'
+                )
+            node.catalog.update_subscription(
+                subscription.oid, name=statement.new_name, bump=True
+            )
+        node.changed()
+    return _COMMAND
+
+
+def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> str:
+    """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
+    with altering(node, caller, statement.name) as subscription:
+        lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
+        origin = node.catalog.applied_ends().get(subscription.oid, INVALID_LSN)
+        if lsn and lsn < origin:
+            raise UsageError(
+                f"skip WAL location (LSN {lsn}) must be greater than origin LSN"
+                f" {origin}"
+            )
+        node.catalog.set_skip(subscription.oid, lsn)
+    return _COMMAND
+
+
+def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
+    """ALTER SUBSCRIPTION ... SET (options)."""
+    with altering(node, caller, statement.name) as subscription:
+        options = subscription_options(statement.options, OptionSet.SET)
+        check_set_password_required(caller, options)
+        check_tracked(
+            options.conflict_resolution,
+            tracked=node.settings.apply.track_commit_timestamp,
+        )
+        check_expressions(node, options.conflict_resolution)
+        _set(node, caller, subscription, options)
+        node.changed()
+    return _COMMAND
+
+
+def _set(
+    node: Node, caller: Caller, subscription: Subscription, options: SubscriptionOptions
+) -> None:
+    changes: dict[str, object] = {}
+    if "slot_name" in options.given:
+        if subscription.enabled and options.slot_name is None:
+            raise UsageError(
+                "cannot set slot_name = NONE for enabled subscription",
+                sqlstate=_PREREQUISITE,
+            )
+        if options.slot_name is not None:
+            refuse_given_up(subscription)
+        changes["slot_name"] = options.slot_name
+    for name in ("synchronous_commit", "create_tables"):
+        if name in options.given:
+            changes[name] = getattr(options, name)
+    asked = options.stored(given_only=True)
+    if "two_phase" in options.given:
+        check_two_phase(node, caller, subscription, options)
+        asked["two_phase"] = "p" if options.two_phase else "d"
+    if "failover" in options.given:
+        check_failover(caller, subscription)
+    alter_slot(node, caller, subscription, options)
+    if asked.get("schema_changes") == "follow" and not subscription.follows_schema:
+        # The receiver records the columns as they are when it begins to stream.
+        node.catalog.forget_followed(subscription.oid)
+    node.catalog.alter_subscription(
+        subscription.oid,
+        options=asked,
+        # Before the first transaction is left out: inserts must look for rows from
+        # here on.
+        distrust=asked.get("origin") == "none",
+        **changes,
+    )
+    if TYPE_MAPPINGS in options.given:
+        caller.notice(
+            Notice(
+                "type_mappings hold for tables that the subscription creates from now on;"
+                " present ones keep their columns"
+            )
+        )

@@ -1,0 +1,462 @@
+"""CREATE SUBSCRIPTION, in the order of its durable steps, each undone if a later one fails:
+
+    ask the publisher (publications, tables, definitions),
+      tell what will misbehave, refuse what cannot be       nothing durable
+    note which slot is going to be made                      catalog
+    create the slot                                          publisher
+    under the DDL lock:
+      create missing schemas and tables                      storage, catalog
+      record the subscription and its relation states,
+        forget the note                                      ONE catalog transaction
+
+The DDL lock is not held while the publisher is talked to, so what was there before, and what the
+caller may do, is looked at again under it. Two commands that create the same name are one after the
+other, and so are two that make, or take, a slot of the same name.
+
+After a crash the note is all that knows of the slot, which would hold the publisher's WAL for
+nobody: ``unfinished`` drops it. So it does if the command was cancelled, or lost its connection,
+and nobody knows whether the slot was made. (PostgreSQL leaves it to be dropped by hand.) Tables
+that were made by a command that a crash has ended stay, empty, and the repeated command takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+from wal2lake.catalog import (
+    MADE_SLOT,
+    REMOTE_TYPES,
+    PlannedSlot,
+    Subscription,
+)
+from wal2lake.commands.preflight.server import Needs
+from wal2lake.commands.subscription.blocks import outside_block
+from wal2lake.commands.subscription.expressions import check_expressions
+from wal2lake.commands.subscription.owner import (
+    check_conninfo,
+    check_may_create,
+)
+from wal2lake.commands.subscription.publisher import (
+    check_origin_none,
+    connect_ordinary,
+    connect_publisher,
+    create_slot,
+    look_before,
+    slot_refused,
+    tell_format,
+    warn_of_missing,
+)
+from wal2lake.commands.subscription.steps.unfinished import drop_planned
+from wal2lake.commands.subscription.targets import (
+    Choices,
+    Target,
+    Wanted,
+    ask_wanted,
+    check_targets,
+    follow_from,
+    held_still,
+    made_targets,
+    new_rels,
+    present_versions,
+    still_there,
+)
+from wal2lake.errors import (
+    DuplicateObjectError,
+    PublisherError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.local.node import Caller, Node
+from wal2lake.model import INVALID_LSN, Lsn
+from wal2lake.observe import failpoint
+from wal2lake.pg import Publisher, nudged, parse_conninfo
+from wal2lake.pgtypes import RemoteType, check_tracked, remote_types_to_json
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.grammar import (
+    OptionSet,
+    SubscriptionOptions,
+    check_publications,
+    subscription_options,
+)
+from wal2lake.sql.grammar.statements import CreateSubscription
+
+
+def create_subscription(
+    node: Node, caller: Caller, statement: CreateSubscription
+) -> str:
+    """CREATE SUBSCRIPTION."""
+    options = subscription_options(statement.options, OptionSet.CREATE)
+    check_tracked(
+        options.conflict_resolution,
+        tracked=node.settings.apply.track_commit_timestamp,
+    )
+    check_expressions(node, options.conflict_resolution)
+    if options.create_slot:
+        outside_block(caller, "CREATE SUBSCRIPTION ... WITH (create_slot = true)")
+    check_may_create(node, caller, options)
+    with caller.turn(node.turns.creating, statement.name):
+        _check_name(node, statement.name)
+        parse_conninfo(statement.conninfo)
+        must_use_password = check_conninfo(
+            statement.conninfo,
+            owner_is_superuser=caller.role.superuser,
+            password_required=options.password_required,
+        )
+        check_publications(statement.publications)
+        slot = _slot_name(statement, options)
+        if not options.connect:
+            state = _two_phase(options, tables=False)
+            with _turn(node, caller, slot), node.ddl_lock:
+                now = _check_again(node, caller, statement, options)
+                _record(node, now, statement, options, [], INVALID_LSN, (), state)
+            caller.notice(
+                Notice(
+                    "subscription was created, but is not connected",
+                    severity="WARNING",
+                    sqlstate="01000",
+                    hint="To initiate replication, you must manually create the"
+                    " replication slot, enable the subscription, and refresh the"
+                    " subscription.",
+                )
+            )
+            return "CREATE SUBSCRIPTION"
+        with connect_publisher(
+            node,
+            statement.name,
+            statement.conninfo,
+            check=caller.check,
+            must_use_password=must_use_password,
+        ) as session:
+            publisher = Publisher(session)
+            asked = _ask(caller, statement, options, publisher)
+            _look(
+                node,
+                caller,
+                statement,
+                options,
+                publisher,
+                asked.wanted,
+                must_use_password=must_use_password,
+            )
+            check_targets(node, caller, asked.wanted)
+            with _turn(node, caller, slot):
+                if options.create_slot and slot is not None:
+                    _create_with_slot(
+                        node,
+                        caller,
+                        statement,
+                        options,
+                        publisher,
+                        asked,
+                        slot,
+                        must_use_password=must_use_password,
+                    )
+                else:
+                    _take_effect(node, caller, statement, options, asked, INVALID_LSN)
+        failpoint("subscription.recorded")
+    node.changed()
+    return "CREATE SUBSCRIPTION"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the publisher has said."""
+
+    wanted: Wanted
+    types: tuple[RemoteType, ...]
+    two_phase: str
+    """subtwophasestate."""
+
+
+def _ask(
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    publisher: Publisher,
+) -> _Asked:
+    names = statement.publications
+    warn_of_missing(caller, publisher, names)
+    if options.origin == "none":
+        check_origin_none(
+            caller, publisher, statement.name, names, copy_data=options.copy_data
+        )
+    types: tuple[RemoteType, ...] = ()
+    if options.binary:
+        types = tell_format(caller, publisher, statement.name, names)
+    wanted = ask_wanted(
+        publisher,
+        names,
+        create_tables=options.create_tables,
+        choices=Choices.of(options.type_mappings, options.value_policies),
+        origin=options.origin,
+    )
+    state = _two_phase(options, tables=bool(wanted.tables))
+    if publisher.session.server_version < 150000 and state == "e":
+        # Its pgoutput cannot: the state says what is.
+        state = "p"
+    return _Asked(wanted, types, state)
+
+
+def _look(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    publisher: Publisher,
+    wanted: Wanted,
+    *,
+    must_use_password: bool,
+) -> None:
+    """Tell what will misbehave; raise what the publisher is going to, about the slot."""
+    slot = _slot_name(statement, options) if options.create_slot else None
+    refusal = look_before(
+        node,
+        caller,
+        publisher,
+        statement.publications,
+        wanted.tables,
+        Needs(slot=slot is not None, copy=options.copy_data),
+        ordinary=lambda seconds: connect_ordinary(
+            node,
+            statement.name,
+            statement.conninfo,
+            seconds,
+            check=caller.check,
+            must_use_password=must_use_password,
+        ),
+    )
+    if refusal is None or slot is None:
+        return
+    # What this very command has left before a crash makes room, and of a slot that is there
+    # the publisher says that first.
+    left = {(one.slot_name, one.conninfo) for one in node.catalog.planned_slots()}
+    if (slot, statement.conninfo) not in left and publisher.slot(slot) is None:
+        raise slot_refused(slot, refusal)
+
+
+def _create_with_slot(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    publisher: Publisher,
+    asked: _Asked,
+    slot: str,
+    *,
+    must_use_password: bool,
+) -> None:
+    planned = _plan_slot(
+        node, publisher, statement, slot, must_use_password=must_use_password
+    )
+    start = _make_slot(
+        node,
+        caller,
+        publisher,
+        statement,
+        planned,
+        two_phase=asked.two_phase == "e",
+        failover=options.failover,
+        must_use_password=must_use_password,
+    )
+    try:
+        _take_effect(node, caller, statement, options, asked, start)
+    except BaseException:
+        _take_back(node, publisher, planned)
+        raise
+
+
+def _turn(node: Node, caller: Caller, slot: str | None) -> AbstractContextManager[None]:
+    """So that nobody drops, as another command's left-over, what this one makes or takes."""
+    return nullcontext() if slot is None else caller.turn(node.turns.making, slot)
+
+
+def _take_effect(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    asked: _Asked,
+    start: Lsn,
+) -> None:
+    """Tables and subscription, of what may have changed while the publisher was talked to."""
+    with node.ddl_lock:
+        now = _check_again(node, caller, statement, options)
+        with made_targets(node, now, asked.wanted) as targets:
+            check_expressions(
+                node, options.conflict_resolution, [one.table for one in targets]
+            )
+            _record(
+                node,
+                now,
+                statement,
+                options,
+                targets,
+                start,
+                asked.types,
+                asked.two_phase,
+            )
+
+
+def _check_again(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+) -> Caller:
+    """What may have changed since it was checked, under the DDL lock; returns the caller as
+    he is now."""
+    # An ALTER ... RENAME may have taken it.
+    _check_name(node, statement.name)
+    role = node.catalog.role_by_oid(caller.role.oid)
+    if role is None:
+        # Source: shdepLockAndCheckObject().
+        raise UndefinedObjectError(f"role {caller.role.oid} was concurrently dropped")
+    now = replace(caller, role=role)
+    check_may_create(node, now, options)
+    check_conninfo(
+        statement.conninfo,
+        owner_is_superuser=role.superuser,
+        password_required=options.password_required,
+    )
+    return now
+
+
+def _check_name(node: Node, name: str) -> None:
+    if node.catalog.subscription_named(name) is not None:
+        raise DuplicateObjectError(f'subscription "{name}" already exists')
+
+
+def _plan_slot(
+    node: Node,
+    publisher: Publisher,
+    statement: CreateSubscription,
+    slot: str,
+    *,
+    must_use_password: bool,
+) -> PlannedSlot:
+    """Note that a slot is going to be made. Raises what the publisher says if there is one of
+    that name already: it is not this command's to drop, and must not be noted as if it were."""
+    for left in node.catalog.planned_slots():
+        # Of this very command, before a crash.
+        if (left.slot_name, left.conninfo) == (slot, statement.conninfo):
+            drop_planned(node, publisher, left)
+    if publisher.slot(slot) is not None:
+        raise slot_refused(
+            slot,
+            PublisherError(
+                f'replication slot "{slot}" already exists', sqlstate="42710"
+            ),
+        )
+    planned = PlannedSlot(
+        slot,
+        statement.conninfo,
+        statement.name,
+        publisher.identify().position,
+        must_use_password,
+    )
+    node.catalog.plan_slot(planned)
+    failpoint("subscription.slot_planned")
+    return planned
+
+
+def _make_slot(
+    node: Node,
+    caller: Caller,
+    publisher: Publisher,
+    statement: CreateSubscription,
+    planned: PlannedSlot,
+    *,
+    two_phase: bool,
+    failover: bool,
+    must_use_password: bool,
+) -> Lsn:
+    """Create the slot; returns its consistent point."""
+    try:
+        with nudged(
+            statement.conninfo,
+            statement.name,
+            must_use_password=must_use_password,
+        ):
+            return create_slot(
+                caller.notice,
+                publisher,
+                planned.slot_name,
+                two_phase=two_phase,
+                failover=failover,
+            )
+    except PublisherError:
+        # Refused: there is none of ours. If the connection broke, or the command was
+        # cancelled, nobody knows yet.
+        if publisher.session.is_alive():
+            node.catalog.forget_planned(planned)
+        raise
+
+
+def _take_back(node: Node, publisher: Publisher, planned: PlannedSlot) -> None:
+    """Drop the slot of a command that failed; what cannot be dropped now, or for the
+    cancel of the command, stays planned."""
+    try:
+        publisher.drop_slot(planned.slot_name, missing_ok=True)
+    except (PublisherError, UsageError):
+        return
+    node.catalog.forget_planned(planned)
+
+
+def _two_phase(options: SubscriptionOptions, *, tables: bool) -> str:
+    """subtwophasestate. With a copy it is enabled once all tables are ready, and without
+    tables later: a table that joins then has to be copied before."""
+    if not options.two_phase:
+        return "d"
+    made_here = options.connect and options.create_slot
+    return "e" if made_here and tables and not options.copy_data else "p"
+
+
+def _slot_name(
+    statement: CreateSubscription, options: SubscriptionOptions
+) -> str | None:
+    if "slot_name" in options.given:
+        return options.slot_name
+    return statement.name
+
+
+def _record(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    targets: Sequence[Target],
+    start: Lsn,
+    types: Sequence[RemoteType],
+    two_phase: str,
+) -> None:
+    oid = node.catalog.new_oid()
+    enabled = options.enabled and options.connect
+    slot = _slot_name(statement, options)
+    subscription = Subscription(
+        oid=oid,
+        name=statement.name,
+        owner=caller.role.oid,
+        enabled=enabled,
+        conninfo=statement.conninfo,
+        slot_name=slot,
+        publications=tuple(statement.publications),
+        synchronous_commit=options.synchronous_commit,
+        create_tables=options.create_tables,
+        floor=start,
+        options={
+            **options.stored(),
+            "two_phase": two_phase,
+            REMOTE_TYPES: remote_types_to_json(types),
+            **({MADE_SLOT: slot} if start and slot is not None else {}),
+        },
+    )
+    with held_still(node, targets):
+        present = present_versions(node, targets)
+        rels = new_rels(node, oid, targets, copy_data=options.copy_data)
+        node.catalog.create_subscription(subscription, rels, present)
+    if caller.block is not None:
+        caller.block.under_lock.append(partial(still_there, targets, present))
+    follow_from(node, oid, targets)

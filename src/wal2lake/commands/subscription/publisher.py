@@ -1,0 +1,306 @@
+"""What the commands ask of a publisher: a connection, its publications, slots.
+
+In: connection strings and names. Out: what the publisher says, its errors in the words of
+PostgreSQL's subscriber, each with a remedy; notices to the caller.
+
+A publisher may hang. So every wait for one ends with ``check``, which raises for a statement that
+is cancelled; a connection after its time-out, an answer after wal_receiver_timeout (PostgreSQL
+waits for ever). Making and dropping a slot have no limit: they wait for the transactions and
+walsenders of others. Nobody who calls this holds ``ddl_lock``.
+
+Source: subscriptioncmds.c; libpqwalreceiver.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from wal2lake.catalog import Subscription
+from wal2lake.commands.preflight.ask import ask_left_out, ask_server, ask_tables
+from wal2lake.commands.preflight.finding import notices, together
+from wal2lake.commands.preflight.pooler import Connect, ask_pooler
+from wal2lake.commands.preflight.server import (
+    Needs,
+    judge_server,
+    missing_publications,
+)
+from wal2lake.commands.preflight.stored import judge_stored
+from wal2lake.commands.preflight.tables import judge_left_out, judge_tables
+from wal2lake.errors import FeatureNotSupportedError, PublisherError
+from wal2lake.local.node import Caller, Node
+from wal2lake.model import Lsn
+from wal2lake.observe import failpoint
+from wal2lake.pg import (
+    Check,
+    Publisher,
+    RemoteTable,
+    Session,
+    connect,
+    list_obstacles,
+    published_formats,
+)
+from wal2lake.pgtypes import RemoteType
+from wal2lake.sql.backend import Notice
+
+PROTOCOL_VIOLATION: Final = "08P01"
+_CONNECTION_FAILURE: Final = "08006"
+
+
+def connect_publisher(
+    node: Node,
+    name: str,
+    conninfo: str,
+    *,
+    check: Check,
+    must_use_password: bool = False,
+) -> Session:
+    """A connection under the subscription's name; 08006 if there is none to be had."""
+    try:
+        return _connect(
+            node, name, conninfo, check=check, must_use_password=must_use_password
+        )
+    except PublisherError as error:
+        raise PublisherError(
+            f'subscription "{name}" could not connect to the publisher:'
+            f" {error.message}",
+            sqlstate=_CONNECTION_FAILURE,
+            hint=error.hint or _connect_hint(error.message),
+        ) from None
+
+
+def _connect_hint(message: str) -> str:
+    # Since PostgreSQL 16, and before.
+    refused = ("permission denied to start WAL sender", "to start walsender")
+    if any(text in message for text in refused):
+        return (
+            "ALTER ROLE ... REPLICATION on the publisher (on a managed service, grant its"
+            " replication role instead)."
+        )
+    return (
+        "Check host, port, user and password in the connection string, and pg_hba.conf on"
+        " the publisher."
+    )
+
+
+def look_before(
+    node: Node,
+    caller: Caller,
+    publisher: Publisher,
+    publications: Sequence[str],
+    remotes: Mapping[tuple[str, str], RemoteTable],
+    needs: Needs,
+    *,
+    ordinary: Connect | None = None,
+) -> PublisherError | None:
+    """Tell the caller what will misbehave: of the server, of ``remotes``, and of the tables that
+    are here for them. Returns what the server is going to answer to
+    CREATE_REPLICATION_SLOT, if it is going to refuse it.
+
+    ``ordinary`` opens a connection without replication; None: whether there is a pooler in
+    between has been told before.
+    """
+    session = publisher.session
+    pooler = None if ordinary is None else ask_pooler(session, ordinary)
+    # Ours is one of replication, and gone when the others begin.
+    server = judge_server(ask_server(session, pooler=pooler, own_senders=1), needs)
+    tables = ask_tables(session, remotes, publications)
+    of_tables = judge_tables(tables, copy=needs.copy)
+    for (namespace, name), remote in remotes.items():
+        here = node.catalog.table(namespace, name)
+        if here is not None:
+            of_tables += judge_stored(remote, here)
+    if needs.stream:
+        of_tables += judge_left_out(ask_left_out(session, publications))
+    for notice in notices([*server, *together(of_tables)]):
+        caller.notice(notice)
+    return next((found.blocks for found in server if found.blocks), None)
+
+
+def connect_ordinary(
+    node: Node,
+    name: str,
+    conninfo: str,
+    answer_seconds: float,
+    *,
+    check: Check,
+    must_use_password: bool,
+) -> Session:
+    """The same without replication, and with another limit for answers; its errors as they
+    are."""
+    return _connect(
+        node,
+        name,
+        conninfo,
+        check=check,
+        must_use_password=must_use_password,
+        replication=False,
+        answer_seconds=answer_seconds,
+    )
+
+
+def _connect(
+    node: Node,
+    name: str,
+    conninfo: str,
+    *,
+    check: Check,
+    must_use_password: bool,
+    replication: bool = True,
+    answer_seconds: float | None = None,
+) -> Session:
+    silence_ms = node.settings.subscription.wal_receiver_timeout_ms
+    return connect(
+        conninfo,
+        application_name=name,
+        replication=replication,
+        answer_timeout_seconds=answer_seconds or silence_ms / 1000 or None,
+        must_use_password=must_use_password,
+        check=check,
+    )
+
+
+def warn_of_missing(caller: Caller, publisher: Publisher, names: Sequence[str]) -> None:
+    """A publication that is not there yet is a WARNING, as in PostgreSQL."""
+    there = publisher.existing_publications(tuple(names))
+    missing = [n for n in names if n not in there]
+    if not missing:
+        return
+    text = missing_publications(missing).text
+    caller.notice(Notice(text, severity="WARNING", sqlstate="42704"))
+
+
+def check_origin_none(
+    caller: Caller,
+    publisher: Publisher,
+    subscription: str,
+    publications: Sequence[str],
+    *,
+    copy_data: bool,
+    known: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Refuse origin = none to a publisher that does not know it, and warn if a copy may
+    bring rows of other origins: a copy is not filtered. ``known`` tables are not copied.
+
+    Source: check_publications_origin().
+    """
+    if not publisher.knows_origin:
+        # What pgoutput would answer to START_REPLICATION.
+        raise FeatureNotSupportedError(
+            "unrecognized pgoutput option: origin",
+            detail="The publisher is older than PostgreSQL 16.",
+            hint="Leave origin at its default, any.",
+        )
+    if not copy_data:
+        return
+    found = publisher.publications_written_to(tuple(publications), tuple(known))
+    if not found:
+        return
+    shown = ", ".join(f'"{name}"' for name in found)
+    tables = (
+        f"a publication ({shown}) that contains tables"
+        if len(found) == 1
+        else f"publications ({shown}) that contain tables"
+    )
+    caller.notice(
+        Notice(
+            f'subscription "{subscription}" requested copy_data with origin = NONE but'
+            " might copy data that had a different origin",
+            severity="WARNING",
+            sqlstate="55000",
+            detail=f"The subscription being created subscribes to {tables} that are"
+            " written to by other subscriptions.",
+            hint="Verify that initial data copied from the publisher tables did not"
+            " come from other origins.",
+        )
+    )
+
+
+def tell_format(
+    caller: Caller, publisher: Publisher, subscription: str, names: Sequence[str]
+) -> tuple[RemoteType, ...]:
+    """With binary = true: a NOTICE if changes will come as text all the same, because a
+    published column has no decoder. Returns what decoders must know of types."""
+    formats = published_formats(publisher, names)
+    if formats.obstacles:
+        caller.notice(
+            Notice(
+                f'subscription "{subscription}" receives changes in text format',
+                detail=list_obstacles(formats.obstacles),
+                hint="The publisher sends all columns in one format. Leave these out of"
+                " the publication to receive the others in binary format.",
+            )
+        )
+    return formats.types
+
+
+def create_slot(
+    notice: Callable[[Notice], None],
+    publisher: Publisher,
+    slot: str,
+    *,
+    two_phase: bool,
+    failover: bool,
+) -> Lsn:
+    """Make the subscription's slot; returns its consistent point."""
+    try:
+        created = publisher.create_slot(slot, two_phase=two_phase, failover=failover)
+    except PublisherError as error:
+        raise slot_refused(slot, error) from None
+    notice(Notice(f'created replication slot "{slot}" on publisher'))
+    failpoint("subscription.slot_created")
+    return created.consistent_point
+
+
+def slot_refused(slot: str, error: PublisherError) -> PublisherError:
+    """The publisher's refusal in the words of PostgreSQL's subscriber."""
+    return PublisherError(
+        f'could not create replication slot "{slot}": ERROR:  {error.message}',
+        sqlstate=PROTOCOL_VIOLATION,
+        detail=error.detail,
+        hint=error.hint or _slot_hint(error.sqlstate),
+    )
+
+
+def _slot_hint(sqlstate: str) -> str | None:
+    return {
+        "42710": "Drop the slot on the publisher, choose another slot_name, or use"
+        " create_slot = false to take it over.",
+        "53400": 'Free one or increase "max_replication_slots" on the publisher.',
+        "55000": 'Set "wal_level" to "logical" on the publisher and restart it.',
+    }.get(sqlstate)
+
+
+def connect_to_drop(node: Node, subscription: Subscription, check: Check) -> Session:
+    """A connection on which the subscription's slot can be dropped."""
+    try:
+        return _connect(
+            node,
+            subscription.name,
+            subscription.conninfo,
+            check=check,
+            must_use_password=node.catalog.must_use_password(subscription),
+        )
+    except PublisherError as error:
+        raise PublisherError(
+            "could not connect to publisher when attempting to drop replication slot"
+            f' "{subscription.slot_name}": {error.message}',
+            sqlstate=_CONNECTION_FAILURE,
+            hint="Use ALTER SUBSCRIPTION ... DISABLE to disable the subscription, and"
+            " then use ALTER SUBSCRIPTION ... SET (slot_name = NONE) to disassociate"
+            " it from the slot.",
+        ) from None
+
+
+def drop_slot(session: Session, slot: str, *, missing_ok: bool) -> bool:
+    """False: it was gone already, which is no error with ``missing_ok``."""
+    try:
+        return Publisher(session).drop_slot(slot, missing_ok=missing_ok)
+    except PublisherError as error:
+        raise PublisherError(
+            f'could not drop replication slot "{slot}" on publisher: ERROR: '
+            f" {error.message}",
+            sqlstate=_CONNECTION_FAILURE,
+            detail=error.detail,
+            hint=error.hint,
+        ) from None

@@ -1,0 +1,126 @@
+"""ALTER SUBSCRIPTION ... SET (two_phase | failover): what must hold, and the slot's part of it.
+
+In: a subscription and the options given. Out: nothing, or PostgreSQL's refusal; ``alter_slot`` has
+the publisher's slot changed, before the subscription is. So with two_phase = false nothing
+more is prepared from then on. With true the receiver enables it as it does after CREATE: once all
+tables are ready. failover is the slot's alone: it lets the publisher's standbys have the
+slot, and nothing here depends on it.
+
+A prepared transaction may be in the journal only. So the log is opened, which recovers it; that
+fails while the receiver still has it, which is what PostgreSQL looks for too.
+
+Source: AlterSubscription() and CheckAlterSubOption() in subscriptioncmds.c, libpqrcv_alter_slot()
+in libpqwalreceiver.c, PostgreSQL 18.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from wal2lake.catalog import Subscription
+from wal2lake.changelog import ChangeLog, prepared_transactions
+from wal2lake.commands.subscription.blocks import outside_block
+from wal2lake.commands.subscription.publisher import (
+    PROTOCOL_VIOLATION,
+    connect_publisher,
+)
+from wal2lake.errors import (
+    LogInUseError,
+    PublisherError,
+    SqlSyntaxError,
+    UsageError,
+)
+from wal2lake.local.node import Caller, Node
+from wal2lake.pg import Publisher
+from wal2lake.sql.grammar import SubscriptionOptions
+
+_PREREQUISITE: Final = "55000"
+
+
+def check_two_phase(
+    node: Node, caller: Caller, subscription: Subscription, options: SubscriptionOptions
+) -> None:
+    """Raise what PostgreSQL raises."""
+    disabling = not options.two_phase
+    _check(caller, subscription, "two_phase", slot_changes=disabling)
+    if disabling and "slot_name" in options.given:
+        raise SqlSyntaxError(
+            '"slot_name" and "two_phase" cannot be altered at the same time'
+        )
+    directory = node.settings.log_directory / str(int(subscription.oid))
+    if not directory.exists():
+        return
+    _recover(node, directory)
+    if disabling and prepared_transactions(directory):
+        raise UsageError(
+            'cannot disable "two_phase" when prepared transactions exist',
+            sqlstate=_PREREQUISITE,
+            hint="Resolve these transactions and try again.",
+        )
+
+
+def check_failover(caller: Caller, subscription: Subscription) -> None:
+    """Raise what PostgreSQL raises."""
+    _check(caller, subscription, "failover", slot_changes=True)
+
+
+def alter_slot(
+    node: Node, caller: Caller, subscription: Subscription, options: SubscriptionOptions
+) -> None:
+    """Have the publisher's slot follow, if what was given concerns it."""
+    failover = options.failover if "failover" in options.given else None
+    disabling = "two_phase" in options.given and not options.two_phase
+    if failover is None and not disabling:
+        return
+    slot = str(subscription.slot_name)
+    with connect_publisher(
+        node,
+        subscription.name,
+        subscription.conninfo,
+        check=caller.check,
+        must_use_password=node.catalog.must_use_password(subscription),
+    ) as session:
+        try:
+            Publisher(session).alter_slot(
+                slot, failover=failover, two_phase=False if disabling else None
+            )
+        except PublisherError as error:
+            raise PublisherError(
+                f'could not alter replication slot "{slot}": ERROR:  {error.message}',
+                sqlstate=PROTOCOL_VIOLATION,
+                detail=error.detail,
+                hint=error.hint,
+            ) from None
+
+
+def _check(
+    caller: Caller, subscription: Subscription, option: str, *, slot_changes: bool
+) -> None:
+    """CheckAlterSubOption()."""
+    if subscription.enabled:
+        raise UsageError(
+            f'cannot set option "{option}" for enabled subscription',
+            sqlstate=_PREREQUISITE,
+        )
+    if not slot_changes:
+        return
+    if subscription.slot_name is None:
+        raise UsageError(
+            f'cannot set option "{option}" for a subscription that does not have a slot'
+            " name",
+            sqlstate=_PREREQUISITE,
+        )
+    outside_block(caller, f"ALTER SUBSCRIPTION ... SET ({option})")
+
+
+def _recover(node: Node, directory: Path) -> None:
+    """Have the log hold what so far only its journal may; raises while the receiver has it."""
+    try:
+        ChangeLog.open(directory, node.settings.log).close()
+    except LogInUseError:
+        raise UsageError(
+            'cannot alter "two_phase" when logical replication worker is still running',
+            sqlstate=_PREREQUISITE,
+            hint="Try again after some time.",
+        ) from None

@@ -1,0 +1,507 @@
+"""Our table for each published one: found or created, checked, made a part of the subscription.
+
+In: a publisher's definitions. Out: ``Target`` values, relation states, the state that readers see
+until the copy. Called by CREATE and by REFRESH PUBLICATION, in three steps:
+
+    ask_wanted      what is published                            talks, no lock
+    check_targets   would it do?                                 before a slot is made for it
+    made_targets    it is checked again and made, and the        under the DDL lock, talks to
+                    command takes effect in its block            nobody
+
+Source: subscriptioncmds.c; logicalrep_rel_open() in relation.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.apply.schema.columns import column_like, source_column
+from wal2lake.catalog import SubscriptionRel, TableDef
+from wal2lake.commands.tables.table import NewTable, make_tables
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.lake import CommitConflict
+from wal2lake.local.access import check_database_create, check_schema
+from wal2lake.local.concurrency.blocks import OpenBlock
+from wal2lake.local.node import Caller, Node
+from wal2lake.model import Deferral, Lsn, Oid, RemoteSchema, ReplicaIdentity, SyncState
+from wal2lake.pg import Publisher, RemoteTable
+from wal2lake.pgtypes import (
+    TYPE_MAPPINGS,
+    VALUE_POLICIES,
+    Policy,
+    SourceColumn,
+    TypeMappings,
+    ValuePolicies,
+)
+from wal2lake.pgtypes.choices.entries import Match
+from wal2lake.pgtypes.choices.types import WIDENING, shown_type, unmatched
+from wal2lake.pgtypes.columnnames import check_column_names
+from wal2lake.pgtypes.registry.pg_type import format_type
+from wal2lake.sql.backend import Notice
+
+_PREREQUISITE: Final = "55000"
+
+_PARTITIONED: Final = "p"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A published table and ours for it."""
+
+    namespace: str
+    name: str
+    table: TableDef
+    whole: bool
+    """Whatever becomes of its rows at the publisher is sent: see ``_is_whole``."""
+    schema: RemoteSchema
+    """As it is at the publisher."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The subscription's options about types and values."""
+
+    mappings: TypeMappings
+    policies: ValuePolicies
+    known: Set[Oid]
+    """Tables that are in the subscription already: they keep their columns."""
+
+    @classmethod
+    def of(cls, mappings: str, policies: str, known: Set[Oid] = frozenset()) -> Choices:
+        """From the options' texts."""
+        return cls(TypeMappings.parse(mappings), ValuePolicies.parse(policies), known)
+
+    def stored_type(self, column: SourceColumn) -> tuple[int, int] | None:
+        """See ``TypeMappings.stored_type``."""
+        return self.mappings.stored_type(column, self.policies)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is published, and what a command wants of it."""
+
+    tables: Mapping[tuple[str, str], RemoteTable]
+    all_sent: bool
+    """Every change of their rows is."""
+    create_tables: bool
+    choices: Choices
+    subid: Oid | None = None
+    """The subscription's, if it is there already."""
+    follows: bool = False
+    """It makes its tables' columns what they are at the publisher."""
+
+
+def ask_wanted(
+    publisher: Publisher,
+    publications: Sequence[str],
+    *,
+    create_tables: bool,
+    choices: Choices,
+    origin: str,
+    subid: Oid | None = None,
+    follows: bool = False,
+) -> Wanted:
+    """Ask the publisher for all that the rest needs."""
+    names = tuple(publications)
+    # With origin = none what others did to the publisher's rows is not sent.
+    all_sent = origin == "any" and publisher.publish_everything(names)
+    tables = publisher.tables(publisher.published_tables(names), names)
+    return Wanted(tables, all_sent, create_tables, choices, subid, follows)
+
+
+def check_targets(
+    node: Node, caller: Caller, wanted: Wanted, *, maker: Caller | None = None
+) -> None:
+    """Whatever is wrong with one of the tables, now, and before anything is done about
+    them. ``maker``: whose the new ones are to be; not given: the caller's. What the workers
+    will stop at until the table is altered is a WARNING."""
+    planned = _plan(node, caller, maker or caller, wanted)
+    _warn_of_missing_columns(caller, planned, wanted)
+    for remote, table in zip(wanted.tables.values(), planned, strict=True):
+        if isinstance(table, NewTable):
+            _tell_widened(caller, remote, wanted.choices)
+    columns = [c for remote in wanted.tables.values() for c in _source_columns(remote)]
+    _warn_of_unmatched(caller, wanted.choices, columns)
+
+
+@contextmanager
+def made_targets(
+    node: Node, caller: Caller, wanted: Wanted, *, maker: Caller | None = None
+) -> Iterator[list[Target]]:
+    """Our table for each published one, made if it is not there; what was made goes again if
+    the block fails. The caller holds the DDL lock, and others may have changed what
+    ``check_targets`` has seen: everything is checked again."""
+    planned = _plan(node, caller, maker or caller, wanted)
+    missing = [table for table in planned if isinstance(table, NewTable)]
+    made = _make_tables(node, maker or caller, missing)
+    block = caller.block
+    if block is not None:
+        for one in made:
+            _hold(node, block, one.location)
+    new = {(table.namespace, table.name): table for table in made}
+    try:
+        yield [
+            Target(
+                namespace,
+                name,
+                table
+                if isinstance(table, TableDef)
+                else new[table.namespace, table.name],
+                wanted.all_sent and _is_whole(remote),
+                remote.schema,
+            )
+            for ((namespace, name), remote), table in zip(
+                wanted.tables.items(), planned, strict=True
+            )
+        ]
+    except BaseException:
+        if block is None:
+            _drop_made(node, made)
+        raise
+
+
+def _hold(node: Node, block: OpenBlock, location: str) -> None:
+    """Nobody else takes the place before the block has ended."""
+    place = location.lower()
+    node.unfinished.add(place)
+
+    def undo() -> None:
+        node.tables.drop(location)
+        node.unfinished.discard(place)
+
+    block.on_rollback(undo)
+    block.afterwards.append(lambda after: after.unfinished.discard(place))
+
+
+def _plan(
+    node: Node, caller: Caller, maker: Caller, wanted: Wanted
+) -> list[TableDef | NewTable]:
+    """For each published table ours, or what it is going to be."""
+    choices = wanted.choices
+    _check_usage(node, caller, {namespace for namespace, _ in wanted.tables})
+    planned: list[TableDef | NewTable] = []
+    for (namespace, name), remote in wanted.tables.items():
+        table: TableDef | NewTable | None = node.catalog.table(namespace, name)
+        if table is None:
+            if not wanted.create_tables:
+                raise UndefinedObjectError(
+                    f'relation "{namespace}.{name}" does not exist',
+                    sqlstate="42P01",
+                    hint="Create the table, or use create_tables = true.",
+                )
+            table = _table_like(remote, choices)
+        elif isinstance(table, TableDef) and table.oid not in choices.known:
+            _check_stored(table, remote, choices)
+        _check_policies(table, remote, choices.policies)
+        planned.append(table)
+    there = [table for table in planned if isinstance(table, TableDef)]
+    _check_partitions(node, there, wanted.subid)
+    missing = [table for table in planned if isinstance(table, NewTable)]
+    _check_may_make(node, maker, missing)
+    return planned
+
+
+def _check_usage(node: Node, caller: Caller, schemas: Set[str]) -> None:
+    """As whoever names a table; source: LookupExplicitNamespace()."""
+    known = {n.name for n in node.catalog.namespaces()}
+    for name in sorted(schemas & known):
+        check_schema(node, caller, name, "U")
+
+
+def _is_whole(remote: RemoteTable) -> bool:
+    """Does no row leave the published table without a word?
+
+    A row that an UPDATE takes out of a row filter is sent as its DELETE, but not if the
+    filter is changed; a partition that is truncated or detached takes its rows out of a
+    root that is published as one table.
+    """
+    return not remote.row_filters and remote.kind != _PARTITIONED
+
+
+def _source_columns(remote: RemoteTable) -> list[SourceColumn]:
+    return [
+        source_column(remote.namespace, remote.name, attribute)
+        for attribute in remote.schema.attributes
+    ]
+
+
+def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> None:
+    """A table that was there must have the types that the options name for it."""
+    for source in _source_columns(remote):
+        policy, level = choices.policies.entry_for(source)
+        whole = policy in WIDENING and level > Match.ALL
+        if not whole and not choices.mappings.names(source):
+            continue
+        wanted = choices.stored_type(source)
+        column = table.column(source.name)
+        if column is None:
+            # The workers refuse the table until ALTER TABLE adds the column.
+            continue
+        have = (int(column.type_oid), column.typmod)
+        if wanted is not None and have != wanted:
+            raise UsageError(
+                f'column "{column.name}" of table "{table.qualified}" is of type'
+                f" {shown_type(*have)}, not {shown_type(*wanted)} as"
+                f" {VALUE_POLICIES if whole else TYPE_MAPPINGS} say",
+                sqlstate=_PREREQUISITE,
+                hint="Drop the table and let the subscription create it, or leave the"
+                " column out of the option.",
+            )
+
+
+def _check_policies(
+    table: TableDef | NewTable, remote: RemoteTable, policies: ValuePolicies
+) -> None:
+    """A policy that names a column must be one that the column can have."""
+    for source in _source_columns(remote):
+        policy = policies.naming(source)
+        column = next((c for c in table.columns if c.name == source.name), None)
+        if column is None or policy not in (Policy.NULL, Policy.CLAMP):
+            continue
+        shown = f'value policy "{policy.value}" is not possible for column'
+        if column.name in table.key:
+            raise UsageError(
+                f'{shown} "{source.qualified}"',
+                detail="It is part of the primary key: another value would be another"
+                " row.",
+                hint="Available policies: error, lossless, text, widen.",
+            )
+        if policy is Policy.NULL and column.not_null:
+            raise UsageError(
+                f'{shown} "{source.qualified}"',
+                detail="It is declared NOT NULL.",
+                hint="Available policies: error, clamp, lossless, text, widen.",
+            )
+
+
+def _tell_widened(caller: Caller, remote: RemoteTable, choices: Choices) -> None:
+    """Which columns of a new table a policy makes text."""
+    widened = [
+        f'"{source.name}" ({format_type(source.type_oid, source.typmod)})'
+        for source in _source_columns(remote)
+        if choices.policies.of(source) in WIDENING
+        and not choices.mappings.names(source)
+        and choices.stored_type(source) is not None
+    ]
+    if widened:
+        caller.notice(
+            Notice(
+                f'table "{remote.namespace}.{remote.name}" is created with text columns,'
+                f" as {VALUE_POLICIES} say: {', '.join(widened)}"
+            )
+        )
+
+
+def _warn_of_unmatched(
+    caller: Caller, choices: Choices, columns: Sequence[SourceColumn]
+) -> None:
+    unknown = {
+        TYPE_MAPPINGS: unmatched(choices.mappings.entries, columns),
+        VALUE_POLICIES: unmatched(choices.policies.entries, columns),
+    }
+    for option, targets in unknown.items():
+        for text in targets:
+            caller.notice(
+                Notice(
+                    f'no published column is concerned by "{text}" in {option}',
+                    severity="WARNING",
+                    sqlstate="01000",
+                )
+            )
+
+
+def _warn_of_missing_columns(
+    caller: Caller, planned: Sequence[TableDef | NewTable], wanted: Wanted
+) -> None:
+    """Say what the workers are going to report, which do not look before the table's first
+    row. PostgreSQL creates the subscription, too, and does not look at all."""
+    for table, remote in zip(planned, wanted.tables.values(), strict=True):
+        if isinstance(table, NewTable):
+            continue
+        if wanted.follows and table.oid in wanted.choices.known:
+            continue
+        names = {c.name for c in table.columns}
+        missing = [c.name for c in remote.columns if c.name not in names]
+        if missing:
+            plural = "columns" if len(missing) > 1 else "column"
+            shown = ", ".join(f'"{n}"' for n in missing)
+            caller.notice(
+                Notice(
+                    f'logical replication target relation "{table.qualified}" is'
+                    f" missing replicated {plural}: {shown}",
+                    severity="WARNING",
+                    sqlstate=_PREREQUISITE,
+                    hint="ALTER TABLE ... ADD COLUMN adds what is missing. Until then"
+                    " the subscription cannot fill the table.",
+                )
+            )
+
+
+def _check_partitions(
+    node: Node, tables: Sequence[TableDef], subid: Oid | None
+) -> None:
+    """A partitioned table and its partition are one, which two relations cannot fill."""
+    taken = {table.oid for table in tables}
+    taken |= {rel.relid for rel in node.catalog.rels() if rel.subid != subid}
+    for table in tables:
+        names = node.catalog.sharing(table)
+        if table.partition_key is not None and len(names) == 1:
+            raise UsageError(
+                f'partitioned table "{table.qualified}" has no partition',
+                sqlstate=_PREREQUISITE,
+                hint="Create it first: CREATE TABLE ... PARTITION OF ... DEFAULT.",
+            )
+        if len(taken.intersection(names)) > 1:
+            raise FeatureNotSupportedError(
+                f'"{table.qualified}" cannot be subscribed to both as a partitioned'
+                " table and as its partition",
+                hint="Publish one of them: see publish_via_partition_root.",
+            )
+
+
+def _check_may_make(node: Node, caller: Caller, tables: Sequence[NewTable]) -> None:
+    """What is made for a subscription its owner could have made himself."""
+    known = {n.name for n in node.catalog.namespaces()}
+    for name in sorted({table.namespace for table in tables}):
+        if name in known:
+            check_schema(node, caller, name, "C")
+        else:
+            check_database_create(node, caller)
+
+
+def _make_tables(
+    node: Node, caller: Caller, tables: Sequence[NewTable]
+) -> list[TableDef]:
+    """All of them with their schemas, or none of the tables."""
+    known = {n.name for n in node.catalog.namespaces()}
+    for name in sorted({table.namespace for table in tables} - known):
+        node.catalog.create_namespace(name, caller.role.oid)
+    return make_tables(node, caller, tables)
+
+
+def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
+    """A table from the publisher's definition and the user's choices; an error if it cannot
+    be."""
+    likes = [
+        column_like(source, attribute, choices.mappings, choices.policies)
+        for source, attribute in zip(
+            _source_columns(remote), remote.schema.attributes, strict=True
+        )
+    ]
+    columns = [one.column for one in likes]
+    present = {c.name for c in columns}
+    key, deferral = remote.key, remote.key_deferral
+    if remote.identity is ReplicaIdentity.INDEX and remote.identity_key:
+        # UPDATE and DELETE name the row by this index, so it is the key here.
+        key, deferral = remote.identity_key, Deferral.NO
+    key = key if set(key) <= present else ()
+    # Without a key its rows could not be sent on to others.
+    whole = remote.identity is ReplicaIdentity.FULL
+    whole = whole and (not key or deferral.deferrable)
+    new = NewTable(
+        remote.namespace,
+        remote.name,
+        tuple(columns),
+        key,
+        dimensions=tuple(one.dimensions for one in likes),
+        replica_identity=(ReplicaIdentity.FULL if whole else ReplicaIdentity.DEFAULT),
+        key_deferral=deferral if key else Deferral.NO,
+    )
+    check_column_names((c.name for c in new.columns), new.qualified)
+    return new
+
+
+def _drop_made(node: Node, made: Sequence[TableDef]) -> None:
+    """Undo the tables of a command that failed."""
+    for table in made:
+        node.catalog.drop_table(table.oid)
+        node.tables.drop(table.location)
+
+
+@contextmanager
+def held_still(node: Node, targets: Sequence[Target]) -> Iterator[None]:
+    """Nobody writes the tables from the look whether they are empty until they are recorded: a
+    writer in between would not know that it has to tell. After locks of subscriptions."""
+    with ExitStack() as stack:
+        for location in sorted({target.table.location for target in targets}):
+            stack.enter_context(node.tables.writing(location))
+        for target in targets:
+            name = target.table.name
+            node.prepared.refuse_held(target.table, f'replicate into table "{name}"')
+        yield
+
+
+@contextmanager
+def still_there(
+    targets: Sequence[Target], versions: Mapping[int, int], node: Node
+) -> Iterator[None]:
+    """The same at the commit of a block, which has found tables at these versions; 40001 if
+    they have changed since."""
+    with held_still(node, targets):
+        if present_versions(node, targets) != versions:
+            raise CommitConflict(
+                "could not serialize access due to concurrent update",
+                detail="A table of the new subscription has changed.",
+                hint="The transaction might succeed if retried.",
+            )
+        yield
+
+
+def new_rels(
+    node: Node,
+    subid: Oid,
+    targets: Sequence[Target],
+    *,
+    copy_data: bool,
+    begins: Lsn | None = None,
+) -> list[SubscriptionRel]:
+    """The first relation states of tables that are ``held_still``.
+
+    ``begins``: without a copy, what has committed below it is not wanted."""
+    return [
+        SubscriptionRel(
+            subid=subid,
+            relid=target.table.oid,
+            remote_namespace=target.namespace,
+            remote_name=target.name,
+            state=SyncState.INIT if copy_data else SyncState.READY,
+            lsn=None,
+            epoch=int(epoch),
+            trusted=copy_data and target.whole and _is_empty(node, target.table),
+            begins=begins,
+        )
+        for target, epoch in zip(
+            targets, node.catalog.new_oids(len(targets)), strict=True
+        )
+    ]
+
+
+def _is_empty(node: Node, table: TableDef) -> bool:
+    """Rows that were there before are not the publisher's, and rows whose end is not
+    published stay: in both cases inserts must look for them."""
+    return node.tables.state(table.location).version == 0
+
+
+def follow_from(node: Node, subid: Oid, targets: Sequence[Target]) -> None:
+    """What is sent of new tables is compared with these columns, if the subscription follows
+    them; a copy begins anew with its own."""
+    subscription = node.catalog.subscription(subid)
+    if subscription is not None and subscription.follows_schema and targets:
+        node.catalog.start_following(
+            subid, {t.table.oid: t.schema for t in targets}, subscription.floor
+        )
+
+
+def present_versions(node: Node, targets: Sequence[Target]) -> dict[int, int]:
+    """Each table as it is now: what readers see until it joins with its copy. They are
+    ``held_still``."""
+    return {
+        int(t.table.oid): node.tables.state(t.table.location).version for t in targets
+    }

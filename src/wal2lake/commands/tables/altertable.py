@@ -1,0 +1,457 @@
+"""ALTER TABLE at the front door: PostgreSQL's checks in its order, then ``apply.local.altering``.
+
+A statement's actions happen in PostgreSQL's passes (drops, types, new columns, attributes), and all
+at once. Rows that must be written anew are translated as INSERT ... SELECT is, so a value is
+converted, or refused, as PostgreSQL would. A stable default has one value for all rows, for it is
+one expression of one statement; a volatile one is evaluated for each.
+
+A table that is renamed or moved keeps its place in the warehouse, and its part in subscriptions.
+
+Source: tablecmds.c (ATPrepCmd, AlterTablePass, ATRewriteTables), renameatt, RenameRelation,
+AlterTableNamespace.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Final
+
+from wal2lake.apply.local.altering import (
+    Anew,
+    alter_table,
+)
+from wal2lake.catalog import (
+    AddCheck,
+    AddColumn,
+    ChangeType,
+    ColumnChange,
+    ColumnDef,
+    ColumnPlan,
+    DropColumn,
+    RenameColumn,
+    SetDefault,
+    SetKey,
+    SetNotNull,
+    TableDef,
+    plan_changes,
+)
+from wal2lake.commands.constraints.checkconstraints import added_checks, check_rows
+from wal2lake.commands.constraints.generatedcolumns import (
+    added_generated,
+    check_retyped,
+    dropped_columns,
+    set_expression,
+)
+from wal2lake.commands.constraints.keyconstraints import (
+    added_key,
+    dropped_constraint,
+    refuse_taken,
+)
+from wal2lake.commands.publication.dependents import (
+    check_dropped_columns,
+    check_retyped_columns,
+    replica_identity,
+)
+from wal2lake.commands.tables.followed import nullable, without_foreign_defaults
+from wal2lake.commands.tables.partitions import check_partitions, has_partition
+from wal2lake.commands.tables.rewriting import Rewriting
+from wal2lake.errors import (
+    DuplicateObjectError,
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.local.access import check_owner, check_schema
+from wal2lake.local.commits.commit import hold_tables
+from wal2lake.local.node import (
+    Caller,
+    Node,
+    find_table,
+    need_schema,
+    need_table,
+)
+from wal2lake.local.transaction.local import scratch
+from wal2lake.model import Oid
+from wal2lake.observe import get_logger
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.grammar.altering.statements import (
+    AddCheckClause,
+    AddColumnClause,
+    AddKeyClause,
+    AlterAction,
+    AlterTable,
+    DefaultClause,
+    DropColumnClause,
+    DropConstraintClause,
+    ExpressionClause,
+    NotNullClause,
+    RenameTable,
+    RenameTableColumn,
+    ReplicaIdentityClause,
+    SetTableSchema,
+    TypeClause,
+)
+from wal2lake.sql.grammar.statements import QualifiedName
+from wal2lake.sql.query.writes import check_default
+
+_TAG: Final = "ALTER TABLE"
+
+_INVALID_DEFINITION: Final = "42P16"
+
+_NOT_NULL_VIOLATION: Final = "23502"
+
+_NO_KEY: Final = ("23502", "23505")
+"""Rows are not as a key would have them."""
+
+
+def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
+    """ALTER TABLE with actions."""
+    with _altering(
+        node, caller, statement.table, if_exists=statement.if_exists
+    ) as table:
+        if table is None:
+            return _TAG
+        check_partitions(node, table, statement.actions, only=statement.only)
+        changes, using = _changes(node, caller, table, statement.actions)
+        cascade = [
+            action.name
+            for action in statement.actions
+            if isinstance(action, DropColumnClause) and action.cascade
+        ]
+        after = plan_changes(table, changes).after
+        identities = [
+            replica_identity(node, caller, after, action)
+            for action in statement.actions
+            if isinstance(action, ReplicaIdentityClause)
+        ]
+        _carry_out(node, caller, table, changes, using, cascade=cascade)
+        if identities:
+            node.catalog.set_replica_identity([table.oid], identities[-1])
+    return _TAG
+
+
+def follow(
+    node: Node, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+) -> None:
+    """What a publisher has done to its table; ``replaced``: all rows will be, so they need not be
+    what the columns ask for, and where a value cannot be converted it is null until then."""
+    table = node.catalog.table_by_oid(relid)
+    owner = None if table is None else node.catalog.role_by_oid(table.owner)
+    if table is None or owner is None:
+        raise UndefinedObjectError(
+            f"relation with OID {relid} does not exist", sqlstate="42P01"
+        )
+    caller = Caller(owner, lambda notice: None)
+    carry_out = partial(_carry_out, canonical=True)
+    # Not the DDL lock: its holder may wait for the worker that calls.
+    with ExitStack() as held:
+        hold_tables(node, [table], held, caller.check)
+        node.capture_before(caller.check)
+        table = node.catalog.table_by_oid(relid) or table
+        names = node.catalog.sharing(table)
+        subids = {rel.subid for rel in node.catalog.rels() if rel.relid in names}
+        # A copy replaces no rows of a table that another subscription fills, too.
+        replaced = replaced and len(subids) < 2
+        possible = without_foreign_defaults(table, changes)
+        try:
+            try:
+                carry_out(node, caller, table, possible, {}, replaced=replaced)
+            except UsageError as error:
+                without: list[ColumnChange] = [
+                    one for one in possible if not isinstance(one, SetKey)
+                ]
+                if len(without) == len(possible) or error.sqlstate not in _NO_KEY:
+                    raise
+                get_logger().warning(
+                    "a key is not taken over from the publisher", reason=str(error)
+                )
+                possible = without
+                carry_out(node, caller, table, possible, {}, replaced=replaced)
+        except UsageError as error:
+            if error.sqlstate == _NOT_NULL_VIOLATION:
+                # The publisher's rows have been filled since: ours will be by what is to come.
+                get_logger().warning(
+                    "NOT NULL is not taken over from the publisher", reason=str(error)
+                )
+                possible = nullable(possible)
+                carry_out(node, caller, table, possible, {}, replaced=replaced)
+                return
+            if not replaced:
+                raise
+            nothing = {
+                one.name: "NULL" for one in changes if isinstance(one, ChangeType)
+            }
+            carry_out(node, caller, table, possible, nothing, replaced=True)
+
+
+def _refuse_identity(table: TableDef, name: str) -> None:
+    column = table.column(name)
+    if column is not None and column.identity:
+        raise UsageError(
+            f'column "{name}" of relation "{table.name}" is an identity column',
+            sqlstate="42601",
+        )
+
+
+def rename_column(node: Node, caller: Caller, statement: RenameTableColumn) -> str:
+    """ALTER TABLE ... RENAME COLUMN."""
+    with _altering(
+        node, caller, statement.table, if_exists=statement.if_exists
+    ) as table:
+        if table is None:
+            return _TAG
+        change = RenameColumn(statement.name, statement.new_name)
+        there = table.column(statement.name) is not None
+        if there and table.partition_of is not None:
+            raise UsageError(
+                f'cannot rename inherited column "{statement.name}"',
+                sqlstate=_INVALID_DEFINITION,
+            )
+        if there and statement.only and has_partition(node, table):
+            raise UsageError(
+                f'inherited column "{statement.name}" must be renamed in child tables'
+                " too",
+                sqlstate=_INVALID_DEFINITION,
+            )
+        _carry_out(node, caller, table, [change], {})
+    return _TAG
+
+
+def rename_table(node: Node, caller: Caller, statement: RenameTable) -> str:
+    """ALTER TABLE ... RENAME TO."""
+    with _altering(
+        node, caller, statement.table, if_exists=statement.if_exists
+    ) as table:
+        if table is not None:
+            check_schema(node, caller, table.namespace, "C")
+            refuse_taken(node.catalog, table.namespace, statement.new_name)
+            node.catalog.rename_table(table, table.namespace, statement.new_name)
+    return _TAG
+
+
+def set_schema(node: Node, caller: Caller, statement: SetTableSchema) -> str:
+    """ALTER TABLE ... SET SCHEMA."""
+    with _altering(
+        node, caller, statement.table, if_exists=statement.if_exists
+    ) as table:
+        if table is None:
+            return _TAG
+        need_schema(node.catalog, statement.schema)
+        check_schema(node, caller, statement.schema, "C")
+        if statement.schema == table.namespace:
+            return _TAG
+        if node.catalog.table(statement.schema, table.name) is not None:
+            raise DuplicateObjectError(
+                f'relation "{table.name}" already exists in schema'
+                f' "{statement.schema}"',
+                sqlstate="42P07",
+            )
+        node.catalog.rename_table(table, statement.schema, table.name)
+    return _TAG
+
+
+@contextmanager
+def _altering(
+    node: Node, caller: Caller, name: QualifiedName, *, if_exists: bool
+) -> Iterator[TableDef | None]:
+    """The table, which nobody else writes or alters meanwhile; None: there is none, as may be."""
+    with node.ddl_lock, ExitStack() as held:
+        if (
+            if_exists
+            and find_table(node.catalog, caller, name.schema, name.name) is None
+        ):
+            caller.notice(Notice(f'relation "{name.name}" does not exist, skipping'))
+            yield None
+            return
+        table = need_table(node.catalog, caller, name.schema, name.name)
+        check_owner(node, caller, "table", table.name, table.owner)
+        # Whoever ends the transaction may take days, and nobody else could run a command.
+        node.prepared.refuse_held(table, f'alter table "{table.name}"')
+        hold_tables(node, [table], held, caller.check)
+        node.capture_before(caller.check)
+        # An apply worker may have altered it.
+        yield node.catalog.table_by_oid(table.oid) or table
+
+
+# ---- what is asked for ------------------------------------------------------------------
+
+
+def _changes(
+    node: Node, caller: Caller, table: TableDef, actions: Sequence[AlterAction]
+) -> tuple[list[ColumnChange], dict[str, str]]:
+    """In PostgreSQL's order, and the USING of columns by their names."""
+    changes: list[ColumnChange] = []
+    using: dict[str, str] = {}
+    retyped: dict[str, bool] = {}
+    for action in sorted(actions, key=_pass):
+        now = plan_changes(table, changes).after if changes else table
+        match action:
+            case AddColumnClause():
+                if action.if_not_exists and now.column(action.column.name) is not None:
+                    caller.notice(
+                        Notice(
+                            f'column "{action.column.name}" of relation'
+                            f' "{table.name}" already exists, skipping',
+                            sqlstate="42701",
+                        )
+                    )
+                    continue
+                clause = action.column
+                column = ColumnDef(
+                    clause.name,
+                    clause.type_oid,
+                    clause.typmod,
+                    not_null=clause.not_null,
+                    default=clause.default,
+                )
+                if clause.generated is not None:
+                    column = added_generated(
+                        table, changes, column, clause.generated, caller.zone
+                    )
+                changes.append(AddColumn(column))
+                now = plan_changes(table, changes).after
+                added = added_checks(node.catalog, now, action.checks, caller.zone)
+                changes += map(AddCheck, added)
+            case AddCheckClause():
+                added = added_checks(node.catalog, now, [action.check], caller.zone)
+                changes += map(AddCheck, added)
+            case DropColumnClause():
+                if action.if_exists and now.column(action.name) is None:
+                    caller.notice(
+                        Notice(
+                            f'column "{action.name}" of relation "{table.name}" does'
+                            " not exist, skipping"
+                        )
+                    )
+                    continue
+                change = DropColumn(action.name)
+                if not action.cascade:
+                    dropped = dropped_columns(now, [change])
+                    check_dropped_columns(node, caller, now, dropped, cascade=())
+                changes.append(change)
+            case NotNullClause():
+                if not action.not_null:
+                    _refuse_identity(table, action.name)
+                changes.append(SetNotNull(action.name, action.not_null))
+            case DefaultClause():
+                _refuse_identity(table, action.name)
+                changes.append(SetDefault(action.name, action.default))
+            case TypeClause():
+                if retyped.get(action.name, False):
+                    raise FeatureNotSupportedError(
+                        f'cannot alter type of column "{action.name}" twice'
+                    )
+                before = now.column(action.name)
+                kind = ColumnDef(action.name, action.type_oid, action.typmod)
+                check_retyped(before, kind, using=action.using is not None)
+                retyped[action.name] = before is not None and (
+                    (before.type_oid, before.typmod) != (kind.type_oid, kind.typmod)
+                )
+                if action.using is not None:
+                    using[action.name] = action.using
+                anew = action.using is not None
+                changes.append(ChangeType(action.name, kind, anew))
+            case AddKeyClause():
+                changes.append(added_key(node, now, action))
+            case DropConstraintClause():
+                changes += dropped_constraint(caller, now, action)
+            case ExpressionClause():
+                changes += set_expression(caller, now, action)
+            case ReplicaIdentityClause():
+                continue
+        plan_changes(table, changes)
+    return changes, using
+
+
+def _pass(action: AlterAction) -> int:
+    """AlterTablePass."""
+    match action:
+        case DropColumnClause() | DropConstraintClause():
+            return 0
+        case ExpressionClause():
+            return 0 if action.generated is None else 3
+        case NotNullClause():
+            return 4 if action.not_null else 0
+        case DefaultClause():
+            return 0 if action.default is None else 5
+        case TypeClause():
+            return 1
+        case AddColumnClause():
+            return 2
+        case AddKeyClause() | AddCheckClause():
+            return 6
+        case ReplicaIdentityClause():
+            return 7
+
+
+# ---- and done ---------------------------------------------------------------------------
+
+
+def _carry_out(
+    node: Node,
+    caller: Caller,
+    table: TableDef,
+    changes: Sequence[ColumnChange],
+    using: Mapping[str, str],
+    *,
+    replaced: bool = False,
+    cascade: Collection[str] = (),
+    canonical: bool = False,
+) -> None:
+    plan = plan_changes(table, changes)
+    if plan.after == table and not changes:
+        return
+    dropped = dropped_columns(table, changes)
+    retyped = [one.name for one in changes if isinstance(one, ChangeType)]
+    check_dropped_columns(node, caller, table, dropped, cascade=cascade)
+    check_retyped_columns(node, caller, table, retyped)
+    place = f"{scratch(node)}/{uuid.uuid4().hex}"
+    rewriting = Rewriting(node, caller, plan, using, place, replaced=replaced)
+    state = node.tables.state(table.location)
+    rewriting.check_types(state)
+    _check_defaults(plan, caller.zone)
+    rewriting.check_nulls(state)
+    rewriting.check_key(state)
+    check_rows(node, plan, state)
+    alter_table(
+        node.catalog,
+        node.tables,
+        plan,
+        Anew(node.branches, place, rewriting.fill, canonical),
+        committing=node.snapshots.committing,
+    )
+    # A copy that began before ends: what it has is void.
+    node.sync.halt(relids=node.catalog.sharing(table), timeout_seconds=0.0)
+
+
+def _check_defaults(plan: ColumnPlan, zone: str) -> None:
+    before = {column.name: column for column in plan.before.columns}
+    for one in plan.columns:
+        column = one.column
+        known = before.get(one.source) if one.source is not None else None
+        if column.default is None or column.sequence is not None:
+            continue
+        if known is not None and known.default == column.default:
+            # Of another type, maybe: its values are converted, as those of the rows.
+            continue
+        try:
+            check_default(column, zone)
+        except UsageError as error:
+            if error.sqlstate != "42804":
+                raise
+            raise UsageError(
+                error.message.replace("but expression", "but default expression"),
+                sqlstate="42804",
+                hint=error.hint,
+            ) from None
+
+
+COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
+    AlterTable: alter_columns,
+    RenameTableColumn: rename_column,
+    RenameTable: rename_table,
+    SetTableSchema: set_schema,
+}

@@ -1,0 +1,70 @@
+"""COPY of a table: the query that it stands for, and which columns' values are quoted.
+
+Source: DoCopy() in copy.c; BeginCopyTo() in copyto.c; CopyGetAttnums().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.pgtypes.keywords import quote_identifier
+from wal2lake.sql.grammar.copying import AllColumns, CopyOptions, CopyTo
+
+
+def copied_rows(
+    statement: CopyTo,
+    schema: str,
+    name: str,
+    columns: Sequence[str],
+    generated: Collection[str] = (),
+) -> str:
+    """A SELECT of the columns of this table that are asked for; 42703, 42701 as PostgreSQL. Those
+    that are ``generated`` are not copied, and 42P10 if they are asked for."""
+    wanted = statement.columns
+    if wanted is None:
+        wanted = tuple(one for one in columns if one not in generated)
+    _check(wanted, columns, f' of relation "{name}"')
+    for one in wanted:
+        if one in generated:
+            raise UsageError(
+                f'column "{one}" is a generated column',
+                sqlstate="42P10",
+                detail="Generated columns cannot be used in COPY.",
+            )
+    chosen = ", ".join(map(quote_identifier, wanted))
+    return f"SELECT {chosen} FROM {quote_identifier(schema)}.{quote_identifier(name)}"
+
+
+def forced_columns(
+    options: CopyOptions,
+    copied: Sequence[str],
+    columns: Sequence[str] | None,
+    name: str | None,
+) -> tuple[bool, ...]:
+    """FORCE_QUOTE for each column that is ``copied``; ``columns`` are all of the table of this
+    name, None of a query."""
+    forced = options.force_quote
+    if isinstance(forced, AllColumns):
+        return (True,) * len(copied)
+    where = "" if columns is None else f' of relation "{name}"'
+    _check(forced, copied if columns is None else columns, where)
+    for column in forced:
+        if column not in copied:
+            raise UsageError(
+                f'FORCE_QUOTE column "{column}" not referenced by COPY',
+                sqlstate="42P10",
+            )
+    return tuple(column in forced for column in copied)
+
+
+def _check(wanted: Sequence[str], columns: Sequence[str], where: str) -> None:
+    for number, name in enumerate(wanted):
+        if name not in columns:
+            raise UndefinedObjectError(
+                f'column "{name}"{where} does not exist', sqlstate="42703"
+            )
+        if name in wanted[:number]:
+            raise UsageError(
+                f'column "{name}" specified more than once', sqlstate="42701"
+            )

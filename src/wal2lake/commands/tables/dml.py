@@ -1,0 +1,61 @@
+"""INSERT, UPDATE, DELETE and TRUNCATE on lake tables, through Spark SQL.
+
+``query.writes`` has the statement in Spark's terms, for the branches of the session's transaction;
+``transaction`` executes and commits them.
+
+Source: PostgreSQL manual, INSERT, UPDATE, DELETE, TRUNCATE; 5.5 (constraints).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wal2lake.catalog import TableDef
+from wal2lake.errors import UsageError
+from wal2lake.local.access import check_tables
+from wal2lake.local.node import Caller, Node, need_table
+from wal2lake.sql.grammar.statements import TruncateTable
+from wal2lake.sql.query.writes import SparkWrite, truncate_sql
+
+Run = Callable[[SparkWrite], int]
+"""Executes one; the number of rows."""
+
+
+def run_dml(node: Node, write: SparkWrite, run: Run) -> str:
+    """Execute one statement; returns its command tag."""
+    table = write.table
+    partitioned = table.partition_key is not None
+    if write.verb == "INSERT" and partitioned and len(node.catalog.sharing(table)) == 1:
+        raise UsageError(
+            f'no partition of relation "{table.name}" found for row', sqlstate="23514"
+        )
+    count = run(write)
+    return f"INSERT 0 {count}" if write.verb == "INSERT" else f"{write.verb} {count}"
+
+
+def truncated_tables(
+    node: Node, caller: Caller, statement: TruncateTable
+) -> list[TableDef]:
+    """The tables of a TRUNCATE, which the caller may truncate."""
+    tables = [
+        need_table(node.catalog, caller, name.schema, name.name)
+        for name in statement.tables
+    ]
+    for name, table in zip(statement.tables, tables, strict=True):
+        if name in statement.only and table.partition_key is not None:
+            raise UsageError(
+                "cannot truncate only a partitioned table",
+                sqlstate="42809",
+                hint="Do not specify the ONLY keyword, or use TRUNCATE ONLY on the"
+                " partitions directly.",
+            )
+    check_tables(node.catalog, caller, {t.oid: (t, "D") for t in tables})
+    return tables
+
+
+def truncate(tables: list[TableDef], statement: TruncateTable, run: Run) -> str:
+    """Empty tables, at the places where they are written."""
+    options = statement.cascade | statement.restart_identity << 1
+    for table in tables:
+        run(truncate_sql(table, options))
+    return "TRUNCATE TABLE"

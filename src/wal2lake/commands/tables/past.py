@@ -1,0 +1,193 @@
+"""Tables as they were: ``wal2lake.as_of_lsn`` and ``wal2lake.as_of_time``.
+
+In: what a session has set, a table. Out: the version that was published then. One object per
+statement: it looks at each subscription's states once, so that all tables of a subscription are
+read at one LSN. Which of several published versions of a table counts: ``snapshots``.
+
+What cannot be had is an error (55000: not yet, or never; 72000: no more), not another state.
+
+Called by the backend's resolver.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from wal2lake.catalog import Catalog, PastState, SnapshotVector, TableDef
+from wal2lake.errors import UsageError
+from wal2lake.lake import TablePort
+from wal2lake.model import Lsn, Oid
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.parameters import AS_OF_LSN, AS_OF_TIME, moment, time_zone
+
+_LIST = "wal2lake.snapshots lists the published states."
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """A point in the past that a session reads; one of the two is given."""
+
+    lsn: Lsn | None = None
+    time: datetime | None = None
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> AsOf | None:
+        """What the session has set; None: it reads the present."""
+        lsn, time = parameters[AS_OF_LSN], parameters[AS_OF_TIME]
+        if lsn and time:
+            raise UsageError(
+                f"{AS_OF_LSN} and {AS_OF_TIME} cannot both be set",
+                hint=f"RESET {AS_OF_LSN}, or RESET {AS_OF_TIME}.",
+            )
+        if lsn:
+            return cls(lsn=Lsn.parse(lsn))
+        if time:
+            return cls(time=moment(time, time_zone(parameters["TimeZone"])))
+        return None
+
+    @property
+    def setting(self) -> str:
+        """Its parameter."""
+        return AS_OF_LSN if self.lsn is not None else AS_OF_TIME
+
+    def __str__(self) -> str:
+        if self.time is not None:
+            return written(self.time)
+        return str(self.lsn)
+
+
+def written(moment: datetime) -> str:
+    """A moment as PostgreSQL writes it, in UTC."""
+    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+    return (text.rstrip("0") if "." in text else text) + "+00"
+
+
+def refuse_to_write(as_of: AsOf | None, command: str) -> None:
+    """25006 where a session that reads the past would change the present."""
+    if as_of is not None:
+        raise UsageError(
+            f"cannot execute {command} while {as_of.setting} is set",
+            sqlstate="25006",
+            hint=f"RESET {as_of.setting} first.",
+        )
+
+
+class PastVersions:
+    """For one statement."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tables: TablePort,
+        as_of: AsOf,
+        notice: Callable[[Notice], None],
+    ) -> None:
+        """``notice`` is told if a state of exactly the wanted LSN is not known."""
+        self._catalog = catalog
+        self._tables = tables
+        self._as_of = as_of
+        self._notice = notice
+        self._subids: defaultdict[Oid, list[Oid]] = defaultdict(list)
+        for rel in catalog.rels():
+            self._subids[rel.relid].append(rel.subid)
+        self._vectors: dict[Oid, SnapshotVector | None] = {}
+
+    def of(self, table: TableDef) -> int:
+        """The newest version that any subscription had published of a table, which may have
+        several names."""
+        names = self._catalog.sharing(table)
+        self._refuse_apart(table, names)
+        found = [
+            vector.versions[int(relid)]
+            for relid in names
+            for vector in map(self._vector, self._subids[relid])
+            if vector is not None and int(relid) in vector.versions
+        ]
+        if found:
+            return max(found)
+        is_local = not any(self._subids[relid] for relid in names)
+        return self._unpublished(table, self._as_of, is_local=is_local)
+
+    def _refuse_apart(self, table: TableDef, names: Sequence[Oid]) -> None:
+        """A table that was paused then, or behind, has no state of then."""
+        for relid in names:
+            for vector in map(self._vector, self._subids[relid]):
+                at = None if vector is None else vector.elsewhere(relid)
+                if at is not None:
+                    raise UsageError(
+                        f'table "{table.qualified}" cannot be read as of {self._as_of}:'
+                        f" it stood at {at} then, apart from the others",
+                        sqlstate="55000",
+                        hint=f"RESET {self._as_of.setting} to read it as it is now. {_LIST}",
+                    )
+
+    def _unpublished(self, table: TableDef, as_of: AsOf, *, is_local: bool) -> int:
+        """A version of a table that no vector of then has; always an error but for a local
+        table, which has its own history."""
+        if not is_local or as_of.time is None:
+            reason = (
+                "it belongs to no subscription, so it has no LSN"
+                if is_local
+                else "it was not published then"
+            )
+            raise UsageError(
+                f'table "{table.qualified}" cannot be read as of {as_of}: {reason}',
+                sqlstate="55000",
+                hint=f"RESET {as_of.setting} to read it as it is now."
+                + (f" {AS_OF_TIME} reads every table." if is_local else f" {_LIST}"),
+            )
+        version = self._tables.version_at(table.location, as_of.time)
+        if version is None:
+            raise UsageError(
+                f'table "{table.qualified}" has no version as of {as_of}',
+                sqlstate="72000",
+                hint="It was made later, or its history has been cleaned up.",
+            )
+        return version
+
+    def _vector(self, subid: Oid) -> SnapshotVector | None:
+        if subid not in self._vectors:
+            self._vectors[subid] = self._past(subid, self._as_of)
+        return self._vectors[subid]
+
+    def _past(self, subid: Oid, as_of: AsOf) -> SnapshotVector | None:
+        past = self._catalog.past_state(subid, lsn=as_of.lsn, time=as_of.time)
+        if past.newest is None:
+            return None
+        subscription = self._catalog.subscription(subid)
+        name = "" if subscription is None else f' of subscription "{subscription.name}"'
+        lsn, _ = past.newest
+        if as_of.lsn is not None and lsn < as_of.lsn:
+            raise UsageError(
+                f"the state{name} at {as_of} has not been reached",
+                sqlstate="55000",
+                detail=f"The newest published state is that of {lsn}.",
+                hint=_LIST,
+            )
+        if past.vector is None:
+            raise UsageError(
+                f"the state{name} as of {as_of} is not kept",
+                sqlstate="72000",
+                detail=_oldest(past, as_of),
+                hint=_LIST,
+            )
+        if as_of.lsn is not None and past.vector.lsn < as_of.lsn:
+            self._notice(
+                Notice(
+                    f"reading the state{name} at {past.vector.lsn}, the newest published"
+                    f" one at or below {as_of}",
+                )
+            )
+        return past.vector
+
+
+def _oldest(past: PastState, as_of: AsOf) -> str | None:
+    if past.oldest is None:
+        return None
+    lsn, time = past.oldest
+    if as_of.lsn is not None:
+        return f"The oldest is that of {lsn}."
+    return f"The oldest is that of {written(datetime.fromisoformat(time))}."

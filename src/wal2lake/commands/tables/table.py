@@ -1,0 +1,527 @@
+"""CREATE and DROP of schemas and tables.
+
+A table is two things: storage (a Delta table at its location) and a definition in the
+catalog (PostgreSQL types, key, defaults, NOT NULL). Storage is made first and removed
+last, so that a crash leaves at worst a directory that nothing names; a directory with
+a table in it that the catalog does not know is only reused if it is empty and ours.
+
+A partitioned table and its default partition are two names of one location: whatever is written to
+either is in both. PostgreSQL would say the same of them, for the default partition of a table that
+has no other one takes every row. So neither is dropped without the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from wal2lake.apply.local.altering import field_spec
+from wal2lake.catalog import ColumnDef, OwnedSequence, TableDef
+from wal2lake.commands.constraints.checkconstraints import added_checks
+from wal2lake.commands.constraints.generatedcolumns import with_generations
+from wal2lake.commands.constraints.keyconstraints import is_taken, refuse_taken
+from wal2lake.commands.constraints.ownedcolumns import owned_columns
+from wal2lake.commands.roles.names import check_can_set_role, need_role
+from wal2lake.errors import (
+    DuplicateObjectError,
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.lake import FieldSpec
+from wal2lake.lake.port import INDEXED_COLUMNS, can_cluster, can_partition
+from wal2lake.local.access import (
+    check_database_create,
+    check_owner,
+    check_schema,
+    owns,
+)
+from wal2lake.local.node import (
+    PERMISSION_DENIED,
+    Caller,
+    Node,
+    described,
+    find_table,
+    need_table,
+    target_schema,
+)
+from wal2lake.model import (
+    INVALID_OID,
+    CheckConstraint,
+    Deferral,
+    Oid,
+    PartitionKey,
+    ReplicaIdentity,
+)
+from wal2lake.pgtypes.columnnames import check_column_names
+from wal2lake.sql.backend import Notice
+from wal2lake.sql.grammar.statements import (
+    CreatePartition,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    DropTable,
+    QualifiedName,
+)
+
+OWNER_PROPERTY: Final = "wal2lake.table"
+"""Table property: ``<node>:<table OID>`` of the catalog entry it was made for."""
+
+_OF_DELTA: Final = "delta."
+
+_MAKERS: Final = 4
+"""Tables made at the same time: each waits for its own commit and its fsync."""
+
+_DEPENDENT: Final = "2BP01"
+
+_COPY_STOP_SECONDS: Final = 30.0
+"""How long DROP TABLE waits for the commit of a copy."""
+
+_SAFE: Final = "-_."
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """What to create, whoever asked."""
+
+    namespace: str
+    name: str
+    columns: tuple[ColumnDef, ...]
+    key: tuple[str, ...]
+    key_name: str | None = None
+    dimensions: tuple[int, ...] = ()
+    """pg_attribute.attndims per column, where known."""
+    partition_key: PartitionKey | None = None
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Delta's properties that were asked for; ``partition_columns``, ``cluster_by`` as text."""
+    partition_columns: tuple[str, ...] = ()
+    """By which the lake's files are divided."""
+    clustering: tuple[str, ...] = ()
+    """By which its rows are kept together."""
+    sequences: tuple[OwnedSequence, ...] = ()
+    """Of its columns."""
+    replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
+    key_deferral: Deferral = Deferral.NO
+    checks: tuple[CheckConstraint, ...] = ()
+
+    @property
+    def qualified(self) -> str:
+        """``schema.table`` as in PostgreSQL's messages."""
+        return f"{self.namespace}.{self.name}"
+
+
+def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
+    """CREATE SCHEMA."""
+    owner = caller.role
+    if statement.authorization is not None:
+        owner = need_role(node.catalog.authority(), caller, statement.authorization)
+    name = statement.name or owner.name
+    check_database_create(node, caller)
+    if owner.oid != caller.role.oid:
+        check_can_set_role(node.catalog.authority(), caller, owner)
+    if name.startswith("pg_"):
+        raise UsageError(
+            f'unacceptable schema name "{name}"',
+            sqlstate="42939",
+            detail='The prefix "pg_" is reserved for system schemas.',
+        )
+    with node.ddl_lock:
+        try:
+            node.catalog.create_namespace(name, owner.oid)
+        except DuplicateObjectError:
+            if not statement.if_not_exists:
+                raise
+            caller.notice(
+                Notice(f'schema "{name}" already exists, skipping', sqlstate="42P06")
+            )
+    return "CREATE SCHEMA"
+
+
+def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
+    """CREATE TABLE."""
+    with node.ddl_lock:
+        schema = _free_name(node, caller, statement.table, statement.if_not_exists)
+        if schema is None:
+            return "CREATE TABLE"
+        key_name, name = statement.key_name, statement.table.name
+        if key_name is not None:
+            refuse_taken(node.catalog, schema, key_name)
+        if key_name == name:
+            raise DuplicateObjectError(
+                f'relation "{name}" already exists', sqlstate="42P07"
+            )
+        columns, sequences = owned_columns(node.catalog, schema, statement)
+        new = NewTable(
+            schema,
+            statement.table.name,
+            columns,
+            statement.key,
+            statement.key_name,
+            partition_key=statement.partition_key,
+            parameters=statement.parameters,
+            partition_columns=statement.partition_columns,
+            clustering=statement.clustering,
+            sequences=sequences,
+            key_deferral=statement.key_deferral,
+        )
+        clauses = {
+            c.name: c.generated for c in statement.columns if c.generated is not None
+        }
+        if clauses:
+            table = _definition(INVALID_OID, caller, new, "")
+            table = with_generations(table, clauses, caller.zone)
+            new = replace(new, columns=table.columns)
+            _refuse_generated_partition_key(new)
+        if statement.checks:
+            table = _definition(INVALID_OID, caller, new, "")
+            found = added_checks(node.catalog, table, statement.checks, caller.zone)
+            new = replace(new, checks=tuple(found))
+        make_tables(node, caller, [new])
+    return "CREATE TABLE"
+
+
+def _refuse_generated_partition_key(new: NewTable) -> None:
+    for column in new.columns:
+        keyed = () if new.partition_key is None else new.partition_key.columns
+        if column.generated is not None and column.name in keyed:
+            raise UsageError(
+                "cannot use generated column in partition key",
+                sqlstate="42P17",
+                detail=f'Column "{column.name}" is a generated column.',
+            )
+
+
+def _free_name(
+    node: Node, caller: Caller, name: QualifiedName, if_not_exists: bool
+) -> str | None:
+    """The schema of a new table; None: it is there, which is right."""
+    schema = target_schema(node.catalog, caller, name.schema)
+    check_schema(node, caller, schema, "C")
+    if not is_taken(node.catalog, schema, name.name):
+        return schema
+    text = f'relation "{name.name}" already exists'
+    if not if_not_exists:
+        raise DuplicateObjectError(text, sqlstate="42P07")
+    caller.notice(Notice(f"{text}, skipping", sqlstate="42P07"))
+    return None
+
+
+def create_partition(node: Node, caller: Caller, statement: CreatePartition) -> str:
+    """CREATE TABLE ... PARTITION OF ... DEFAULT."""
+    with node.ddl_lock:
+        schema = _free_name(node, caller, statement.table, statement.if_not_exists)
+        if schema is None:
+            return "CREATE TABLE"
+        parent = need_table(
+            node.catalog, caller, statement.parent.schema, statement.parent.name
+        )
+        name = statement.table.name
+        check_owner(node, caller, "table", parent.name, parent.owner)
+        if parent.partition_key is None:
+            raise UsageError(f'"{parent.name}" is not partitioned', sqlstate="42P17")
+        other = default_partition(node, parent)
+        if other is not None:
+            raise UsageError(
+                f'partition "{name}" conflicts with existing default partition'
+                f' "{other.name}"',
+                sqlstate="42P17",
+            )
+        node.catalog.create_table(
+            TableDef(
+                node.catalog.new_oid(),
+                schema,
+                name,
+                caller.role.oid,
+                parent.columns,
+                parent.key,
+                parent.location,
+                partition_of=parent.oid,
+                key_deferral=parent.key_deferral,
+                checks=parent.checks,
+            )
+        )
+    return "CREATE TABLE"
+
+
+def default_partition(node: Node, table: TableDef) -> TableDef | None:
+    """Of a partitioned table."""
+    return next((t for t in node.catalog.tables() if t.partition_of == table.oid), None)
+
+
+def make_tables(
+    node: Node, caller: Caller, wanted: Sequence[NewTable]
+) -> list[TableDef]:
+    """Storage, then catalog; all of them or none. The caller holds the DDL lock."""
+    tables: list[TableDef] = []
+    if not wanted:
+        return tables
+    taken = {table.location.lower() for table in node.catalog.tables()}
+    taken |= node.unfinished
+    for new, oid in zip(wanted, node.catalog.new_oids(len(wanted)), strict=True):
+        check_column_names((c.name for c in new.columns), new.qualified)
+        _check_partition_columns(new)
+        _check_clustering(new)
+        location = _free_location(node, oid, new, taken)
+        taken.add(location.lower())
+        tables.append(_definition(oid, caller, new, location))
+    with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
+        futures = [
+            makers.submit(_make_storage, node, table, new)
+            for table, new in zip(tables, wanted, strict=True)
+        ]
+        _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in waiting:
+            future.cancel()
+    try:
+        for future in futures:
+            if not future.cancelled():
+                future.result()
+        # One transaction: each is an fsync, and they wait for each other.
+        owning = [
+            replace(one, relid=table.oid)
+            for new, table in zip(wanted, tables, strict=True)
+            for one in new.sequences
+        ]
+        node.catalog.create_table(*tables, owning=owning)
+    except BaseException:
+        for table, future in zip(tables, futures, strict=True):
+            if not future.cancelled() and future.exception() is None:
+                node.tables.drop(table.location)
+        raise
+    return tables
+
+
+def _definition(oid: Oid, caller: Caller, new: NewTable, location: str) -> TableDef:
+    return TableDef(
+        oid,
+        new.namespace,
+        new.name,
+        caller.role.oid,
+        new.columns,
+        new.key,
+        location,
+        new.key_name,
+        new.partition_key,
+        parameters=new.parameters,
+        replica_identity=new.replica_identity,
+        key_deferral=new.key_deferral,
+        checks=new.checks,
+    )
+
+
+def _make_storage(node: Node, table: TableDef, new: NewTable) -> None:
+    if node.tables.exists(table.location):
+        _reclaim(node, table.location)
+    node.tables.create(
+        table.location,
+        field_specs(table.columns, new.dimensions),
+        {
+            **{n: v for n, v in table.parameters if n.startswith(_OF_DELTA)},
+            OWNER_PROPERTY: f"{node.catalog.system_identifier}:{table.oid}",
+        },
+        new.partition_columns,
+        new.clustering,
+    )
+
+
+def _check_partition_columns(new: NewTable) -> None:
+    for field in field_specs(new.columns, new.dimensions):
+        if field.name in new.partition_columns and not can_partition(field.spark_ddl):
+            raise FeatureNotSupportedError(
+                f'lake tables cannot be partitioned by column "{field.name}"',
+                detail=f"It is kept as {field.spark_ddl}: not every value comes back"
+                " from the name of a partition as it was.",
+                hint="Partition by columns of type smallint, integer, bigint,"
+                " numeric(p,s), boolean, date or timestamp.",
+            )
+
+
+def _check_clustering(new: NewTable) -> None:
+    if not new.clustering:
+        return
+    for at, field in enumerate(field_specs(new.columns, new.dimensions)):
+        if field.name not in new.clustering:
+            continue
+        if not can_cluster(field.spark_ddl):
+            raise FeatureNotSupportedError(
+                f'lake tables cannot be clustered by column "{field.name}"',
+                detail=f"It is kept as {field.spark_ddl}: files do not say the lowest and"
+                " the highest of its values.",
+                hint="Cluster by columns of a type that is kept as a whole number,"
+                " decimal, date, timestamp or text.",
+            )
+        if at >= INDEXED_COLUMNS:
+            raise FeatureNotSupportedError(
+                f'lake tables cannot be clustered by column "{field.name}"',
+                detail="Files say the lowest and the highest values of a table's first"
+                f" {INDEXED_COLUMNS} columns.",
+                hint="Declare it among them.",
+            )
+
+
+def _reclaim(node: Node, location: str) -> None:
+    """Remove what a crashed CREATE of this node left; refuse to touch anything else."""
+    state = node.tables.state(location)
+    owner = state.properties.get(OWNER_PROPERTY, "")
+    mine, _, oid = owner.partition(":")
+    ours = mine == str(node.catalog.system_identifier)
+    if not ours or node.catalog.table_by_oid(Oid(int(oid or 0))) is not None:
+        raise DuplicateObjectError(
+            f'a Delta table already exists at "{location}"',
+            sqlstate="42P07",
+            hint="It was not made by this node. Move it away, or use another schema.",
+        )
+    node.tables.drop(location)
+
+
+def _free_location(node: Node, oid: Oid, new: NewTable, taken: Collection[str]) -> str:
+    """Where a table of that name belongs; beside it if one that has been renamed is there, or
+    one whose name differs in case only: not every file system tells them apart."""
+    found = table_location(node.settings.warehouse, new.namespace, new.name)
+    return f"{found}%{oid}" if found.lower() in taken else found
+
+
+def table_location(warehouse: str, namespace: str, name: str) -> str:
+    """``<warehouse>/<schema>/<table>``; unsafe characters are percent-encoded."""
+    return f"{warehouse}/{_segment(namespace)}/{_segment(name)}"
+
+
+def _segment(name: str) -> str:
+    # Spark and Hadoop hide what begins with a dot or an underscore.
+    encoded = quote(name, safe=_SAFE)
+    if encoded[0] in "._":
+        encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}"
+    return encoded
+
+
+def field_specs(
+    columns: Sequence[ColumnDef], dimensions: Sequence[int] = ()
+) -> tuple[FieldSpec, ...]:
+    """The Delta columns of a table definition."""
+    return tuple(
+        field_spec(column, dimensions[i] if i < len(dimensions) else 0)
+        for i, column in enumerate(columns)
+    )
+
+
+def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
+    """DROP TABLE."""
+    with node.ddl_lock:
+        found: list[TableDef] = []
+        for name in statement.tables:
+            table = find_table(node.catalog, caller, name.schema, name.name)
+            if table is not None:
+                _check_droppable(node, caller, table)
+                found.append(table)
+                continue
+            text = f'table "{name.name}" does not exist'
+            if not statement.if_exists:
+                raise UndefinedObjectError(text, sqlstate="42P01")
+            caller.notice(Notice(f"{text}, skipping"))
+        _drop_all(node, caller, found)
+    return "DROP TABLE"
+
+
+def _drop_all(node: Node, caller: Caller, tables: Sequence[TableDef]) -> list[TableDef]:
+    """Partitions go with their tables; returns those that had to be named."""
+    oids = {table.oid for table in tables}
+    for table in tables:
+        if table.partition_of is not None and table.partition_of not in oids:
+            raise FeatureNotSupportedError(
+                f'"{table.name}" is a partition, which cannot be dropped alone here',
+                hint="Drop the partitioned table.",
+            )
+    named = [table for table in tables if table.partition_of is None]
+    if named:
+        # Subscribers get all that was committed before.
+        node.capture_before(caller.check)
+    for table in named:
+        _drop_one(node, table)
+    return named
+
+
+def _check_droppable(node: Node, caller: Caller, table: TableDef) -> None:
+    """The owner of a table may drop it, and that of its schema."""
+    schemas = node.catalog.namespaces()
+    owners = [n.owner for n in schemas if n.name == table.namespace]
+    if not owns(node.catalog, caller, table.owner, *owners):
+        raise UsageError(
+            f"must be owner of table {table.name}", sqlstate=PERMISSION_DENIED
+        )
+    node.prepared.refuse_held(table, f'drop table "{table.name}"')
+
+
+def _drop_one(node: Node, table: TableDef) -> None:
+    partition = default_partition(node, table)
+    # The partition first: its row must never name a table that is not there.
+    oids = [table.oid] if partition is None else [partition.oid, table.oid]
+    for rel in node.catalog.rels():
+        if rel.relid in oids:
+            with node.locks.of(rel.subid):
+                node.catalog.remove_rel(rel.subid, rel.relid)
+    for oid in oids:
+        node.catalog.drop_table(oid)
+    # A copy of it must not write into the next table of that name.
+    if not node.sync.halt(relids=oids, timeout_seconds=_COPY_STOP_SECONDS):
+        raise UsageError(
+            f'table "{table.name}" is being copied',
+            sqlstate="55006",
+            hint="It is dropped; what it holds is removed when it is created again.",
+        )
+    # Nor the statement, or the commit, that is at work on it.
+    with node.tables.writing(table.location):
+        node.tables.drop(table.location)
+
+
+def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
+    """DROP SCHEMA; CASCADE drops its tables."""
+    with node.ddl_lock:
+        known = {n.name: n.owner for n in node.catalog.namespaces()}
+        for name in statement.names:
+            if name not in known:
+                text = f'schema "{name}" does not exist'
+                if not statement.if_exists:
+                    raise UndefinedObjectError(text, sqlstate="3F000")
+                caller.notice(Notice(f"{text}, skipping"))
+                continue
+            check_owner(node, caller, "schema", name, known[name])
+            tables = [t for t in node.catalog.tables() if t.namespace == name]
+            if tables and not statement.cascade:
+                raise UsageError(
+                    f"cannot drop schema {name} because other objects depend on it",
+                    sqlstate=_DEPENDENT,
+                    detail="\n".join(
+                        f"table {described(t, caller.search_path)} depends on schema"
+                        f" {name}"
+                        for t in tables
+                        if t.partition_of is None
+                    ),
+                    hint="Use DROP ... CASCADE to drop the dependent objects too.",
+                )
+            named = _drop_all(node, caller, tables)
+            if named:
+                caller.notice(_cascaded(caller, named))
+            node.catalog.drop_namespace(name)
+    return "DROP SCHEMA"
+
+
+def _cascaded(caller: Caller, tables: Sequence[TableDef]) -> Notice:
+    names = [described(t, caller.search_path) for t in tables]
+    if len(names) == 1:
+        return Notice(f"drop cascades to table {names[0]}")
+    return Notice(
+        f"drop cascades to {len(names)} other objects",
+        detail="\n".join(f"drop cascades to table {name}" for name in names),
+    )
+
+
+COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
+    CreateSchema: create_schema,
+    DropSchema: drop_schema,
+    CreateTable: create_table,
+    CreatePartition: create_partition,
+    DropTable: drop_table,
+}

@@ -1,0 +1,437 @@
+"""Parses the statements that a session executes itself.
+
+Comes in: the text of one statement. Goes out: a command, or None if the Backend executes the
+statement. The session's commands are transaction control, session parameters, and statements about
+the session's own prepared statements and portals:
+
+    BEGIN | START TRANSACTION [mode, ...]     COMMIT | END | ROLLBACK | ABORT [AND [NO] CHAIN]
+    SAVEPOINT n | RELEASE n | ROLLBACK TO n   PREPARE TRANSACTION, COMMIT|ROLLBACK PREPARED
+    SET [SESSION | LOCAL] name {TO | =} v, ..  SET TIME ZONE | NAMES | SCHEMA | ROLE ...
+    SET TRANSACTION mode, ...                 SET SESSION CHARACTERISTICS AS TRANSACTION ...
+    SET TRANSACTION SNAPSHOT id
+    RESET name | ALL    SHOW name | ALL       DISCARD ALL | PLANS | SEQUENCES | TEMP
+    DEALLOCATE n | ALL  CLOSE ALL             UNLISTEN ...
+
+Source: PostgreSQL manual, part VI; src/backend/parser/gram.y (VariableSetStmt,
+TransactionStmt).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from wal2lake.sql.grammar.cursor import TokenCursor
+from wal2lake.sql.grammar.lexer import TokenKind
+
+
+class TransactionVerb(Enum):
+    """The commands of transaction control; the values are command tags or names."""
+
+    BEGIN = "BEGIN"
+    """Starts a transaction block."""
+    START = "START TRANSACTION"
+    """Starts a transaction block, too."""
+    COMMIT = "COMMIT"
+    """COMMIT or END."""
+    ROLLBACK = "ROLLBACK"
+    """ROLLBACK or ABORT of the transaction."""
+    SAVEPOINT = "SAVEPOINT"
+    """Sets a savepoint."""
+    RELEASE = "RELEASE"
+    """Releases a savepoint, and those after it."""
+    ROLLBACK_TO = "ROLLBACK TO"
+    """Rolls back to a savepoint."""
+    PREPARE = "PREPARE TRANSACTION"
+    """The first phase of a two-phase commit."""
+    COMMIT_PREPARED = "COMMIT PREPARED"
+    """The second phase of a two-phase commit."""
+    ROLLBACK_PREPARED = "ROLLBACK PREPARED"
+    """Ends a prepared transaction without a commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionControl:
+    """A command of transaction control.
+
+    ``modes`` are pairs of a parameter, without the prefix "transaction_", and its value.
+    """
+
+    verb: TransactionVerb
+    modes: tuple[tuple[str, str], ...] = ()
+    chain: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetParameter:
+    """SET or SET LOCAL; ``values`` is None for TO DEFAULT."""
+
+    name: str
+    values: tuple[str, ...] | None
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetTransaction:
+    """SET TRANSACTION; with ``session``, SET SESSION CHARACTERISTICS."""
+
+    modes: tuple[tuple[str, str], ...]
+    session: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetSnapshot:
+    """SET TRANSACTION SNAPSHOT; with ``local``, SET LOCAL, which PostgreSQL parses and refuses."""
+
+    name: str
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowParameter:
+    """SHOW; ``name`` is None for ALL."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """RESET; ``name`` is None for ALL."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """DISCARD; ``what`` is ALL, PLANS, SEQUENCES or TEMP."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deallocate:
+    """DEALLOCATE; ``name`` is None for ALL."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """A command without effect in a session, which answers with the tag only."""
+
+    tag: str
+
+
+Command = (
+    TransactionControl
+    | SetParameter
+    | SetTransaction
+    | SetSnapshot
+    | ShowParameter
+    | Reset
+    | Discard
+    | Deallocate
+    | Acknowledge
+)
+
+
+class _NotOurs(Exception):
+    """Raised for a statement that begins like a command of the session but is none."""
+
+
+_FIRST_WORDS: Final = re.compile(
+    r"(begin|start|commit|end|rollback|abort|savepoint|release|prepare|set|reset|show"
+    r"|discard|deallocate|close|unlisten)\b",
+    re.IGNORECASE,
+)
+
+
+def parse_command(sql: str) -> Command | None:
+    """Parse a statement; None if it is not the session's. Raises SqlSyntaxError."""
+    match = _FIRST_WORDS.match(sql)
+    # A large INSERT must not be split into tokens only to find that it is no SET.
+    if match is None:
+        return None
+    cursor = TokenCursor(sql)
+    parser = _PARSERS[_word(cursor)]
+    try:
+        command = parser(cursor)
+    except _NotOurs:
+        return None
+    cursor.expect_end()
+    return command
+
+
+def _word(cursor: TokenCursor) -> str:
+    """The next token, which must be an unquoted word."""
+    if cursor.token.kind is not TokenKind.WORD:
+        raise cursor.unexpected()
+    return cursor.next().value
+
+
+def _parameter_name(cursor: TokenCursor) -> str:
+    """var_name: a parameter's name, with or without prefixes."""
+    parts = [cursor.name()]
+    while cursor.take_mark("."):
+        parts.append(cursor.name())
+    return ".".join(parts)
+
+
+def _at_end(cursor: TokenCursor) -> bool:
+    return cursor.token.kind is TokenKind.END
+
+
+# -- transactions
+
+
+def _modes(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
+    """transaction_mode [, ...]; the comma is optional, as in PostgreSQL."""
+    modes: list[tuple[str, str]] = []
+    while not _at_end(cursor):
+        if modes:
+            cursor.take_mark(",")
+        if cursor.take("isolation", "level"):
+            modes.append(("isolation", _isolation(cursor)))
+        elif cursor.take("read", "only"):
+            modes.append(("read_only", "on"))
+        elif cursor.take("read", "write"):
+            modes.append(("read_only", "off"))
+        elif cursor.take("not", "deferrable"):
+            modes.append(("deferrable", "off"))
+        elif cursor.take("deferrable"):
+            modes.append(("deferrable", "on"))
+        else:
+            raise cursor.unexpected()
+    return tuple(modes)
+
+
+def _isolation(cursor: TokenCursor) -> str:
+    for level in (
+        ("serializable",),
+        ("repeatable", "read"),
+        ("read", "committed"),
+        ("read", "uncommitted"),
+    ):
+        if cursor.take(*level):
+            return " ".join(level)
+    raise cursor.unexpected()
+
+
+def _skip_noise(cursor: TokenCursor) -> None:
+    _ = cursor.take("work") or cursor.take("transaction")
+
+
+def _chain(cursor: TokenCursor) -> bool:
+    if cursor.take("and", "no", "chain"):
+        return False
+    return cursor.take("and", "chain")
+
+
+def _begin(cursor: TokenCursor) -> Command:
+    _skip_noise(cursor)
+    return TransactionControl(TransactionVerb.BEGIN, _modes(cursor))
+
+
+def _start(cursor: TokenCursor) -> Command:
+    cursor.expect("transaction")
+    return TransactionControl(TransactionVerb.START, _modes(cursor))
+
+
+def _commit(cursor: TokenCursor) -> Command:
+    if cursor.take("prepared"):
+        return TransactionControl(TransactionVerb.COMMIT_PREPARED, name=cursor.string())
+    _skip_noise(cursor)
+    return TransactionControl(TransactionVerb.COMMIT, chain=_chain(cursor))
+
+
+def _rollback(cursor: TokenCursor) -> Command:
+    if cursor.take("prepared"):
+        verb = TransactionVerb.ROLLBACK_PREPARED
+        return TransactionControl(verb, name=cursor.string())
+    _skip_noise(cursor)
+    if cursor.take("to"):
+        cursor.take("savepoint")
+        return TransactionControl(TransactionVerb.ROLLBACK_TO, name=cursor.name())
+    return TransactionControl(TransactionVerb.ROLLBACK, chain=_chain(cursor))
+
+
+def _savepoint(cursor: TokenCursor) -> Command:
+    return TransactionControl(TransactionVerb.SAVEPOINT, name=cursor.name())
+
+
+def _release(cursor: TokenCursor) -> Command:
+    cursor.take("savepoint")
+    return TransactionControl(TransactionVerb.RELEASE, name=cursor.name())
+
+
+def _prepare(cursor: TokenCursor) -> Command:
+    if not cursor.take("transaction"):
+        raise _NotOurs
+    return TransactionControl(TransactionVerb.PREPARE, name=cursor.string())
+
+
+# -- parameters
+
+
+def _set(cursor: TokenCursor) -> Command:
+    if cursor.take("constraints"):
+        raise _NotOurs
+    if cursor.take("session", "characteristics", "as", "transaction"):
+        return SetTransaction(_required_modes(cursor), session=True)
+    local = cursor.take("local")
+    # "session" is also the first word of SESSION AUTHORIZATION.
+    if not local and not cursor.at_words("session", "authorization"):
+        cursor.take("session")
+    if cursor.take("transaction"):
+        if cursor.take("snapshot"):
+            return SetSnapshot(cursor.string(), local)
+        return SetTransaction(_required_modes(cursor))
+    if cursor.take("time", "zone"):
+        return _time_zone(cursor, local=local)
+    if cursor.take("session", "authorization"):
+        return _set_special(cursor, "session_authorization", local=local)
+    if not _names_parameter(cursor):
+        for word, name in (
+            ("names", "client_encoding"),
+            ("schema", "search_path"),
+            ("role", "role"),
+        ):
+            if cursor.take(word):
+                return _set_special(cursor, name, local=local)
+        if cursor.take("xml", "option"):
+            return SetParameter("xmloption", (_word(cursor),), local)
+    name = _parameter_name(cursor)
+    if cursor.take("from", "current"):
+        return Acknowledge("SET")
+    if not cursor.take("to") and not cursor.take_mark("="):
+        raise cursor.unexpected()
+    if cursor.take("default"):
+        return SetParameter(name, None, local)
+    values = [_value(cursor)]
+    while cursor.take_mark(","):
+        values.append(_value(cursor))
+    return SetParameter(name, tuple(values), local)
+
+
+def _required_modes(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
+    modes = _modes(cursor)
+    if not modes:
+        raise cursor.unexpected()
+    return modes
+
+
+def _names_parameter(cursor: TokenCursor) -> bool:
+    """Whether the next word is a parameter's name, as in ``SET role = x``."""
+    after = cursor.ahead(1)
+    return after.is_word("to") or after.is_mark("=") or after.is_mark(".")
+
+
+def _set_special(cursor: TokenCursor, name: str, *, local: bool) -> Command:
+    if _at_end(cursor) and name == "client_encoding":
+        return SetParameter(name, None, local)
+    if cursor.take("default") or (name == "role" and cursor.take("none")):
+        return SetParameter(name, None, local)
+    return SetParameter(name, (_value(cursor),), local)
+
+
+def _time_zone(cursor: TokenCursor, *, local: bool) -> Command:
+    if cursor.take("local") or cursor.take("default"):
+        return SetParameter("TimeZone", None, local)
+    if cursor.take("interval"):
+        value = cursor.string()
+        if cursor.take("hour"):
+            cursor.expect("to", "minute")
+        return SetParameter("TimeZone", (value,), local)
+    return SetParameter("TimeZone", (_value(cursor),), local)
+
+
+_NUMBERS: Final = (TokenKind.INTEGER, TokenKind.FLOAT)
+_VALUES: Final = (*_NUMBERS, TokenKind.STRING, TokenKind.WORD, TokenKind.QUOTED)
+
+
+def _value(cursor: TokenCursor) -> str:
+    """A string, a number with its sign, or a word."""
+    sign = ""
+    if cursor.take_mark("-"):
+        sign = "-"
+    else:
+        cursor.take_mark("+")
+    token = cursor.token
+    if token.kind not in (_NUMBERS if sign else _VALUES):
+        raise cursor.unexpected()
+    cursor.next()
+    return sign + token.value
+
+
+def _show(cursor: TokenCursor) -> Command:
+    return ShowParameter(_parameter_or_all(cursor))
+
+
+def _reset(cursor: TokenCursor) -> Command:
+    return Reset(_parameter_or_all(cursor))
+
+
+def _parameter_or_all(cursor: TokenCursor) -> str | None:
+    if cursor.take("all"):
+        return None
+    if cursor.take("time", "zone"):
+        return "TimeZone"
+    if cursor.take("transaction", "isolation", "level"):
+        return "transaction_isolation"
+    if cursor.take("session", "authorization"):
+        return "session_authorization"
+    return _parameter_name(cursor)
+
+
+# -- the rest
+
+
+def _discard(cursor: TokenCursor) -> Command:
+    token = cursor.token
+    what = _word(cursor)
+    if what == "temporary":
+        what = "temp"
+    if what not in ("all", "plans", "sequences", "temp"):
+        raise cursor.unexpected(token)
+    return Discard(what.upper())
+
+
+def _deallocate(cursor: TokenCursor) -> Command:
+    cursor.take("prepare")
+    return Deallocate(None if cursor.take("all") else cursor.name())
+
+
+def _close(cursor: TokenCursor) -> Command:
+    if not cursor.take("all"):
+        raise _NotOurs
+    return Acknowledge("CLOSE CURSOR ALL")
+
+
+def _unlisten(cursor: TokenCursor) -> Command:
+    if not cursor.take_mark("*"):
+        cursor.name()
+    return Acknowledge("UNLISTEN")
+
+
+_PARSERS: Final[dict[str, Callable[[TokenCursor], Command]]] = {
+    "begin": _begin,
+    "start": _start,
+    "commit": _commit,
+    "end": _commit,
+    "rollback": _rollback,
+    "abort": _rollback,
+    "savepoint": _savepoint,
+    "release": _release,
+    "prepare": _prepare,
+    "set": _set,
+    "reset": _reset,
+    "show": _show,
+    "discard": _discard,
+    "deallocate": _deallocate,
+    "close": _close,
+    "unlisten": _unlisten,
+}

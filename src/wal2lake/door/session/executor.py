@@ -1,0 +1,283 @@
+"""Runs one statement: a command of the session here, any other statement in the Backend.
+
+Comes in: prepared statements. Goes out: Outcomes. Called by ``main`` and ``extended``. Both
+protocols use this module for the transaction state, so they cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from wal2lake.door.session.commands import (
+    Acknowledge,
+    Command,
+    Deallocate,
+    Discard,
+    Reset,
+    SetParameter,
+    SetSnapshot,
+    SetTransaction,
+    ShowParameter,
+    TransactionControl,
+    parse_command,
+)
+from wal2lake.door.session.prepared import PreparedStatement, StatementTable
+from wal2lake.door.session.transaction import SessionTransaction
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.pgtypes.keywords import quote_identifier
+from wal2lake.sql.backend import (
+    Backend,
+    Batch,
+    Notice,
+    Outcome,
+    Parameter,
+    TransactionKind,
+)
+from wal2lake.sql.grammar import split_statements
+from wal2lake.sql.parameters import Parameters
+from wal2lake.wire.frontback import FieldDescription, Format
+
+_TEXT_OID: Final = 25
+
+
+class Executor:
+    """Prepares and runs the statements of one session."""
+
+    __slots__ = (
+        "_backend",
+        "_parameters",
+        "_table",
+        "_transaction",
+    )
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        parameters: Parameters,
+        transaction: SessionTransaction,
+        table: StatementTable,
+    ) -> None:
+        self._backend = backend
+        self._parameters = parameters
+        self._transaction = transaction
+        self._table = table
+
+    def prepare_string(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
+        """Prepare the string of Parse: one statement or none; raises 42601 for more."""
+        statements = split_statements(sql)
+        if len(statements) > 1:
+            raise SqlSyntaxError(
+                "cannot insert multiple commands into a prepared statement"
+            )
+        if not statements:
+            return PreparedStatement("", None, None)
+        try:
+            return self.prepare(
+                statements[0].text, param_oids, TransactionKind.PIPELINE
+            )
+        except SqlSyntaxError as error:
+            if error.position:
+                error.position += statements[0].offset
+            raise
+
+    def check_syntax(self, sql: str) -> None:
+        """Check one of several statements: as in PostgreSQL, 42601 in one lets none of them run."""
+        if parse_command(sql) is None:
+            self._backend.check_syntax(sql)
+
+    def prepare(
+        self, sql: str, param_oids: Sequence[int], kind: TransactionKind
+    ) -> PreparedStatement:
+        """Prepare one statement; opens a transaction if the Backend prepares it."""
+        command = parse_command(sql)
+        if command is not None:
+            if not isinstance(command, TransactionControl):
+                self._transaction.check_usable()
+            return PreparedStatement(sql, command, None, self._fields_of(command))
+        self._transaction.enter(kind)
+        return PreparedStatement(sql, None, self._backend.prepare(sql, param_oids))
+
+    def run(
+        self,
+        statement: PreparedStatement,
+        parameters: Sequence[Parameter],
+        formats: Sequence[Format],
+        kind: TransactionKind,
+    ) -> Outcome:
+        """Execute a statement that is not empty."""
+        if statement.command is not None:
+            return self._run_command(statement.command)
+        assert statement.prepared is not None
+        self._transaction.enter(kind)
+        return self._backend.execute(statement.prepared, parameters, formats)
+
+    def _fields_of(self, command: Command) -> tuple[FieldDescription, ...] | None:
+        """The columns of SHOW; raises 42704, which PostgreSQL also does at Parse."""
+        if not isinstance(command, ShowParameter):
+            return None
+        if command.name is None:
+            return _SHOW_ALL_FIELDS
+        return _show_fields(self._parameters.definition(command.name).name)
+
+    def _run_command(self, command: Command) -> Outcome:
+        if isinstance(command, TransactionControl):
+            tag, notices = self._transaction.control(command)
+            if not self._transaction.in_block or command.chain:
+                self._table.close_portals()
+            return Outcome(tag, notices=tuple(notices))
+        self._transaction.check_usable()
+        match command:
+            case SetParameter():
+                return self._set(command)
+            case SetTransaction():
+                return self._set_transaction(command)
+            case SetSnapshot(name, local):
+                return self._set_snapshot(name, local=local)
+            case ShowParameter(name):
+                return self._show(name)
+            case Reset(name):
+                self._reset(name)
+                return Outcome("RESET")
+            case Discard(what):
+                self._discard(what)
+                return Outcome(f"DISCARD {what}")
+            case Deallocate(name):
+                return self._deallocate(name)
+            case Acknowledge(tag):
+                return Outcome(tag)
+
+    def _set(self, command: SetParameter) -> Outcome:
+        notices: tuple[Notice, ...] = ()
+        if command.local and not self._transaction.in_block:
+            notices = (_outside_block("SET LOCAL"),)
+        name = command.name.lower().replace(" ", "_")
+        if name in ("role", "session_authorization"):
+            values = command.values
+            self._become(
+                name, None if values is None else values[0], local=command.local
+            )
+        elif command.values is None:
+            self._parameters.reset(command.name, local=command.local)
+        else:
+            value = self._joined(command.name, command.values)
+            with self._transaction.setting([name]):
+                self._parameters.set(command.name, value, local=command.local)
+        return Outcome("SET", notices=notices)
+
+    def _become(self, name: str, value: str | None, *, local: bool) -> None:
+        """SET ROLE and SET SESSION AUTHORIZATION; None returns to the session's first role."""
+        authorization = name == "session_authorization"
+        role = None if value == "none" and not authorization else value
+        boss = self._backend.become(role, authorization=authorization)
+        parameters = self._parameters
+        if authorization:
+            parameters.assume("role", None, local=local)
+        parameters.assume(name, role, local=local)
+        parameters.assume("is_superuser", "on" if boss else "off", local=local)
+
+    def _joined(self, name: str, values: tuple[str, ...]) -> str:
+        """The values of a SET as one text: flatten_set_variable_args()."""
+        try:
+            definition = self._parameters.definition(name)
+        except UsageError:
+            if "." not in name:
+                raise
+            definition = None
+        if definition is not None and definition.quotes_items:
+            return ", ".join(map(quote_identifier, values))
+        if len(values) > 1 and not (definition is not None and definition.is_list):
+            raise UsageError(f"SET {name} takes only one argument")
+        return ", ".join(values)
+
+    def _set_transaction(self, command: SetTransaction) -> Outcome:
+        prefix = "default_transaction_" if command.session else "transaction_"
+        notices: tuple[Notice, ...] = ()
+        if not command.session and not self._transaction.in_block:
+            notices = (_outside_block("SET TRANSACTION"),)
+        with self._transaction.setting(prefix + mode for mode, _ in command.modes):
+            for mode, value in command.modes:
+                self._parameters.set(prefix + mode, value, local=not command.session)
+        return Outcome("SET", notices=notices)
+
+    def _set_snapshot(self, name: str, *, local: bool) -> Outcome:
+        if local:
+            raise FeatureNotSupportedError(
+                "SET LOCAL TRANSACTION SNAPSHOT is not implemented"
+            )
+        notices: tuple[Notice, ...] = ()
+        if not self._transaction.in_block:
+            notices = (_outside_block("SET TRANSACTION"),)
+        self._transaction.import_snapshot(name)
+        return Outcome("SET", notices=notices)
+
+    def _show(self, name: str | None) -> Outcome:
+        parameters = self._parameters
+        if name is not None:
+            shown = parameters.definition(name).name
+            value = parameters[name].encode("utf-8")
+            return _rows("SHOW", _show_fields(shown), [[value]])
+        names = list(parameters)
+        columns: list[list[bytes | None]] = [
+            [n.encode("utf-8") for n in names],
+            [parameters[n].encode("utf-8") for n in names],
+            [parameters.definition(n).description.encode("utf-8") for n in names],
+        ]
+        return _rows("SHOW", _SHOW_ALL_FIELDS, columns)
+
+    def _reset(self, name: str | None) -> None:
+        if name is None:
+            self._parameters.reset_all()
+        elif name.lower() in ("role", "session_authorization"):
+            self._become(name.lower(), None, local=False)
+        else:
+            self._parameters.reset(name)
+
+    def _discard(self, what: str) -> None:
+        if what == "SEQUENCES":
+            self._backend.discard_sequences()
+        if what != "ALL":
+            return
+        if self._transaction.in_block:
+            raise UsageError(
+                "DISCARD ALL cannot run inside a transaction block", sqlstate="25001"
+            )
+        self._become("session_authorization", None, local=False)
+        self._parameters.reset_all()
+        self._table.deallocate_all()
+        self._backend.discard_sequences()
+
+    def _deallocate(self, name: str | None) -> Outcome:
+        if name is None:
+            self._table.deallocate_all()
+            return Outcome("DEALLOCATE ALL")
+        self._table.statement(name)
+        self._table.deallocate(name)
+        return Outcome("DEALLOCATE")
+
+
+def _outside_block(what: str) -> Notice:
+    return Notice(
+        f"{what} can only be used in transaction blocks",
+        severity="WARNING",
+        sqlstate="25P01",
+    )
+
+
+def _show_fields(name: str) -> tuple[FieldDescription, ...]:
+    return (FieldDescription(name, _TEXT_OID),)
+
+
+_SHOW_ALL_FIELDS: Final = tuple(
+    FieldDescription(name, _TEXT_OID) for name in ("name", "setting", "description")
+)
+
+
+def _rows(
+    tag: str,
+    fields: tuple[FieldDescription, ...],
+    columns: list[list[bytes | None]],
+) -> Outcome:
+    batch = Batch(len(columns[0]), tuple(columns))
+    return Outcome(tag, fields, iter((batch,)))

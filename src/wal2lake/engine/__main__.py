@@ -1,0 +1,327 @@
+"""The engine's process: ``python -m wal2lake.engine -D DIR``.
+
+Where the rooms are put together: catalog, Spark session, apply and tablesync workers, and the
+listener with its sessions. Started by the supervisor, which owns the port: clients that come
+before Spark is up are told so (57P03) instead of being refused.
+
+Signals: SIGTERM ends it in order (clients are cut off, the batches in hand are finished or
+abandoned); SIGUSR2 waits for the clients first; SIGHUP reads the settings again. SIGKILL is fine
+too. If the JVM dies the engine ends, and the supervisor starts both again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Final, Protocol
+
+from wal2lake.apply.launcher import ApplyLauncher
+from wal2lake.catalog import Catalog, TableDef
+from wal2lake.commands.subscription import UnfinishedCommands, remove_orphans
+from wal2lake.door import Door, Entrance, Listener, ListenerSettings
+from wal2lake.engine.columndefaults import EvaluatedDefaults
+from wal2lake.engine.followedtables import FollowedTables
+from wal2lake.engine.lakebackend import LakeBackend
+from wal2lake.engine.publishing import Publisher, in_force
+from wal2lake.engine.viewsource import ViewSource
+from wal2lake.errors import ConfigurationError, UndefinedObjectError, Wal2LakeError
+from wal2lake.lake.batches import Batches
+from wal2lake.lake.branch.branches import Branches, place_of_branches
+from wal2lake.lake.branch.keys import Keys
+from wal2lake.lake.compaction import Compactor
+from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.expressions import Expressions
+from wal2lake.lake.keyindex import KeyIndex
+from wal2lake.lake.query import Queries
+from wal2lake.lake.spark import classarchive
+from wal2lake.lake.spark.executors import Executors
+from wal2lake.lake.spark.jars import JarSource, locate_jars
+from wal2lake.lake.spark.session import (
+    SessionOptions,
+    session_alive,
+    start_session,
+    stop_session,
+)
+from wal2lake.lake.warmup import warm_up
+from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
+from wal2lake.launch.wakeup import CHANGED, READY, notify
+from wal2lake.local.access import is_member, may_connect
+from wal2lake.local.commits.prepared import finish_interrupted
+from wal2lake.local.concurrency.sequences import SequenceLocks
+from wal2lake.local.node import Node, SubscriptionLocks
+from wal2lake.local.transaction.recovery import recover
+from wal2lake.model import DATABASE
+from wal2lake.observe import configure, get_logger
+from wal2lake.pg import limit_connecting
+from wal2lake.settings import Settings, load
+from wal2lake.sql.backend import Backend, SessionContext
+from wal2lake.sql.parameters.node import node_parameters
+from wal2lake.sql.sysviews import SystemCatalog
+from wal2lake.tablesync.worker import TableSync
+
+_WATCH_SECONDS: Final = 0.5
+"""How soon the death of the JVM is noticed."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until told to stop; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="wal2lake.engine")
+    parser.add_argument("-D", dest="directory", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    configure("engine")
+    try:
+        return _Engine(lambda: load(options.directory, os.environ)).run()
+    except ConfigurationError as error:
+        get_logger().critical(error.message, error=error)
+        return EXIT_CONFIGURATION
+    except Wal2LakeError as error:
+        get_logger().critical(error.message, error=error)
+        return 1
+
+
+class _Engine:
+    """The parts, in the order they start; ``stop`` goes backwards."""
+
+    def __init__(self, read: Callable[[], Settings]) -> None:
+        """``read`` gives the settings as they are now."""
+        self._stopping = self._draining = self._reloading = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Before they are read: what is written to the file later is told.
+        signal.signal(signal.SIGHUP, self._on_signal)
+        self._read = read
+        self._settings = settings = read()
+        self._catalog = Catalog(settings.catalog_file, settings.warehouse)
+        limits = ListenerSettings(
+            max_connections=settings.node.max_connections,
+            max_wal_senders=settings.publish.max_wal_senders,
+            authentication_timeout_s=settings.node.authentication_timeout_ms / 1000,
+        )
+        self._entrance = Entrance.of(settings)
+        self._listener = Listener(listening_sockets(), limits, self._entrance)
+
+    def run(self) -> int:
+        """Start everything, wait, stop everything."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+            signal.signal(number, self._on_signal)
+        self._listener.start()
+        settings = self._settings
+        limit = limit_connecting(settings.subscription.connect_timeout_ms)
+        # The ranges of a copy are read there.
+        for_executors = {f"spark.executorEnv.{k}": v for k, v in limit.items()}
+        environment = dict(os.environ)
+        if settings.spark.jars_dir:
+            environment["WAL2LAKE_JARS_DIR"] = settings.spark.jars_dir
+        options = SessionOptions(
+            jars=locate_jars(JarSource.from_environment(environment), environment),
+            local_dir=settings.run_directory / "spark",
+            exchange_dir=settings.exchange_directory,
+            warehouse=settings.warehouse,
+            master=settings.spark.master,
+            driver_memory=settings.spark.driver_memory,
+            class_archive=classarchive.default_path(),
+            extra={**for_executors, **settings.spark.conf},
+        )
+        exchange = settings.exchange_directory
+        spark = start_session(options)
+        try:
+            tables = DeltaTables(spark)
+            locks = SubscriptionLocks()
+            index = KeyIndex(
+                settings.run_directory / "keyindex", settings.apply.key_index_bytes
+            )
+            compactor = Compactor(tables)
+            batches = Batches(
+                spark,
+                tables,
+                exchange / "staging",
+                cores=options.cores,
+                upsert_bytes=settings.apply.upsert_bytes,
+                branches_at=place_of_branches(
+                    settings.warehouse, self._catalog.system_identifier
+                ),
+                index=index,
+                compactor=compactor,
+            )
+
+            alter = FollowedTables(lambda: node)
+            queries = Queries(spark)
+            sequences = SequenceLocks()
+            defaults = EvaluatedDefaults(self._catalog, queries, sequences)
+            apply = ApplyLauncher(
+                self._catalog,
+                settings,
+                tables,
+                batches,
+                locks.of,
+                alter,
+                defaults,
+                lambda: node.committed(),
+            )
+            sync = TableSync(
+                self._catalog,
+                settings,
+                tables,
+                Executors(spark),
+                options.readers,
+                alter,
+                defaults,
+            )
+            node = Node(
+                catalog=self._catalog,
+                settings=settings,
+                tables=tables,
+                queries=queries,
+                branches=Branches(spark, tables, queries),
+                keys=Keys(spark, tables, queries, index),
+                compactor=compactor,
+                apply=apply,
+                sync=sync,
+                locks=locks,
+                changed=lambda: _tell(settings, CHANGED),
+                expressions=Expressions(spark),
+                sequences=sequences,
+            )
+            recover(node)
+            remove_orphans(node)
+            unfinished = UnfinishedCommands(node)
+            apply.start()
+            sync.start()
+            unfinished.start()
+            publisher = Publisher(node, self._listener.sessions)
+            publisher.start()
+            finish_interrupted(node)
+            source = ViewSource(
+                self._catalog,
+                settings,
+                self._listener.sessions,
+                sync.running,
+                batches.methods,
+                publisher.rooms,
+                publisher.walsenders.positions,
+                publisher.standbys,
+                publisher.statistics,
+                lambda pid, terminate: self._signal(publisher, pid, terminate),
+                publisher.capture.origins,
+                partial(_size_of, tables),
+            )
+            self._open_doors(node, source, publisher)
+            _tell(settings, READY)
+            get_logger().info("node is ready to accept connections")
+            if not self._catalog.subscriptions():
+                warm_up(spark, exchange / "warm-up")
+            alive = self._wait(
+                lambda: session_alive(spark),
+                (node, apply, sync, source, unfinished, publisher),
+            )
+            publisher.stop()
+            self._listener.stop()
+            unfinished.stop()
+            sync.stop()
+            apply.stop(settings.node.shutdown_timeout_ms / 2000)
+        finally:
+            stop_session(spark)
+        return 0 if alive else 1
+
+    def _signal(self, publisher: Publisher, pid: int, terminate: bool) -> bool:
+        """pg_cancel_backend and pg_terminate_backend."""
+        if not terminate:
+            return self._listener.cancel(pid)
+        found = self._listener.terminate(pid)
+        publisher.walsenders.end(pid)
+        return found
+
+    def _open_doors(self, node: Node, source: ViewSource, publisher: Publisher) -> None:
+        system = SystemCatalog(source)
+        door = Door(
+            database=DATABASE,
+            roles=self._catalog.role,
+            mock_secret=hashlib.sha256(
+                f"mock {self._catalog.system_identifier}".encode()
+            ).digest(),
+            node_parameters=lambda: node_parameters(self._settings),
+            may_connect=lambda role: may_connect(self._catalog, role),
+            is_member=lambda user, role: is_member(self._catalog, user, role),
+        )
+
+        def factory(context: SessionContext) -> Backend:
+            return LakeBackend(node, system, context)
+
+        self._listener.ready(door, factory, replication=publisher.replication)
+
+    def _wait(self, alive: Callable[[], bool], parts: Sequence[_Reloadable]) -> bool:
+        """False: the JVM has died. True: told to stop."""
+        while not self._stopping:
+            select.select([self._wake_read], [], [], _WATCH_SECONDS)
+            with suppress(BlockingIOError):
+                os.read(self._wake_read, 64)
+            if not self._stopping and not alive():
+                get_logger().error("Spark has ended")
+                return False
+            if self._reloading:
+                self._reloading = False
+                self._reload(parts)
+            if self._draining and self._listener.drain(_WATCH_SECONDS):
+                return True
+        return True
+
+    def _reload(self, parts: Sequence[_Reloadable]) -> None:
+        """Give them the settings as the file has them now. Those that need a restart are in
+        the environment (``fixed_at_start``), where the file does not change them."""
+        try:
+            self._settings = in_force(self._read(), self._settings)
+        except Wal2LakeError as error:
+            # The supervisor could read it: it has been written to again.
+            get_logger().error("could not reload the settings", error=error)
+            return
+        self._entrance.reload(self._settings, get_logger())
+        for part in parts:
+            part.reload(self._settings)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # This runs anywhere in the main thread, which may hold the very lock of an Event.
+        if number == signal.SIGUSR2:
+            self._draining = True
+        elif number == signal.SIGHUP:
+            self._reloading = True
+        else:
+            self._stopping = True
+        with suppress(BlockingIOError):
+            os.write(self._wake_write, b"s")
+
+
+class _Reloadable(Protocol):
+    """A part that obeys settings which may change."""
+
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on."""
+
+
+def _size_of(tables: DeltaTables, table: TableDef) -> int | None:
+    """Bytes of the newest version's files, for pg_table_size()."""
+    try:
+        files = tables.files(tables.state(table.location))
+    except UndefinedObjectError:
+        return None
+    return None if files is None else sum(file.size for file in files)
+
+
+def _tell(settings: Settings, word: str) -> None:
+    notify(settings.run_directory, word)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is closed. Taking the interpreter apart takes time, and DuckDB's module tells the
+    # server log what it finds then.
+    os._exit(code)

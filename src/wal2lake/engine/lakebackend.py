@@ -1,0 +1,700 @@
+"""The backend of a client session: each statement to the part of the node that answers it.
+
+    statement                          answered by
+    -------------------------------    ------------------------------------------------
+    SELECT over system views, or       the embedded SQL engine (sysviews), milliseconds
+      without any table
+    SELECT over lake tables            Spark, at the published vector of each table; simple
+                                       ones the table's files (answers)
+    INSERT UPDATE DELETE TRUNCATE      commands.dml, through Spark
+    CREATE DROP ALTER GRANT ...        commands.table, commands.roles,
+                                       commands.subscription, commands.publication
+
+A query is prepared without running it: Spark analyses it with the parameters as NULLs of
+their types, which gives Describe its columns.
+
+Whose privileges count is the current user's: SET ROLE's, or the session's. They are asked for when
+names are known and nothing has run yet; Describe needs none, as in PostgreSQL.
+
+Source: sql.backend (the port that this implements).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Final
+
+from wal2lake.catalog import TableDef
+from wal2lake.commands import calls, publication, roles
+from wal2lake.commands import subscription as subscriptions
+from wal2lake.commands.constraints.keyconstraints import deferrable_tables
+from wal2lake.commands.publication.dependents import check_writable
+from wal2lake.commands.tables import altertable
+from wal2lake.commands.tables import table as tables
+from wal2lake.commands.tables.dml import run_dml, truncate, truncated_tables
+from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
+from wal2lake.engine.blockdefinitions import BlockDefinitions
+from wal2lake.engine.copies import copied
+from wal2lake.engine.parametertypes import parameter_types, said_types
+from wal2lake.engine.rows.answers import Wanted, answered
+from wal2lake.engine.rows.filtered import FilteredRead
+from wal2lake.engine.sessionroles import SessionRoles
+from wal2lake.engine.tablenames import Used, table_names
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    SqlSyntaxError,
+    UsageError,
+    Wal2LakeError,
+)
+from wal2lake.lake import CommitConflict
+from wal2lake.local.access import check_tables
+from wal2lake.local.commits.commit import wait_for_standbys
+from wal2lake.local.commits.prepared import Preparing, finish_prepared
+from wal2lake.local.concurrency.activeorigins import SessionOrigin
+from wal2lake.local.concurrency.sequences import SessionSequences
+from wal2lake.local.concurrency.snapshots import Modes, Snapshot
+from wal2lake.local.node import Caller, Node
+from wal2lake.local.transaction.checks import told_to
+from wal2lake.local.transaction.definitions import refuse_mixture
+from wal2lake.local.transaction.local import (
+    DefinitionChanged,
+    LocalTransaction,
+)
+from wal2lake.local.transaction.messages import emit, told_empty
+from wal2lake.pg import Check
+from wal2lake.pgtypes.params import binary_param_to_text
+from wal2lake.sql.backend import (
+    Notice,
+    Outcome,
+    Parameter,
+    Prepared,
+    SessionContext,
+    TransactionKind,
+)
+from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar.constraints import constraint_modes, is_set_constraints
+from wal2lake.sql.grammar.copying import CopyOptions, CopyTo
+from wal2lake.sql.grammar.lexer import command_name
+from wal2lake.sql.grammar.parser import ParsedStatement
+from wal2lake.sql.grammar.statements import (
+    CommandKind,
+    OtherStatement,
+    TruncateTable,
+)
+from wal2lake.sql.query.results import Rendering, fields_of, plain_fields
+from wal2lake.sql.query.translate import (
+    BoundParameter,
+    Resolver,
+    SparkQuery,
+    computes,
+    translate_query,
+)
+from wal2lake.sql.query.writes import SparkWrite, translate_write
+from wal2lake.sql.sysviews import (
+    Request,
+    SystemCatalog,
+    calls_functions,
+    is_system_query,
+    only_computes,
+)
+from wal2lake.wire.frontback import FieldDescription, Format
+
+_ANALYSES: Final = 5
+"""Of one statement whose tables are altered again and again."""
+
+_QUERIES: Final = (CommandKind.SELECT, CommandKind.VALUES, CommandKind.TABLE)
+_WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
+
+_DEFINITIONS: Final = {
+    **tables.COMMANDS,
+    **altertable.COMMANDS,
+    **roles.COMMANDS,
+}
+
+_OF_BLOCKS: Final = {**subscriptions.COMMANDS, **publication.COMMANDS}
+"""What a transaction block can define and roll back."""
+
+
+@dataclass(slots=True)
+class _Statement:
+    """A prepared statement (the port's ``Prepared``)."""
+
+    sql: str
+    statement: ParsedStatement
+    param_oids: Sequence[int]
+    backend: LakeBackend
+    system: bool
+    _fields: Sequence[FieldDescription] | None = field(default=None)
+    _described: bool = False
+
+    @property
+    def fields(self) -> Sequence[FieldDescription] | None:
+        """Worked out when first read."""
+        if not self._described:
+            self._fields = self.backend.describe(self)
+            self._described = True
+        return self._fields
+
+
+class LakeBackend:
+    """One session's. See the port for who calls what, when."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(
+        self, node: Node, system: SystemCatalog, context: SessionContext
+    ) -> None:
+        """``node`` and ``system`` are shared by all sessions."""
+        self._node = node
+        self._system = system
+        self._context = context
+        self._running: str | None = None
+        self._cancelled = threading.Event()
+        """The running statement is, for those that look while they wait."""
+        self._origin = SessionOrigin(node.origins, context.pid)
+        self._sequences = SessionSequences(
+            node.catalog, node.sequences, lambda: self._transaction.sequences
+        )
+        self._renew()
+        self._definitions = BlockDefinitions(node, system)
+        self._guard = threading.Lock()
+        self._roles = SessionRoles(node.catalog, context)
+
+    # ---- the port ----------------------------------------------------------------
+
+    def check_syntax(self, sql: str) -> None:
+        """Whether it is a statement."""
+        try:
+            parse(sql)
+        except Wal2LakeError as error:
+            if isinstance(error, SqlSyntaxError) and error.position:
+                raise
+
+    def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+        """Parse; errors of names come from ``fields`` or ``execute``."""
+        statement = parse(sql)
+        oids = said_types(sql, statement, param_oids)
+        is_query = isinstance(statement, OtherStatement) and statement.kind in _QUERIES
+        system = is_query and is_system_query(sql)
+        if system and (only_computes(sql) or computes(sql)):
+            system = not self._is_known(sql, oids)
+        if 0 in oids:
+            resolver, zone = self._resolver, self._context.parameters["TimeZone"]
+            oids = parameter_types(
+                sql, statement, oids, lambda: resolver(self._caller()), zone, system
+            )
+        return _Statement(sql, statement, oids, self, system)
+
+    def execute(
+        self,
+        prepared: Prepared,
+        parameters: Sequence[Parameter],
+        result_formats: Sequence[Format],
+    ) -> Outcome:
+        """Run it."""
+        assert isinstance(prepared, _Statement)
+        # A cancel comes again and again, so one that has just come is not lost.
+        self._cancelled.clear()
+        caller = self._caller()
+        bound = tuple(
+            BoundParameter(_text_of(p, oid), oid)
+            for p, oid in zip(parameters, prepared.param_oids, strict=True)
+        )
+        statement = prepared.statement
+        if isinstance(statement, OtherStatement):
+            wanted = Wanted(result_formats)
+            return self._other(caller, prepared, statement, bound, wanted)
+        if isinstance(statement, CopyTo):
+            return copied(
+                self._node.catalog,
+                caller,
+                statement,
+                lambda sql, options: self._copied_rows(caller, sql, options),
+            )
+        if isinstance(statement, TruncateTable):
+            self._definitions.refuse_writes()
+            return Outcome(self._truncate(caller, statement))
+        # What a string of statements has written before cannot wait: DDL has no rollback.
+        if not caller.in_block:
+            self._commit_so_far()
+        self._refuse_in_read_only(command_name(prepared.sql))
+        command = _OF_BLOCKS.get(type(statement))
+        if command is not None:
+            return Outcome(self._define(caller, command, statement))
+        self._refuse_in_block(prepared.sql)
+        command = _DEFINITIONS[type(statement)]
+        with self._job() as group, told_empty(self._node, caller.check):
+            caller = replace(caller, job_group=group)
+            return Outcome(command(self._node, caller, statement))
+
+    def _define(
+        self,
+        caller: Caller,
+        command: Callable[[Node, Caller, Any], str],
+        statement: Any,
+    ) -> str:
+        if not caller.in_block:
+            with told_empty(self._node, caller.check):
+                return command(self._node, caller, statement)
+        if self._transaction.has_written:
+            raise refuse_mixture()
+        publishes = type(statement) in publication.COMMANDS
+        return self._definitions.run(caller, command, statement, publishes=publishes)
+
+    def begin(self, kind: TransactionKind) -> None:
+        """An implicit transaction that is open becomes a block, or ends with what follows."""
+        if kind is TransactionKind.STATEMENT and self._transaction.has_written:
+            return
+        self._transaction.kind = kind
+
+    def commit(self) -> None:
+        """All tables, or none."""
+        self._cancelled.clear()
+        self._node.snapshots.withdraw(self._context.pid)
+        try:
+            self._definitions.commit(self._check_cancelled)
+        except BaseException:
+            self.rollback()
+            raise
+        self._commit_so_far()
+        committed = self._transaction.committed
+        self.rollback()
+        if committed:
+            self._wait_for_standbys()
+
+    def prepare_transaction(self, gid: str) -> None:
+        """PREPARE TRANSACTION."""
+        self._cancelled.clear()
+        self._node.snapshots.withdraw(self._context.pid)
+        caller = self._caller()
+        try:
+            if self._definitions.there:
+                raise FeatureNotSupportedError(
+                    "cannot PREPARE a transaction that has defined subscriptions or"
+                    " publications"
+                )
+            with self._job() as group:
+                who = Preparing(
+                    gid, caller.role.oid, self._rendering(), group, caller.check
+                )
+                self._transaction.prepare(who)
+        finally:
+            self.rollback()
+        self._wait_for_standbys()
+
+    def finish_prepared(self, gid: str, *, commit: bool) -> None:
+        """COMMIT PREPARED, ROLLBACK PREPARED."""
+        self._cancelled.clear()
+        caller = self._caller()
+        finish_prepared(self._node, gid, caller.role, caller.check, commit=commit)
+        self._wait_for_standbys()
+
+    def _wait_for_standbys(self) -> None:
+        context = self._context
+        level = context.parameters["synchronous_commit"]
+        wait_for_standbys(self._node, level, context.notice, self._check_cancelled)
+
+    def rollback(self) -> None:
+        """Remove what was not committed; nobody else has seen it. Locks are given back."""
+        self._node.snapshots.withdraw(self._context.pid)
+        try:
+            self._transaction.rollback()
+        finally:
+            self._renew()
+            self._definitions.end()
+
+    def import_snapshot(self, name: str) -> None:
+        """From then on the transaction's statements have it."""
+        found = self._node.snapshots.imported(name, self._modes())
+        self._transaction.use(found)
+
+    def savepoint(self, depth: int) -> None:
+        """See ``LocalTransaction``."""
+        self._transaction.savepoint(depth)
+        self._definitions.savepoint(depth)
+
+    def rollback_to(self, depth: int) -> None:
+        """See ``LocalTransaction``."""
+        self._transaction.rollback_to(depth)
+        self._definitions.rollback_to(depth)
+
+    def release(self, depth: int) -> None:
+        """See ``LocalTransaction``."""
+        self._transaction.release(depth)
+        self._definitions.release(depth)
+
+    def _renew(self) -> None:
+        self._transaction = LocalTransaction(
+            self._node,
+            TransactionKind.STATEMENT,
+            self._check_cancelled,
+            lambda: self._origin.mark,
+        )
+
+    def _commit_so_far(self) -> None:
+        if self._transaction.has_written:
+            with self._job() as group:
+                self._transaction.commit(self._rendering(), group)
+
+    def become(self, role: str | None, *, authorization: bool) -> bool:
+        """See ``SessionRoles``."""
+        return self._roles.become(role, authorization=authorization)
+
+    def discard_sequences(self) -> None:
+        """DISCARD SEQUENCES."""
+        self._sequences.forget()
+
+    def cancel(self) -> None:
+        """End the running statement, wherever it runs."""
+        self._cancelled.set()
+        self._definitions.cancel(self._context.pid)
+        with self._guard:
+            group = self._running
+        if group is not None:
+            self._node.queries.cancel(group)
+
+    def drop_temporary(self) -> None:
+        """Its slots."""
+        if self._node.publishing is not None:
+            self._node.publishing.slots.drop_temporary(self._context.pid)
+
+    def close(self) -> None:
+        """What is open is rolled back already."""
+        self._origin.end()
+        self.drop_temporary()
+
+    # ---- statements -----------------------------------------------------------------
+
+    def describe(self, prepared: _Statement) -> Sequence[FieldDescription] | None:
+        """The result's columns without running anything; None: no result."""
+        statement = prepared.statement
+        if not isinstance(statement, OtherStatement) or statement.kind not in _QUERIES:
+            return None
+        nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
+        if prepared.system:
+            return self._definitions.seen().describe(prepared.sql, nulls, self._context)
+        query = self._translated(prepared.sql, nulls, self._resolver(self._caller()))
+        return plain_fields(query) or fields_of(
+            self._node.queries.describe(query.sql), query
+        )
+
+    def _other(
+        self,
+        caller: Caller,
+        prepared: _Statement,
+        statement: OtherStatement,
+        bound: tuple[BoundParameter, ...],
+        wanted: Wanted,
+    ) -> Outcome:
+        if statement.kind in _QUERIES:
+            if prepared.system:
+                return self._definitions.seen().execute(
+                    prepared.sql,
+                    bound,
+                    self._context,
+                    wanted.formats,
+                    perform=lambda request: self._perform(caller, request),
+                )
+            return self._query(caller, prepared.sql, bound, wanted)
+        if statement.kind in _WRITES:
+            self._refuse_in_read_only(statement.kind.name)
+            self._definitions.refuse_writes()
+            return Outcome(self._write(caller, prepared.sql, bound))
+        if statement.kind is CommandKind.SET and is_set_constraints(prepared.sql):
+            return Outcome(self._set_constraints(caller, prepared.sql))
+        raise FeatureNotSupportedError(
+            f"{statement.command} is not supported by this version"
+        )
+
+    def _set_constraints(self, caller: Caller, sql: str) -> str:
+        modes = constraint_modes(sql)
+        if not caller.in_block:
+            caller.notice(
+                Notice(
+                    "SET CONSTRAINTS can only be used in transaction blocks",
+                    severity="WARNING",
+                    sqlstate="25P01",
+                )
+            )
+        tables = deferrable_tables(self._node, caller, modes)
+        if caller.in_block:
+            with self._job() as group:
+                self._transaction.set_constraints(
+                    tables, self._rendering(), group, deferred=modes.deferred
+                )
+        return "SET CONSTRAINTS"
+
+    def _copied_rows(self, caller: Caller, sql: str, options: CopyOptions) -> Outcome:
+        query = self.prepare(sql, ())
+        assert isinstance(query, _Statement)
+        copied = query.statement
+        if not (isinstance(copied, OtherStatement) and copied.kind in _QUERIES):
+            raise FeatureNotSupportedError("COPY query must be a SELECT")
+        wanted = Wanted(copied=options.format)
+        if query.system:
+            wanted = Wanted(wanted.of(len(query.fields or ())))
+        return self._other(caller, query, copied, (), wanted)
+
+    def _perform(self, caller: Caller, request: Request) -> object:
+        """What a function of a system query has asked for."""
+        if request.function == "pg_export_snapshot":
+            return self._export_snapshot()
+        if request.function == "pg_logical_emit_message":
+            self._definitions.refuse_writes()
+            given: Sequence[Any] = request.arguments[1:]
+            return emit(self._node, self._transaction.emit, *given)
+        if request.function not in calls.READS:
+            self._refuse_in_read_only(f"{request.function}()")
+        if not caller.in_block:
+            self._commit_so_far()
+        if request.function in calls.MAKE_SLOTS and self._transaction.has_written:
+            raise UsageError(
+                "cannot create logical replication slot in transaction that has performed"
+                " writes",
+                sqlstate="25001",
+            )
+        return calls.perform(self._node, caller, request.function, request.arguments)
+
+    def _write(
+        self, caller: Caller, sql: str, bound: tuple[BoundParameter, ...]
+    ) -> str:
+        return self._again(lambda anew: self._write_once(caller, sql, bound, anew))
+
+    def _again(self, statement: Callable[[bool], str]) -> str:
+        """A statement whose tables are altered between its analysis and its locks is analysed
+        again, as PostgreSQL does; it is told that it is."""
+        for attempt in range(_ANALYSES):
+            try:
+                return statement(attempt > 0)
+            except DefinitionChanged:
+                if self._transaction.has_written:
+                    break
+                self._transaction.rollback()
+        raise CommitConflict(
+            "could not serialize access due to concurrent update",
+            detail="A table is being altered.",
+            hint="The transaction might succeed if retried.",
+        )
+
+    def _write_once(
+        self,
+        caller: Caller,
+        sql: str,
+        bound: tuple[BoundParameter, ...],
+        anew: bool,
+    ) -> str:
+        zone = self._context.parameters["TimeZone"]
+        transaction, used = self._transaction, Used()
+        node, snapshot = self._node, self._snapshot()
+        with self._job() as group, self._sequences.of_statement(caller.check) as values:
+
+            def target(table: TableDef, brings_keys: bool, moves: bool) -> TableDef:
+                return transaction.targets(
+                    [table], snapshot, group, brings_keys=brings_keys, moves=moves
+                )[0]
+
+            resolver = self._resolver(caller, used, snapshot, newest=anew)
+            write = translate_write(sql, resolver, bound, zone, target, values)
+            used[write.table.oid] = (write.table, write.needs)
+            check_tables(self._node.catalog, caller, used)
+            check_writable(self._node, write.table, write.verb)
+
+            def run(write: SparkWrite) -> int:
+                with told_to(node, caller, write.table):
+                    rows = transaction.run(write, self._rendering(), group)
+                values.finish(rows)
+                return rows
+
+            return run_dml(node, write, run)
+
+    def _truncate(self, caller: Caller, statement: TruncateTable) -> str:
+        self._refuse_in_read_only("TRUNCATE TABLE")
+        return self._again(lambda anew: self._truncate_once(caller, statement))
+
+    def _truncate_once(self, caller: Caller, statement: TruncateTable) -> str:
+        tables = truncated_tables(self._node, caller, statement)
+        snapshot = self._snapshot()
+        with self._job() as group:
+            targets = self._transaction.targets(tables, snapshot, group)
+            if statement.restart_identity:
+                self._transaction.restart_identity(tables)
+            return truncate(
+                targets,
+                statement,
+                lambda write: self._transaction.run(write, self._rendering(), group),
+            )
+
+    def _query(
+        self,
+        caller: Caller,
+        sql: str,
+        bound: tuple[BoundParameter, ...],
+        wanted: Wanted,
+    ) -> Outcome:
+        used = Used()
+        # Two may ask what a name means; what is to be said of its table is said once.
+        resolve = cache(self._resolver(caller, used))
+        asked: SparkQuery | FilteredRead | None = None
+        if wanted.copied is not None:
+            zone = self._context.parameters["TimeZone"]
+            asked = FilteredRead.of(self._node.tables, sql, resolve, zone)
+        if asked is None:
+            asked = self._translated(sql, bound, resolve)
+        check_tables(self._node.catalog, caller, used)
+        with ExitStack() as held:
+            group = held.enter_context(self._job())
+            return answered(
+                self._node,
+                asked,
+                wanted,
+                self._rendering(),
+                group,
+                held,
+                self._check_cancelled,
+            )
+
+    def _translated(
+        self, sql: str, bound: tuple[BoundParameter, ...], resolver: Resolver
+    ) -> SparkQuery:
+        zone = self._context.parameters["TimeZone"]
+        return translate_query(sql, resolver, bound, zone)
+
+    def _is_known(self, sql: str, oids: Sequence[int]) -> bool:
+        """Whether a query without tables is the lake's: its analysis has rules for it."""
+        try:
+            nulls = tuple(BoundParameter(None, oid) for oid in oids)
+            self._translated(sql, nulls, self._resolver(self._caller()))
+        except FeatureNotSupportedError:
+            return not calls_functions(sql)
+        except Wal2LakeError:
+            # It is as wrong as PostgreSQL says.
+            return True
+        return True
+
+    def _refuse_in_block(self, sql: str) -> None:
+        if self._in_block:
+            raise subscriptions.block_not_supported(command_name(sql))
+
+    def _refuse_in_read_only(self, verb: str) -> None:
+        if self._context.parameters["transaction_read_only"] == "on":
+            raise UsageError(
+                f"cannot execute {verb} in a read-only transaction", sqlstate="25006"
+            )
+        refuse_to_write(AsOf.of(self._context.parameters), verb)
+
+    @property
+    def _in_block(self) -> bool:
+        return self._transaction.kind is TransactionKind.BLOCK
+
+    def _rendering(self) -> Rendering:
+        return Rendering.of(self._context.parameters)
+
+    def use_versions(self, versions: Mapping[str, int]) -> None:
+        """The transaction reads these versions of tables, by location."""
+        node = self._node
+        self._transaction.use(node.snapshots.take(node.catalog, node.tables, versions))
+
+    def _export_snapshot(self) -> str:
+        if self._transaction.is_nested:
+            raise UsageError(
+                "cannot export a snapshot from a subtransaction", sqlstate="25001"
+            )
+        pid = self._context.pid
+        return self._node.snapshots.export(self._snapshot(), self._modes(), pid)
+
+    def _modes(self) -> Modes:
+        parameters = self._context.parameters
+        read_only = parameters["transaction_read_only"] == "on"
+        return Modes(parameters["transaction_isolation"], read_only)
+
+    def _snapshot(self) -> Snapshot:
+        """Of a statement that begins."""
+        repeatable = self._modes().isolation in ("repeatable read", "serializable")
+        return self._transaction.statement(repeatable=repeatable)
+
+    # ---- names and jobs ----------------------------------------------------------------
+
+    def _caller(self) -> Caller:
+        context = self._context
+        role = self._roles.named(context.current_user)
+        same = context.session_user == context.current_user
+        return Caller(
+            role,
+            context.notice,
+            self._search_path(),
+            self._in_block,
+            None if same else self._roles.named(context.session_user),
+            context.parameters["TimeZone"],
+            lambda: 1024 * context.parameters.number("logical_decoding_work_mem"),
+            self._check_cancelled,
+            context.pid,
+            self._origin,
+            self._sequences,
+            block=self._definitions.block,
+            lock_timeout_ms=lambda: context.parameters.number("lock_timeout"),
+        )
+
+    def fresh_check(self) -> Check:
+        """What ends the waits of a statement that begins now and is run elsewhere."""
+        self._cancelled.clear()
+        return self._check_cancelled
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            # The session knows who it was, and says so instead.
+            raise UsageError("canceling statement", sqlstate="57014")
+
+    def _search_path(self) -> tuple[str, ...]:
+        path = self._context.parameters["search_path"]
+        parts = [p.strip().strip('"') for p in path.split(",")]
+        names = [self._context.current_user if p == "$user" else p for p in parts if p]
+        return tuple(names)
+
+    def _resolver(
+        self,
+        caller: Caller,
+        used: Used | None = None,
+        snapshot: Snapshot | None = None,
+        *,
+        newest: bool = False,
+    ) -> Resolver:
+        """See ``table_names``."""
+        past = self._past(caller, told=used is not None)
+        begin = self._snapshot if snapshot is None else lambda: snapshot
+        return table_names(
+            self._node, self._transaction, caller, begin, past, used, newest=newest
+        )
+
+    def _past(self, caller: Caller, *, told: bool) -> PastVersions | None:
+        """``told``: the caller hears of it, which is once, not when a statement is described."""
+        as_of = AsOf.of(self._context.parameters)
+        if as_of is None:
+            return None
+        notice = caller.notice if told else lambda _: None
+        return PastVersions(self._node.catalog, self._node.tables, as_of, notice)
+
+    @contextmanager
+    def _job(self) -> Iterator[str]:
+        """A statement's job group, for as long as it runs."""
+        group = f"session-{self._context.pid}-{next(self._numbers)}"
+        with self._guard:
+            self._running = group
+        try:
+            yield group
+        finally:
+            with self._guard:
+                if self._running == group:
+                    self._running = None
+
+
+def _text_of(parameter: Parameter, type_oid: int) -> str | None:
+    if parameter.value is None:
+        return None
+    if parameter.format == Format.BINARY:
+        return binary_param_to_text(type_oid, parameter.value)
+    return parameter.value.decode()

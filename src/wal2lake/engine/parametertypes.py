@@ -1,0 +1,73 @@
+"""The types of a statement's parameters, where the client gives none.
+
+Comes in: a query or a write, as text, and the OIDs that the client has said. Goes out: the OID of
+each parameter. A write is refused here that names what is not there, or has a clause that is not
+supported: a client may not be able to send its values as the types that are found. Any other
+statement that is wrong says so when it is described or run; its parameters are what was found until
+then, and text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from wal2lake.catalog import ColumnDef
+from wal2lake.errors import Wal2LakeError
+from wal2lake.sql.grammar.copying import CopyTo
+from wal2lake.sql.grammar.lexer import parameter_count
+from wal2lake.sql.grammar.statements import CommandKind, OtherStatement
+from wal2lake.sql.query.translate import BoundParameter, Resolver, translate_query
+from wal2lake.sql.query.values.undetermined import Undetermined
+from wal2lake.sql.query.writes import SequenceRange, translate_write, written_tree
+from wal2lake.sql.sysviews.query.rewrite import determine_parameters
+
+_TEXT_OID: Final = 25
+
+_NO_SUCH_NAME: Final = ("42P01", "42703")
+
+_WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
+
+
+def _numbers(column: ColumnDef, count: int | None) -> SequenceRange:
+    """Values of a sequence for a statement that is only looked at: none is taken."""
+    return SequenceRange(1, 1, 1 if count is None else count, "")
+
+
+def said_types(sql: str, statement: object, given: Sequence[int]) -> list[int]:
+    """What the client says of each parameter that the statement has; 0: nothing."""
+    # As in PostgreSQL a COPY's query is not looked into before it runs.
+    used = 0 if isinstance(statement, CopyTo) else parameter_count(sql)
+    return [*given, *[0] * (used - len(given))]
+
+
+def parameter_types(
+    sql: str,
+    statement: object,
+    given: Sequence[int],
+    resolver: Callable[[], Resolver],
+    zone: str,
+    system: bool,
+) -> list[int]:
+    """``given``: 0 where the client says nothing; ``system``: a query of the catalogs."""
+    cells = [Undetermined() for _ in given]
+    asked = tuple(
+        BoundParameter(None, oid, None if oid else cell)
+        for oid, cell in zip(given, cells, strict=True)
+    )
+    writes = isinstance(statement, OtherStatement) and statement.kind in _WRITES
+    if writes:
+        written_tree(sql)
+    try:
+        if system:
+            determine_parameters(sql, asked)
+        elif writes:
+            translate_write(sql, resolver(), asked, zone, next_values=_numbers)
+        elif isinstance(statement, OtherStatement):
+            translate_query(sql, resolver(), asked, zone)
+    except Wal2LakeError as error:
+        if writes and error.sqlstate in _NO_SUCH_NAME:
+            raise
+    return [
+        oid or cell.oid or _TEXT_OID for oid, cell in zip(given, cells, strict=True)
+    ]

@@ -1,0 +1,319 @@
+"""What the system views read: the catalog, the progress files, the change logs, the sessions.
+
+Implements ``sysviews.source.CatalogSource``. Progress files are mapped once per subscription and
+kept, for pg_stat_subscription is polled by monitoring; what is known of a change log's messages
+is kept for the same reason.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from wal2lake.catalog import (
+    Catalog,
+    CoercionTotal,
+    Comment,
+    Namespace,
+    NotedConflict,
+    NotedSchemaChange,
+    OwnedSequence,
+    PreparedCommit,
+    Progress,
+    ProgressFile,
+    Publication,
+    ReplicationOrigin,
+    Role,
+    RoleMember,
+    SnapshotVector,
+    Subscription,
+    SubscriptionError,
+    SubscriptionRel,
+    SubscriptionStats,
+    SyncSnapshot,
+    TableDef,
+)
+from wal2lake.catalog.progress import progress_path
+from wal2lake.changelog import (
+    Inventory,
+    MessageHistory,
+    PreparedTransaction,
+    prepared_transactions,
+)
+from wal2lake.lake.methods import Method, Total
+from wal2lake.launch.wakeup import RELOAD, notify
+from wal2lake.model import Acl, Lsn, Oid
+from wal2lake.publish.limits import Room
+from wal2lake.publish.slots import SlotUse
+from wal2lake.publish.statistics import Statistics
+from wal2lake.publish.synchronous import Standbys
+from wal2lake.publish.walsender.page import Positions
+from wal2lake.settings import LogSettings, Settings
+from wal2lake.sql.sysviews import ActiveSession, LoggedMessage, LogReading
+from wal2lake.tablesync.attempt import RunningCopy
+
+Signal = Callable[[int, bool], bool]
+"""``signal(pid, terminate)``; False: there is no such session."""
+
+
+class ViewSource:
+    """See ``CatalogSource`` for what each answer means."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        sessions: Callable[[], Sequence[ActiveSession]],
+        copies: Callable[[Oid], Sequence[RunningCopy]],
+        methods: Callable[[str, str], Mapping[Method, Total]],
+        slots: Callable[[], Sequence[tuple[SlotUse, Room]]],
+        walsenders: Callable[[], Sequence[tuple[int, str, Positions]]],
+        standbys: Callable[[], Standbys | None],
+        statistics: Statistics,
+        signal: Signal,
+        local_ends: Callable[[], Mapping[str, Lsn]],
+        size_of: Callable[[TableDef], int | None] = lambda table: None,
+    ) -> None:
+        """``sessions`` tells who is connected now, ``copies`` what is being copied, ``methods``
+        how batches were written (``Batches.methods``), ``slots`` which there are, who uses
+        them and how they stand to their limit, ``walsenders`` who streams, ``standbys`` whom
+        commits wait for; ``signal`` cancels what a session runs, or ends it; ``local_ends``
+        where each origin's last transaction ends here; ``size_of`` a table's files in bytes."""
+        self._catalog = catalog
+        self._run_directory = settings.run_directory
+        self._settings = settings
+        self._sessions = sessions
+        self._copies = copies
+        self._methods = methods
+        self.slots = slots
+        self.walsenders = walsenders
+        self.standbys = standbys
+        self.slot_statistics = statistics
+        self._signal = signal
+        self._local_ends = local_ends
+        self._size_of = size_of
+        self._files: dict[Oid, ProgressFile] = {}
+        self._histories: dict[Oid, MessageHistory] = {}
+        self._inventories: dict[Oid, Inventory] = {}
+        self._inodes: dict[Oid, int] = {}
+        """Of the directories that these are of: a re-copy may begin another log."""
+        self._guard = threading.Lock()
+        self._started_at = datetime.now(UTC)
+
+    def over(self, catalog: Catalog) -> ViewSource:
+        """The same with the facts of a transaction block's catalog."""
+        other = copy.copy(self)
+        other._catalog = catalog
+        return other
+
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on."""
+        self._settings = settings
+
+    @property
+    def change_counter(self) -> int:
+        """The catalog's."""
+        return self._catalog.change_counter
+
+    @property
+    def system_identifier(self) -> int:
+        """The node's own."""
+        return self._catalog.system_identifier
+
+    @property
+    def started_at(self) -> datetime:
+        """When this engine started."""
+        return self._started_at
+
+    def roles(self) -> Sequence[Role]:
+        """From the catalog."""
+        return self._catalog.roles()
+
+    def role_members(self) -> Sequence[RoleMember]:
+        """From the catalog."""
+        return self._catalog.role_members()
+
+    def database_acl(self) -> Acl | None:
+        """From the catalog."""
+        return self._catalog.database_acl()
+
+    def namespaces(self) -> Sequence[Namespace]:
+        """From the catalog."""
+        return self._catalog.namespaces()
+
+    def tables(self) -> Sequence[TableDef]:
+        """From the catalog."""
+        return self._catalog.tables()
+
+    def sequences(self) -> Sequence[OwnedSequence]:
+        """From the catalog."""
+        return self._catalog.sequences()
+
+    def last_values(self) -> Mapping[Oid, int]:
+        """From the catalog."""
+        return self._catalog.last_values()
+
+    def origins(self) -> Sequence[ReplicationOrigin]:
+        """From the catalog."""
+        return self._catalog.origins()
+
+    def applied_ends(self) -> Mapping[Oid, Lsn]:
+        """From the catalog."""
+        return self._catalog.applied_ends()
+
+    def local_ends(self) -> Mapping[str, Lsn]:
+        """Those captured since the node started."""
+        return self._local_ends()
+
+    def origin_numbers(self) -> Mapping[str, int]:
+        """From the catalog."""
+        return self._catalog.origin_numbers()
+
+    def prepared_commits(self) -> Sequence[PreparedCommit]:
+        """From the catalog."""
+        return self._catalog.prepared_commits()
+
+    def publications(self) -> Sequence[Publication]:
+        """From the catalog."""
+        return self._catalog.publications()
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        """From the catalog."""
+        return self._catalog.subscriptions()
+
+    def rels(self) -> Sequence[SubscriptionRel]:
+        """From the catalog."""
+        return self._catalog.rels()
+
+    def vectors(self) -> Sequence[SnapshotVector]:
+        """From the catalog."""
+        return self._catalog.vectors()
+
+    def schema_history(self) -> Sequence[NotedSchemaChange]:
+        """From the catalog."""
+        return self._catalog.schema_history()
+
+    def conflicts(self) -> Sequence[NotedConflict]:
+        """From the catalog."""
+        return self._catalog.conflicts()
+
+    def coercions(self) -> Sequence[CoercionTotal]:
+        """From the catalog."""
+        return self._catalog.coercions()
+
+    def errors(self) -> Sequence[SubscriptionError]:
+        """From the catalog."""
+        return self._catalog.errors()
+
+    def stats(self) -> Sequence[SubscriptionStats]:
+        """From the catalog."""
+        return self._catalog.stats()
+
+    def reset_stats(self, subid: Oid | None) -> None:
+        """In the catalog."""
+        self._catalog.reset_stats(subid)
+
+    def reload_settings(self) -> bool:
+        """By the supervisor, which tells the others."""
+        return notify(self._run_directory, RELOAD)
+
+    def signal(self, pid: int, *, terminate: bool) -> bool:
+        """At the front door."""
+        return self._signal(pid, terminate)
+
+    def comments(self) -> Sequence[Comment]:
+        """From the catalog."""
+        return self._catalog.comments()
+
+    def progress(self, subid: Oid) -> Progress | None:
+        """From the subscription's progress file; None: it never ran."""
+        with self._guard:
+            file = self._files.get(subid)
+            path = progress_path(self._run_directory, subid)
+            if not path.exists():
+                if file is not None:
+                    file.close()
+                    del self._files[subid]
+                return None
+            if file is None:
+                file = self._files[subid] = ProgressFile(self._run_directory, subid)
+            return file.read()
+
+    def copies(self, subid: Oid) -> Sequence[RunningCopy]:
+        """From tablesync."""
+        return self._copies(subid)
+
+    def methods(self, rel: SubscriptionRel, location: str) -> Mapping[Method, Total]:
+        """From who writes them."""
+        return self._methods(rel.cursor_name(self.system_identifier), location)
+
+    @property
+    def engine_pid(self) -> int:
+        """This process."""
+        return os.getpid()
+
+    def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
+        """From the sealed segments of the subscription's log."""
+        with self._guard:
+            directory = self._log_directory(subid)
+            history = self._histories.get(subid)
+            if history is None:
+                history = self._histories[subid] = MessageHistory(directory)
+            table = history.read(limit_bytes=self._settings.log.messages_view_bytes)
+        columns = [
+            table.column(name).to_pylist()
+            for name in ("lsn", "commit_lsn", "prefix", "content")
+        ]
+        for lsn, commit_lsn, prefix, content in zip(*columns, strict=True):
+            commit = None if commit_lsn is None else Lsn(commit_lsn)
+            yield LoggedMessage(Lsn(lsn), commit, prefix, content)
+
+    def log(self, subid: Oid) -> LogReading | None:
+        """From the files of the subscription's log."""
+        with self._guard:
+            directory = self._log_directory(subid)
+            inventory = self._inventories.get(subid)
+            if inventory is None:
+                inventory = Inventory(directory)
+                self._inventories[subid] = inventory
+            contents = inventory.read()
+        return None if contents is None else LogReading(contents, inventory)
+
+    def _log_directory(self, subid: Oid) -> Path:
+        """What was known of another directory of that name is forgotten."""
+        directory = self._settings.log_directory / str(int(subid))
+        try:
+            inode = directory.stat().st_ino
+        except FileNotFoundError:
+            return directory
+        if self._inodes.get(subid) != inode:
+            self._histories.pop(subid, None)
+            self._inventories.pop(subid, None)
+            self._inodes[subid] = inode
+        return directory
+
+    @property
+    def log_settings(self) -> LogSettings:
+        """Those that hold now."""
+        return self._settings.log
+
+    def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
+        """From the catalog."""
+        return self._catalog.snapshot_held(subid)
+
+    def prepared(self, subid: Oid) -> Sequence[PreparedTransaction]:
+        """From the checkpoints in the subscription's log."""
+        return prepared_transactions(self._settings.log_directory / str(int(subid)))
+
+    def sessions(self) -> Sequence[ActiveSession]:
+        """From the listeners."""
+        return self._sessions()
+
+    def table_bytes(self, relid: Oid) -> int | None:
+        """Of the newest version's files; None if they cannot be listed."""
+        table = self._catalog.table_by_oid(relid)
+        return None if table is None else self._size_of(table)

@@ -1,0 +1,34 @@
+"""Behind a local commit: the small files of its table as larger ones.
+
+Comes in: a table that has been written, under its locks. Goes out: now and then one more version of
+it, with the same rows in fewer files. Tables of subscriptions are left to their batches.
+
+Called by ``commit`` and ``local``.
+"""
+
+from __future__ import annotations
+
+from wal2lake.apply.local import visible
+from wal2lake.catalog import TableDef, local_writer
+from wal2lake.lake import Cursor
+from wal2lake.local.node import Node
+from wal2lake.observe import get_logger
+
+
+def tend(node: Node, table: TableDef, own: int = 0) -> None:
+    """``own``: how many branches of the table are the caller's, who is done with them."""
+    try:
+        if visible.rels_of(node.catalog, table.oid):
+            return
+        state = node.tables.state(table.location)
+        names = [field.name for field in state.fields]
+        writer = local_writer(node.catalog.system_identifier)
+        node.compactor.behind(
+            state,
+            [names.index(name) for name in table.key],
+            Cursor(writer, state.cursor(writer) or 0),
+            others=node.branches.of(table.location) > own,
+        )
+    except Exception as error:
+        # What the caller has committed is committed.
+        get_logger().warning("could not look after a table", error=error)

@@ -1,0 +1,90 @@
+"""What a transaction block's definitions hold, and what they leave to its end.
+
+In: turns that a command takes, and steps that wait for COMMIT or ROLLBACK. Out: these steps, in
+order, to ``transaction.definitions``. As in PostgreSQL nobody else changes an object until the
+block that changes it has ended. One session's: not shared by threads.
+
+Source: LockSharedObject() and smgrDoPendingDeletes() of PostgreSQL hold and wait in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from wal2lake.local.concurrency.turns import Turns, Waiter
+
+if TYPE_CHECKING:
+    from wal2lake.local.node import Node
+
+K = TypeVar("K", bound=Hashable)
+
+Around = Callable[["Node"], AbstractContextManager[object]]
+"""Gets the node as others see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMark:
+    """How many steps there were at a savepoint."""
+
+    before: int
+    under_lock: int
+    afterwards: int
+    undo: int
+
+
+class OpenBlock:
+    """Turns and steps of one block."""
+
+    def __init__(self) -> None:
+        self.before: list[Around] = []
+        """Entered before the commit, without a lock; left when it is done or has failed."""
+        self.under_lock: list[Around] = []
+        """Entered before the commit, under the DDL lock."""
+        self.afterwards: list[Callable[[Node], None]] = []
+        """Once the commit is durable."""
+        self._undo: list[Callable[[], None]] = []
+        self._turns = ExitStack()
+        self._kept: set[tuple[int, Hashable]] = set()
+
+    def keep(self, turns: Turns[K], key: K, waiter: Waiter) -> None:
+        """Take a turn, and keep it to the block's end, a savepoint's notwithstanding."""
+        name = (id(turns), key)
+        if name not in self._kept:
+            self._turns.enter_context(turns.hold(key, waiter))
+            self._kept.add(name)
+
+    def on_rollback(self, undo: Callable[[], None]) -> None:
+        """What takes back a step that is done already."""
+        self._undo.append(undo)
+
+    def mark(self) -> BlockMark:
+        """For ``back_to``."""
+        return BlockMark(
+            len(self.before),
+            len(self.under_lock),
+            len(self.afterwards),
+            len(self._undo),
+        )
+
+    def back_to(self, mark: BlockMark) -> None:
+        """Take back what came after a savepoint."""
+        del self.before[mark.before :]
+        del self.under_lock[mark.under_lock :]
+        del self.afterwards[mark.afterwards :]
+        while len(self._undo) > mark.undo:
+            self._undo.pop()()
+
+    def committed(self) -> None:
+        """Nothing is taken back any more."""
+        self._undo.clear()
+
+    def end(self) -> None:
+        """Take back what has not been committed, and give the turns back."""
+        try:
+            self.back_to(BlockMark(0, 0, 0, 0))
+        finally:
+            self._turns.close()
+            self._kept.clear()

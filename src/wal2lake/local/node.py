@@ -1,0 +1,243 @@
+"""What a command can reach: the parts of the running engine, in one value."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from wal2lake.apply.launcher import ApplyLauncher
+from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
+from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.lake import TablePort
+from wal2lake.lake.branch.branches import Branches
+from wal2lake.lake.branch.keys import Keys
+from wal2lake.lake.compaction import Compactor
+from wal2lake.lake.expressions import Expressions
+from wal2lake.lake.query import Queries
+from wal2lake.local.concurrency.activeorigins import (
+    ActiveOrigins,
+    SessionOrigin,
+)
+from wal2lake.local.concurrency.blocks import OpenBlock
+from wal2lake.local.concurrency.heldtables import HeldTables
+from wal2lake.local.concurrency.sequences import (
+    SequenceLocks,
+    SessionSequences,
+)
+from wal2lake.local.concurrency.snapshots import Snapshots
+from wal2lake.local.concurrency.turns import NodeTurns, Turns, Waiter
+from wal2lake.model import ObjectKind, Oid
+from wal2lake.pg import Check
+from wal2lake.pgtypes.keywords import quote_identifier
+from wal2lake.publish.capture.worker import CATCH_UP_SECONDS
+from wal2lake.publish.service import Publishing
+from wal2lake.settings import Settings
+from wal2lake.sql.backend import Notice
+from wal2lake.tablesync.worker import TableSync
+
+PERMISSION_DENIED: Final = "42501"
+
+K = TypeVar("K", bound=Hashable)
+
+
+class SubscriptionLocks:
+    """One lock for each subscription."""
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[Oid, threading.RLock] = defaultdict(threading.RLock)
+        self._guard = threading.Lock()
+
+    def of(self, subid: Oid) -> threading.RLock:
+        """The lock of one subscription."""
+        with self._guard:
+            return self._locks[subid]
+
+
+@dataclass(slots=True)
+class Node:
+    """The engine's parts. Shared by all sessions."""
+
+    catalog: Catalog
+    settings: Settings
+    tables: TablePort
+    queries: Queries
+    apply: ApplyLauncher
+    sync: TableSync
+    locks: SubscriptionLocks
+    """Whoever changes a subscription's tables or its vector holds its lock."""
+    branches: Branches
+    """What transactions write before they commit."""
+    keys: Keys
+    compactor: Compactor
+    """Small files as larger ones, behind commits."""
+    changed: Callable[[], None]
+    """Tell the supervisor that subscriptions have changed."""
+    publishing: Publishing | None = None
+    """The publisher half; None: there is none."""
+    committed: Callable[[], None] = lambda: None
+    """Readers see something new of tables: capture looks at once."""
+    expressions: Expressions | None = None
+    """Looks at those of ``conflict_resolution``; None: there is no lake."""
+    origins: ActiveOrigins = field(default_factory=ActiveOrigins)
+    sequences: SequenceLocks = field(default_factory=SequenceLocks)
+    prepared: HeldTables = field(default_factory=HeldTables)
+    """What prepared transactions hold."""
+    snapshots: Snapshots = field(default_factory=Snapshots)
+    """What statements see of commits that are under way."""
+    ddl_lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held by commands that create or drop objects, so that two do not interleave. Taken last
+    but for ``locks``, and never while a publisher is talked to: one that does not answer must
+    not stop the commands of others."""
+    turns: NodeTurns = field(default_factory=NodeTurns)
+    """Of commands that must not interleave."""
+
+    unfinished: set[str] = field(default_factory=set)
+    """Places, in lower case, of tables that open blocks have made: the catalog does not know them
+    yet, and they are not what a crash has left. Added to under the DDL lock."""
+
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on."""
+        self.settings = settings
+
+    def capture_before(self, check: Check) -> None:
+        """Before what is published becomes otherwise: all that readers see is in the publisher's
+        log, if anybody reads that, with the definitions that it had. ``check``: called
+        meanwhile."""
+        if self.publishing is not None and self.publishing.slots.all():
+            self.publishing.capture.catch_up(CATCH_UP_SECONDS, check)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who runs a command, and how to talk to them meanwhile."""
+
+    role: Role
+    notice: Callable[[Notice], None]
+    search_path: tuple[str, ...] = ("public",)
+    in_block: bool = False
+    """Between BEGIN and COMMIT."""
+    session: Role | None = None
+    """Who has logged in, where SET ROLE has made ``role`` another one."""
+    zone: str = "UTC"
+    """The session's TimeZone."""
+    decoding_work_mem: Callable[[], int] = lambda: 64 << 20
+    """The session's logical_decoding_work_mem, in bytes."""
+    check: Check = lambda: None
+    """Raises 57014 once the statement is to be cancelled; called while it waits."""
+    pid: int = 0
+    """Of their session, as pg_backend_pid() has it."""
+    origin: SessionOrigin | None = None
+    """What they have set up of replication origins."""
+    sequences: SessionSequences | None = None
+    """What they have taken."""
+    job_group: str = "command"
+    """Of Spark, for what is run for them."""
+    block: OpenBlock | None = None
+    """Of a block that defines something: what waits for its end."""
+    lock_timeout_ms: Callable[[], int] = lambda: 0
+    """The session's lock_timeout."""
+
+    def turn(self, turns: Turns[K], key: K) -> AbstractContextManager[None]:
+        """Wait for a turn; it is held to the end of the block, if the command is in one."""
+        waiter = Waiter(self.check, self.pid, self.lock_timeout_ms())
+        if self.block is None:
+            return turns.hold(key, waiter)
+        self.block.keep(turns, key, waiter)
+        return nullcontext()
+
+    @property
+    def session_role(self) -> Role:
+        """session_user."""
+        return self.session or self.role
+
+
+def need_subscription(node: Node, name: str) -> Subscription:
+    """42704 if there is none."""
+    found = node.catalog.subscription_named(name)
+    if found is None:
+        raise UndefinedObjectError(f'subscription "{name}" does not exist')
+    return found
+
+
+def find_table(
+    catalog: Catalog, caller: Caller, schema: str | None, name: str
+) -> TableDef | None:
+    """A table by its name, through the search path if it is not qualified. 42501 if the
+    caller may not use the schema that is named; others are passed over."""
+    candidates = (schema,) if schema is not None else caller.search_path
+    if not caller.role.superuser:
+        closed = _closed(catalog, caller, candidates)
+        if schema is not None and closed:
+            raise UsageError(
+                f"permission denied for schema {schema}", sqlstate=PERMISSION_DENIED
+            )
+        candidates = tuple(c for c in candidates if c not in closed)
+    for candidate in candidates:
+        found = catalog.table(candidate, name)
+        if found is not None:
+            return found
+    return None
+
+
+def described(table: TableDef, search_path: Collection[str]) -> str:
+    """As messages about dependencies show a table: getRelationDescription() in objectaddress.c."""
+    name = quote_identifier(table.name)
+    if table.namespace in search_path:
+        return name
+    return f"{quote_identifier(table.namespace)}.{name}"
+
+
+def _closed(catalog: Catalog, caller: Caller, schemas: Collection[str]) -> set[str]:
+    """Those of the schemas that are there and that the caller may not use."""
+    authority = catalog.authority()
+    return {
+        n.name
+        for n in catalog.namespaces()
+        if n.name in schemas
+        and "U"
+        not in authority.letters(caller.role.oid, ObjectKind.SCHEMA, n.owner, n.acl)
+    }
+
+
+def need_table(
+    catalog: Catalog, caller: Caller, schema: str | None, name: str
+) -> TableDef:
+    """The same; 42P01 with PostgreSQL's text if there is none."""
+    found = find_table(catalog, caller, schema, name)
+    if found is None:
+        shown = name if schema is None else f"{schema}.{name}"
+        raise UndefinedObjectError(
+            f'relation "{shown}" does not exist', sqlstate="42P01"
+        )
+    return found
+
+
+def need_schema(catalog: Catalog, name: str) -> Namespace:
+    """3F000 if there is none."""
+    for schema in catalog.namespaces():
+        if schema.name == name:
+            return schema
+    raise UndefinedObjectError(f'schema "{name}" does not exist', sqlstate="3F000")
+
+
+def target_schema(catalog: Catalog, caller: Caller, schema: str | None) -> str:
+    """Where a new table goes; 3F000 if there is no such schema."""
+    known = {n.name for n in catalog.namespaces()}
+    if schema is not None:
+        if schema not in known:
+            raise UndefinedObjectError(
+                f'schema "{schema}" does not exist', sqlstate="3F000"
+            )
+        return schema
+    if not caller.role.superuser:
+        known -= _closed(catalog, caller, caller.search_path)
+    for candidate in caller.search_path:
+        if candidate in known:
+            return candidate
+    raise UndefinedObjectError(
+        "no schema has been selected to create in", sqlstate="3F000"
+    )

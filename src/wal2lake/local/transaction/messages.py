@@ -1,0 +1,112 @@
+"""What a session puts into the publisher's log beside rows: messages (pg_logical_emit_message),
+and empty transactions for what it defines.
+
+    belongs to                    is kept in                        from
+    --------------------------    ------------------------------    ----------------
+    no transaction                the publisher's log               the call on
+    one that writes tables        the commit of one of its tables   COMMIT on
+    one that writes none          the publisher's log               COMMIT on
+
+While there is no slot nobody can ever read it, so nothing is kept. All of it is durable when the
+session goes on, so ``flush`` asks for nothing more.
+
+Source: pg_logical_emit_message_text() in logicalfuncs.c; manual, section 9.28.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.lake.capture.messages import Emitted, OriginMark
+from wal2lake.local.node import Node
+from wal2lake.observe import get_logger
+from wal2lake.publish.capture.statements import Statement
+from wal2lake.publish.service import Publishing
+
+
+def emit(
+    node: Node,
+    waiting: Callable[[Emitted], None],
+    transactional: bool,
+    prefix: str,
+    content: bytes,
+) -> int:
+    """One call. ``waiting`` takes what belongs to the transaction: its position is not known
+    before the commit, so the answer is where the log ends now."""
+    capture = _publishing(node).capture
+    message = Emitted(prefix, content)
+    if not transactional:
+        return int(capture.emit((message,), transactional=False))
+    waiting(message)
+    end = capture.end()
+    return int(capture.catch_up_for_long().lsn if end is None else end)
+
+
+def emit_transaction(
+    node: Node,
+    messages: Sequence[Emitted],
+    origin: OriginMark | None,
+    statements: str,
+) -> None:
+    """One whose tables are as they were."""
+    capture = _publishing(node).capture
+    capture.emit(messages, transactional=True, origin=origin, statements=statements)
+
+
+@contextmanager
+def told_empty(
+    node: Node, check: Callable[[], None], *, block: bool = False
+) -> Iterator[None]:
+    """Around a definition, or a transaction of them. In PostgreSQL it is a transaction of the
+    catalog's tables, whose rows are not decoded: plugins begin and commit it, unless they skip
+    what is empty. If nothing was defined (IF EXISTS) there is none. ``block``: definitions of a
+    block have waited for this commit."""
+    before = node.catalog.written
+    yield
+    defined = block or node.catalog.written != before
+    if node.publishing is None or not defined or not is_read(node):
+        return
+    try:
+        node.publishing.capture.defined(check)
+    except Exception as error:
+        # What was defined stays so, and subscribers miss nothing.
+        get_logger().warning("a definition is not decoded", reason=str(error))
+
+
+def is_read(node: Node) -> bool:
+    """Whether anybody reads what is published."""
+    return node.publishing is not None and bool(node.publishing.slots.all())
+
+
+def kept(node: Node, messages: Sequence[Emitted]) -> Sequence[Emitted]:
+    """What somebody can read."""
+    return messages if messages and _publishing(node).slots.all() else ()
+
+
+@contextmanager
+def written_down(node: Node, told: Sequence[Statement | Emitted]) -> Iterator[str]:
+    """Around a commit: where what each statement has done and said is written down, if anybody
+    reads it; else nothing."""
+    if node.publishing is None or not is_read(node):
+        yield ""
+        return
+    kept_as = None
+    try:
+        kept_as = node.publishing.statements.keep(told)
+    except Exception as error:
+        # Whatever it was: the difference will be told, and nobody's commit fails for that.
+        get_logger().warning("statements are not written down", reason=str(error))
+    try:
+        yield kept_as or ""
+    except BaseException:
+        if kept_as is not None:
+            node.publishing.statements.drop([kept_as])
+        raise
+
+
+def _publishing(node: Node) -> Publishing:
+    if node.publishing is None:
+        raise FeatureNotSupportedError("this node does not publish")
+    return node.publishing

@@ -1,0 +1,262 @@
+"""Checks the options of a COPY ... TO.
+
+Comes in: options as written, in the new or an old syntax. Goes out: ``CopyOptions``, or
+PostgreSQL's error; the checks are in PostgreSQL's order.
+
+Source: ProcessCopyOptions() in src/backend/commands/copy.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.sql.grammar.lexer import syntax_error
+
+
+class CopyFormat(Enum):
+    """The formats of the rows."""
+
+    TEXT = "text"
+    CSV = "csv"
+    BINARY = "binary"
+
+
+class AllColumns(Enum):
+    """``*`` in place of a list of column names."""
+
+    COLUMNS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOption:
+    """One option, under its name in the new syntax, the list in parentheses."""
+
+    name: str
+    value: str | tuple[str, ...] | AllColumns | None
+    """The option's value. A tuple: a list in parentheses. None: the option has no value."""
+    start: int = field(default=0, compare=False)
+    """The first character of the option, 0-based, in characters of the statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """The options of one COPY, checked and with defaults."""
+
+    format: CopyFormat = CopyFormat.TEXT
+    delimiter: str = "\t"
+    null: str = "\\N"
+    header: bool = False
+    quote: str = '"'
+    escape: str = '"'
+    force_quote: tuple[str, ...] | AllColumns = ()
+    encoding: str | None = None
+    """PostgreSQL's name of the encoding. None: the client's encoding."""
+
+
+_SYNTAX: Final = "42601"
+_INVALID: Final = "22023"
+_NOT_IN_TEXT: Final = frozenset("\\.abcdefghijklmnopqrstuvwxyz0123456789")
+
+
+def copy_options(
+    options: Sequence[CopyOption], canonical: Callable[[str], str | None]
+) -> CopyOptions:
+    """Check the options of a COPY; raises PostgreSQL's errors.
+
+    ``canonical`` gives PostgreSQL's name of an encoding for any of its spellings, or None.
+    """
+    values: dict[str, Any] = {}
+    for option in options:
+        if option.name not in _READERS:
+            raise syntax_error(f'option "{option.name}" not recognized', option.start)
+        if option.name in values:
+            raise syntax_error("conflicting or redundant options", option.start)
+        values[option.name] = _READERS[option.name](option)
+        if option.name == "encoding":
+            values["encoding"] = canonical(values["encoding"])
+            if values["encoding"] is None:
+                raise _wrong(
+                    option,
+                    'argument to option "encoding" must be a valid encoding name',
+                )
+    return _checked(values)
+
+
+def _checked(values: dict[str, Any]) -> CopyOptions:
+    """Check which options may be combined, and fill in the defaults."""
+    form = values.get("format", CopyFormat.TEXT)
+    csv, binary = form is CopyFormat.CSV, form is CopyFormat.BINARY
+    for name in ("delimiter", "null", "default"):
+        if binary and name in values:
+            raise SqlSyntaxError(f"cannot specify {name.upper()} in BINARY mode")
+    delimiter = values.get("delimiter", "," if csv else "\t")
+    null = values.get("null", "" if csv else "\\N")
+    quote = values.get("quote", '"')
+    escape = values.get("escape", quote)
+    _one_byte("delimiter", delimiter)
+    if delimiter in "\r\n":
+        raise _invalid("COPY delimiter cannot be newline or carriage return")
+    for name, text in (("null", null), ("default", values.get("default", ""))):
+        if "\r" in text or "\n" in text:
+            raise _invalid(
+                f"COPY {name} representation cannot use newline or carriage return"
+            )
+    if not csv and delimiter in _NOT_IN_TEXT:
+        raise _invalid(f'COPY delimiter cannot be "{delimiter}"')
+    if binary and values.get("header"):
+        raise FeatureNotSupportedError("cannot specify HEADER in BINARY mode")
+    if csv:
+        _one_byte("quote", quote)
+        if delimiter == quote:
+            raise _invalid("COPY delimiter and quote must be different")
+        _one_byte("escape", escape)
+    else:
+        for name in ("quote", "escape", "force_quote", "force_not_null", "force_null"):
+            if values.get(name, ()) != ():
+                raise FeatureNotSupportedError(f"COPY {name.upper()} requires CSV mode")
+    for name in ("force_not_null", "force_null"):
+        if values.get(name):
+            raise _only_from(name)
+    if delimiter in null:
+        raise _invalid(
+            "COPY delimiter character must not appear in the NULL specification"
+        )
+    if csv and quote in null:
+        raise _invalid("CSV quote character must not appear in the NULL specification")
+    if values.get("freeze"):
+        raise _only_from("freeze")
+    if "default" in values:
+        # Of the options that COPY TO may not have, only DEFAULT has SQLSTATE 0A000.
+        raise FeatureNotSupportedError("COPY DEFAULT cannot be used with COPY TO")
+    if "reject_limit" in values:
+        raise _invalid("COPY REJECT_LIMIT requires ON_ERROR to be set to IGNORE")
+    return CopyOptions(
+        form,
+        delimiter,
+        null,
+        values.get("header", False),
+        quote,
+        escape,
+        values.get("force_quote", ()),
+        values.get("encoding"),
+    )
+
+
+def _one_byte(what: str, text: str) -> None:
+    if len(text.encode()) != 1:
+        raise FeatureNotSupportedError(
+            f"COPY {what} must be a single one-byte character"
+        )
+
+
+def _invalid(message: str) -> UsageError:
+    return UsageError(message, sqlstate=_INVALID)
+
+
+def _only_from(name: str) -> UsageError:
+    return _invalid(f"COPY {name.upper()} cannot be used with COPY TO")
+
+
+def _wrong(option: CopyOption, message: str) -> SqlSyntaxError:
+    return syntax_error(message, option.start, sqlstate=_INVALID)
+
+
+# ---- values ----------------------------------------------------------------------------
+
+
+def _string(option: CopyOption) -> str:
+    match option.value:
+        case None:
+            raise SqlSyntaxError(f"{option.name} requires a parameter")
+        case AllColumns():
+            return "*"
+        case tuple():
+            return ".".join(option.value)
+        case str():
+            return option.value
+
+
+def _format(option: CopyOption) -> CopyFormat:
+    text = _string(option)
+    try:
+        return CopyFormat(text)
+    except ValueError:
+        raise _wrong(option, f'COPY format "{text}" not recognized') from None
+
+
+def _boolean(option: CopyOption) -> bool:
+    truth = _truth(option)
+    if truth is None:
+        raise SqlSyntaxError(f"{option.name} requires a Boolean value")
+    return truth
+
+
+def _truth(option: CopyOption) -> bool | None:
+    if option.value is None:
+        return True
+    word = _string(option).lower()
+    if word in ("1", "true", "on"):
+        return True
+    return False if word in ("0", "false", "off") else None
+
+
+def _header(option: CopyOption) -> bool:
+    truth = _truth(option)
+    if truth is not None:
+        return truth
+    word = _string(option)
+    if word.lower() == "match":
+        raise FeatureNotSupportedError(f'cannot use "{word}" with HEADER in COPY TO')
+    raise SqlSyntaxError(f'{option.name} requires a Boolean value or "match"')
+
+
+def _columns(option: CopyOption) -> tuple[str, ...] | AllColumns:
+    if not isinstance(option.value, tuple | AllColumns):
+        raise _wrong(
+            option, f'argument to option "{option.name}" must be a list of column names'
+        )
+    return option.value
+
+
+def _on_error(option: CopyOption) -> None:
+    raise _wrong(option, "COPY ON_ERROR cannot be used with COPY TO")
+
+
+def _reject_limit(option: CopyOption) -> int:
+    text = _string(option)
+    try:
+        number = int(text)
+    except ValueError:
+        raise SqlSyntaxError(f"{option.name} requires a numeric value") from None
+    if number <= 0:
+        raise _invalid(f"REJECT_LIMIT ({number}) must be greater than zero")
+    return number
+
+
+def _log_verbosity(option: CopyOption) -> None:
+    text = _string(option)
+    if text.lower() not in ("silent", "default", "verbose"):
+        raise _wrong(option, f'COPY LOG_VERBOSITY "{text}" not recognized')
+
+
+_READERS: Final[dict[str, Callable[[CopyOption], Any]]] = {
+    "format": _format,
+    "freeze": _boolean,
+    "delimiter": _string,
+    "null": _string,
+    "default": _string,
+    "header": _header,
+    "quote": _string,
+    "escape": _string,
+    "force_quote": _columns,
+    "force_not_null": _columns,
+    "force_null": _columns,
+    "encoding": _string,
+    "on_error": _on_error,
+    "reject_limit": _reject_limit,
+    "log_verbosity": _log_verbosity,
+}

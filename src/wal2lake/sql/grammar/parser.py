@@ -1,0 +1,293 @@
+"""``parse``: turns the text of one statement into a value.
+
+Comes in: one statement (from ``split_statements``). Goes out: a ``ParsedStatement``. The
+statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
+roles, COPY) are parsed whole. Of any other statement only the leading words are read, to find out
+which command it is.
+
+Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
+from wal2lake.sql.grammar.access import AccessStatement
+from wal2lake.sql.grammar.access.grants import alter_owner, grant, revoke
+from wal2lake.sql.grammar.access.roles import alter_role, create_role, drop_role
+from wal2lake.sql.grammar.altering.parsing import alter_table
+from wal2lake.sql.grammar.altering.statements import AlterTableStatement
+from wal2lake.sql.grammar.copying import CopyTo, copy
+from wal2lake.sql.grammar.cursor import TokenCursor
+from wal2lake.sql.grammar.lexer import Token, TokenKind, syntax_error, tokens
+from wal2lake.sql.grammar.publishing.parsing import (
+    alter_publication,
+    comment_on_publication,
+    create_publication,
+    drop_publication,
+)
+from wal2lake.sql.grammar.publishing.statements import PublicationStatement
+from wal2lake.sql.grammar.statements import CommandKind, OtherStatement, Statement
+from wal2lake.sql.grammar.subscription import (
+    alter_subscription,
+    comment_on_subscription,
+    create_subscription,
+    drop_subscription,
+)
+from wal2lake.sql.grammar.table import (
+    create_schema,
+    create_table,
+    drop_schema,
+    drop_table,
+    truncate,
+)
+
+ParsedStatement = (
+    Statement | AlterTableStatement | AccessStatement | PublicationStatement | CopyTo
+)
+
+_OWN: Final[
+    dict[
+        tuple[str, ...],
+        Callable[[TokenCursor], ParsedStatement],
+    ]
+] = {
+    ("create", "subscription"): create_subscription,
+    ("alter", "subscription"): alter_subscription,
+    ("drop", "subscription"): drop_subscription,
+    ("comment", "on", "subscription"): comment_on_subscription,
+    ("create", "publication"): create_publication,
+    ("alter", "publication"): alter_publication,
+    ("drop", "publication"): drop_publication,
+    ("comment", "on", "publication"): comment_on_publication,
+    ("create", "schema"): create_schema,
+    ("drop", "schema"): drop_schema,
+    ("create", "table"): create_table,
+    ("drop", "table"): drop_table,
+    ("truncate",): truncate,
+    ("copy",): copy,
+    ("alter", "schema"): alter_owner,
+    ("alter", "table"): alter_table,
+    ("drop", "role"): drop_role,
+    ("drop", "user"): drop_role,
+    ("drop", "group"): drop_role,
+    ("grant",): grant,
+    ("revoke",): revoke,
+    **{
+        ("create", word): create_role(word.upper())
+        for word in ("role", "user", "group")
+    },
+    **{("alter", word): alter_role(word.upper()) for word in ("role", "user", "group")},
+}
+
+_COMMENTS: Final = (
+    ("comment", "on", "subscription"),
+    ("comment", "on", "publication"),
+)
+
+_OTHERS: Final = {
+    "select": CommandKind.SELECT,
+    "values": CommandKind.VALUES,
+    "table": CommandKind.TABLE,
+    "insert": CommandKind.INSERT,
+    "update": CommandKind.UPDATE,
+    "delete": CommandKind.DELETE,
+    "merge": CommandKind.MERGE,
+    "explain": CommandKind.EXPLAIN,
+    "begin": CommandKind.BEGIN,
+    "start": CommandKind.START_TRANSACTION,
+    "commit": CommandKind.COMMIT,
+    "end": CommandKind.COMMIT,
+    "rollback": CommandKind.ROLLBACK,
+    "abort": CommandKind.ROLLBACK,
+    "savepoint": CommandKind.SAVEPOINT,
+    "release": CommandKind.RELEASE,
+    "set": CommandKind.SET,
+    "show": CommandKind.SHOW,
+    "reset": CommandKind.RESET,
+    "discard": CommandKind.DISCARD,
+    "prepare": CommandKind.PREPARE,
+    "execute": CommandKind.EXECUTE,
+    "deallocate": CommandKind.DEALLOCATE,
+    "declare": CommandKind.DECLARE,
+    "fetch": CommandKind.FETCH,
+    "move": CommandKind.MOVE,
+    "close": CommandKind.CLOSE,
+    "comment": CommandKind.COMMENT,
+    "listen": CommandKind.LISTEN,
+    "notify": CommandKind.NOTIFY,
+    "unlisten": CommandKind.UNLISTEN,
+    "lock": CommandKind.LOCK,
+}
+
+_REFUSED: Final = {
+    "analyze": "ANALYZE",
+    "analyse": "ANALYZE",
+    "call": "CALL",
+    "checkpoint": "CHECKPOINT",
+    "cluster": "CLUSTER",
+    "do": "DO",
+    "import": "IMPORT FOREIGN SCHEMA",
+    "load": "LOAD",
+    "reassign": "REASSIGN OWNED",
+    "refresh": "REFRESH MATERIALIZED VIEW",
+    "reindex": "REINDEX",
+    "security": "SECURITY LABEL",
+    "vacuum": "VACUUM",
+}
+
+_OBJECTS: Final = (
+    "access method",
+    "aggregate",
+    "cast",
+    "collation",
+    "constraint trigger",
+    "conversion",
+    "database",
+    "default conversion",
+    "default privileges",
+    "domain",
+    "event trigger",
+    "extension",
+    "foreign data wrapper",
+    "foreign table",
+    "function",
+    "group",
+    "index",
+    "language",
+    "large object",
+    "materialized view",
+    "operator class",
+    "operator family",
+    "operator",
+    "owned",
+    "policy",
+    "procedure",
+    "role",
+    "routine",
+    "rule",
+    "schema",
+    "sequence",
+    "server",
+    "statistics",
+    "system",
+    "table",
+    "tablespace",
+    "text search configuration",
+    "text search dictionary",
+    "text search parser",
+    "text search template",
+    "transform",
+    "trigger",
+    "type",
+    "unique index",
+    "user mapping",
+    "user",
+    "view",
+)
+"""The kinds of objects that CREATE, ALTER and DROP may name.
+
+If one name begins another, then the longer name comes first.
+"""
+
+_TABLE_KINDS: Final = {
+    "temp": "temporary tables",
+    "temporary": "temporary tables",
+    "local": "temporary tables",
+    "global": "temporary tables",
+    "unlogged": "unlogged tables",
+}
+
+_LEADING: Final = 6
+"""The tokens that identify any command: CREATE OR REPLACE TEXT SEARCH CONFIGURATION."""
+
+
+def parse(text: str) -> ParsedStatement:
+    """Parse one statement; raises SqlSyntaxError, or 0A000 for an unsupported clause."""
+    lead = list(islice(tokens(text), _LEADING))
+    first = lead[0]
+    if first.is_mark("("):
+        return OtherStatement(CommandKind.SELECT, text, "SELECT")
+    if first.kind is not TokenKind.WORD:
+        raise _unexpected(text, first)
+    word = first.value
+    if word in ("create", "alter", "drop"):
+        return _definition(text, lead)
+    for words in ((word,), *_COMMENTS):
+        if words in _OWN and all(
+            token.is_word(part) for token, part in zip(lead, words, strict=False)
+        ):
+            return _own(text, words)
+    if word == "with":
+        word = _verb_behind_with(text)
+    if word in _OTHERS:
+        kind = _OTHERS[word]
+        return OtherStatement(kind, text, kind.value)
+    if word in _REFUSED:
+        return OtherStatement(CommandKind.UNSUPPORTED, text, _REFUSED[word])
+    raise _unexpected(text, first)
+
+
+def _own(text: str, words: tuple[str, ...]) -> ParsedStatement:
+    cursor = TokenCursor(text)
+    cursor.expect(*words)
+    return _OWN[words](cursor)
+
+
+def _definition(text: str, lead: list[Token]) -> ParsedStatement:
+    """Parse a statement that begins with CREATE, ALTER or DROP."""
+    verb = lead[0].value
+    second = lead[1]
+    mapping = second.is_word("user") and lead[2].is_word("mapping")
+    if (verb, second.value) in _OWN and second.kind is TokenKind.WORD and not mapping:
+        return _own(text, (verb, second.value))
+    index = 1
+    if verb == "create":
+        if second.is_word("or") and lead[2].is_word("replace"):
+            index = 3
+        if index == 1 and second.is_word(*_TABLE_KINDS):
+            kinds = [t for t in lead[2:4] if t.is_word("table")]
+            if kinds:
+                raise FeatureNotSupportedError(
+                    f"{_TABLE_KINDS[second.value]} are not supported"
+                )
+            index = 2
+        while index < len(lead) and lead[index].is_word(
+            "recursive", "trusted", "procedural"
+        ):
+            index += 1
+    object_kind = _object(lead, index)
+    if object_kind is None or (verb, object_kind, index) == ("create", "table", 3):
+        raise _unexpected(text, lead[min(index, len(lead) - 1)])
+    return OtherStatement(
+        CommandKind.UNSUPPORTED, text, f"{verb} {object_kind}".upper()
+    )
+
+
+def _object(lead: list[Token], index: int) -> str | None:
+    for name in _OBJECTS:
+        words = name.split()
+        if len(lead) >= index + len(words) and all(
+            lead[index + i].is_word(word) for i, word in enumerate(words)
+        ):
+            return name
+    return None
+
+
+def _verb_behind_with(text: str) -> str:
+    depth = 0
+    for token in tokens(text):
+        depth += token.is_mark("(") - token.is_mark(")")
+        if depth == 0 and token.is_word(
+            "select", "insert", "update", "delete", "merge", "values", "table"
+        ):
+            return token.value
+    return "select"
+
+
+def _unexpected(text: str, token: Token) -> SqlSyntaxError:
+    start = len(text) if token.kind is TokenKind.END else token.start
+    return syntax_error("syntax error", start, token.text)

@@ -1,0 +1,72 @@
+"""Rows of a system relation as an Arrow table for the embedded engine.
+
+Comes in: a relation's declaration and its rows as dicts. Goes out: a table with every declared
+column, in order. A value that a row lacks is null, or the zero of its type where the
+declaration says NOT NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wal2lake.sql.sysviews.declarations.relations import (
+    ANYARRAY,
+    SystemColumn,
+    SystemRelation,
+)
+from wal2lake.sql.sysviews.query.casts import engine_type
+from wal2lake.sql.sysviews.rows.relations import Row
+
+_ARROW: Final[dict[str, pa.DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "BLOB": pa.binary(),
+    "SMALLINT": pa.int16(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UINTEGER": pa.uint32(),
+    "UBIGINT": pa.uint64(),
+    "REAL": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "INTERVAL": pa.duration("us"),
+    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
+    "VARCHAR": pa.string(),
+}
+
+_ZEROS: Final[dict[str, Any]] = {
+    "BOOLEAN": False,
+    "VARCHAR": "",
+    "REAL": 0.0,
+    "DOUBLE": 0.0,
+}
+
+
+def arrow_table(relation: SystemRelation, rows: Iterable[Row]) -> pa.Table:
+    """The rows, by column."""
+    kept = list(rows)
+    arrays = []
+    fields = []
+    for column in relation.columns:
+        kind = _arrow_type(column)
+        zero = _zero(column)
+        name = column.name
+        values = [row.get(name, zero) for row in kept]
+        arrays.append(pa.array(values, kind))
+        fields.append(pa.field(name, kind))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _arrow_type(column: SystemColumn) -> pa.DataType:
+    kind = "VARCHAR" if column.type_oid == ANYARRAY else engine_type(column.type_oid)
+    if kind.endswith("[]"):
+        return pa.list_(_ARROW[kind.removesuffix("[]")])
+    return _ARROW[kind]
+
+
+def _zero(column: SystemColumn) -> Any:
+    if not column.not_null:
+        return None
+    kind = engine_type(column.type_oid)
+    return [] if kind.endswith("[]") else _ZEROS.get(kind, 0)

@@ -1,0 +1,142 @@
+"""Every system relation that can be named: its schema, OID, kind and columns.
+
+Comes in: the column texts of the other modules and wal2lake's own views. Goes out: ``SYSTEM``, a
+mapping from (schema, name) to ``SystemRelation``. Called by whatever needs to know a view: the
+rows, the type inference, pg_class and pg_attribute themselves.
+
+Why text: 1,600 columns as data that a person can compare with the manual. PostgreSQL gives
+views their OIDs at initdb, so those here are only promised to be stable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from wal2lake.model import Oid
+from wal2lake.pgtypes.registry.pg_type import type_by_name
+from wal2lake.sql.sysviews.declarations import catalogs, information_schema, views
+
+PG_CATALOG: Final = "pg_catalog"
+INFORMATION_SCHEMA: Final = "information_schema"
+WAL2LAKE: Final = "wal2lake"
+
+SYSTEM_SCHEMAS: Final[Mapping[str, Oid]] = MappingProxyType(
+    {PG_CATALOG: Oid(11), INFORMATION_SCHEMA: Oid(13000), WAL2LAKE: Oid(14000)}
+)
+
+ANYARRAY: Final = Oid(2277)
+"""pg_attribute.attmissingval and pg_stats have it; no column of a user can."""
+
+_FIRST_VIEW_OID: Final = {PG_CATALOG: 12000, INFORMATION_SCHEMA: 13001, WAL2LAKE: 14001}
+
+_WAL2LAKE_VIEWS: Final = """
+snapshots
+    subid oid, subname name, lsn pg_lsn, committed_at timestamptz, schemaname name,
+    tablename name, version int8
+sync_progress
+    subname name, schemaname name, tablename name, state char, rows_copied int8,
+    rows_expected int8, bytes_copied int8, error text, paused_since timestamptz,
+    stands_at pg_lsn
+subscription_errors
+    subid oid, subname name, schemaname name, tablename name, error text, worker text,
+    sqlstate text
+messages
+    subid oid, subname name, lsn pg_lsn, commit_lsn pg_lsn, transactional bool, prefix text,
+    content bytea
+log
+    subid oid, subname name, segments int8, segment_bytes int8, open_bytes int8,
+    journal_files int8, journal_bytes int8, total_bytes int8, needed_segments int8,
+    needed_bytes int8, first_commit_lsn pg_lsn, sealed_lsn pg_lsn, applied_lsn pg_lsn,
+    history_limit_bytes int8, size_limit_bytes int8, size_percent float8, state text
+log_segments
+    subid oid, subname name, number int8, first_commit_lsn pg_lsn, last_commit_lsn pg_lsn,
+    sealed_lsn pg_lsn, transactions int8, rows int8, messages int8, files int8, bytes int8,
+    last_commit_time timestamptz, sealed_at timestamptz, applied bool
+log_readers
+    subid oid, subname name, reader text, schemaname name, tablename name, needed_lsn pg_lsn,
+    segments int8, bytes int8
+coercions
+    subid oid, subname name, schemaname name, tablename name, columnname name, phase text,
+    policy text, reason text, events int8, first_lsn pg_lsn, last_lsn pg_lsn,
+    first_at timestamptz, last_at timestamptz, example text
+subscription_options
+    subid oid, subname name, create_tables bool, type_mappings text, value_policies text,
+    schema_changes text, conflict_resolution text
+conflicts
+    subid oid, subname name, noted_at timestamptz, schemaname name, tablename name,
+    conflict_type text, resolution text, key text, commit_lsn pg_lsn, xid xid, origin text,
+    committed_at timestamptz, events int8
+schema_history
+    subid oid, subname name, lsn pg_lsn, noted_at timestamptz, schemaname name,
+    tablename name, change text, outcome text
+apply_methods
+    subid oid, subname name, schemaname name, tablename name, method text, batches int8,
+    rows int8, seconds float8
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemColumn:
+    """One column; ``not_null`` as pg_attribute has it (views have none)."""
+
+    name: str
+    type_oid: Oid
+    not_null: bool
+    typmod: int
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRelation:
+    """One table or view of a system schema."""
+
+    schema: str
+    name: str
+    oid: Oid
+    kind: str
+    """pg_class.relkind: r or v."""
+    columns: tuple[SystemColumn, ...]
+
+
+_TYPE: Final = re.compile(r"(\w+)(!)?(?:\((\d+)\))?\Z")
+
+
+def _column(text: str) -> SystemColumn:
+    name, _, declared = text.strip().partition(" ")
+    match = _TYPE.match(declared.strip())
+    assert match is not None, text
+    known = type_by_name(match[1])
+    assert known is not None or match[1] == "anyarray", text
+    oid = ANYARRAY if known is None else known.oid
+    return SystemColumn(name, oid, match[2] is not None, int(match[3] or -1))
+
+
+def _relations(schema: str, kind: str, text: str) -> Iterator[SystemRelation]:
+    oid = _FIRST_VIEW_OID[schema]
+    for block in re.split(r"\n(?=\w)", text.strip()):
+        head, _, body = block.partition("\n")
+        name, _, fixed = head.partition(" ")
+        columns = tuple(_column(" ".join(c.split())) for c in body.split(","))
+        yield SystemRelation(schema, name, Oid(int(fixed or oid)), kind, columns)
+        oid += 1
+
+
+SYSTEM: Final[Mapping[tuple[str, str], SystemRelation]] = MappingProxyType(
+    {
+        (relation.schema, relation.name): relation
+        for relation in (
+            *_relations(PG_CATALOG, "r", catalogs.TABLES),
+            *_relations(PG_CATALOG, "v", views.VIEWS),
+            *_relations(INFORMATION_SCHEMA, "v", information_schema.VIEWS),
+            *_relations(WAL2LAKE, "v", _WAL2LAKE_VIEWS),
+        )
+    }
+)
+
+
+def system_relation(schema: str | None, name: str) -> SystemRelation | None:
+    """The relation of that name; without a schema it is one of pg_catalog's."""
+    return SYSTEM.get((schema or PG_CATALOG, name))

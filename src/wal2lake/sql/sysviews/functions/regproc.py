@@ -1,0 +1,192 @@
+"""The OID types: names that are numbers inside a query, and pg_lsn.
+
+Comes in: a name or a number for ``*_in``, a number for ``*_out``. Goes out: regclass, regtype,
+regnamespace and regrole as numbers and as text; ``to_*`` answer null where ``*_in`` raises.
+
+Source: src/backend/utils/adt/regproc.c; manual, section 8.19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import ROUND_HALF_UP, Decimal
+
+from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.model import Lsn
+from wal2lake.pgtypes.registry import pg_type
+from wal2lake.pgtypes.registry.type_names import parse_type_name
+from wal2lake.sql.grammar import quote_identifier
+from wal2lake.sql.sysviews.functions.call import Call, qualified_name
+
+
+def regclass_in(call: Call, value: object) -> int | None:
+    """Text to pg_class.oid."""
+    found = to_regclass(call, value)
+    if found is None and value is not None:
+        schema, name = qualified_name(str(value))
+        shown = name if schema is None else f"{schema}.{name}"
+        raise UndefinedObjectError(
+            f'relation "{shown}" does not exist', sqlstate="42P01"
+        )
+    return found
+
+
+def to_regclass(call: Call, value: object) -> int | None:
+    """The same, null for an unknown name."""
+    number = _number(value)
+    if number is not None or value is None:
+        return number
+    found = call.relation_named(str(value))
+    return None if found is None else int(found.oid)
+
+
+def regclass_out(call: Call, oid: int | None) -> str | None:
+    """pg_class.oid to text, qualified only where it must be."""
+    if oid is None:
+        return None
+    relation = call.facts.by_oid.get(oid)
+    if relation is None:
+        return str(oid) if oid else "-"
+    if call.visible(relation):
+        return quote_identifier(relation.name)
+    return relation.qualified
+
+
+def regtype_in(call: Call, value: object) -> int | None:
+    """A type's name to pg_type.oid."""
+    number = _number(value)
+    if number is not None or value is None:
+        return number
+    return int(parse_type_name(str(value))[0])
+
+
+def to_regtype(call: Call, value: object) -> int | None:
+    """The same, null for an unknown type."""
+    try:
+        return regtype_in(call, value)
+    except UndefinedObjectError:
+        return None
+
+
+def regtype_out(call: Call, oid: int | None) -> str | None:
+    """pg_type.oid to the type's SQL name."""
+    if oid is None:
+        return None
+    known = pg_type.type_by_oid(oid)
+    if known is None:
+        return str(oid) if oid else "-"
+    return pg_type.format_type(oid)
+
+
+def regnamespace_in(call: Call, value: object) -> int | None:
+    """A schema's name to pg_namespace.oid."""
+    found = to_regnamespace(call, value)
+    if found is None and value is not None:
+        raise UndefinedObjectError(
+            f'schema "{_one_name(value)}" does not exist', sqlstate="3F000"
+        )
+    return found
+
+
+def to_regnamespace(call: Call, value: object) -> int | None:
+    """The same, null for an unknown schema."""
+    number = _number(value)
+    if number is not None or value is None:
+        return number
+    found = call.facts.namespace_oid(_one_name(value))
+    return None if found is None else int(found)
+
+
+def regnamespace_out(call: Call, oid: int | None) -> str | None:
+    """pg_namespace.oid to its name."""
+    return _name_out(call.facts.namespace_names, oid)
+
+
+def regrole_in(call: Call, value: object) -> int | None:
+    """A role's name to pg_authid.oid."""
+    found = to_regrole(call, value)
+    if found is None and value is not None:
+        raise UndefinedObjectError(f'role "{_one_name(value)}" does not exist')
+    return found
+
+
+def to_regrole(call: Call, value: object) -> int | None:
+    """The same, null for an unknown role."""
+    number = _number(value)
+    if number is not None or value is None:
+        return number
+    name = _one_name(value)
+    return next((int(r.oid) for r in call.facts.roles if r.name == name), None)
+
+
+def regrole_out(call: Call, oid: int | None) -> str | None:
+    """pg_authid.oid to its name."""
+    return _name_out(call.facts.role_names, oid)
+
+
+def _name_out(names: Mapping[int, str], oid: int | None) -> str | None:
+    if oid is None:
+        return None
+    if oid in names:
+        return quote_identifier(names[oid])
+    return str(oid) if oid else "-"
+
+
+def _number(value: object) -> int | None:
+    """The OID types take numbers, and ``-`` for zero."""
+    if isinstance(value, int):
+        return value
+    if value == "-":
+        return 0
+    return int(value) if isinstance(value, str) and value.isdigit() else None
+
+
+def _one_name(value: object) -> str:
+    return qualified_name(str(value))[1]
+
+
+def regproc_oid(call: Call, name: str | None) -> int | None:
+    """A function's OID: functions are known by name only, so there is none."""
+    if name is None or name == "-":
+        return None if name is None else 0
+    raise UndefinedObjectError(f'function "{name}" does not exist', sqlstate="42883")
+
+
+def pg_lsn_in(call: Call, value: object) -> int | None:
+    """Text to a WAL position."""
+    if value is None or isinstance(value, int):
+        return value
+    try:
+        return int(Lsn.parse(str(value)))
+    except ValueError as error:
+        raise UsageError(str(error), sqlstate="22P02") from None
+
+
+def pg_lsn_pli(call: Call, lsn: int | None, count: object) -> int | None:
+    """A position, and a number of bytes behind it."""
+    return _moved(lsn, count, 1, "add NaN to pg_lsn")
+
+
+def pg_lsn_mii(call: Call, lsn: int | None, count: object) -> int | None:
+    """A position, and a number of bytes before it."""
+    return _moved(lsn, count, -1, "subtract NaN from pg_lsn")
+
+
+def _moved(lsn: int | None, count: object, sign: int, what: str) -> int | None:
+    if lsn is None or count is None:
+        return None
+    distance = Decimal(str(count))
+    if distance.is_nan():
+        raise UsageError(f"cannot {what}", sqlstate="22023")
+    # Beyond 64 bits an exact sum is of no interest, and it need not fit a Decimal's digits.
+    if abs(distance) < 1 << 65:
+        # numeric rounds away from zero.
+        moved = int((lsn + sign * distance).to_integral_value(ROUND_HALF_UP))
+        if 0 <= moved < 1 << 64:
+            return moved
+    raise UsageError("pg_lsn out of range", sqlstate="22023")
+
+
+def pg_lsn_out(call: Call, value: int | None) -> str | None:
+    """A WAL position to text."""
+    return None if value is None else str(Lsn(value))

@@ -1,0 +1,256 @@
+"""Functions that give rows of several columns: publications' tables, trees of partitions, and what
+the views of slots and subscriptions are made of.
+
+Comes in: names, OIDs. Goes out: lists of rows, each a dict by column; what a query makes of them is
+``query.rowfunctions``'s business.
+
+Sources: pg_get_publication_tables() in pg_publication.c; partitionfuncs.c;
+pg_get_replication_slots() in slotfuncs.c; pg_stat_get_subscription() in launcher.c; pgstatfuncs.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from wal2lake.errors import UndefinedObjectError
+from wal2lake.model import ConflictType, Lsn, Oid
+from wal2lake.pgtypes.keywords import (
+    COLUMN_NAME,
+    NEEDS_AS,
+    RESERVED,
+    TYPE_OR_FUNCTION,
+    UNRESERVED,
+)
+from wal2lake.publish.publications import all_published
+from wal2lake.sql.sysviews.functions.call import Call
+from wal2lake.sql.sysviews.functions.regproc import regclass_in
+from wal2lake.sql.sysviews.rows.facts import Relation
+from wal2lake.sql.sysviews.rows.publications import filter_text, numbers
+from wal2lake.sql.sysviews.rows.publishing import (
+    pg_replication_slots,
+    pg_stat_replication_slots,
+)
+from wal2lake.sql.sysviews.rows.relations import Row
+from wal2lake.sql.sysviews.rows.replication import (
+    Moment,
+    pg_stat_subscription,
+    pg_stat_subscription_stats,
+    read_replication,
+)
+
+_BOOL, _NAME, _INT8, _INT4, _TEXT, _OID, _XID = 16, 19, 20, 23, 25, 26, 28
+_TIMESTAMPTZ, _LSN = 1184, 3220
+
+_ENGINE: Final = {
+    _BOOL: "BOOLEAN",
+    _INT8: "BIGINT",
+    _INT4: "INTEGER",
+    _OID: "UINTEGER",
+    _XID: "UINTEGER",
+    _TIMESTAMPTZ: "TIMESTAMP WITH TIME ZONE",
+    _LSN: "UBIGINT",
+}
+"""The engine's types; the others are text."""
+
+STATE: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
+    "pg_get_replication_slots": (
+        *(("slot_name", _NAME), ("plugin", _NAME), ("slot_type", _TEXT)),
+        *(("datoid", _OID), ("temporary", _BOOL), ("active", _BOOL)),
+        *(("active_pid", _INT4), ("xmin", _XID), ("catalog_xmin", _XID)),
+        *(("restart_lsn", _LSN), ("confirmed_flush_lsn", _LSN)),
+        *(("wal_status", _TEXT), ("safe_wal_size", _INT8), ("two_phase", _BOOL)),
+        *(("two_phase_at", _LSN), ("inactive_since", _TIMESTAMPTZ)),
+        *(("conflicting", _BOOL), ("invalidation_reason", _TEXT)),
+        *(("failover", _BOOL), ("synced", _BOOL)),
+    ),
+    "pg_stat_get_replication_slot": (
+        ("slot_name", _TEXT),
+        *((f"spill_{what}", _INT8) for what in ("txns", "count", "bytes")),
+        *((f"stream_{what}", _INT8) for what in ("txns", "count", "bytes")),
+        *(("total_txns", _INT8), ("total_bytes", _INT8)),
+        ("stats_reset", _TIMESTAMPTZ),
+    ),
+    "pg_stat_get_subscription": (
+        *(("subid", _OID), ("relid", _OID), ("pid", _INT4), ("leader_pid", _INT4)),
+        *(("received_lsn", _LSN), ("last_msg_send_time", _TIMESTAMPTZ)),
+        *(("last_msg_receipt_time", _TIMESTAMPTZ), ("latest_end_lsn", _LSN)),
+        *(("latest_end_time", _TIMESTAMPTZ), ("worker_type", _TEXT)),
+    ),
+    "pg_stat_get_subscription_stats": (
+        ("subid", _OID),
+        *(("apply_error_count", _INT8), ("sync_error_count", _INT8)),
+        *((f"confl_{kind.value}", _INT8) for kind in ConflictType),
+        ("stats_reset", _TIMESTAMPTZ),
+    ),
+}
+"""The functions of slots and subscriptions: columns with PostgreSQL's types."""
+
+
+def struct_of(name: str) -> str:
+    """The engine's type of what one of them gives."""
+    columns = (f"{column} {_ENGINE.get(oid, 'VARCHAR')}" for column, oid in STATE[name])
+    return f"STRUCT({','.join(columns)})[]"
+
+
+def _rows(name: str, found: Iterator[Row]) -> list[Row]:
+    """With all columns, and none besides."""
+    return [
+        {column: _plain(row.get(column)) for column, _ in STATE[name]} for row in found
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """A number of a class of its own is a number."""
+    return int(value) if type(value) in (Lsn, Oid) else value
+
+
+def pg_get_replication_slots(call: Call) -> list[Row]:
+    """All slots."""
+    return _rows("pg_get_replication_slots", pg_replication_slots(_moment(call)))
+
+
+def pg_stat_get_subscription(call: Call, subid: int | None) -> list[Row]:
+    """The workers of a subscription that run; null: of all."""
+    running = (
+        row
+        for row in pg_stat_subscription(_moment(call))
+        if row.get("pid") is not None and subid in (None, row["subid"])
+    )
+    return _rows("pg_stat_get_subscription", running)
+
+
+def pg_stat_get_replication_slot(call: Call, slot: str | None) -> list[Row]:
+    """What a slot has decoded; zeros if there is none."""
+    return _counted(
+        call, "pg_stat_get_replication_slot", pg_stat_replication_slots, slot
+    )
+
+
+def pg_stat_get_subscription_stats(call: Call, subid: int | None) -> list[Row]:
+    """How often a subscription's workers have failed; zeros if there is none."""
+    return _counted(
+        call,
+        "pg_stat_get_subscription_stats",
+        lambda moment: pg_stat_subscription_stats(moment.state),
+        subid,
+    )
+
+
+def _counted(
+    call: Call, name: str, view: Callable[[Moment], Iterator[Row]], of: object
+) -> list[Row]:
+    """One row whatever is asked; that of null is of nulls."""
+    key, columns = STATE[name][0][0], STATE[name]
+    if of is None:
+        return _rows(name, iter([{}]))
+    row = {column: 0 for column, oid in columns if oid == _INT8} | {key: of}
+    for found in view(_moment(call)):
+        if found[key] == of:
+            row |= found
+    return _rows(name, iter([row]))
+
+
+def _moment(call: Call) -> Moment:
+    state = read_replication(call.source, call.facts.tables)
+    return Moment(call.facts, state, call.source, call.context)
+
+
+def pg_get_publication_tables(
+    call: Call, names: list[str | None] | None
+) -> list[Row] | None:
+    """What subscribers of these publications get; 42704 if there is none of a name."""
+    if names is None:
+        return None
+    known = {one.name: one for one in call.facts.publications}
+    wanted = []
+    for name in names:
+        if name is None or name not in known:
+            raise UndefinedObjectError(f'publication "{name or ""}" does not exist')
+        wanted.append(known[name])
+    found = all_published(wanted, call.facts.tables, call.facts.namespaces)
+    return [
+        {
+            "pubid": one.publication.oid,
+            "relid": one.table.oid,
+            "attrs": numbers(one.table, one.columns),
+            "qual": filter_text(one.named),
+        }
+        for one in found
+    ]
+
+
+_KEYWORDS: Final = (
+    ("U", "unreserved", UNRESERVED),
+    ("C", "unreserved (cannot be function or type name)", COLUMN_NAME),
+    ("T", "reserved (can be function or type name)", TYPE_OR_FUNCTION),
+    ("R", "reserved", RESERVED),
+)
+
+
+def pg_get_keywords(call: Call) -> list[Row]:
+    """In their order."""
+    found = [
+        {
+            "word": word,
+            "catcode": code,
+            "barelabel": word not in NEEDS_AS,
+            "catdesc": described,
+            "baredesc": "requires AS" if word in NEEDS_AS else "can be bare label",
+        }
+        for code, described, words in _KEYWORDS
+        for word in words
+    ]
+    return sorted(found, key=lambda row: str(row["word"]))
+
+
+def pg_expandarray(call: Call, vector: list[int] | None) -> list[Row] | None:
+    """information_schema._pg_expandarray(): each element, and which it is, from 1."""
+    if vector is None:
+        return None
+    return [{"x": x, "n": number} for number, x in enumerate(vector, 1)]
+
+
+def pg_partition_ancestors(call: Call, relid: object) -> list[Row] | None:
+    """A partition, or partitioned table, and what it is a partition of."""
+    relation = _in_tree(call, relid)
+    found: list[Row] = []
+    while relation is not None and relation.table is not None:
+        found.append({"relid": relation.oid})
+        parent = relation.table.partition_of
+        relation = None if parent is None else call.facts.by_oid.get(parent)
+    return found
+
+
+def pg_partition_tree(call: Call, relid: object) -> list[Row] | None:
+    """A partitioned table and its partition, or a partition alone."""
+    relation = _in_tree(call, relid)
+    return [] if relation is None else list(_tree(call, relation))
+
+
+def _tree(call: Call, relation: Relation) -> Iterator[Row]:
+    assert relation.table is not None
+    yield {
+        "relid": relation.oid,
+        "parentrelid": relation.table.partition_of,
+        "isleaf": relation.kind != "p",
+        "level": 0,
+    }
+    partition = call.facts.partition(relation.table) if relation.kind == "p" else None
+    if partition is not None:
+        yield {
+            "relid": partition.oid,
+            "parentrelid": relation.oid,
+            "isleaf": True,
+            "level": 1,
+        }
+
+
+def _in_tree(call: Call, relid: object) -> Relation | None:
+    """A table that has to do with partitions, or none."""
+    oid = regclass_in(call, relid)
+    relation = None if oid is None else call.facts.by_oid.get(oid)
+    if relation is None or relation.table is None or relation.kind not in "rp":
+        return None
+    partitioned = relation.kind == "p" or relation.table.partition_of is not None
+    return relation if partitioned else None

@@ -1,0 +1,354 @@
+"""What PostgreSQL would say of an expression: its type, and the name of its result column.
+
+Comes in: a node of sqlglot's tree whose children have been looked at. Goes out: a type OID
+(``type_of``), kept in the node's ``meta``; a column name (``figure_name``). A type that cannot be
+told is None: then the engine's own type of the result decides.
+
+Only what matters to clients is inferred: catalog types that the embedded engine does not have
+(name, oid, regclass, "char", pg_lsn ...) must come out under their own OIDs.
+
+Sources: parse_target.c (FigureColname), the manual's sections 10.5 and 5.3 of each function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from wal2lake.errors import Wal2LakeError
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
+from wal2lake.pgtypes.registry.type_names import parse_type_name
+from wal2lake.sql.query.analysis.names import result_names
+from wal2lake.sql.sysviews.functions.pg_proc import (
+    EXPANDARRAY,
+    FUNCTIONS,
+    OWN_SCHEMA,
+    ROW_FUNCTIONS,
+)
+
+BOOL: Final = 16
+CHAR: Final = 18
+NAME: Final = 19
+INT8: Final = 20
+INT2: Final = 21
+INT2VECTOR: Final = 22
+INT4: Final = 23
+REGPROC: Final = 24
+TEXT: Final = 25
+OID: Final = 26
+XID: Final = 28
+OIDVECTOR: Final = 30
+JSON: Final = 114
+FLOAT8: Final = 701
+INTERVAL: Final = 1186
+BYTEA: Final = 17
+UNKNOWN: Final = 705
+NUMERIC: Final = 1700
+RECORD: Final = 2249
+PG_LSN: Final = 3220
+
+REG_TYPES: Final = {
+    2205: "regclass",
+    2206: "regtype",
+    4089: "regnamespace",
+    4096: "regrole",
+}
+"""OID types that are numbers inside a query and names outside."""
+
+_META: Final = "pg_type"
+
+_BOOLEAN_NODES: Final = (
+    exp.Predicate,
+    exp.And,
+    exp.Or,
+    exp.Not,
+    exp.RegexpLike,
+    exp.RegexpILike,
+    exp.LogicalAnd,
+    exp.LogicalOr,
+    exp.Exists,
+    exp.Boolean,
+)
+
+_SAME_AS_FIRST: Final = (
+    exp.Alias,
+    exp.Paren,
+    exp.Min,
+    exp.Max,
+    exp.Nullif,
+    exp.AnyValue,
+    exp.First,
+    exp.Order,
+    exp.Distinct,
+    exp.Collate,
+    exp.Filter,
+    exp.WithinGroup,
+    exp.Window,
+)
+
+NODE_FUNCTIONS: Final[dict[type[exp.Expression], str]] = {
+    exp.CurrentUser: "current_user",
+    exp.SessionUser: "session_user",
+    exp.CurrentDatabase: "current_database",
+    exp.CurrentCatalog: "current_catalog",
+    exp.CurrentSchema: "current_schema",
+    exp.CurrentVersion: "version",
+    exp.CurrentTimestamp: "now",
+}
+"""sqlglot's own classes for functions that ``FUNCTIONS`` has, by PostgreSQL's name."""
+
+_NODE_NAMES: Final[dict[type[exp.Expression], str]] = {
+    **NODE_FUNCTIONS,
+    exp.ArraySize: "array_length",
+    exp.ExplodingGenerateSeries: "generate_series",
+    exp.Explode: "unnest",
+    exp.Unnest: "unnest",
+    exp.LogicalAnd: "bool_and",
+    exp.LogicalOr: "bool_or",
+    exp.Array: "array",
+    exp.Interval: "interval",
+    exp.Trim: "btrim",
+}
+
+_FIXED: Final[dict[str, int]] = {
+    "array_upper": INT4,
+    "array_lower": INT4,
+    "array_length": INT4,
+    "cardinality": INT4,
+    "generate_subscripts": INT4,
+    "json_build_object": JSON,
+    "json_agg": JSON,
+    "to_json": JSON,
+    "row_to_json": JSON,
+    "pg_typeof": 2206,
+    "pg_wal_lsn_diff": NUMERIC,
+    "concat": TEXT,
+    "concat_ws": TEXT,
+}
+
+
+INTEGERS: Final = frozenset((INT2, INT4, INT8))
+
+
+def get_type(node: object) -> int | None:
+    """The type that was found for a node."""
+    if isinstance(node, exp.Expression):
+        found = node.meta.get(_META)
+        return found if isinstance(found, int) else None
+    return None
+
+
+def set_type(node: exp.Expression, oid: int | None) -> None:
+    """Remember a node's type."""
+    if oid is not None:
+        node.meta[_META] = oid
+
+
+def type_of(node: exp.Expression) -> int | None:
+    """The type of an expression whose children have theirs; columns and subqueries are
+    typed by ``scopes`` before this is asked."""
+    known = get_type(node)
+    if known is not None:
+        return known
+    if isinstance(node, exp.Cast):
+        return cast_target(node.to)
+    if isinstance(node, exp.Literal):
+        return _literal(node)
+    if isinstance(node, exp.ByteString):
+        return UNKNOWN
+    if isinstance(node, exp.Null):
+        return UNKNOWN
+    if isinstance(node, exp.Dot) and get_type(node.this) == RECORD:
+        return dict(ROW_FUNCTIONS[EXPANDARRAY]).get(node.name)
+    if isinstance(node, exp.Bracket):
+        return _element(get_type(node.this), node.expressions)
+    if isinstance(node, (exp.Explode, exp.Unnest)):
+        inner = node.this if isinstance(node, exp.Explode) else node.expressions[0]
+        return element_type(get_type(inner))
+    if isinstance(node, (exp.Case, exp.If, exp.Coalesce, exp.Greatest, exp.Least)):
+        return _common(node)
+    if isinstance(node, exp.DPipe):
+        left = get_type(node.this)
+        return left if left is not None and is_array(left) else TEXT
+    if isinstance(node, exp.Count):
+        return INT8
+    if isinstance(node, exp.Sum):
+        return {INT2: INT8, INT4: INT8, INT8: NUMERIC}.get(get_type(node.this) or 0)
+    if isinstance(node, (exp.Length, exp.StrPosition)):
+        return INT4
+    if isinstance(node, (exp.Ceil, exp.Floor, exp.Round, exp.Trunc)):
+        # There are those of numeric and of double precision.
+        if node.args.get("decimals") is not None:
+            return NUMERIC
+        argument = get_type(node.this)
+        return FLOAT8 if argument not in (None, NUMERIC) else argument
+    if isinstance(node, exp.Interval):
+        return INTERVAL
+    if isinstance(node, exp.ArrayAgg):
+        return array_type(get_type(node.this))
+    if isinstance(node, exp.Array):
+        return _array_constructor(node)
+    if isinstance(node, (exp.Sub, exp.Add, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)):
+        return _arithmetic(node)
+    if isinstance(node, exp.Substring) and get_type(node.this) == BYTEA:
+        return BYTEA
+    if isinstance(
+        node, (exp.GroupConcat, exp.Concat, exp.Upper, exp.Lower, exp.Substring)
+    ):
+        return TEXT
+    if isinstance(node, _BOOLEAN_NODES):
+        return BOOL
+    if isinstance(node, _SAME_AS_FIRST):
+        return get_type(node.this)
+    return _function(node)
+
+
+def cast_target(to: exp.Expression) -> int | None:
+    """The OID of a cast's type name; None: not a type of this node."""
+    text = to.sql(dialect="postgres")
+    schema, _, name = text.rpartition(".")
+    if schema.lower() == "information_schema":
+        return {"sql_identifier": NAME, "cardinal_number": INT4}.get(name.lower(), 1043)
+    try:
+        return int(parse_type_name(text)[0])
+    except Wal2LakeError:
+        return None
+
+
+def is_array(oid: int) -> bool:
+    """A true array or one of the two vector types."""
+    known = type_by_oid(oid)
+    return known is not None and (known.is_array or oid in (INT2VECTOR, OIDVECTOR))
+
+
+def element_type(oid: int | None) -> int | None:
+    """The type of an array's elements."""
+    known = None if oid is None else type_by_oid(oid)
+    return int(known.element_oid) or None if known is not None else None
+
+
+def array_type(oid: int | None) -> int | None:
+    """The array type over an element type."""
+    if oid == UNKNOWN:
+        oid = TEXT
+    known = None if oid is None else type_by_oid(oid)
+    return int(known.array_oid) or None if known is not None else None
+
+
+def function_name(node: exp.Expression) -> str | None:
+    """PostgreSQL's name of a function call."""
+    if isinstance(node, exp.Anonymous):
+        return str(node.name).lower()
+    return _NODE_NAMES.get(type(node))
+
+
+def _literal(node: exp.Literal) -> int:
+    if node.is_string:
+        return UNKNOWN
+    text = str(node.this)
+    if not text.lstrip("-").isdigit():
+        return NUMERIC
+    number = abs(int(text))
+    return INT4 if number < 1 << 31 else INT8 if number < 1 << 63 else NUMERIC
+
+
+def _element(array: int | None, subscripts: list[exp.Expression]) -> int | None:
+    if any(isinstance(subscript, exp.Slice) for subscript in subscripts):
+        return array
+    return element_type(array)
+
+
+def _common(node: exp.Expression) -> int | None:
+    """The first type that is known of the branches; PostgreSQL asks that they agree."""
+    if isinstance(node, exp.Case):
+        branches = [branch.args.get("true") for branch in node.args.get("ifs") or ()]
+        branches.append(node.args.get("default"))
+    elif isinstance(node, exp.If):
+        branches = [node.args.get("true"), node.args.get("false")]
+    else:
+        branches = [node.this, *node.expressions]
+    found = [get_type(b) for b in branches if b is not None]
+    settled = [oid for oid in found if oid not in (None, UNKNOWN)]
+    if settled:
+        # name and "char" give way to text where the branches differ.
+        return settled[0] if len(set(settled)) == 1 else _wider(settled)
+    return TEXT if UNKNOWN in found else None
+
+
+def _wider(oids: Sequence[int | None]) -> int | None:
+    for oid in (TEXT, NUMERIC, INT8, INT4):
+        if oid in oids:
+            return oid
+    return oids[0]
+
+
+def _array_constructor(node: exp.Array) -> int | None:
+    first = node.expressions[0] if node.expressions else None
+    if isinstance(first, exp.Query):
+        return array_type(get_type(first))
+    return array_type(get_type(first))
+
+
+def _arithmetic(node: exp.Expression) -> int | None:
+    left, right = get_type(node.this), get_type(node.expression)
+    if left == PG_LSN and isinstance(node, exp.Sub):
+        return NUMERIC if right in (PG_LSN, UNKNOWN) else PG_LSN
+    if PG_LSN in (left, right) and isinstance(node, exp.Add):
+        return PG_LSN
+    if left in INTEGERS and right in INTEGERS:
+        return max((left, right), key=(INT2, INT4, INT8).index)
+    return None
+
+
+def _function(node: exp.Expression) -> int | None:
+    name = function_name(node)
+    if name is None:
+        return None
+    count = len(node.expressions) if isinstance(node, exp.Anonymous) else 0
+    if name == EXPANDARRAY:
+        return RECORD
+    known = FUNCTIONS.get((name, count))
+    return known.type_oid if known is not None else _FIXED.get(name)
+
+
+# ---- names ----------------------------------------------------------------------------------
+
+
+def figure_name(item: exp.Expression) -> str:
+    """The name of a result column without AS."""
+    return _figure(item)[0] or "?column?"
+
+
+def _figure(item: exp.Expression) -> tuple[str | None, bool]:
+    """The name, and whether a cast around it leaves it alone."""
+    if isinstance(item, exp.Alias):
+        return str(item.alias), True
+    if isinstance(item, (exp.Paren, exp.Bracket, exp.Collate)):
+        return _figure(item.this)
+    if isinstance(item, exp.Cast):
+        inner, strong = _figure(item.this)
+        return (inner, True) if strong else (_type_word(item), False)
+    if isinstance(item, exp.Dot) and isinstance(item.expression, exp.Identifier):
+        return str(item.expression.name), True
+    name = function_name(item)
+    if name is not None:
+        return name.removeprefix(OWN_SCHEMA), True
+    if isinstance(item, (exp.Binary, *_BOOLEAN_NODES)) and not isinstance(
+        item, (exp.Exists, exp.Dot)
+    ):
+        return None, False
+    names = result_names(exp.Select(expressions=[item.copy()]))
+    found = names[0] if names else None
+    if found is None or found == "?column?":
+        return None, False
+    return found, not (isinstance(item, exp.Case) and found == "case")
+
+
+def _type_word(cast: exp.Cast) -> str | None:
+    """The last part of the type's internal name, without the mark of an array."""
+    known = type_by_oid(cast_target(cast.to) or 0)
+    if known is not None and known.is_array:
+        known = type_by_oid(known.element_oid)
+    return None if known is None else known.name

@@ -1,0 +1,98 @@
+"""Names of a catalog query without what only says where they are.
+
+Comes in: a query's tree as it was read. Goes out: the same tree, with functions, operators and
+columns that no longer name ``pg_catalog`` or their table's schema, and calls that sqlglot has
+classes for as plain calls. Called by ``rewrite``, before anything is typed.
+
+Sources: the manual's sections 4.2.1, 4.2.5 and 4.2.6.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlglot import exp
+
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.sql.query.qualified import cut_schemas
+from wal2lake.sql.sysviews.declarations.relations import system_relation
+from wal2lake.sql.sysviews.functions.pg_proc import OWN_SCHEMA
+
+
+def unqualify(tree: exp.Expression) -> None:
+    """Drop what only says pg_catalog: of functions, operators, columns, collations."""
+    entries: dict[str, set[str | None]] = {}
+    for table in tree.find_all(exp.Table):
+        relation = system_relation(table.db or None, table.name)
+        schemas = entries.setdefault(table.alias_or_name, set())
+        schemas.add(None if relation is None else relation.schema)
+    cut_schemas(tree, entries)
+    found = tree.find_all(exp.Dot, exp.Operator, exp.Collate, exp.Column, *_TYPED_CALLS)
+    for node in reversed(list(found)):
+        if isinstance(node, _TYPED_CALLS):
+            node.replace(_untyped_call(node))
+        elif isinstance(node, exp.Dot):
+            called = node.expression
+            if isinstance(called, exp.Func) and node.this.name == "pg_catalog":
+                node.replace(called)
+            elif isinstance(called, exp.Anonymous) and node.this.name == "wal2lake":
+                called.set("this", f"{OWN_SCHEMA}{called.name.lower()}")
+                node.replace(called)
+        elif isinstance(node, exp.Operator):
+            node.replace(_operator(node))
+        elif isinstance(node, exp.Collate):
+            # Text compares by its bytes here, whatever collation is named.
+            node.replace(node.this)
+        elif (
+            node.name in ("user", "current_role")
+            and not node.table
+            and not node.this.quoted
+        ):
+            node.replace(exp.Anonymous(this=node.name))
+
+
+_TYPED_CALLS: Final = (
+    exp.ArrayToString,
+    exp.CurrentRole,
+    exp.CurrentSchemas,
+    exp.Decode,
+    exp.Encode,
+    exp.Format,
+)
+"""Functions that sqlglot has classes for, with arguments that ``FUNCTIONS`` must see."""
+
+
+def _untyped_call(node: exp.Expression) -> exp.Expression:
+    parts = [node.this, *node.expressions]
+    parts += [node.args.get(name) for name in ("expression", "null", "charset")]
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(node).__name__).lower()
+    arguments = [part for part in parts if isinstance(part, exp.Expression)]
+    return exp.Anonymous(this=name, expressions=arguments)
+
+
+_OPERATORS: Final[dict[str, Callable[[Any, Any], exp.Expression]]] = {
+    "~": lambda a, b: exp.RegexpLike(this=a, expression=b),
+    "!~": lambda a, b: exp.Not(this=exp.RegexpLike(this=a, expression=b)),
+    "~*": lambda a, b: exp.RegexpILike(this=a, expression=b),
+    "!~*": lambda a, b: exp.Not(this=exp.RegexpILike(this=a, expression=b)),
+    "~~": lambda a, b: exp.Like(this=a, expression=b),
+    "!~~": lambda a, b: exp.Not(this=exp.Like(this=a, expression=b)),
+    "=": lambda a, b: exp.EQ(this=a, expression=b),
+    "<>": lambda a, b: exp.NEQ(this=a, expression=b),
+    "!=": lambda a, b: exp.NEQ(this=a, expression=b),
+    "<": lambda a, b: exp.LT(this=a, expression=b),
+    "<=": lambda a, b: exp.LTE(this=a, expression=b),
+    ">=": lambda a, b: exp.GTE(this=a, expression=b),
+    ">": lambda a, b: exp.GT(this=a, expression=b),
+    "||": lambda a, b: exp.DPipe(this=a, expression=b),
+}
+
+
+def _operator(node: exp.Operator) -> exp.Expression:
+    name = str(node.args["operator"]).rpartition(".")[2].strip()
+    build = _OPERATORS.get(name)
+    if build is None:
+        raise FeatureNotSupportedError(f'operator "{name}" is not supported')
+    return build(node.this, node.expression)

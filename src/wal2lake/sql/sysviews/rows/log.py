@@ -1,0 +1,161 @@
+"""Rows about the change logs: wal2lake.log, wal2lake.log_segments and wal2lake.log_readers.
+
+Comes in: each subscription's reading of its log directory, its floor and the states of its
+tables. Goes out: what the log holds, how near it is to its limit, and who still needs it. A
+reading is one listing of a directory and some manifests, so that these answer while the log
+is large, apply stands still, or the receiver is down.
+
+Who needs what (docs/arch/3_changelog.md, Retention):
+
+    reader    needs everything from        and holds
+    -------   --------------------------   -------------------------------------------------
+    seal      the last segment's end       the journal: what is durable but not yet sealed
+    apply     the floor                    segments that some table has not applied
+    copy      its snapshot's LSN           the same, of one table that has not joined yet
+    paused    where the table stands       the same, of a table that is paused
+    catch-up  the same                     the same, until it is where the others are
+    history   the oldest segment           segments that all have applied, for who looks back
+
+An LSN that nobody needs more of is an LSN above which everything may go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from wal2lake.catalog import Subscription
+from wal2lake.changelog import Held, check_limit, history_bytes
+from wal2lake.model import Lsn, SyncState
+from wal2lake.sql.sysviews.rows.relations import Row
+from wal2lake.sql.sysviews.rows.replication import Moment
+from wal2lake.sql.sysviews.source import LogReading
+
+LISTED: Final = 500
+"""``log_segments`` shows so many of the oldest and so many of the newest segments: a log of
+days has hundreds of thousands."""
+
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def log(moment: Moment) -> Iterator[Row]:
+    """One row for each log."""
+    settings = moment.source.log_settings
+    for sub, reading in _logs(moment):
+        contents, size = reading.contents, reading.contents.size
+        needed = reading.above(sub.floor)
+        edges = reading.facts(contents.numbers[:1] + contents.numbers[-1:])
+        limit = settings.size_limit_bytes
+        yield {
+            "subid": sub.oid,
+            "subname": sub.name,
+            "segments": len(contents.numbers),
+            "segment_bytes": contents.segment_bytes,
+            "open_bytes": contents.open_bytes,
+            "journal_files": contents.journal_files,
+            "journal_bytes": contents.journal_bytes,
+            "total_bytes": size.total_bytes,
+            "needed_segments": needed.segments,
+            "needed_bytes": needed.bytes,
+            "first_commit_lsn": edges[0].manifest.first_commit_lsn or None
+            if edges
+            else None,
+            "sealed_lsn": edges[-1].manifest.sealed_lsn if edges else None,
+            "applied_lsn": sub.floor or None,
+            "history_limit_bytes": history_bytes(settings),
+            "size_limit_bytes": limit or None,
+            "size_percent": round(100 * size.limited_bytes / limit, 1)
+            if limit
+            else None,
+            "state": check_limit(size, settings).value if limit else None,
+        }
+
+
+def log_segments(moment: Moment) -> Iterator[Row]:
+    """The oldest and the newest segments of each log."""
+    for sub, reading in _logs(moment):
+        numbers = reading.contents.numbers
+        if len(numbers) > 2 * LISTED:
+            numbers = numbers[:LISTED] + numbers[-LISTED:]
+        for one in reading.facts(numbers):
+            manifest = one.manifest
+            yield {
+                "subid": sub.oid,
+                "subname": sub.name,
+                "number": manifest.number,
+                "first_commit_lsn": manifest.first_commit_lsn or None,
+                "last_commit_lsn": manifest.last_commit_lsn or None,
+                "sealed_lsn": manifest.sealed_lsn,
+                "transactions": manifest.transactions,
+                "rows": sum(file.rows for file in manifest.files),
+                "messages": sum(file.messages for file in manifest.messages_files),
+                "files": len(manifest.log_files),
+                "bytes": one.bytes,
+                "last_commit_time": _EPOCH
+                + timedelta(microseconds=manifest.last_commit_time)
+                if manifest.transactions
+                else None,
+                "sealed_at": datetime.fromtimestamp(one.sealed_at, UTC),
+                "applied": manifest.sealed_lsn <= sub.floor,
+            }
+
+
+def log_readers(moment: Moment) -> Iterator[Row]:
+    """Who needs which part of each log."""
+    for sub, reading in _logs(moment):
+        contents = reading.contents
+        needed = reading.above(sub.floor)
+        applied = len(contents.numbers) - needed.segments
+        edges = reading.facts(contents.numbers[:1] + contents.numbers[-1:])
+        sealed = edges[-1].manifest.sealed_lsn if edges else None
+        oldest = edges[0].manifest.first_commit_lsn if edges else None
+
+        def row(
+            reader: str, lsn: Lsn | None, held: Held, sub: Subscription = sub
+        ) -> Row:
+            return {
+                "subid": sub.oid,
+                "subname": sub.name,
+                "reader": reader,
+                "needed_lsn": lsn or None,
+                "segments": held.segments,
+                "bytes": held.bytes,
+            }
+
+        journal = contents.journal_bytes + contents.open_bytes
+        yield row("seal", sealed, Held(0, journal))
+        yield row("apply", sub.floor, needed)
+        held = moment.source.snapshot_held(sub.oid)
+        for rel in moment.state.rels:
+            lsn = rel.lsn if rel.state is SyncState.FINISHEDCOPY else None
+            if rel.state is SyncState.DATASYNC:
+                # Not covered yet: its snapshot will not be below the floor.
+                covered = held is not None and int(rel.relid) in held.relids
+                lsn = held.lsn if held is not None and covered else sub.floor
+            if rel.subid == sub.oid and lsn is not None:
+                table = moment.state.tables.get(rel.relid)
+                behind = "catch-up" if rel.rejoins else "copy"
+                yield {
+                    **row("paused" if rel.paused else behind, lsn, reading.above(lsn)),
+                    "schemaname": table.namespace if table else rel.remote_namespace,
+                    "tablename": table.name if table else rel.remote_name,
+                }
+        yield row(
+            "history",
+            oldest if applied else None,
+            Held(applied, contents.segment_bytes - needed.bytes),
+        )
+
+
+def _logs(moment: Moment) -> Iterator[tuple[Subscription, LogReading]]:
+    """Those that there are: a subscription that never ran has none."""
+    for sub in moment.state.subscriptions:
+        reading = moment.source.log(sub.oid)
+        if reading is not None:
+            yield sub, reading
+
+
+LOG_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
+    maker.__name__: maker for maker in (log, log_segments, log_readers)
+}

@@ -1,0 +1,417 @@
+"""Rows of pg_catalog that follow from the schema: relations, columns, keys, types.
+
+Comes in: ``Facts``. Goes out: rows as dicts by column name; a missing column is null, or the
+type's zero where pg_attribute says NOT NULL. One generator per view, registered in
+``RELATION_ROWS``. What PostgreSQL shows of a heap's storage is shown as it would be for an empty
+one: a lake table has no pages.
+
+Sources: the manual's chapter 52 (system catalogs), 53 (system views); heap.c, index.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from wal2lake.catalog import TableDef
+from wal2lake.model import BOOTSTRAP_SUPERUSER, Deferral, ReplicaIdentity
+from wal2lake.pgtypes.registry.pg_type import BUILT_IN, type_by_oid
+from wal2lake.pgtypes.registry.rows import RANGES
+from wal2lake.sql.grammar import quote_identifier
+from wal2lake.sql.sysviews.rows.facts import (
+    BTREE_AM,
+    HEAP_AM,
+    Attribute,
+    Facts,
+    Relation,
+    expression_text,
+    index_oid,
+    key_constraint_oid,
+    key_name,
+)
+
+Row = Mapping[str, Any]
+RowMaker = Callable[[Facts], Iterator[Row]]
+
+UNSTORED: Final = frozenset("vpI")
+"""pg_class.relkind of what has no file: views, partitioned tables and indexes."""
+
+_BTREE_OPCLASS: Final = {
+    # pg_opclass.dat: the default btree operator classes with fixed numbers.
+    1082: 3122,
+    701: 3123,
+    23: 1978,
+    20: 3124,
+    21: 1979,
+    26: 1981,
+    25: 3126,
+    1043: 3126,
+    1042: 426,
+    1700: 3125,
+    1114: 3128,
+    1184: 3127,
+}
+
+
+def pg_class(facts: Facts) -> Iterator[Row]:
+    """Tables, their primary key indexes, and the system relations."""
+    for relation in facts.relations:
+        is_index, is_sequence = relation.kind in "iI", relation.kind == "S"
+        table = relation.table
+        yield {
+            "oid": relation.oid,
+            "relname": relation.name,
+            "relnamespace": relation.namespace_oid,
+            "relowner": relation.owner,
+            "relam": {"i": BTREE_AM, "I": BTREE_AM, "r": HEAP_AM}.get(relation.kind, 0),
+            "relfilenode": 0 if relation.kind in UNSTORED else relation.oid,
+            "relpages": int(relation.kind in "iS"),
+            "reltuples": 0.0 if is_index else 1.0 if is_sequence else -1.0,
+            "relhasindex": relation.kind in "rp" and bool(relation.key_numbers),
+            "relpersistence": "p",
+            "relkind": relation.kind,
+            "relnatts": len(relation.attributes),
+            "relchecks": 0 if table is None else len(table.checks),
+            "relhasrules": relation.kind == "v",
+            "relhassubclass": relation.kind in "pI"
+            and table is not None
+            and facts.partition(table) is not None,
+            "relispopulated": True,
+            "relacl": facts.acl_text(relation.acl),
+            "relreplident": "n"
+            if is_index or is_sequence or table is None
+            else table.replica_identity.value,
+            "relispartition": table is not None
+            and table.partition_of is not None
+            and not is_sequence,
+            "reloptions": _options(relation.kind, table),
+            "relpartbound": "DEFAULT"
+            if relation.kind == "r" and table is not None and table.partition_of
+            else None,
+        }
+
+
+def _options(kind: str, table: TableDef | None) -> list[str] | None:
+    if kind not in "rp" or table is None or not table.parameters:
+        return None
+    return [f"{name}={value}" for name, value in table.parameters]
+
+
+def pg_inherits(facts: Facts) -> Iterator[Row]:
+    """Partitions, and the indexes of their keys."""
+    for relation in facts.lake_tables():
+        table = relation.table
+        parent = None if table is None else facts.parent(table)
+        if table is None or parent is None:
+            continue
+        pairs = [(table.oid, parent.oid)]
+        if table.key:
+            pairs.append((index_oid(table), index_oid(parent)))
+        for child, of in pairs:
+            yield {"inhrelid": child, "inhparent": of, "inhseqno": 1}
+
+
+def pg_partitioned_table(facts: Facts) -> Iterator[Row]:
+    """Partitioned tables."""
+    for relation in facts.lake_tables():
+        table = relation.table
+        if table is None or table.partition_key is None:
+            continue
+        partition = facts.partition(table)
+        names = [column.name for column in table.columns]
+        numbers = [names.index(name) + 1 for name in table.partition_key.columns]
+        types = [type_by_oid(relation.attributes[n - 1].type_oid) for n in numbers]
+        yield {
+            "partrelid": relation.oid,
+            "partstrat": table.partition_key.strategy.value,
+            "partnatts": len(numbers),
+            "partdefid": 0 if partition is None else partition.oid,
+            "partattrs": numbers,
+            "partclass": [_BTREE_OPCLASS.get(t.oid if t else 0, 0) for t in types],
+            "partcollation": [0 if t is None else t.collation for t in types],
+        }
+
+
+def pg_attribute(facts: Facts) -> Iterator[Row]:
+    """Columns of all relations; there are no system columns."""
+    for relation in facts.relations:
+        inherited = (
+            relation.kind == "r"
+            and relation.table is not None
+            and relation.table.partition_of is not None
+        )
+        for attribute in relation.attributes:
+            known = type_by_oid(attribute.type_oid)
+            yield {
+                "attrelid": relation.oid,
+                "attname": attribute.name,
+                "atttypid": attribute.type_oid,
+                "attlen": -1 if known is None else known.length,
+                "attnum": attribute.number,
+                "atttypmod": attribute.typmod,
+                "attndims": 1 if known is not None and known.is_array else 0,
+                "attbyval": known is not None and known.by_value,
+                "attalign": "d" if known is None else known.align,
+                "attstorage": "x" if known is None else known.storage,
+                "attnotnull": attribute.not_null,
+                "atthasdef": attribute.default is not None,
+                "attidentity": attribute.identity,
+                "attgenerated": attribute.generated,
+                "attislocal": not inherited,
+                "attinhcount": int(inherited),
+                "attcollation": 0 if known is None else known.collation,
+            }
+
+
+def pg_attrdef(facts: Facts) -> Iterator[Row]:
+    """Column defaults; ``adbin`` is the expression's text, as pg_get_expr() shows it."""
+    for relation, attribute in _attributes(facts):
+        if attribute.default is not None:
+            yield {
+                "oid": attribute.default_oid,
+                "adrelid": relation.oid,
+                "adnum": attribute.number,
+                "adbin": attribute.default,
+            }
+
+
+def pg_index(facts: Facts) -> Iterator[Row]:
+    """Primary keys, as the unique indexes that PostgreSQL would have."""
+    for relation in facts.lake_tables():
+        key = relation.key_numbers
+        if not key or relation.table is None:
+            continue
+        types = [type_by_oid(relation.attributes[n - 1].type_oid) for n in key]
+        yield {
+            "indexrelid": index_oid(relation.table),
+            "indrelid": relation.oid,
+            "indnatts": len(key),
+            "indnkeyatts": len(key),
+            "indisunique": True,
+            "indisprimary": True,
+            "indimmediate": not relation.table.key_deferral.deferrable,
+            "indisvalid": True,
+            "indisready": True,
+            "indislive": True,
+            "indisreplident": relation.table.replica_identity is ReplicaIdentity.INDEX,
+            "indkey": list(key),
+            "indcollation": [0 if t is None else t.collation for t in types],
+            "indclass": [_BTREE_OPCLASS.get(t.oid if t else 0, 0) for t in types],
+            "indoption": [0] * len(key),
+        }
+
+
+def pg_constraint(facts: Facts) -> Iterator[Row]:
+    """Primary keys, CHECK and NOT NULL."""
+    for relation in facts.lake_tables():
+        table = relation.table
+        if table is None:
+            continue
+        shared = {
+            "connamespace": relation.namespace_oid,
+            "conrelid": relation.oid,
+            "convalidated": True,
+            "conenforced": True,
+            "conislocal": True,
+            "confupdtype": " ",
+            "confdeltype": " ",
+            "confmatchtype": " ",
+        }
+        parent = facts.parent(table)
+        if parent is not None:
+            shared |= {"conislocal": False, "coninhcount": 1}
+        for attribute in relation.attributes:
+            if attribute.not_null:
+                yield {
+                    **shared,
+                    "oid": attribute.not_null_oid,
+                    "conname": facts.not_null_name(table, attribute),
+                    "contype": "n",
+                    "conkey": [attribute.number],
+                }
+        names = [column.name for column in table.columns]
+        for oid, check in facts.checks(table):
+            yield {
+                **shared,
+                "oid": oid,
+                "conname": check.name,
+                "contype": "c",
+                "conkey": [names.index(c) + 1 for c in check.columns] or None,
+                "conbin": expression_text(check),
+            }
+        if table.key:
+            yield {
+                **shared,
+                "oid": key_constraint_oid(table),
+                "conname": key_name(table),
+                "contype": "p",
+                "conindid": index_oid(table),
+                "conparentid": 0 if parent is None else key_constraint_oid(parent),
+                "connoinherit": parent is None,
+                "conkey": list(relation.key_numbers),
+                "condeferrable": table.key_deferral.deferrable,
+                "condeferred": table.key_deferral is Deferral.DEFERRED,
+            }
+
+
+def pg_type(facts: Facts) -> Iterator[Row]:
+    """The built-in types; user-defined ones of a publisher are text here."""
+    for known in BUILT_IN.values():
+        yield {
+            "oid": known.oid,
+            "typname": known.name,
+            "typnamespace": 11,
+            "typowner": BOOTSTRAP_SUPERUSER,
+            "typlen": known.length,
+            "typbyval": known.by_value,
+            "typtype": known.kind,
+            "typcategory": known.category,
+            "typispreferred": known.preferred,
+            "typisdefined": True,
+            "typdelim": known.delimiter,
+            "typsubscript": _subscript(
+                known.is_array, known.name.endswith("vector"), known.element_oid
+            ),
+            "typelem": known.element_oid,
+            "typarray": known.array_oid,
+            "typinput": known.input_function,
+            "typoutput": known.output_function,
+            "typreceive": known.receive_function or "-",
+            "typsend": known.send_function or "-",
+            "typmodin": _typmod_function(known.oid, "in"),
+            "typmodout": _typmod_function(known.oid, "out"),
+            "typanalyze": "array_typanalyze" if known.is_array else "-",
+            "typalign": known.align,
+            "typstorage": known.storage,
+            "typtypmod": -1,
+            "typcollation": known.collation,
+        }
+
+
+def _subscript(is_array: bool, vector: bool, element: int) -> str:
+    if is_array or vector:
+        return "array_subscript_handler"
+    return "raw_array_subscript_handler" if element else "-"
+
+
+def _typmod_function(oid: int, suffix: str) -> str:
+    known = BUILT_IN[oid]
+    if not known.has_typmod:
+        return "-"
+    name = BUILT_IN[known.element_oid].name if known.is_array else known.name
+    return f"{name}typmod{suffix}"
+
+
+def pg_range(facts: Facts) -> Iterator[Row]:
+    """The built-in range types."""
+    for oid, (subtype, multirange) in RANGES.items():
+        yield {
+            "rngtypid": oid,
+            "rngsubtype": subtype,
+            "rngmultitypid": multirange,
+            "rngcanonical": "-",
+            "rngsubdiff": "-",
+        }
+
+
+# ---- views ------------------------------------------------------------------------------
+
+
+def pg_tables(facts: Facts) -> Iterator[Row]:
+    """Lake tables and pg_catalog's tables."""
+    for relation in facts.relations:
+        if relation.kind in "rp":
+            yield {
+                "schemaname": relation.namespace,
+                "tablename": relation.name,
+                "tableowner": facts.role_names.get(relation.owner),
+                "hasindexes": bool(relation.key_numbers),
+                "hasrules": False,
+                "hastriggers": False,
+                "rowsecurity": False,
+            }
+
+
+def pg_stat_all_tables(facts: Facts) -> Iterator[Row]:
+    """Lake tables and pg_catalog's tables; a node counts nothing of their use."""
+    for relation in facts.relations:
+        if relation.kind in "rp":
+            yield {
+                "relid": relation.oid,
+                "schemaname": relation.namespace,
+                "relname": relation.name,
+            }
+
+
+def pg_stat_user_tables(facts: Facts) -> Iterator[Row]:
+    """The same of lake tables."""
+    for relation in facts.lake_tables():
+        yield {
+            "relid": relation.oid,
+            "schemaname": relation.namespace,
+            "relname": relation.name,
+        }
+
+
+def pg_views(facts: Facts) -> Iterator[Row]:
+    """The system views; they have no SQL definition."""
+    for relation in facts.relations:
+        if relation.kind == "v":
+            yield {
+                "schemaname": relation.namespace,
+                "viewname": relation.name,
+                "viewowner": facts.role_names.get(relation.owner),
+            }
+
+
+def pg_indexes(facts: Facts) -> Iterator[Row]:
+    """The primary keys."""
+    for relation in facts.relations:
+        if relation.kind in "iI" and relation.table is not None:
+            yield {
+                "schemaname": relation.namespace,
+                "tablename": relation.table.name,
+                "indexname": relation.name,
+                "indexdef": index_definition(relation),
+            }
+
+
+def index_definition(index: Relation, *, schema: bool = True) -> str:
+    """pg_get_indexdef() of a primary key's index, its table qualified or not."""
+    assert index.table is not None
+    table = index.table
+    columns = ", ".join(quote_identifier(a.name) for a in index.attributes)
+    prefix = f"{quote_identifier(table.namespace)}." if schema else ""
+    if index.kind == "I":
+        prefix = f"ONLY {prefix}"
+    return (
+        f"CREATE UNIQUE INDEX {quote_identifier(index.name)} ON"
+        f" {prefix}{quote_identifier(table.name)} USING btree ({columns})"
+    )
+
+
+def _attributes(facts: Facts) -> Iterator[tuple[Relation, Attribute]]:
+    for relation in facts.lake_tables():
+        for attribute in relation.attributes:
+            yield relation, attribute
+
+
+RELATION_ROWS: Final[Mapping[str, RowMaker]] = {
+    maker.__name__: maker
+    for maker in (
+        pg_class,
+        pg_attribute,
+        pg_attrdef,
+        pg_index,
+        pg_inherits,
+        pg_partitioned_table,
+        pg_constraint,
+        pg_type,
+        pg_range,
+        pg_tables,
+        pg_stat_all_tables,
+        pg_stat_user_tables,
+        pg_views,
+        pg_indexes,
+    )
+}

@@ -1,0 +1,372 @@
+"""``SystemCatalog``: catalog queries answered by an embedded SQL engine, in milliseconds.
+
+Comes in: a query with bound parameters, and the session that asks. Goes out: RowDescription's
+fields, and an ``Outcome`` with encoded rows. One per process, shared by all sessions and
+guarded by a lock, which each query holds while it runs; results are small.
+
+The engine is DuckDB, in memory, made at the first query. Relations are Arrow tables registered
+under internal names; one is made again only when a query reads it and what it is made from has
+changed: the schema, the subscriptions, or (for the moving views) always. Functions of the
+catalog are Python functions, which see the running query's session in ``Call``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from wal2lake.catalog import Catalog
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UsageError,
+    Wal2LakeError,
+)
+from wal2lake.sql.backend import Outcome, SessionContext
+from wal2lake.sql.query.results import Rendering, columns_in
+from wal2lake.sql.query.translate import BoundParameter
+from wal2lake.sql.sysviews.arrow_table import arrow_table
+from wal2lake.sql.sysviews.declarations.relations import (
+    INFORMATION_SCHEMA,
+    PG_CATALOG,
+    SystemRelation,
+)
+from wal2lake.sql.sysviews.functions.call import Asked, Call, Request
+from wal2lake.sql.sysviews.functions.pg_proc import (
+    FUNCTIONS,
+    Function,
+    internal_name,
+)
+from wal2lake.sql.sysviews.query.failures import converted, translated_error
+from wal2lake.sql.sysviews.query.results import fields_of, printable
+from wal2lake.sql.sysviews.query.rewrite import (
+    Translated,
+    internal_relation,
+    translate,
+)
+from wal2lake.sql.sysviews.rows.cluster import CLUSTER_ROWS
+from wal2lake.sql.sysviews.rows.facts import SECRET, Facts, build_facts
+from wal2lake.sql.sysviews.rows.information_schema import INFORMATION_ROWS
+from wal2lake.sql.sysviews.rows.log import LOG_ROWS
+from wal2lake.sql.sysviews.rows.publications import PUBLICATION_ROWS
+from wal2lake.sql.sysviews.rows.publishing import PUBLISHING_ROWS
+from wal2lake.sql.sysviews.rows.relations import RELATION_ROWS, Row
+from wal2lake.sql.sysviews.rows.replication import (
+    GUARDED,
+    LIVE_ROWS,
+    SUBSCRIPTION_ROWS,
+    Moment,
+    Replication,
+    read_replication,
+)
+from wal2lake.sql.sysviews.rows.sequences import MOVING_SEQUENCES, SEQUENCE_ROWS
+from wal2lake.sql.sysviews.source import CatalogSource
+from wal2lake.wire.frontback import FieldDescription, Format
+
+_SETTINGS: Final = {
+    "threads": 1,
+    "memory_limit": "256MB",
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "python_enable_replacements": False,
+}
+"""Catalog queries are small; one thread keeps the Python functions in the caller's. Whoever may
+log in asks them: the engine reaches no file, no network and no variable of this process."""
+
+
+class _Unknown(dict[Request, object]):
+    """For a query that is only described: nothing is known, and nothing asked."""
+
+    def __contains__(self, request: object) -> bool:
+        return True
+
+    def __missing__(self, request: Request) -> object:
+        return None
+
+
+def _refuse(request: Request) -> None:
+    raise FeatureNotSupportedError(f"{request.function}() is not supported here")
+
+
+class SystemCatalog:
+    """Answers catalog queries. Thread-safe; queries take turns."""
+
+    def __init__(self, source: CatalogSource) -> None:
+        """Nothing is opened before the first query."""
+        self._source = source
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._counter: int | None = None
+        self._schema: tuple[object, ...] | None = None
+        self._facts: Facts | None = None
+        self._replication: Replication | None = None
+        self._schema_version = 0
+        self._state_version = 0
+        self._made: dict[str, int] = {}
+        self._call: Call | None = None
+        self._running: int | None = None
+
+    def over(self, catalog: Catalog) -> SystemCatalog:
+        """Another one, of the same node with the facts of this catalog."""
+        return SystemCatalog(self._source.over(catalog))
+
+    def describe(
+        self, sql: str, parameters: Sequence[BoundParameter], context: SessionContext
+    ) -> tuple[FieldDescription, ...]:
+        """The result's columns, without running the query."""
+        query = translate(sql, parameters)
+        with self._lock:
+            relation = self._bind(query, context, _Unknown(), {})
+            return fields_of(query.outputs, relation.columns, relation.types)
+
+    def execute(
+        self,
+        sql: str,
+        parameters: Sequence[BoundParameter],
+        context: SessionContext,
+        formats: Sequence[Format] = (),
+        perform: Callable[[Request], object] = _refuse,
+    ) -> Outcome:
+        """Run the query; all rows are in the one batch of the outcome. What its functions ask
+        for ``perform`` does, when the lock is free: afterwards, or before the query is run
+        again with the answer. Views that move are read once: what the query has done itself
+        does not take away the rows that it was done for."""
+        query = translate(sql, parameters)
+        answers: dict[Request, object] = {}
+        read: dict[str, pa.Table] = {}
+        while True:
+            try:
+                return self._execute(query, context, formats, perform, answers, read)
+            except Asked as asked:
+                answers[asked.request] = perform(asked.request)
+
+    def _execute(
+        self,
+        query: Translated,
+        context: SessionContext,
+        formats: Sequence[Format],
+        perform: Callable[[Request], object],
+        answers: Mapping[Request, object],
+        read: dict[str, pa.Table],
+    ) -> Outcome:
+        with self._lock:
+            self._running = context.pid
+            try:
+                relation = self._bind(query, context, answers, read)
+                fields = fields_of(query.outputs, relation.columns, relation.types)
+                table = self._guarded(query, relation.to_arrow_table)
+                assert self._call is not None
+                with converted():
+                    table = printable(table, fields, formats, self._call)
+                requests = self._call.requests
+            finally:
+                self._running = None
+        for request in requests:
+            perform(request)
+        rendering = Rendering.of(context.parameters)
+        with converted():
+            batch = columns_in(table, fields, formats, rendering)
+        return Outcome("SELECT", fields, iter((batch,)))
+
+    def query(
+        self,
+        sql: str,
+        parameters: Sequence[BoundParameter],
+        context: SessionContext,
+    ) -> tuple[tuple[FieldDescription, ...], list[tuple[str | None, ...]]]:
+        """The same with rows as PostgreSQL's text, for callers without a wire."""
+        outcome = self.execute(sql, parameters, context)
+        rows: list[tuple[str | None, ...]] = []
+        for batch in outcome.batches:
+            columns = [
+                [None if v is None else v.decode() for v in column]
+                for column in batch.columns
+            ]
+            rows.extend(zip(*columns, strict=True) if columns else [()] * batch.rows)
+        assert outcome.fields is not None
+        return outcome.fields, rows
+
+    def cancel(self, pid: int) -> None:
+        """From another thread: end the running query if it is this session's."""
+        if self._running == pid and self._connection is not None:
+            self._connection.interrupt()
+
+    def close(self) -> None:
+        """Give the engine back; a later query would open it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+            self._made.clear()
+            self._call = None
+
+    # ---- one query, under the lock -------------------------------------------------------
+
+    def _bind(
+        self,
+        query: Translated,
+        context: SessionContext,
+        answers: Mapping[Request, object],
+        read: dict[str, pa.Table],
+    ) -> Any:
+        """The engine's relation for a query, its inputs up to date, but for those that the
+        same query has ``read`` in an earlier run."""
+        connection = self._open()
+        facts, replication = self._refresh()
+        self._call = Call(
+            facts, self._source, context, datetime.now(UTC), answers=answers
+        )
+        moment = Moment(facts, replication, self._source, context)
+        for relation in query.relations:
+            _check_readable(relation, moment)
+            self._ensure(relation, moment, read)
+        return self._guarded(query, lambda: connection.sql(query.sql))
+
+    def _open(self) -> Any:
+        if self._connection is None:
+            connection = duckdb.connect(":memory:", config=dict(_SETTINGS))
+            connection.execute("set TimeZone = 'UTC'")
+            connection.execute("set lock_configuration = true")
+            for (name, count), function in FUNCTIONS.items():
+                _register(connection, internal_name(name, count), count, function, self)
+            self._connection = connection
+        return self._connection
+
+    def _refresh(self) -> tuple[Facts, Replication]:
+        """Read the source if its counter has moved; note which half has changed."""
+        counter = self._source.change_counter
+        if (
+            self._facts is not None
+            and self._replication is not None
+            and counter == self._counter
+        ):
+            return self._facts, self._replication
+        source = self._source
+        schema = (
+            tuple(source.roles()),
+            tuple(source.namespaces()),
+            tuple(source.tables()),
+            tuple(source.comments()),
+            tuple(source.role_members()),
+            source.database_acl(),
+            tuple(source.publications()),
+            tuple(source.sequences()),
+        )
+        if schema != self._schema:
+            self._facts = build_facts(*schema)
+            self._schema = schema
+            self._schema_version += 1
+        replication = read_replication(source, schema[2])
+        if replication != self._replication:
+            self._replication = replication
+            self._state_version += 1
+        self._counter = counter
+        assert self._facts is not None and self._replication is not None
+        return self._facts, self._replication
+
+    def _ensure(
+        self, relation: SystemRelation, moment: Moment, read: dict[str, pa.Table]
+    ) -> None:
+        """Make a relation's rows unless they are current."""
+        rows, version = self._rows(relation, moment)
+        name = internal_relation(relation)
+        if version is not None and self._made.get(name) == version:
+            return
+        if version is None:
+            if name not in read:
+                read[name] = arrow_table(relation, rows())
+            self._connection.register(name, read[name])
+            self._made[name] = -1
+            return
+        self._connection.register(name, arrow_table(relation, rows()))
+        self._made[name] = version
+
+    def _rows(
+        self, relation: SystemRelation, moment: Moment
+    ) -> tuple[Callable[[], Iterable[Row]], int | None]:
+        """How to make a relation's rows, and the version they would have; None: each
+        query's own."""
+        name = relation.name
+        if relation.schema == INFORMATION_SCHEMA:
+            maker = INFORMATION_ROWS.get(name) or SEQUENCE_ROWS.get(name)
+        else:
+            maker = (
+                RELATION_ROWS.get(name)
+                or CLUSTER_ROWS.get(name)
+                or PUBLICATION_ROWS.get(name)
+                or SEQUENCE_ROWS.get(name)
+            )
+            moving = (
+                LIVE_ROWS.get(name)
+                or LOG_ROWS.get(name)
+                or PUBLISHING_ROWS.get(name)
+                or MOVING_SEQUENCES.get(name)
+            )
+            if moving is not None:
+                return (lambda: moving(moment)), None
+            state = SUBSCRIPTION_ROWS.get(name)
+            if state is not None and name in GUARDED and not moment.sees_all(name):
+                return (lambda: state(moment.guarded())), None
+            if state is not None:
+                return (lambda: state(moment.state)), self._state_version
+        if maker is None or relation.schema not in (PG_CATALOG, INFORMATION_SCHEMA):
+            return tuple, 0
+        return (lambda: maker(moment.facts)), self._schema_version
+
+    def _guarded(self, query: Translated, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except duckdb.Error as error:
+            failure = None if self._call is None else self._call.failure
+            raise failure or translated_error(error, query.calls) from None
+
+
+# The engine looks at a typed function's own parameters to count its arguments.
+_ARITIES: Final[tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...]] = (
+    lambda run: lambda: run(),
+    lambda run: lambda a: run(a),
+    lambda run: lambda a, b: run(a, b),
+    lambda run: lambda a, b, c: run(a, b, c),
+)
+
+
+def _register(
+    connection: Any, name: str, count: int, function: Function, owner: SystemCatalog
+) -> None:
+    """Make a catalog function known to the engine."""
+    implementation = function.implementation
+
+    def run(*arguments: Any) -> Any:
+        call = owner._call
+        assert call is not None
+        try:
+            return implementation(call, *arguments)
+        except Wal2LakeError as error:
+            call.failure = error
+            raise
+
+    untyped = "ANY" in function.parameters
+    connection.create_function(
+        name,
+        run if untyped and count else _ARITIES[count](run),
+        None if untyped else list(function.parameters),
+        function.returns,
+        null_handling="special",
+        side_effects=function.changes,
+    )
+
+
+def _check_readable(relation: SystemRelation, moment: Moment) -> None:
+    """42501 for what only superusers may read."""
+    if (relation.schema, relation.name) not in SECRET:
+        return
+    if not moment.facts.authority.is_superuser(moment.role):
+        word = "view" if relation.kind == "v" else "table"
+        raise UsageError(
+            f"permission denied for {word} {relation.name}", sqlstate="42501"
+        )
