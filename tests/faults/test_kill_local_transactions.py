@@ -45,7 +45,7 @@ def test_sigkill_at_each_step_of_a_commit_leaves_all_or_nothing(
     node.sql("create table a (id int primary key, v int)")
     node.sql("create table b (id int primary key)")
     node.sql("insert into a select i, 0 from generate_series(1, 10) i")
-    done = 0
+    done, highest = 0, 0
     for number, (step, action, committed) in enumerate(steps, 1):
         before = node.sql(BOTH)
         with node.connect() as session:
@@ -53,6 +53,10 @@ def test_sigkill_at_each_step_of_a_commit_leaves_all_or_nothing(
             session.rows(f"insert into a values ({100 + number}, 1)")
             session.rows(f"update a set v = v + 1 where id = {number}")
             session.rows(f"insert into b values ({number})")
+            ((xid,),) = session.rows("select txid_current()")
+            # No transaction has the number of one that a kill has ended.
+            assert int(xid or 0) > highest, step
+            highest = int(xid or 0)
             # What is recorded is the change on what others have made of the same file.
             node.sql(f"update a set v = 0 where id = {11 - number}")
             arm(points, step, action)

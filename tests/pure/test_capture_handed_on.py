@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.fakes.xids import Numbers
 from tests.pure.test_capture_writer import (
     OTHER,
     RELATION,
@@ -33,11 +34,11 @@ def hand_on(writer: LogWriter) -> bool:
 
 
 def test_a_prepare_and_its_commit_are_one_of_each(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     assert hand_on(writer)
     assert writer.seal(note=False) is not None
     # What is known of it outlives the process.
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     (known,) = writer.handed_on.values()
     assert known.two_phase is not None and known.key == ONE.key
     changes = [*rows(2000), (OTHER, placed(inserts(OTHER, 0, 1), (1000, 0)))]
@@ -60,17 +61,20 @@ def test_a_prepare_and_its_commit_are_one_of_each(tmp_path: Path) -> None:
     assert prepare[0].two_phase == commit[0].two_phase == known.two_phase
     assert known.two_phase.prepare_lsn == prepare[0].commit_lsn
     assert (prepare[0].origin, prepare[0].origin_lsn) == ("pg_16390", Lsn(1008))
-    assert LogWriter(tmp_path / "log", segment_bytes=1 << 20).handed_on == {}
+    assert (
+        LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers()).handed_on
+        == {}
+    )
 
 
 def test_what_is_withdrawn_is_not_handed_on_again(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     assert hand_on(writer)
     writer.withdraw(writer.handed_on[ONE.key], 5)
     # Once.
     writer.withdraw(writer.handed_on[ONE.key], 5)
     assert writer.seal(note=False) is not None
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     (known,) = writer.handed_on.values()
     assert known.two_phase is None
     # Its rows come as those of any other.
@@ -80,12 +84,15 @@ def test_what_is_withdrawn_is_not_handed_on_again(tmp_path: Path) -> None:
     found = read(tmp_path / "log")
     assert [one.step for one, _ in found] == [Step.PREPARE, Step.ROLLBACK, None]
     assert found[0][0].xid == found[1][0].xid != found[2][0].xid
-    assert LogWriter(tmp_path / "log", segment_bytes=1 << 20).handed_on == {}
+    assert (
+        LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers()).handed_on
+        == {}
+    )
 
 
 @pytest.mark.parametrize("what", ["nothing is in it", "its rows cannot be read"])
 def test_what_cannot_be_handed_on_leaves_nothing(tmp_path: Path, what: str) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     if what == "nothing is in it":
         assert not writer.hand_on(ONE, "g", theirs(5), "pg_16390", iter([]))
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.fakes.xids import Numbers
 
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError
@@ -101,7 +102,7 @@ def said(directory: Path, start: int = 0) -> list[tuple[bool, str, bytes]]:
 
 
 def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=4096)
+    writer = LogWriter(tmp_path / "log", segment_bytes=4096, xids=Numbers())
     writer.versions = {16384: 4}
     assert writer.seal(note=True) is not None
 
@@ -115,7 +116,7 @@ def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None
     with pytest.raises(OSError):
         writer.transaction(8, None, failing(), 400, {16384: 6})
     # Nobody has sealed; the first one was too large for memory.
-    again = LogWriter(tmp_path / "log", segment_bytes=4096)
+    again = LogWriter(tmp_path / "log", segment_bytes=4096, xids=Numbers())
     assert again.versions == {16384: 5}
     (found,) = read(tmp_path / "log")
     assert (found[0].commit_time, len(found[1])) == (7, 200)
@@ -136,7 +137,7 @@ def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None
 
 
 def test_changes_of_several_tables_come_in_their_order(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     parts = [
         (RELATION, inserts(RELATION, 0, 2)),
         (OTHER, inserts(OTHER, 0, 3)),
@@ -162,7 +163,7 @@ def test_changes_of_several_tables_come_in_their_order(tmp_path: Path) -> None:
 
 
 def test_truncates_with_the_same_options_are_one(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     parts = [
         (RELATION, 1),
         (OTHER, 1),
@@ -186,18 +187,20 @@ def test_truncates_with_the_same_options_are_one(tmp_path: Path) -> None:
 def test_a_log_that_has_nothing_new_says_which_tables_have_joined(
     tmp_path: Path,
 ) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     writer.versions = {1: 3}
     assert writer.seal(note=False) is None
     sealed = writer.seal(note=True)
     assert sealed is not None and sealed.sealed_lsn == writer.end
-    assert LogWriter(tmp_path / "log", segment_bytes=1 << 20).versions == {1: 3}
+    assert LogWriter(
+        tmp_path / "log", segment_bytes=1 << 20, xids=Numbers()
+    ).versions == {1: 3}
     assert read(tmp_path / "log") == []
 
 
 def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
     directory = tmp_path / "log"
-    writer = LogWriter(directory, segment_bytes=1 << 20)
+    writer = LogWriter(directory, segment_bytes=1 << 20, xids=Numbers())
     inside = [Emitted("p", b"first"), Emitted("p", b"\0second")]
     rows = (RELATION, inserts(RELATION, 0, 2))
     changes = iter([inside[0], rows, inside[1], rows])
@@ -229,7 +232,9 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
         alone < lsns[0] and lsns == sorted(set(lsns)) and lsns[-1] < first[0].commit_lsn
     )
     assert first[0].end_lsn < between < second[1][0].lsn < second[0].commit_lsn
-    assert LogWriter(directory, segment_bytes=1 << 20).end == writer.sealed
+    assert (
+        LogWriter(directory, segment_bytes=1 << 20, xids=Numbers()).end == writer.sealed
+    )
 
 
 @pytest.mark.parametrize(
@@ -313,7 +318,7 @@ def placed(batch: pa.RecordBatch, *places: tuple[int, int]) -> pa.RecordBatch:
 def test_transactions_of_another_log_have_positions_of_their_own(
     tmp_path: Path,
 ) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     before = writer.end
     rows = placed(inserts(RELATION, 0, 4), (1000, 0), (1000, 1), (3000, 0), (3000, 2))
     more = placed(inserts(OTHER, 9, 1), (3000, 1))
@@ -332,7 +337,7 @@ def test_transactions_of_another_log_have_positions_of_their_own(
     assert news == [(b"2 0", b"2 1"), (b"9 0",), (b"3 0", b"3 1")]
     assert before == first[0].first_lsn and first[0].end_lsn <= second[0].first_lsn
     assert writer.versions == {16384: 3} and writer.end == second[0].end_lsn
-    following = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    following = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     assert following.end == writer.end
     assert following.transaction(7, None, iter([(OTHER, inserts(OTHER, 1, 1))]), 1, {})
 
@@ -341,7 +346,7 @@ def test_transactions_of_another_log_have_positions_of_their_own(
 def test_a_change_of_no_transaction_adds_nothing(
     tmp_path: Path, place: tuple[int, int]
 ) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     good = placed(inserts(OTHER, 0, 1), (1000, 0))
     changes = iter([(OTHER, good), (OTHER, placed(inserts(OTHER, 0, 1), place))])
     with pytest.raises(InternalError):

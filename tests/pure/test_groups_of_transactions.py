@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.fakes.xids import Numbers
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.changelog import LogReader
@@ -149,7 +150,7 @@ def _batch(relation: Relation, rows: list[tuple[int, int, Row]]) -> pa.RecordBat
 
 def _written(log: Path, transactions: list[tuple[int, list[Row]]], cut: int) -> None:
     """In two segments."""
-    writer = LogWriter(log, segment_bytes=1 << 20)
+    writer = LogWriter(log, segment_bytes=1 << 20, xids=Numbers())
     for some in (transactions[:cut], transactions[cut:]):
         # The publisher's positions: another log's.
         commits = [1000 * (n + 1) for n in range(len(some))]

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
+from tests.fakes.xids import Numbers
 
 from wal2lake.catalog import Catalog, ReplicationSlot
 from wal2lake.changelog import Inventory
@@ -78,7 +79,7 @@ def world(tmp_path: Path) -> World:
 
 def grow(world: World, sizes: list[int]) -> list[Lsn]:
     """One segment of about so many bytes each; where each ends."""
-    writer = LogWriter(world.log, 64 * MB)
+    writer = LogWriter(world.log, 64 * MB, xids=Numbers())
     ends = []
     for number, size in enumerate(sizes):
         value = random.Random(number).randbytes(size).hex().encode()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.fakes.xids import Numbers
 
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, UsageError
@@ -66,7 +67,7 @@ def inserts(first: int, rows: int) -> pa.RecordBatch:
 def log(tmp_path: Path) -> Path:
     """1001: small; 1002: large, of two tables, through an origin; 1003: small again; 1004: large
     and published nowhere."""
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
 
     def add(origin: tuple[str, Lsn] | None, *changes: Rows) -> None:
         count = sum(rows.num_rows for _, rows in changes)
@@ -220,7 +221,7 @@ def test_test_decoding_refuses_options_as_postgresql(
 
 
 def test_test_decoding_quotes_what_needs_it(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     names = Relation(
         Oid(16390),
         "user",
@@ -248,7 +249,7 @@ def test_test_decoding_quotes_what_needs_it(tmp_path: Path) -> None:
 
 
 def test_messages_go_with_their_transaction_or_alone(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     inside = [Emitted("p", b"in")]
     alone = writer.message(Emitted("q", b"out"))
     writer.transaction(7, None, iter([*inside, (T, inserts(0, 2000))]), 2001, {})
@@ -319,7 +320,7 @@ def test_pgoutput_sends_binary_values_to_who_asks(tmp_path: Path, copies: int) -
         "c3": pa.array([b"text", b"integer", None] * copies),
         "o0": pa.array([None, b"-2", b"7"] * copies),
     }
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     batch = pa.RecordBatch.from_pydict(changes)
     writer.transaction(7, None, iter([(described, batch)]), batch.num_rows, {})
     writer.seal(note=False)

@@ -560,6 +560,8 @@ class TableChange:
     """How many rows it has updated, if that is all that it has done to any."""
     statements: str = ""
     """Where its statements are written down one by one; none: nowhere."""
+    xid: int = 0
+    """The transaction's number; 0: it has none of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,7 +625,7 @@ class PreparedCommit:
     """Prefix and content of each that it has emitted."""
     state: PreparedState = PreparedState.PREPARING
     xid: int | None = None
-    """In the publisher's log; None: nobody needs it there."""
+    """The transaction's number; None: an earlier version prepared it, and no slot needed it."""
 
 
 def local_writer(node: int) -> str:

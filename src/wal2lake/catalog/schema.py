@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 28
+VERSION: Final = 29
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -326,6 +326,10 @@ update definition_history set definition = json_set(definition, '$.checks', '[]'
     where kind = 'relation' and definition is not null;
 """
 
+_XIDS_29: Final = """
+insert or ignore into meta (key, value) values ('next_xid', '1001');
+"""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -352,6 +356,7 @@ LATER: Final = (
     _APPLIED_26,
     _PLACES_27,
     _CHECKS_28,
+    _XIDS_29,
 )
 """What came after version 3, in order. A column of a table whose rows are in definition_history
 (``definitions.historic``) is added to those, too: json_set()."""
@@ -425,6 +430,7 @@ alter table relation add column partition_of integer;
     26: LATER[22],
     27: LATER[23],
     28: LATER[24],
+    29: LATER[25],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -26,6 +26,7 @@ from wal2lake.catalog.parts.published import Published
 from wal2lake.catalog.parts.schemas import Schemas
 from wal2lake.catalog.parts.slots import Slots
 from wal2lake.catalog.parts.subscriptions import Subscriptions
+from wal2lake.catalog.xids import TransactionNumbers
 from wal2lake.model import Oid
 
 
@@ -49,6 +50,8 @@ class Catalog(
         catalog. ``migrate``: bring an older one up to date (who starts the node does)."""
         self._database = Database(path, warehouse, migrate=migrate)
         self._authority = None
+        self.xids = TransactionNumbers(self._database)
+        """Numbers of transactions that begin on this node."""
 
     @classmethod
     def create(cls, path: Path, superuser: str, password: str | None) -> Catalog:

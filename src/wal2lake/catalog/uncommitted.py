@@ -105,6 +105,7 @@ class UncommittedCatalog(Catalog):
         self._block = _BlockDatabase(committed, self._replay)
         self._database = self._block
         self._authority = None
+        self.xids = committed.xids
 
     def new_oids(self, count: int) -> list[Oid]:
         """Taken for good, whatever becomes of the block."""

@@ -69,10 +69,11 @@ class BlockDefinitions:
             self._views = self._system.over(self._definitions.catalog)
         return self._views
 
-    def commit(self, check: Check) -> None:
-        """See ``Definitions``. All of them are one transaction to decoders."""
+    def commit(self, check: Check, xid: Callable[[], int]) -> None:
+        """See ``Definitions``. All of them are one transaction to decoders, the one numbered
+        ``xid``."""
         if self._definitions is not None:
-            with told_empty(self._node, check, block=True):
+            with told_empty(self._node, check, xid):
                 self._definitions.commit(check)
 
     def end(self) -> None:

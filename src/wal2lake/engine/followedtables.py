@@ -1,7 +1,7 @@
 """ALTER TABLE for the workers that follow a publisher's tables.
 
 Comes in: changes of columns, from apply and tablesync, which know this as the port ``AlterTable``.
-Goes out: the same ALTER TABLE as at the front door (``commands.altertable``).
+Goes out: the same ALTER TABLE as at the front door (``commands.tables.altertable``).
 """
 
 from __future__ import annotations

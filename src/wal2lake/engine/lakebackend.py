@@ -6,8 +6,8 @@
       without any table
     SELECT over lake tables            Spark, at the published vector of each table; simple
                                        ones the table's files (answers)
-    INSERT UPDATE DELETE TRUNCATE      commands.dml, through Spark
-    CREATE DROP ALTER GRANT ...        commands.table, commands.roles,
+    INSERT UPDATE DELETE TRUNCATE      commands.tables.dml, through Spark
+    CREATE DROP ALTER GRANT ...        commands.tables, commands.roles,
                                        commands.subscription, commands.publication
 
 A query is prepared without running it: Spark analyses it with the parameters as NULLs of
@@ -257,7 +257,7 @@ class LakeBackend:
         self._cancelled.clear()
         self._node.snapshots.withdraw(self._context.pid)
         try:
-            self._definitions.commit(self._check_cancelled)
+            self._definitions.commit(self._check_cancelled, self._transaction.xid)
         except BaseException:
             self.rollback()
             raise
@@ -452,7 +452,7 @@ class LakeBackend:
             self._refuse_in_read_only(f"{request.function}()")
         if not caller.in_block:
             self._commit_so_far()
-        if request.function in calls.MAKE_SLOTS and self._transaction.has_written:
+        if request.function in calls.MAKE_SLOTS and self._transaction.assigned:
             raise UsageError(
                 "cannot create logical replication slot in transaction that has performed"
                 " writes",
@@ -572,8 +572,7 @@ class LakeBackend:
         except FeatureNotSupportedError:
             return not calls_functions(sql)
         except Wal2LakeError:
-            # It is as wrong as PostgreSQL says.
-            return True
+            pass  # The statement is as wrong as PostgreSQL says.
         return True
 
     def _refuse_in_block(self, sql: str) -> None:
@@ -637,6 +636,7 @@ class LakeBackend:
             self._sequences,
             block=self._definitions.block,
             lock_timeout_ms=lambda: context.parameters.number("lock_timeout"),
+            number=self._transaction.numbered,
         )
 
     def fresh_check(self) -> Check:

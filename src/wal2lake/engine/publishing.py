@@ -22,8 +22,9 @@ from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.publish.capture.cascade import Cascade
 from wal2lake.publish.capture.handing import HandingOn
+from wal2lake.publish.capture.requests import Point
 from wal2lake.publish.capture.statements import Statements
-from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.limits import Limits, Room, SlotLimits
 from wal2lake.publish.sending import Publications
 from wal2lake.publish.service import Publishing

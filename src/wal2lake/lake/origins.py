@@ -14,7 +14,7 @@ conflict. What a local statement has written is one transaction's, so its files 
 of their ``add`` action.
 
     _wal2lake_origin  bigint  OID of the subscription; 0: a local statement; null: not known
-    _wal2lake_xid     bigint  its transaction at the publisher; local: the table's version
+    _wal2lake_xid     bigint  its transaction at the publisher; local: the transaction's number
     _wal2lake_time    bigint  of its commit, microseconds since 1970
 """
 

@@ -140,6 +140,8 @@ class Caller:
     """Of a block that defines something: what waits for its end."""
     lock_timeout_ms: Callable[[], int] = lambda: 0
     """The session's lock_timeout."""
+    number: Callable[[bool], int | None] = lambda assign: None
+    """The number of the session's transaction; None: it has none, and ``assign`` is False."""
 
     def turn(self, turns: Turns[K], key: K) -> AbstractContextManager[None]:
         """Wait for a turn; it is held to the end of the block, if the command is in one."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from wal2lake.publish.capture.requests import Point
 from wal2lake.publish.capture.statements import Statements
-from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.sending import Publications, Warn
 from wal2lake.publish.slots import SlotManager
 from wal2lake.publish.statistics import Statistics

@@ -22,7 +22,8 @@ from typing import Final
 from wal2lake.catalog import Catalog, ReplicationSlot
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.model import Lsn
-from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.capture.requests import Point
+from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.statistics import Statistics
 
 _NAME: Final = re.compile(r"[a-z0-9_]+")

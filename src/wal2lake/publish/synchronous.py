@@ -23,7 +23,8 @@ from typing import Final
 
 from wal2lake.errors import ConfigurationError, UsageError, Wal2LakeError
 from wal2lake.model import Lsn
-from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.capture.requests import Point
+from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.walsender.page import Positions
 
 _ALL: Final = "*"

@@ -225,12 +225,11 @@ class Published(Part):
         number: int,
         state: PreparedState,
         *,
-        xid: int | None = None,
         tables: Sequence[TableChange] | None = None,
     ) -> None:
         """It is in another state. ``tables``: what is committed to them now."""
         with self._database.transaction() as transaction:
-            prepared_commits.move(transaction, number, state, xid=xid, tables=tables)
+            prepared_commits.move(transaction, number, state, tables=tables)
 
     def end_prepared(self, number: int) -> None:
         """It has committed, or is rolled back."""

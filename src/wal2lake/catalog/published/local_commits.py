@@ -100,6 +100,7 @@ def _to_json(connection: sqlite3.Connection, table: TableChange) -> dict[str, ob
         "moved": table.moved,
         "updated": table.updated,
         "statements": table.statements,
+        "xid": table.xid,
     }
 
 

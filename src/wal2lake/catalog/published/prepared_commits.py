@@ -23,13 +23,14 @@ from wal2lake.model import Oid
 def record(connection: sqlite3.Connection, one: PreparedCommit) -> int | None:
     """A new row; its number. None: its gid is in use."""
     made = connection.execute(
-        "insert into prepared_commit (gid, owner, prepared_at, state, tables, messages)"
-        " values (?, ?, ?, ?, ?, ?) on conflict (gid) do nothing returning number",
+        "insert into prepared_commit (gid, owner, prepared_at, state, xid, tables,"
+        " messages) values (?, ?, ?, ?, ?, ?, ?) on conflict (gid) do nothing returning number",
         (
             one.gid,
             int(one.owner),
             one.prepared_at,
             one.state.value,
+            one.xid,
             tables_to_json(connection, one.tables),
             json.dumps(messages_to_json(one.messages)),
         ),
@@ -42,15 +43,14 @@ def move(
     number: int,
     state: PreparedState,
     *,
-    xid: int | None = None,
     tables: Sequence[TableChange] | None = None,
 ) -> None:
-    """Another state; ``xid`` and ``tables`` stay unless they are given."""
+    """Set the state; ``tables`` stay unless they are given."""
     text = None if tables is None else tables_to_json(connection, tables)
     connection.execute(
-        "update prepared_commit set state = ?, xid = coalesce(?, xid),"
-        " tables = coalesce(?, tables) where number = ?",
-        (state.value, xid, text, number),
+        "update prepared_commit set state = ?, tables = coalesce(?, tables)"
+        " where number = ?",
+        (state.value, text, number),
     )
 
 

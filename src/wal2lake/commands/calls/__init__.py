@@ -7,6 +7,7 @@ do, in durable steps. Never: holds the lock of the embedded engine.
     origins    pg_replication_origin_*
     slots      make, drop, advance and read slots
     sequences  nextval() and its kin
+    xids       txid_current() and its kin
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from wal2lake.commands.calls.tables import (
     resume_table,
     warn_apart,
 )
+from wal2lake.commands.calls.xids import assigned_xid, current_xid
 from wal2lake.local.node import Caller, Node
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -65,6 +67,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "pg_drop_replication_slot": drop_slot,
     "pg_replication_slot_advance": advance_slot,
     "pg_current_wal_lsn": current_lsn,
+    "pg_current_xact_id": current_xid,
+    "pg_current_xact_id_if_assigned": assigned_xid,
     "nextval": next_value,
     "setval": set_value,
     "currval": current_value,
@@ -89,6 +93,8 @@ READS: Final = MAKE_SLOTS | {
     "currval",
     "lastval",
     "pg_current_wal_lsn",
+    "pg_current_xact_id",
+    "pg_current_xact_id_if_assigned",
     "pg_drop_replication_slot",
     "pg_logical_slot_get_changes",
     "pg_logical_slot_get_binary_changes",

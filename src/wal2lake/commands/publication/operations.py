@@ -303,8 +303,9 @@ _MUTABLE: Final = words(
     """
     now random clock_timestamp statement_timestamp transaction_timestamp timeofday
     gen_random_uuid uuidv4 uuidv7 nextval currval lastval setval setseed current_setting
-    set_config pg_backend_pid txid_current to_char to_date to_timestamp concat concat_ws
-    format age current_database version
+    set_config pg_backend_pid txid_current txid_current_if_assigned pg_current_xact_id
+    pg_current_xact_id_if_assigned to_char to_date to_timestamp concat concat_ws format
+    age current_database version
     """
 )
 

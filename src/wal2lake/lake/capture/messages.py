@@ -7,6 +7,7 @@ Goes out: one text, and all of it again:
     local transaction 7 with {"messages": [["prefix", "Y29udGVudA=="]], "origin": ["o", 5, null]}
     truncate with {"truncate": 3}
     local transaction with {"moved": [[["1"], ["2"]]]}
+    local transaction with {"xid": 2031}
     upsert with {"sent": [26447808, 2000, [2774310287], true]}
 
 So it is there if and only if the rows are, and nobody has to remove it.
@@ -100,6 +101,8 @@ class More:
     """Where its statements are written down one by one (``publish.capture.statements``)."""
     sent: Sent | None = None
     """Where its changes are in the log of a subscription; None: it is not just those."""
+    xid: int = 0
+    """The local transaction's number; 0: the commit does not say."""
 
 
 NOTHING_MORE: Final = More()
@@ -124,6 +127,8 @@ def with_more(operation: str, said: More) -> str:
         more["statements"] = said.statements
     if said.sent is not None:
         more["sent"] = said.sent
+    if said.xid:
+        more["xid"] = said.xid
     return f"{operation}{_MARK}{json.dumps(more)}" if more else operation
 
 
@@ -147,6 +152,7 @@ def word_and_more(text: str) -> tuple[str, More]:
         moved = moved_from(more.get("moved", ()))
         updated = int(more.get("updated", 0))
         statements = str(more.get("statements", ""))
+        xid = int(more.get("xid", 0))
         as_sent = more.get("sent")
         if as_sent is not None:
             position, changes, marks, whole = as_sent
@@ -157,5 +163,5 @@ def word_and_more(text: str) -> tuple[str, More]:
     if _NAME.fullmatch(statements) is None:
         statements = ""
     return operation, More(
-        tuple(found), origin, options, moved, updated, statements, as_sent
+        tuple(found), origin, options, moved, updated, statements, as_sent, xid
     )

@@ -152,7 +152,7 @@ def commit_tables(
     with ExitStack() as held:
         hold_tables(node, (one.table for one in written), held, check)
         held.enter_context(settled())
-        changes = changes_of(node, written, rendering, job_group)
+        changes = changes_of(node, written, rendering, job_group, said.xid)
         changes[0] = replace(
             changes[0],
             messages=said.messages,
@@ -184,10 +184,14 @@ def _commit(node: Node, changes: Sequence[TableChange]) -> None:
 
 
 def changes_of(
-    node: Node, written: Sequence[Written], rendering: Rendering, job_group: str
+    node: Node,
+    written: Sequence[Written],
+    rendering: Rendering,
+    job_group: str,
+    xid: int,
 ) -> list[TableChange]:
     """What the tables' commits will be, under their locks; the files are there on return. 40001
-    or 23505 if others were faster."""
+    or 23505 if others were faster. ``xid``: the transaction's number."""
     changes = []
     rebased = []
     for one in written:
@@ -199,7 +203,7 @@ def changes_of(
         now, state = _on_newest(node, one, rendering, job_group)
         if len(written) > 1:
             _check_publishable(node, one.table, state)
-        changes.append(_table_change(node, now, state))
+        changes.append(_table_change(node, now, state, xid))
         rebased.append(now)
     for one in rebased:
         node.branches.carry_over(one.branch, one.change.files)
@@ -331,7 +335,7 @@ def _check_publishable(node: Node, table: TableDef, state: TableState) -> None:
             )
 
 
-def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
+def _table_change(node: Node, one: Written, state: TableState, xid: int) -> TableChange:
     cursor = state.cursor(writer_of(node.catalog.system_identifier)) or 0
     return TableChange(
         one.table.oid,
@@ -339,22 +343,23 @@ def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
         state.table_id,
         state.version,
         cursor + 1,
-        _with_origin(node, one.change, state),
+        _with_origin(node, one.change, state, xid),
         one.truncated is not None,
         truncate_options=one.truncated or 0,
         moved=one.moved,
         updated=one.updated,
+        xid=xid,
     )
 
 
 def _with_origin(
-    node: Node, change: NetChange, state: TableState
+    node: Node, change: NetChange, state: TableState, xid: int
 ) -> tuple[Action, ...]:
     """The actions, new files with who wrote them if that is kept. Without deletion vectors they
     have rows of others, too."""
     if not (state.has_vectors and node.settings.apply.track_commit_timestamp):
         return change.actions
-    who = Modified(LOCAL, state.version + 1, time.time_ns() // 1000)
+    who = Modified(LOCAL, xid, time.time_ns() // 1000)
     touched = change.touched
     return tuple(
         {"add": tagged(action["add"], who)}
@@ -397,6 +402,7 @@ def commit_one(node: Node, change: TableChange, name: str | None = None) -> None
         moved_from(change.moved),
         change.updated,
         change.statements,
+        xid=change.xid,
     )
     if is_done(node, change):
         # Who made it may have died, or failed, before it was synced.

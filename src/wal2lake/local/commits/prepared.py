@@ -63,7 +63,8 @@ from wal2lake.local.node import PERMISSION_DENIED, Node
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Check
-from wal2lake.publish.capture.worker import Capture, Preparation
+from wal2lake.publish.capture.requests import Preparation
+from wal2lake.publish.capture.worker import Capture
 from wal2lake.sql.query.results import Rendering
 
 _GID_BYTES: Final = 200
@@ -99,27 +100,23 @@ def check_prepare(node: Node, gid: str) -> None:
 def prepare(
     node: Node,
     who: Preparing,
+    xid: int,
     written: Sequence[Written],
     messages: Sequence[Emitted],
     settled: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Prepare what a transaction has written; nothing has happened after an error. ``settled``:
-    see ``commit_tables``."""
+    """Prepare what transaction ``xid`` has written; nothing has happened after an error.
+    ``settled``: see ``commit_tables``."""
     check_prepare(node, who.gid)
     with node.prepared.busy(who.gid):
-        one = _record(node, who, written, messages, settled)
+        one = _record(node, who, xid, written, messages, settled)
         try:
             failpoint("prepare.recorded")
-            found = None
             capture = _capture(node)
             if capture is not None:
-                found = capture.prepare(_preparation(one))
+                capture.prepare(_preparation(one, xid))
             failpoint("prepare.logged")
-            node.catalog.move_prepared(
-                one.number,
-                PreparedState.PREPARED,
-                xid=None if found is None else found.xid,
-            )
+            node.catalog.move_prepared(one.number, PreparedState.PREPARED)
         except BaseException:
             _undo(node, one)
             raise
@@ -128,6 +125,7 @@ def prepare(
 def _record(
     node: Node,
     who: Preparing,
+    xid: int,
     written: Sequence[Written],
     messages: Sequence[Emitted],
     settled: Callable[[], AbstractContextManager[None]],
@@ -144,7 +142,7 @@ def _record(
                     " which belongs to a subscription"
                 )
         _check_room(node)
-        changes = changes_of(node, written, who.rendering, who.job_group)
+        changes = changes_of(node, written, who.rendering, who.job_group, xid)
         one = PreparedCommit(
             0,
             who.gid,
@@ -152,6 +150,7 @@ def _record(
             time.time_ns() // 1000 - _EPOCH_US,
             tuple(changes),
             tuple(messages),
+            xid=xid,
         )
         number = node.catalog.begin_prepare(one)
         if number is None:
@@ -174,7 +173,7 @@ def _check_room(node: Node) -> None:
         )
 
 
-def _preparation(one: PreparedCommit) -> Preparation:
+def _preparation(one: PreparedCommit, xid: int) -> Preparation:
     commits = []
     for change in one.tables:
         moved = moved_from(change.moved)
@@ -183,7 +182,9 @@ def _preparation(one: PreparedCommit) -> Preparation:
         actions = [{"commitInfo": {"userMetadata": word}}, *change.actions]
         commits.append((change.relid, read_commit(change.read_version, actions)))
     emitted = [Emitted(*message) for message in one.messages]
-    return Preparation(one.number, one.gid, one.prepared_at, tuple(commits), emitted)
+    return Preparation(
+        one.number, one.gid, one.prepared_at, tuple(commits), emitted, xid
+    )
 
 
 def _undo(node: Node, one: PreparedCommit) -> None:

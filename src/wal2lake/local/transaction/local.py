@@ -11,6 +11,10 @@
     ROLLBACK      removed                               given back
     PREPARE       kept for somebody (``prepared``)      all, while that is written down
 
+The transaction has a number from its first write on, or since somebody asked (txid_current()).
+The publisher's log, conflict reports and pg_prepared_xacts show it. A statement that writes the
+table itself has none: capture gives its commit one.
+
 Of a statement that is a transaction by itself the branch is made under the locks, of the newest
 version, so its commit meets nobody else's; if it brings no keys, nor values of a sequence, writes
 one table, and has nothing to tell of it to those who decode, there is nothing to look at between
@@ -34,6 +38,7 @@ import pyarrow as pa
 
 from wal2lake.apply.local.visible import unfinished_copies
 from wal2lake.catalog import TableDef
+from wal2lake.catalog.xids import xid_of
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.lake.branch.branches import Branch, place_of_branches
 from wal2lake.lake.branch.changes import Action
@@ -146,6 +151,22 @@ class LocalTransaction:
         self._locks = ExitStack()
         self.committed = False
         """Something of it is durable, and others see it."""
+        self.assigned: int | None = None
+        """Its number, from its first write on, or since somebody asked for it."""
+
+    def number(self) -> int:
+        """Its number, as PostgreSQL's transaction ID; the first call assigns it."""
+        if self.assigned is None:
+            self.assigned = self._node.catalog.xids.take()
+        return self.assigned
+
+    def numbered(self, assign: bool) -> int | None:
+        """Its number; None if it has none, and is not to ``assign`` one."""
+        return self.number() if assign else self.assigned
+
+    def xid(self) -> int:
+        """The 32 bits of ``number`` that logs and rows have."""
+        return xid_of(self.number())
 
     @property
     def has_written(self) -> bool:
@@ -159,6 +180,7 @@ class LocalTransaction:
 
     def emit(self, message: Emitted) -> None:
         """It is said at the commit."""
+        self.number()
         self._told.append(message)
 
     @property
@@ -179,6 +201,7 @@ class LocalTransaction:
         commit."""
         alone = self.kind is TransactionKind.STATEMENT
         self.sequences.restart(tables, self._locks if alone else None)
+        self.number()
         self._restarted |= {table.oid: table for table in tables}
 
     def statement(self, *, repeatable: bool) -> Snapshot:
@@ -232,6 +255,7 @@ class LocalTransaction:
             checked = checked or bool(tables[0].checks or tables[0].generated)
             if len(tables) == 1 and not checked:
                 return list(tables)
+        self.number()
         for table in tables:
             if table.storage not in self._branches:
                 branch = self._node.branches.open(
@@ -463,7 +487,9 @@ class LocalTransaction:
             if not written:
                 with written_down(self._node, self._told) as statements:
                     if messages or statements:
-                        emit_transaction(self._node, messages, origin, statements)
+                        emit_transaction(
+                            self._node, messages, origin, statements, self.xid()
+                        )
             self.committed = self.committed or bool(written or messages)
         finally:
             self.rollback()
@@ -477,7 +503,7 @@ class LocalTransaction:
         origin: OriginMark | None,
     ) -> None:
         with written_down(self._node, self._told) as statements:
-            said = More(tuple(messages), origin, statements=statements)
+            said = More(tuple(messages), origin, statements=statements, xid=self.xid())
             commit_tables(
                 self._node,
                 written,
@@ -498,7 +524,14 @@ class LocalTransaction:
                     f"cannot PREPARE a transaction that has {what}"
                 )
             messages = kept(self._node, self._messages)
-            prepare(self._node, who, self._written(), messages, self.sequences.settled)
+            prepare(
+                self._node,
+                who,
+                self.xid(),
+                self._written(),
+                messages,
+                self.sequences.settled,
+            )
             self.committed = True
         finally:
             self.rollback()
@@ -531,6 +564,7 @@ class LocalTransaction:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
             self._told, self._restarted = [], {}
+            self.assigned = None
             self.sequences = self._sequences()
 
 

@@ -49,27 +49,30 @@ def emit_transaction(
     messages: Sequence[Emitted],
     origin: OriginMark | None,
     statements: str,
+    xid: int,
 ) -> None:
     """One whose tables are as they were."""
     capture = _publishing(node).capture
-    capture.emit(messages, transactional=True, origin=origin, statements=statements)
+    capture.emit(
+        messages, transactional=True, origin=origin, statements=statements, xid=xid
+    )
 
 
 @contextmanager
 def told_empty(
-    node: Node, check: Callable[[], None], *, block: bool = False
+    node: Node, check: Callable[[], None], xid: Callable[[], int] | None = None
 ) -> Iterator[None]:
     """Around a definition, or a transaction of them. In PostgreSQL it is a transaction of the
     catalog's tables, whose rows are not decoded: plugins begin and commit it, unless they skip
-    what is empty. If nothing was defined (IF EXISTS) there is none. ``block``: definitions of a
-    block have waited for this commit."""
+    what is empty. If nothing was defined (IF EXISTS) there is none. ``xid``: the number of a
+    block whose definitions have waited for this commit."""
     before = node.catalog.written
     yield
-    defined = block or node.catalog.written != before
+    defined = xid is not None or node.catalog.written != before
     if node.publishing is None or not defined or not is_read(node):
         return
     try:
-        node.publishing.capture.defined(check)
+        node.publishing.capture.defined(check, None if xid is None else xid())
     except Exception as error:
         # What was defined stays so, and subscribers miss nothing.
         get_logger().warning("a definition is not decoded", reason=str(error))

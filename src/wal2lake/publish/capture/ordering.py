@@ -60,6 +60,11 @@ class Captured:
         return tuple(one for _, commit in self.commits for one in commit.more.messages)
 
     @property
+    def xid(self) -> int | None:
+        """The number that the transaction had on this node; None: a commit does not say."""
+        return next((c.more.xid for _, c in self.commits if c.more.xid), None)
+
+    @property
     def origin(self) -> tuple[str, Lsn] | None:
         """The replication origin, and the position there; None: it began here."""
         if self.source is not None:

@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -52,6 +52,7 @@ from wal2lake.publish.capture.cascade import Cascade
 from wal2lake.publish.capture.handing import HandingOn, OtherwisePrepared
 from wal2lake.publish.capture.ordering import Captured, in_order
 from wal2lake.publish.capture.relations import key_of, relation_of
+from wal2lake.publish.capture.requests import Point, Preparation, Request
 from wal2lake.publish.capture.statements import Statements, count_of
 from wal2lake.publish.capture.writer import Change, LogWriter
 from wal2lake.publish.publications import all_published
@@ -80,50 +81,6 @@ _GONE: Final = "Its log or its files were removed (VACUUM) before they were read
 
 Visible = Callable[[Sequence[TableDef]], Mapping[Oid, int]]
 """The version of each table that readers see, all at one moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """An end of the log, and the exact state of all captured tables there."""
-
-    lsn: Lsn
-    versions: Mapping[Oid, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """What is to be prepared: the commits that its tables will have."""
-
-    number: int
-    gid: str
-    time_us: int
-    """Since 2000-01-01 UTC."""
-    commits: tuple[tuple[Oid, TableCommit], ...]
-    """Each for the version that it was made for."""
-    messages: Sequence[Emitted]
-
-
-@dataclass(slots=True)
-class _Request:
-    messages: Sequence[Emitted] = ()
-    transactional: bool = False
-    """They are a transaction of their own; else each is alone."""
-    origin: OriginMark | None = None
-    statements: str = ""
-    """Where what it has done, which amounts to nothing, is written down."""
-    defines: bool = False
-    """It is a transaction that has changed the catalog alone."""
-    lsn: Lsn | None = None
-    """Where the last one of them is."""
-    preparation: Preparation | None = None
-    two_phase: TwoPhase | None = None
-    """What it has become in the log."""
-    commits: int | None = None
-    rolls_back: int | None = None
-    """The number of a prepared transaction that ends."""
-    done: threading.Event = field(default_factory=threading.Event)
-    point: Point | None = None
-    error: BaseException | None = None
 
 
 class Capture:
@@ -166,7 +123,7 @@ class Capture:
         self._log = get_logger().bind(worker="capture")
         self._repeated = RepeatedErrors()
         self._wake = threading.Condition()
-        self._asked: list[_Request] = []
+        self._asked: list[Request] = []
         self._told = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
         self._writer: LogWriter | None = None
@@ -200,7 +157,7 @@ class Capture:
     ) -> Point:
         """Capture all that is visible now; raises what went wrong, or TimeoutError. ``check``,
         called meanwhile, may end the wait."""
-        return self._ask(_Request(), timeout_seconds, check)
+        return self._ask(Request(), timeout_seconds, check)
 
     def emit(
         self,
@@ -209,37 +166,39 @@ class Capture:
         transactional: bool,
         origin: OriginMark | None = None,
         statements: str = "",
+        xid: int | None = None,
     ) -> Lsn:
         """Log messages behind all that is visible now; durable on return. Where the last one
         is. While there is no slot nobody could read them, so nothing is kept. ``transactional``:
-        they are one transaction, which ``statements`` has more of; else each belongs to none."""
-        request = _Request(messages, transactional, origin, statements)
+        they are one transaction, which ``statements`` has more of, and whose number is ``xid``;
+        else each belongs to none."""
+        request = Request(messages, transactional, origin, statements, xid=xid)
         point = self._ask(request, CATCH_UP_SECONDS)
         return point.lsn if request.lsn is None else request.lsn
 
-    def defined(self, check: Callable[[], None]) -> None:
+    def defined(self, check: Callable[[], None], xid: int | None = None) -> None:
         """Log the transaction of a definition, in which decoders find nothing, behind all that is
         visible now; while there is no slot nothing is kept. ``check`` may end the wait."""
-        self._ask(_Request(defines=True), CATCH_UP_SECONDS, check)
+        self._ask(Request(defines=True, xid=xid), CATCH_UP_SECONDS, check)
 
     def prepare(self, preparation: Preparation) -> TwoPhase | None:
         """Log a transaction that is prepared, once; durable on return. None: while there is no
         slot nobody can be told of it."""
-        request = _Request(preparation=preparation)
+        request = Request(preparation=preparation)
         self._ask(request, CATCH_UP_SECONDS)
         return request.two_phase
 
     def commit_prepared(self, number: int, messages: Sequence[Emitted]) -> None:
         """Log the end of one that has written no table, once."""
-        self._ask(_Request(messages, commits=number), CATCH_UP_SECONDS)
+        self._ask(Request(messages, commits=number), CATCH_UP_SECONDS)
 
     def roll_back_prepared(self, number: int) -> None:
         """Log the end of a prepared transaction, once, if its PREPARE is there."""
-        self._ask(_Request(rolls_back=number), CATCH_UP_SECONDS)
+        self._ask(Request(rolls_back=number), CATCH_UP_SECONDS)
 
     def _ask(
         self,
-        request: _Request,
+        request: Request,
         timeout_seconds: float,
         check: Callable[[], None] = lambda: None,
     ) -> Point:
@@ -302,7 +261,7 @@ class Capture:
                 for one in asked:
                     one.done.set()
 
-    def _look(self, asked: Sequence[_Request]) -> Point | None:
+    def _look(self, asked: Sequence[Request]) -> Point | None:
         slots = self._catalog.slots()
         self._idle = self._idle or not slots
         if not slots and not asked:
@@ -363,7 +322,9 @@ class Capture:
 
     def _open(self) -> LogWriter:
         """Where the log ends; what was noted for beyond that did not happen."""
-        self._writer = writer = LogWriter(self._directory, self._segment_bytes)
+        self._writer = writer = LogWriter(
+            self._directory, self._segment_bytes, self._catalog.xids
+        )
         self._catalog.forget_definitions(writer.end)
         self._definitions = -1
         self._noted = True
@@ -378,7 +339,7 @@ class Capture:
             self._definitions = counter
 
     def _serve(
-        self, request: _Request, tables: Mapping[Oid, TableDef], writer: LogWriter
+        self, request: Request, tables: Mapping[Oid, TableDef], writer: LogWriter
     ) -> None:
         now = _now_us()
         if request.preparation is not None:
@@ -388,7 +349,7 @@ class Capture:
             writer.roll_back(request.rolls_back, now)
             return
         if request.defines:
-            writer.empty(now)
+            writer.empty(now, request.xid)
             return
         number = request.commits
         if request.transactional or number is not None:
@@ -403,6 +364,7 @@ class Capture:
                 count_of(told),
                 {},
                 prepared=number,
+                xid=request.xid,
             )
             request.lsn = writer.end
             return
@@ -419,6 +381,7 @@ class Capture:
             one.time_us,
             self._changes(found, tables, one.messages),
             self._at_most(found, tables) + len(one.messages),
+            one.xid,
         )
 
     def _pass_over(
@@ -494,6 +457,7 @@ class Capture:
             at_most,
             versions,
             prepared=transaction.prepared,
+            xid=transaction.xid,
         )
 
     def _cascaded(

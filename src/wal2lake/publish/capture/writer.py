@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from wal2lake.catalog.xids import TransactionNumbers
 from wal2lake.changelog import (
     Captured,
     HandedOn,
@@ -63,8 +64,11 @@ Change = tuple[Relation, pa.RecordBatch | int]
 class LogWriter:
     """The publisher's log, from its end on."""
 
-    def __init__(self, directory: Path, segment_bytes: int) -> None:
-        """Continue the log in ``directory``, which is made if there is none."""
+    def __init__(
+        self, directory: Path, segment_bytes: int, xids: TransactionNumbers
+    ) -> None:
+        """Continue the log in ``directory``, which is made if there is none. ``xids``: numbers of
+        transactions that bring none."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._segments: SegmentWriter = open_writer(
             directory, segment_bytes=segment_bytes
@@ -73,7 +77,10 @@ class LogWriter:
         found = self._segments.captured
         self.versions = {} if found is None else dict(found.versions)
         """Each table's version up to which it is captured."""
-        self._last_xid = 1000 if found is None else found.last_xid
+        self._xids = xids
+        self._last_xid = 0 if found is None else found.last_xid
+        """The highest number in the log."""
+        xids.begin_above(self._last_xid)
         self.prepared = {} if found is None else dict(found.prepared)
         """What has been prepared and has no end, by number."""
         handed_on = () if found is None else found.handed_on
@@ -103,9 +110,11 @@ class LogWriter:
         captured: Mapping[int, int],
         *,
         prepared: int | None = None,
+        xid: int | None = None,
     ) -> int:
         """Add one; returns the number of its changes, 0: there was none and nothing is added.
         A message is one of them. ``prepared``: the number of a transaction that commits with it.
+        ``xid``: the transaction's ID, if it has one.
 
         ``time_us``: since 2000-01-01 UTC. There are no more than ``at_most`` changes.
         ``captured``: the versions of its tables that it is; a segment that has it says so. After
@@ -119,7 +128,7 @@ class LogWriter:
         if before is not None:
             self._steps[commit] = Step.COMMIT, before
         if count or before is not None:
-            self._commit(time_us, origin, commit, count, messages)
+            self._commit(time_us, origin, commit, count, messages, xid)
         self._note()
         return count
 
@@ -168,8 +177,8 @@ class LogWriter:
                 at = int(np.searchsorted(theirs, lsn))
                 if one.two_phase is not None and present[at]:
                     steps[Lsn(commits[at])] = Step.COMMIT, one.two_phase
-            ended = self._ended(told, commits[present], origin, steps)
             self._steps |= steps
+            ended = self._ended(told, commits[present], origin)
             self._end = Lsn(ended.column("end_lsn")[-1].as_py())
             self.origins[origin] = self._end
             self._segments.add(Decoded([], no_messages(), ended, self._end))
@@ -189,8 +198,7 @@ class LogWriter:
         (most,) = transaction.column("changes").to_pylist()
         (time_us,) = transaction.column("commit_time").to_pylist()
         commit = commit_of(self._end, most)
-        xid = self._last_xid % 0xFFFFFFFF + 1
-        found = TwoPhase(gid, xid, commit, end_of(commit), time_us)
+        found = TwoPhase(gid, self._next_xid(), commit, end_of(commit), time_us)
         self._steps[commit] = Step.PREPARE, found
         self.handed_on[one.key] = replace(one, two_phase=found)
         told = 0
@@ -217,19 +225,14 @@ class LogWriter:
         del self.handed_on[one.key]
         self._note()
 
-    def _ended(
-        self,
-        told: pa.Table,
-        commits: Any,
-        origin: str,
-        steps: Mapping[Lsn, tuple[Step, TwoPhase]],
-    ) -> pa.RecordBatch:
+    def _ended(self, told: pa.Table, commits: Any, origin: str) -> pa.RecordBatch:
         """Transactions of another log, with their commits here."""
         count = told.num_rows
-        fresh = np.isin(commits, list(steps), invert=True)
-        xids = (self._last_xid + np.cumsum(fresh) - 1) % 0xFFFFFFFF + 1
-        self._last_xid = int(xids[-1])
-        for lsn, (_, one) in steps.items():
+        fresh = np.isin(commits, [int(lsn) for lsn in self._steps], invert=True)
+        numbers = int(fresh.sum())
+        first = self._next_xid(numbers) if numbers else 0
+        xids = first - 1 + np.cumsum(fresh)
+        for lsn, (_, one) in self._steps.items():
             xids[commits == int(lsn)] = one.xid
         return pa.RecordBatch.from_pydict(
             {
@@ -251,6 +254,7 @@ class LogWriter:
         time_us: int,
         changes: Iterator[Change | Emitted],
         at_most: int,
+        xid: int,
     ) -> TwoPhase:
         """Add one that is prepared, if it is not there; also one without changes. For the rest
         see ``transaction``."""
@@ -258,7 +262,6 @@ class LogWriter:
             return self.prepared[number]
         commit = commit_of(self._end, at_most)
         count, messages = self._rows(changes, commit, at_most)
-        xid = self._last_xid % 0xFFFFFFFF + 1
         found = TwoPhase(gid, xid, commit, end_of(commit), time_us)
         self.prepared[number] = found
         self._steps[commit] = Step.PREPARE, found
@@ -275,10 +278,16 @@ class LogWriter:
             self._commit(time_us, None, commit, 0, {})
             self._note()
 
-    def empty(self, time_us: int) -> None:
+    def empty(self, time_us: int, xid: int | None = None) -> None:
         """Add one in which nothing is."""
-        self._commit(time_us, None, commit_of(self._end, 0), 0, {})
+        self._commit(time_us, None, commit_of(self._end, 0), 0, {}, xid)
         self._note()
+
+    def _next_xid(self, count: int = 1) -> int:
+        """The first of ``count`` new numbers."""
+        first = self._xids.take(count)
+        self._last_xid = first + count - 1
+        return first
 
     def _rows(
         self,
@@ -350,14 +359,18 @@ class LogWriter:
         commit: Lsn,
         count: int,
         messages: Mapping[int, Emitted],
+        xid: int | None = None,
     ) -> None:
         step = self._steps.get(commit)
-        if step is None or step[0] is Step.PREPARE:
-            self._last_xid = self._last_xid % 0xFFFFFFFF + 1
+        if step is not None:
+            xid = step[1].xid
+        elif xid is None:
+            xid = self._next_xid()
+        self._last_xid = max(self._last_xid, xid)
         ended = pa.RecordBatch.from_pylist(
             [
                 {
-                    "xid": self._last_xid if step is None else step[1].xid,
+                    "xid": xid,
                     "commit_lsn": int(commit),
                     "end_lsn": int(end_of(commit)),
                     "commit_time": time_us,

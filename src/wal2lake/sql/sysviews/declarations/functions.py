@@ -54,6 +54,7 @@ _TEXT: Final = """
 2852 pg_current_wal_insert_lsn vs+ pg_lsn
 2849 pg_current_wal_lsn vs+ pg_lsn
 5059 pg_current_xact_id su+ xid8
+5060 pg_current_xact_id_if_assigned su+ xid8
 2168 pg_database_size vs+ bigint
     name
 2324 pg_database_size vs+ bigint
@@ -273,6 +274,7 @@ _TEXT: Final = """
 2851 pg_walfile_name is+ text
     pg_lsn
 2943 txid_current su+ bigint
+3348 txid_current_if_assigned su+ bigint
 """
 
 _HEAD: Final = re.compile(r"(\d+) (\w+) ([isv])([rsu])(\+?) (.*)")

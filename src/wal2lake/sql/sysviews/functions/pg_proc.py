@@ -30,7 +30,7 @@ from wal2lake.sql.sysviews.functions import (
     session,
     text,
 )
-from wal2lake.sql.sysviews.functions.call import Call
+from wal2lake.sql.sysviews.functions.call import Call, Request
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
 _CHAR, _INT2 = 18, 21
@@ -71,6 +71,13 @@ def _always(value: object) -> Callable[..., object]:
         return value
 
     return constant
+
+
+def _asked(request: Request) -> Callable[..., object]:
+    def answer(call: Call) -> object:
+        return call.ask(request)
+
+    return answer
 
 
 def _functions() -> dict[tuple[str, int], Function]:
@@ -521,14 +528,10 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("pg_is_in_recovery", _always(False), "", "BOOLEAN", _BOOL)
     add("pg_is_other_temp_schema", _always(False), "BIGINT", "BOOLEAN", _BOOL)
     add("pg_my_temp_schema", _always(0), "", "UINTEGER", _OID)
-    add("txid_current", lambda call: call.source.change_counter, "", "BIGINT", _INT8)
-    add(
-        "pg_current_xact_id",
-        lambda call: call.source.change_counter,
-        "",
-        "BIGINT",
-        _XID8,
-    )
+    for suffix in ("", "_if_assigned"):
+        request = Request(f"pg_current_xact_id{suffix}", ())
+        add(f"txid_current{suffix}", _asked(request), "", "BIGINT", _INT8)
+        add(f"pg_current_xact_id{suffix}", _asked(request), "", "BIGINT", _XID8)
     add(
         "inet_client_addr",
         lambda call: call.context.client_host or None,

@@ -1,0 +1,18 @@
+"""txid_current() and pg_current_xact_id(): the number of the caller's transaction.
+
+Source: pg_current_xact_id() and pg_current_xact_id_if_assigned() in xid8funcs.c; manual, 9.27.8.
+"""
+
+from __future__ import annotations
+
+from wal2lake.local.node import Caller, Node
+
+
+def current_xid(node: Node, caller: Caller) -> int | None:
+    """The number; assigned if the transaction has none yet."""
+    return caller.number(True)
+
+
+def assigned_xid(node: Node, caller: Caller) -> int | None:
+    """The number; None if the transaction has none yet."""
+    return caller.number(False)
