@@ -23,7 +23,7 @@ ERROR = "select error from wal2lake.subscription_errors where subname = '{}'"
 MAKE = "select pg_create_logical_replication_slot('{}', '{}')"
 DROP = "select pg_drop_replication_slot('{}')"
 
-PLUGINS = "pgoutput, test_decoding, wal2json, own"
+PLUGINS = "pgoutput, test_decoding, wal2json, own, poor"
 PLUGIN = """
 from wal2lake.publish.plugins.port import Base
 
@@ -37,6 +37,10 @@ class Own(Base):
         context.write(b"a change", change.lsn, True)
 
     def commit(self, context, transaction): ...
+
+
+class Poor(Base):
+    def begin(self, context, transaction): ...
 """
 
 
@@ -53,7 +57,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         "Metadata-Version: 2.1\nName: own\nVersion: 1\n"
     )
     (described / "entry_points.txt").write_text(
-        "[wal2lake.output_plugins]\nown = ownplugin:Own\n"
+        "[wal2lake.output_plugins]\nown = ownplugin:Own\npoor = ownplugin:Poor\n"
     )
     (directory / "points").mkdir()
     path = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -123,12 +127,20 @@ def test_a_plugin_is_added_and_the_configuration_reloaded(own: Node) -> None:
         "If it is safe for all REPLICATION users to use this library as an output plugin,"
         ' add it to "output_plugin_libraries" and reload the server configuration.',
     )
-    reload(own, "output_plugin_libraries", '"own"', PLUGINS)
+    reload(own, "output_plugin_libraries", '"own, poor"', PLUGINS)
     own.sql(MAKE.format("own", "own"))
     own.sql("insert into hl.t values (1)")
     changes = "select data from pg_logical_slot_get_changes('own', null, null)"
     assert own.sql(changes) == [("a change",)]
     own.sql(DROP.format("own"))
+    # One that lacks callbacks makes no slot.
+    error = refused(own, MAKE.format("poor", "poor"))
+    assert (error.sqlstate, error.message, error.detail) == (
+        "55000",
+        'output plugin "poor" does not have all required callbacks',
+        "Missing: change, commit.",
+    )
+    assert own.sql("select slot_name from pg_replication_slots") == []
     own.sql("drop schema hl cascade")
 
 

@@ -174,6 +174,25 @@ def test_the_transaction_of_the_reported_lsn_is_skipped_and_no_other(
     assert f"logical replication completed skipping transaction at LSN {lsn}" in log
 
 
+def test_an_error_that_stays_is_said_once(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "once")
+    mirror = subscribe(pg18, "once")
+    mirror.synced()
+    cannot_be_applied(pg18, node, "once")
+    node.wait_for(
+        "select apply_error_count from pg_stat_subscription_stats where subname = 'once'",
+        lambda rows: int(rows[0][0] or 0) >= 12,
+    )
+    said = 'conflict detected on relation "once.t": conflict=insert_exists'
+    wait_until(lambda: "the same error for the 10th time" in node.log_text())
+    lines = [line for line in node.log_text().splitlines() if said in line]
+    assert [("the same error" in line) for line in lines] == [False, True]
+    node.sql("delete from once.t where id = 5")
+    mirror.assert_equal(["once.t", "once.u"])
+
+
 def test_a_position_to_be_skipped_can_be_taken_back(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

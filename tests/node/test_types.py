@@ -109,6 +109,66 @@ def columns(rows: list[tuple[str | None, ...]], names: list[str]) -> Iterator[st
             yield f"{row[0]} {name}: {value!r}"
 
 
+SETTINGS_OF_THE_SOURCE = {
+    "quote_all_identifiers": "on",
+    "datestyle": "German",
+    "intervalstyle": "iso_8601",
+    "extra_float_digits": "-15",
+    "timezone": "Asia/Kolkata",
+    "bytea_output": "escape",
+    "standard_conforming_strings": "off",
+    "array_nulls": "off",
+    "xmlbinary": "hex",
+    "search_path": "pg_catalog",
+}
+"""What a database can have by default that changes how values are written."""
+
+SHOWN_OTHERWISE = {
+    "regclass": "pg_class",
+    "regproc": "now",
+    "regtype": "timestamp with time zone",
+    "regrole": "pg_monitor",
+    "date": "2026-03-04",
+    "timestamptz": "2026-03-04 05:06:07.89+00",
+    "interval": "1 year 2 days 03:04:05",
+    "real": "0.1",
+    "double precision": "0.30000000000000004",
+    "bytea": "\\x005cff",
+    "text[]": "{NULL,a}",
+    "text": "a\\b",
+}
+
+
+def test_settings_of_the_source_change_no_value(
+    database: Callable[[int], Database], node: Node, subscribe: Subscribe
+) -> None:
+    source = database(18)
+    declared = ", ".join(f"c{i} {name}" for i, name in enumerate(SHOWN_OTHERWISE))
+    row = ", ".join(f"{quote_literal(v)}::{t}" for t, v in SHOWN_OTHERWISE.items())
+    source.psql(
+        f"create schema settings; create table settings.t (id int primary key, {declared});"
+        f" insert into settings.t values (1, {row});"
+        " create publication settings for table settings.t"
+    )
+    names = "select format('%I', current_database())"
+    (name,) = source.psql(names).splitlines()
+    for setting, value in SETTINGS_OF_THE_SOURCE.items():
+        source.psql(f"alter database {name} set {setting} = '{value}'")
+    mirror = subscribe(source, "settings")
+    mirror.synced()
+    source.transactions(
+        [
+            "set search_path = pg_catalog; set array_nulls = on;"
+            " set standard_conforming_strings = on; set datestyle = iso; set timezone = utc;"
+            f" insert into settings.t values (2, {row})"
+        ]
+    )
+    mirror.caught_up()
+    shown = tuple(SHOWN_OTHERWISE.values())
+    ours = node.sql("select * from settings.t order by id")
+    assert ours == [("1", *shown), ("2", *shown)]
+
+
 @pytest.mark.slow
 def test_the_node_shows_what_psql_shows_at_the_source(
     source: Database, node: Node, subscribe: Subscribe

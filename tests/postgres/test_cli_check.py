@@ -157,6 +157,10 @@ def test_publications_are_looked_for_and_their_gaps_told(check, pg18):
     )
     assert told in text
     assert 'table "public.t" is published WHERE (a > 7)' in text
+    pg18.psql("create publication hollow")
+    code, text = check("-p", "hollow")
+    assert code == 1
+    assert 'problem  publication "hollow" has no tables' in text
     code, text = check("-p", "inserts", "-p", "nope")
     assert code == 1
     assert 'problem  publication "nope" does not exist on the publisher' in text
