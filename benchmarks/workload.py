@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.model import Lsn
-from wal2lake.pg.client import Client, Failure, Rows
+from wal2lake.pg.client import Client, Failure, ResultRows
 
 SCHEMA: Final = "bench"
 
@@ -110,7 +110,7 @@ def marked(source: Client, statement: str) -> Lsn:
     for outcome in source.run(sql):
         if isinstance(outcome, Failure):
             raise RuntimeError(outcome.message)
-        if isinstance(outcome, Rows) and outcome.rows:
+        if isinstance(outcome, ResultRows) and outcome.rows:
             mark = outcome.rows[0][0]
     assert mark is not None
     return Lsn.parse(mark)

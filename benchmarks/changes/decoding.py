@@ -28,7 +28,7 @@ import pyarrow as pa
 from benchmarks.report import Target, rate
 from benchmarks.stage import Stage
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.pg import Payloads
+from wal2lake.pg import CopyDataPayloads
 from wal2lake.pgtypes import convert_sent, mapping_for
 from wal2lake.pgtypes.binary import TIMESTAMP_EPOCH, numeric_to_binary
 from wal2lake.receive.gulps import described, divide
@@ -260,7 +260,9 @@ def bound(runs: list[Feed], *, binary: bool = False) -> int:
     looks at the Relation messages, too."""
     is_open = in_block = False
     for data, lengths in runs:
-        taken = divide(Payloads(bytearray(data), lengths.tolist()), is_open=is_open)
+        taken = divide(
+            CopyDataPayloads(bytearray(data), lengths.tolist()), is_open=is_open
+        )
         is_open = taken.gulp is not None and taken.gulp.open_at_end
         if binary and taken.gulp is not None:
             _, in_block = described(taken.gulp, in_block=in_block)

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.lake.upsert import Memory, TooLarge
+from wal2lake.lake.upsert import TooLarge, UpsertMemory
 
 
 @pytest.mark.usefixtures("no_fsync")
@@ -38,7 +38,7 @@ def test_it_is_applied_in_parts_and_a_transaction_that_does_not_fit_says_so(
 
 
 def test_who_has_all_the_memory_gets_no_more() -> None:
-    memory = Memory(100)
+    memory = UpsertMemory(100)
     with memory.share(10) as share:
         share.grow(90)
         with pytest.raises(TooLarge):

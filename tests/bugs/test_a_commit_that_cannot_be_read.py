@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.fakes.publishing import PublishingNode
 
 from wal2lake.catalog import ReplicationSlot, TableDef
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.capture.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
@@ -87,14 +87,14 @@ def _pass_over(
         visible,
         node.catalog.tables,
         tmp_path / "log",
-        Memory(64 << 20, tmp_path / "memory"),
+        ComparisonMemory(64 << 20, tmp_path / "memory"),
         cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
         cast(Any, SimpleNamespace(read=lambda *of: None)),
         HandingOn(
             node.catalog,
             cast(Any, tables),
             tmp_path / "logs",
-            Memory(64 << 20, tmp_path / "memory"),
+            ComparisonMemory(64 << 20, tmp_path / "memory"),
         ),
         1 << 20,
         lambda: None,

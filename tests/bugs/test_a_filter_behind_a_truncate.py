@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
 from wal2lake.pgtypes.expressions import Filter
-from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode
 from wal2lake.publish.decoding.changes import Run, Transaction, Truncation
 from wal2lake.publish.decoding.transactions import truncations
 from wal2lake.publish.plugins.pgoutput import PgOutput
@@ -22,7 +22,7 @@ TRANSACTION = Transaction(Xid(9), Lsn(8), Lsn(64), Lsn(112), 0, None, Lsn(0), 4)
 
 def test_what_the_filter_does_not_let_through_is_not_sent() -> None:
     found: list[bytes] = []
-    only_true = Filter(Expression(Node.COLUMN, 16, value=0), ("a",))
+    only_true = Filter(Expression(ExpressionNode.COLUMN, 16, value=0), ("a",))
     sending = Sending(frozenset("IT"), frozenset("a"), {"I": only_true})
     context = Context(
         "s",

@@ -8,12 +8,12 @@ import pytest
 
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.pgtypes.expressions import Filter
-from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode
 from wal2lake.publish.sending import Sending, published_rows
 
 COLUMNS = (Column("id", Oid(23), -1, True), Column("on", Oid(16), -1, False))
 RELATION = Relation(Oid(7), "public", "t", ReplicaIdentity.DEFAULT, COLUMNS)
-FILTER = Filter(Expression(Node.COLUMN, 16, value=0), ("on",))
+FILTER = Filter(Expression(ExpressionNode.COLUMN, 16, value=0), ("on",))
 
 Row = tuple[str, str | None, str | None, str | None]
 """Operation, old key, new key, whether the new row matches."""

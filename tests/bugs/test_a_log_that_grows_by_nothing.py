@@ -11,12 +11,12 @@ from tests.fakes.xids import Numbers
 
 from wal2lake.changelog import LogReader
 from wal2lake.model import Lsn
-from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.capture.writer import PublisherLogWriter
 from wal2lake.publish.driver import Decoding
 
 
 def test_a_note_is_read(tmp_path: Path, no_fsync: None) -> None:
-    writer = LogWriter(tmp_path / "log", 1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", 1 << 20, xids=Numbers())
     writer.versions = {16384: 1}
     writer.seal(note=True)
     writer.versions = {16384: 1, 16385: 0}

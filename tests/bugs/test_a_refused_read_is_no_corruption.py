@@ -16,7 +16,7 @@ from wal2lake.changelog import LogReader
 from wal2lake.changelog.manifest import LogFile
 from wal2lake.errors import CorruptLogError, StorageError
 from wal2lake.lake.staging.logrows import LogPart, read_rows
-from wal2lake.testing.rowmodel import Event
+from wal2lake.testing.rowmodel import RowEvent
 
 
 def refuse(*_: Any, **__: Any) -> NoReturn:
@@ -26,7 +26,9 @@ def refuse(*_: Any, **__: Any) -> NoReturn:
 def test_it_is_a_storage_error_and_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write_log(tmp_path / "seg.parquet", [Event(1, 0, "I", (1, 1, "a", "b"))])
+    source = write_log(
+        tmp_path / "seg.parquet", [RowEvent(1, 0, "I", (1, 1, "a", "b"))]
+    )
     file = LogFile("seg.parquet", 1, 0)
     reader = LogReader(tmp_path)
     part = LogPart(source, 0, None)

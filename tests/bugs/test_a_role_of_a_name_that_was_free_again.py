@@ -14,7 +14,7 @@ from tests.fakes.catalog_source import session
 from wal2lake.catalog import Catalog
 from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.errors import UsageError
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.settings import Settings
 
 
@@ -25,7 +25,7 @@ def _run(backend: LakeBackend, sql: str) -> str | None:
 def test_it_is_not_that_role(tmp_path: Path) -> None:
     catalog = Catalog.create(tmp_path / "catalog", "boss", None)
     unused: Any = None
-    node = Node(
+    node = EngineParts(
         catalog=catalog,
         settings=Settings(directory=tmp_path),
         tables=unused,

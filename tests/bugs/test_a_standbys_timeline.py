@@ -21,7 +21,7 @@ from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import PublisherError
 from wal2lake.pg import Publisher, Session, connect
 from wal2lake.receive.source import source as module
-from wal2lake.receive.source.source import Source
+from wal2lake.receive.source.source import SourceCheck
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -41,7 +41,7 @@ class Streaming:
         log = ChangeLog.open(self._receiver.log, self._receiver.settings.log)
         self._stack.callback(log.close)
         confirmed = self._stack.enter_context(ConfirmedFile.open(self._receiver.log))
-        self._source = Source(
+        self._source = SourceCheck(
             self._receiver.catalog,
             subscription,
             log,

@@ -14,7 +14,7 @@ from tests.fakes.publishing import PublishingNode
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.errors import CorruptLogError, InternalError, StorageError
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import More, sent, with_more
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.capture.handing import HandingOn
@@ -112,7 +112,7 @@ def test_the_difference_is_told(
         visible,
         node.catalog.tables,
         tmp_path / "log",
-        Memory(64 << 20, tmp_path / "memory"),
+        ComparisonMemory(64 << 20, tmp_path / "memory"),
         cast(
             Any,
             SimpleNamespace(
@@ -126,7 +126,7 @@ def test_the_difference_is_told(
             node.catalog,
             cast(Any, tables),
             tmp_path / "logs",
-            Memory(64 << 20, tmp_path / "memory"),
+            ComparisonMemory(64 << 20, tmp_path / "memory"),
         ),
         1 << 20,
         lambda: None,

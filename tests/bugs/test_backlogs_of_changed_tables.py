@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.publishing import PublishingNode
 
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
-from wal2lake.publish.sending import Publications, published_rows
+from wal2lake.publish.sending import ClientPublications, published_rows
 
 
 def log_of(*values: bytes) -> pa.RecordBatch:
@@ -34,7 +34,7 @@ def test_a_backlog_is_sent_as_it_was_written(
     node.run("create publication listed for table t (id, b)")
     node.run("create publication filtered for table t where (b > 0)")
     (table,) = node.catalog.tables()
-    publications = Publications(node.catalog, lambda said, lsn: None)
+    publications = ClientPublications(node.catalog, lambda said, lsn: None)
     whole = publications.sending(["whole"], Lsn(1))[table.oid]
     # Of a column that nobody knows any more.
     assert whole.has("dropped since")

@@ -16,7 +16,7 @@ from tests.fakes.commands import Session, World
 
 from wal2lake.catalog import Role
 from wal2lake.commands.subscription import create
-from wal2lake.commands.subscription.targets import Choices, Wanted
+from wal2lake.commands.subscription.targets import Choices, WantedTables
 from wal2lake.errors import PublisherError, UsageError
 from wal2lake.model import Lsn
 
@@ -44,9 +44,9 @@ class Publisher:
         patch("look_before", lambda *_, **__: None)
         patch("nudged", lambda *_, **__: Session())
 
-    def ask(self, *_: object, **__: object) -> Wanted:
+    def ask(self, *_: object, **__: object) -> WantedTables:
         self.meanwhile()
-        return Wanted({}, True, True, Choices.of("", ""))
+        return WantedTables({}, True, True, Choices.of("", ""))
 
     def slot(self, name: str) -> dict[str, str] | None:
         return {} if name in self.slots else None

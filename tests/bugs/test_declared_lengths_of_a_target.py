@@ -8,14 +8,14 @@ import pytest
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.convert import (
+    ConversionRules,
     Converted,
-    Rules,
     SentColumn,
     convert_column,
     mapping_of,
 )
 from wal2lake.model import Oid
-from wal2lake.pgtypes import Policy, mapping_for, parse_type_name
+from wal2lake.pgtypes import ValuePolicy, mapping_for, parse_type_name
 from wal2lake.pgtypes.receive import columns as receive_columns
 
 
@@ -29,7 +29,7 @@ def converted(
     target: str,
     *values: bytes | None,
     source: str = "text",
-    policy: Policy = Policy.ERROR,
+    policy: ValuePolicy = ValuePolicy.ERROR,
     binary: bool = False,
 ) -> Converted:
     """The values as they come from a column declared as ``source``."""
@@ -38,7 +38,7 @@ def converted(
     flags = pa.array([binary] * len(values)).to_numpy(zero_copy_only=False)
     sent = SentColumn(array, flags if binary else None, Oid(oid), typmod)
     field = spec(target)
-    return convert_column(sent, field, mapping_of(field), policy, Rules())
+    return convert_column(sent, field, mapping_of(field), policy, ConversionRules())
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_what_does_not_fit_is_an_error_in_postgresqls_words(
 
 
 def test_policies_hold_for_lengths() -> None:
-    cut = converted("varchar(2)", "äöü".encode(), b"ok", policy=Policy.CLAMP)
+    cut = converted("varchar(2)", "äöü".encode(), b"ok", policy=ValuePolicy.CLAMP)
     assert cut.bad == ()
     assert cut.array.to_pylist() == ["äö", "ok"]
     assert cut.changes[0].reason == "value too long for type character varying(2)"
-    cut = converted("varchar(1)[]", b"{ab,c}", policy=Policy.CLAMP)
+    cut = converted("varchar(1)[]", b"{ab,c}", policy=ValuePolicy.CLAMP)
     assert cut.array.to_pylist() == [["a", "c"]]
-    none = converted("varchar(2)", b"abc", b"ok", policy=Policy.NULL)
+    none = converted("varchar(2)", b"abc", b"ok", policy=ValuePolicy.NULL)
     assert (none.bad, none.array.to_pylist()) == ((), [None, "ok"])
 
 

@@ -14,8 +14,8 @@ from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.branch.branches import Branch
-from wal2lake.lake.branch.changes import NetChange
-from wal2lake.local.commits.commit import Written, commit_tables
+from wal2lake.lake.branch.changes import BranchChange
+from wal2lake.local.commits.commit import WrittenTable, commit_tables
 from wal2lake.local.concurrency.heldtables import HeldTables
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.model import Lsn, Oid, SyncState
@@ -48,8 +48,8 @@ def write(world: World, relid: int, rows: Rows) -> None:
     assert table is not None
     found = side.table(relid)
     branch = Branch("/branch", table.location, found.id, found.version)
-    change = NetChange(({"add": {"path": "new", "rows": rows}},), ())
-    commit_tables(node, [Written(table, branch, change)], unused, "job")
+    change = BranchChange(({"add": {"path": "new", "rows": rows}},), ())
+    commit_tables(node, [WrittenTable(table, branch, change)], unused, "job")
 
 
 def crash_after_commit(world: World, relid: int) -> None:

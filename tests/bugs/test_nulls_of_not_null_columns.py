@@ -10,7 +10,7 @@ import pytest
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.changes import RowFailure
-from wal2lake.lake.staging.convert import Rules, SentColumn
+from wal2lake.lake.staging.convert import ConversionRules, SentColumn
 from wal2lake.lake.staging.rowchanges import StageTarget, change_rows, insert_rows
 from wal2lake.lake.staging.wholerows import convert_columns
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
@@ -28,7 +28,9 @@ RELATION = Relation(
 )
 
 
-def failures(ops: str, values: Sequence[bytes | None], rules: Rules) -> list[str]:
+def failures(
+    ops: str, values: Sequence[bytes | None], rules: ConversionRules
+) -> list[str]:
     rows = pa.RecordBatch.from_pydict(
         {
             "commit_lsn": pa.array([1] * len(ops), pa.int64()),
@@ -47,8 +49,10 @@ def failures(ops: str, values: Sequence[bytes | None], rules: Rules) -> list[str
     return [f"{one.seq.ordinal} {one.column}" for one in found]
 
 
-def rules(*required: str, follows: bool = False) -> Rules:
-    return Rules(required=frozenset(required), key=frozenset({"k"}), follows=follows)
+def rules(*required: str, follows: bool = False) -> ConversionRules:
+    return ConversionRules(
+        required=frozenset(required), key=frozenset({"k"}), follows=follows
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,10 @@ def rules(*required: str, follows: bool = False) -> Rules:
     ],
 )
 def test_changes_are_refused(
-    ops: str, values: Sequence[bytes | None], given: Rules, expected: list[str]
+    ops: str,
+    values: Sequence[bytes | None],
+    given: ConversionRules,
+    expected: list[str],
 ) -> None:
     assert failures(ops, values, given) == expected
 

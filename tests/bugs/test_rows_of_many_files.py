@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.histories import FIELDS
 from tests.fakes.stored_table import StoredTable
 
-from wal2lake.lake.upsert.memory import Memory
+from wal2lake.lake.upsert.memory import UpsertMemory
 from wal2lake.lake.upsert.stored import _HELD_FILES, StoredRows
 
 ARROW = pa.schema(
@@ -47,7 +47,7 @@ def test_not_all_files_are_open_at_once(
     monkeypatch.setattr(StoredRows, "_typed", counted)
     before = open_files()
     wanted = np.arange(count)[::-1].copy()
-    with Memory(1 << 20).share(0) as share:
+    with UpsertMemory(1 << 20).share(0) as share:
         found = stored.fetch(wanted, np.zeros(count, np.int64), [2], share)
     assert found.column("a").to_pylist() == [f"a{i}" for i in wanted]
     assert most - before <= _HELD_FILES + 8

@@ -10,7 +10,7 @@ from wal2lake.catalog import ReplicationSlot
 from wal2lake.model import Lsn
 from wal2lake.publish.limits import Room
 from wal2lake.publish.slots import SlotUse
-from wal2lake.sql.sysviews import Request, SystemCatalog
+from wal2lake.sql.sysviews import FunctionRequest, SystemCatalog
 
 DROP = (
     "select slot_name, pg_drop_replication_slot(slot_name) from pg_replication_slots"
@@ -31,7 +31,7 @@ def test_each_slot_that_is_dropped_is_a_row() -> None:
     catalog = SystemCatalog(source)
     dropped: list[object] = []
 
-    def perform(request: Request) -> None:
+    def perform(request: FunctionRequest) -> None:
         (name,) = request.arguments
         dropped.append(name)
         source.names = [one for one in source.names if one != name]

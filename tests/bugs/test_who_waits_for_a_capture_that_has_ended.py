@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.publishing import PublishingNode
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.publish.capture.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
 
@@ -25,14 +25,14 @@ def test_it_is_told(
         lambda wanted: {},
         lambda: (),
         tmp_path / "log",
-        Memory(64 << 20, tmp_path / "memory"),
+        ComparisonMemory(64 << 20, tmp_path / "memory"),
         cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
         cast(Any, SimpleNamespace(read=lambda *of: None)),
         HandingOn(
             node.catalog,
             cast(Any, None),
             tmp_path / "logs",
-            Memory(64 << 20, tmp_path / "memory"),
+            ComparisonMemory(64 << 20, tmp_path / "memory"),
         ),
         1 << 20,
         lambda: None,

@@ -17,7 +17,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.lake import FieldSpec
-from wal2lake.local.node import Node, SubscriptionLocks
+from wal2lake.local.node import EngineParts, SubscriptionLocks
 from wal2lake.model import Lsn, Oid
 from wal2lake.settings import Settings
 
@@ -105,7 +105,7 @@ def new_backend(catalog: Catalog, queries: FakeQueries, directory: Path) -> Lake
     )
     workers: Any = SimpleNamespace(halt=lambda *oid, **bounds: True)
     (directory / "run").mkdir()
-    node = Node(
+    node = EngineParts(
         catalog=catalog,
         settings=Settings(directory=directory),
         tables=tables,

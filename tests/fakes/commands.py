@@ -23,8 +23,8 @@ from wal2lake.catalog import (
 )
 from wal2lake.commands import roles, subscription
 from wal2lake.commands.subscription import refresh
-from wal2lake.commands.subscription.targets import Choices, Wanted
-from wal2lake.local.node import Caller, Node, SubscriptionLocks
+from wal2lake.commands.subscription.targets import Choices, WantedTables
+from wal2lake.local.node import Caller, EngineParts, SubscriptionLocks
 from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
 from wal2lake.pg import Check, RemoteColumn, RemoteTable
 from wal2lake.settings import Settings
@@ -78,7 +78,7 @@ class World:
             writing=lambda location: self.writing[location],
             sync=lambda *_: None,
         )
-        self.node = Node(
+        self.node = EngineParts(
             catalog=self.catalog,
             settings=Settings(directory=directory),
             tables=tables,
@@ -99,9 +99,9 @@ class World:
             {int(KEPT): 1, int(GONE): 1},
         )
 
-        def ask_wanted(*_: object, **__: object) -> Wanted:
+        def ask_wanted(*_: object, **__: object) -> WantedTables:
             published = {("public", f"t{oid}"): remote(oid) for oid in (KEPT, NEW)}
-            return Wanted(published, True, True, Choices.of("", ""), SUB)
+            return WantedTables(published, True, True, Choices.of("", ""), SUB)
 
         monkeypatch.setattr(refresh, "connect_publisher", lambda *_, **__: Session())
         monkeypatch.setattr(refresh, "ask_wanted", ask_wanted)

@@ -38,11 +38,11 @@ from wal2lake.errors import SqlSyntaxError, UndefinedObjectError, UsageError
 from wal2lake.launch.listeners import open_listeners
 from wal2lake.model import Oid
 from wal2lake.sql.backend import (
-    Batch,
     CopyRows,
     Notice,
     Outcome,
     Parameter,
+    ResultBatch,
     SessionContext,
     TransactionKind,
 )
@@ -182,19 +182,19 @@ class FakeBackend:
             return Outcome("SELECT", ROWS, self._rows(int(argument), result_formats))
         if verb == "echo":
             columns = tuple([p.value] for p in parameters)
-            return Outcome("SELECT", ROWS, iter([Batch(1, columns)]))
+            return Outcome("SELECT", ROWS, iter([ResultBatch(1, columns)]))
         if verb == "text":
             value = argument.strip("'").encode()
-            return Outcome("SELECT", ROWS[1:], iter([Batch(1, ([value],))]))
+            return Outcome("SELECT", ROWS[1:], iter([ResultBatch(1, ([value],))]))
         if verb == "select":
             if "pg_type" in argument:
                 return Outcome("SELECT", ROWS[1:])
             value = b"PostgreSQL 18.0" if "version" in argument else b"public"
-            return Outcome("SELECT", ROWS[1:], iter([Batch(1, ([value],))]))
+            return Outcome("SELECT", ROWS[1:], iter([ResultBatch(1, ([value],))]))
         if verb == "version":
             shape = self.journal.shape
             values = tuple([b"1"] for _ in shape)
-            return Outcome("SELECT", shape, iter([Batch(1, values)]))
+            return Outcome("SELECT", shape, iter([ResultBatch(1, values)]))
         if verb == "copy":
             return self._copied(prepared.sql)
         if verb == "wait":
@@ -229,7 +229,7 @@ class FakeBackend:
         columns = None if name is None else names
         forced = forced_columns(options, chosen, columns, name)
         fields = tuple(FieldDescription(one, TEXT) for one in chosen)
-        batch = Batch(len(COPIED["a"]), tuple(COPIED[one] for one in chosen))
+        batch = ResultBatch(len(COPIED["a"]), tuple(COPIED[one] for one in chosen))
         return Outcome("COPY", fields, iter([batch]), copy=CopyRows(options, forced))
 
     def _wait(self, polite: bool) -> None:
@@ -241,14 +241,14 @@ class FakeBackend:
             raise UsageError("cancelled", sqlstate="57014")
         raise RuntimeError("the engine was interrupted")
 
-    def _rows(self, count: int, formats: Sequence[Format]) -> Iterator[Batch]:
+    def _rows(self, count: int, formats: Sequence[Format]) -> Iterator[ResultBatch]:
         code = formats[0] if formats else Format.TEXT
         try:
             for start in range(0, count, 1000):
                 numbers = range(start, min(count, start + 1000))
                 words = [None if n % 3 == 2 else b"word %d" % n for n in numbers]
                 values = [int4(n, code) for n in numbers]
-                yield Batch(len(numbers), (values, words))
+                yield ResultBatch(len(numbers), (values, words))
         finally:
             self.journal.calls.append("closed")
 

@@ -14,11 +14,11 @@ from tests.fakes.publisher import gulp
 from wal2lake.errors import ProtocolViolation
 from wal2lake.wire.columnar import (
     Decoded,
-    Prepared,
     StreamAborted,
     StreamCommitted,
     StreamDecoder,
     Streamed,
+    StreamPrepared,
 )
 from wal2lake.wire.columnar.streamed import OpenStream
 
@@ -76,7 +76,7 @@ def _events(event: Any) -> list[tuple[str, Event]]:
                 *(("streamed row", (xid, event.whole, *row)) for row in rows),
                 *(("streamed message", (xid, *m)) for m in _records(event.messages)),
             ]
-        case Prepared() | StreamAborted() | StreamCommitted():
+        case StreamPrepared() | StreamAborted() | StreamCommitted():
             told = [
                 getattr(event, name) for name in event.__slots__ if name != "stream"
             ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.changes import ChangeShape, Seq, Uniqueness
-from wal2lake.testing.rowmodel import KEY, UNCHANGED, Event
+from wal2lake.testing.rowmodel import KEY, UNCHANGED, RowEvent
 
 FIELDS = (
     FieldSpec("grp", "int"),
@@ -18,7 +18,7 @@ TRUSTED = Uniqueness(trusted=True, constraint="t_pkey", relation="public.t")
 UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey", relation="public.t")
 
 
-def shape_of(events: Sequence[Event]) -> ChangeShape:
+def shape_of(events: Sequence[RowEvent]) -> ChangeShape:
     """What the batch contains."""
     truncates = [Seq(e.lsn, e.ordinal) for e in events if e.kind == "T"]
     return ChangeShape(
@@ -32,7 +32,7 @@ def shape_of(events: Sequence[Event]) -> ChangeShape:
     )
 
 
-def moved(event: Event) -> bool:
+def moved(event: RowEvent) -> bool:
     """An UPDATE that changed the key."""
     return (
         event.kind == "U"

@@ -15,7 +15,7 @@ from wal2lake.lake.staging.changes import Uniqueness
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.lake.staging.rowchanges import StageTarget
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
-from wal2lake.testing.rowmodel import UNCHANGED, Event, Key, Row
+from wal2lake.testing.rowmodel import UNCHANGED, Key, Row, RowEvent
 
 INT4, TEXT, NUMERIC = Oid(23), Oid(25), Oid(1700)
 FIELDS = (
@@ -44,7 +44,7 @@ def text(value: object) -> bytes | None:
 
 def write_log(
     path: Path,
-    events: Sequence[Event],
+    events: Sequence[RowEvent],
     relation: Relation = RELATION,
     *,
     row_group_rows: int = 50,

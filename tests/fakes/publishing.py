@@ -20,7 +20,7 @@ from wal2lake.commands.tables import altertable
 from wal2lake.commands.tables import table as tables
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import Wal2LakeError
-from wal2lake.local.node import Caller, Node, SubscriptionLocks
+from wal2lake.local.node import Caller, EngineParts, SubscriptionLocks
 from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import Settings
 from wal2lake.sql.backend import Notice
@@ -63,7 +63,7 @@ class PublishingNode:
         unused: Any = None
         storage: Any = _Storage()
         sync: Any = SimpleNamespace(halt=lambda **_: True)
-        self.node = Node(
+        self.node = EngineParts(
             catalog=self.catalog,
             settings=settings,
             tables=storage,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.changes import ChangeShape, Seq
 from wal2lake.model import Oid
-from wal2lake.testing.rowmodel import KEY, UNCHANGED, Event, Key, Row, TableModel
+from wal2lake.testing.rowmodel import KEY, UNCHANGED, Key, Row, RowEvent, TableModel
 
 FIELDS: Final = (
     FieldSpec("grp", "int", pg_type_oid=Oid(23)),
@@ -53,7 +53,7 @@ def meant(key: Key) -> Key:
     return (key[0], _MEANT[str(key[1])], *key[2:])
 
 
-def spelled_events(events: Iterable[Event], rng: random.Random) -> list[Event]:
+def spelled_events(events: Iterable[RowEvent], rng: random.Random) -> list[RowEvent]:
     """Each key as the event likes it; some UPDATEs send the old key because it is written
     differently, and for nothing else."""
     found = []
@@ -75,14 +75,14 @@ class SpelledModel(TableModel):
         """See the base."""
         return meant(row[:2])
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: RowEvent) -> None:
         """See the base."""
         TableModel.apply(
             self, event if event.old is None else replace(event, old=meant(event.old))
         )
 
 
-def moved(event: Event) -> bool:
+def moved(event: RowEvent) -> bool:
     """As staging says it: the texts differ."""
     return (
         event.kind == "U"
@@ -92,7 +92,7 @@ def moved(event: Event) -> bool:
     )
 
 
-def shape_of(events: Sequence[Event]) -> ChangeShape:
+def shape_of(events: Sequence[RowEvent]) -> ChangeShape:
     """What the batch contains."""
     truncates = [Seq(e.lsn, e.ordinal) for e in events if e.kind == "T"]
     unchanged = (i for e in events for i, v in enumerate(e.new or ()) if v is UNCHANGED)
@@ -105,7 +105,9 @@ def shape_of(events: Sequence[Event]) -> ChangeShape:
     )
 
 
-def staged_rows(events: Sequence[Event], shape: ChangeShape) -> list[dict[str, object]]:
+def staged_rows(
+    events: Sequence[RowEvent], shape: ChangeShape
+) -> list[dict[str, object]]:
     """In the layout of staged changes."""
     rows = []
     for e in events:

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from wal2lake.lake.delta.datafile import DataFileWriter
 from wal2lake.lake.keyindex import KeyIndex
-from wal2lake.lake.origins import COLUMNS, Marks, tagged
+from wal2lake.lake.origins import COLUMNS, RowMarks, tagged
 from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, add_action
-from wal2lake.lake.upsert import Memory, Upsert, load, plan_upsert
-from wal2lake.lake.upsert.judging import AS_POSTGRESQL, Rules
+from wal2lake.lake.upsert import Upsert, UpsertMemory, load, plan_upsert
+from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Modified
 
@@ -73,7 +73,9 @@ class StoredTable:
         table = pa.table(columns, schema=self._schema)
         if by is not None and not tag:
             known = (by.origin, by.xid, by.time_us)
-            table = Marks(*(np.full(len(rows), one) for one in known)).appended(table)
+            table = RowMarks(*(np.full(len(rows), one) for one in known)).appended(
+                table
+            )
         with DataFileWriter(self.state.location, self.state.physical_fields) as writer:
             writer.write(table)
             added = writer.finish()
@@ -90,13 +92,13 @@ class StoredTable:
         uniqueness: Uniqueness,
         *,
         memory: int,
-        rules: Rules = AS_POSTGRESQL,
+        rules: ConflictRules = AS_POSTGRESQL,
     ) -> Upsert | RowFailure:
         """What a batch would change; ``memory`` in bytes. Every second batch looks into an
         index of keys."""
         self._plans += 1
         size = sum(t.nbytes for t in staged)
-        with Memory(memory).share(size) as share:
+        with UpsertMemory(memory).share(size) as share:
             return plan_upsert(
                 load(shape, staged),
                 self.state,

@@ -18,15 +18,15 @@ from tests.fakes.values import TYPES, UGLY
 
 from wal2lake.errors import ApplyError
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.staging.convert import Rules
+from wal2lake.lake.staging.convert import ConversionRules
 from wal2lake.model import Coercion, Lsn, Oid
 from wal2lake.pg import Publisher, Session, connect
 from wal2lake.pgtypes import (
     FIRST_NORMAL_OID,
     NoDecoder,
-    Policy,
     RemoteTypes,
     ValuePolicies,
+    ValuePolicy,
     check_decoder,
     coerce,
     convert_sent,
@@ -194,7 +194,7 @@ def assert_same(source: Source, type_name: str, values: list[str | None]) -> Non
                 (f.sqlstate, f.message, f.rows.tolist()) for f in found.failures
             ] == [(f.sqlstate, f.message, f.rows.tolist()) for f in expected.failures]
             assert found.bad == expected.bad or found.bad.equals(expected.bad)
-        for policy in (Policy.NULL, Policy.CLAMP):
+        for policy in (ValuePolicy.NULL, ValuePolicy.CLAMP):
             model = coerce(text, None, oid, source.types, mapping, policy)
             for sent, flags in ((binary, every), (mixed, some)):
                 coerced = coerce(sent, flags, oid, source.types, mapping, policy)
@@ -548,7 +548,7 @@ def test_a_copied_value_above_the_limit_is_refused_or_null(
             binary_types=(Oid(23), Oid(17)) if binary else None,
             column_types=types,
             lsn=Lsn(0x16),
-            rules=Rules(ValuePolicies.parse(policies), max_value_bytes=limit),
+            rules=ConversionRules(ValuePolicies.parse(policies), max_value_bytes=limit),
         )
         found: list[Coercion] = []
         blocks = [_convert(task, c, {}, found) for c in _columns(task, session)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wal2lake.cli.demo.compare import compare_tables
-from wal2lake.cli.demo.workload import CUSTOMERS, SCHEMA, TABLES, Workload
+from wal2lake.cli.demo.workload import CUSTOMERS, SCHEMA, TABLES, ShopWorkload
 from wal2lake.model import Lsn
 from wal2lake.pg.client import Client
 from wal2lake.testing.waits import wait_until
@@ -14,7 +14,7 @@ def test_the_shop_sees_every_kind_of_change_and_the_ledger_knows_when(pg18):
     assert pg18.psql(
         "select count(*) from pg_publication_tables where pubname = 'shop'"
     ) == str(len(TABLES))
-    workload = Workload(pg18.conninfo())
+    workload = ShopWorkload(pg18.conninfo())
     workload.start()
     # The large transaction is the last kind to come.
     wait_until(

@@ -11,7 +11,7 @@ import pytest
 from wal2lake.cli.print import Layout, render
 from wal2lake.cli.sql import failure_lines
 from wal2lake.errors import PublisherError
-from wal2lake.pg.client import Client, Failure, Rows
+from wal2lake.pg.client import Client, Failure, ResultRows
 
 QUERIES = [
     "select 1 as id, 'x' as name",
@@ -47,7 +47,7 @@ def test_rows_look_as_in_psql(client, pg18, query, aligned):
         arguments.append("-A")
     theirs = installation.run("psql", *arguments, "-c", query)
     (outcome,) = client.run(query)
-    assert isinstance(outcome, Rows)
+    assert isinstance(outcome, ResultRows)
     ours = "\n".join(render(outcome, Layout(aligned=aligned))) + "\n"
     assert ours == theirs
 
@@ -59,7 +59,7 @@ def test_every_statement_of_a_string_has_its_outcome(client):
             " select count(*) from t"
         )
     )
-    assert [o.tag for o in outcomes if isinstance(o, Rows)] == [
+    assert [o.tag for o in outcomes if isinstance(o, ResultRows)] == [
         "CREATE TABLE",
         "INSERT 0 2",
         "SELECT 1",

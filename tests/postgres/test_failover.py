@@ -18,7 +18,7 @@ from wal2lake.model import Lsn
 from wal2lake.pg import Publisher, connect
 from wal2lake.receive.source import source
 from wal2lake.receive.source.slotcheck import UnusableSlot
-from wal2lake.receive.source.source import Source
+from wal2lake.receive.source.source import SourceCheck
 from wal2lake.testing.postgres import PostgresServer
 from wal2lake.testing.waits import wait_until
 
@@ -206,7 +206,7 @@ def test_a_standby_that_is_promoted_while_it_streams_is_the_same_source(
     receiver = StandbyReceiver(tmp_path / "node", primary, standby)
 
     if not seen:
-        monkeypatch.setattr(Source, "look", lambda self, session: None)
+        monkeypatch.setattr(SourceCheck, "look", lambda self, session: None)
     with receiver.running():
         wait_until(lambda: receiver._facts("active") == "t")
         standby.psql("select pg_promote()")

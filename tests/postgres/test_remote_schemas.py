@@ -10,12 +10,12 @@ from tests.conftest import Database
 
 from wal2lake.apply.schema.diff import (
     Added,
-    Difference,
     Dropped,
-    Moved,
     NullsAllowed,
+    RelationMoved,
     Renamed,
     Retyped,
+    SchemaDifference,
     difference,
 )
 from wal2lake.model import (
@@ -45,7 +45,7 @@ class Source:
             found = Publisher(session).schemas((self.relid,))
         return found[self.relid]
 
-    def after(self, sql: str) -> Difference:
+    def after(self, sql: str) -> SchemaDifference:
         """Of what was seen before, when a Relation message comes that is up to date."""
         self.database.psql(sql)
         message = relation(self.published())
@@ -216,10 +216,12 @@ def test_nulls_names_and_nothing(source: Source) -> None:
     assert source.after("alter table t alter a drop not null").steps == (
         NullsAllowed("a", True),
     )
-    assert source.after("alter table t rename to u").steps == (Moved("public", "u"),)
+    assert source.after("alter table t rename to u").steps == (
+        RelationMoved("public", "u"),
+    )
     assert source.after(
         "create schema s; alter table u set schema s; alter table s.u rename to t"
-    ).steps == (Moved("s", "t"),)
+    ).steps == (RelationMoved("s", "t"),)
     # New files alone say nothing of the columns.
     found = source.after("vacuum full s.t")
     assert (found.steps, found.unknown) == ((), None)

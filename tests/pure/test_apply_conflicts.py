@@ -13,7 +13,7 @@ from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.apply import conflicts
-from wal2lake.apply.conflicts import Found, explanation, tell
+from wal2lake.apply.conflicts import FoundConflict, explanation, tell
 from wal2lake.apply.failures import row_failure
 from wal2lake.catalog import TableDef
 from wal2lake.errors import StorageError
@@ -151,10 +151,10 @@ def test_only_the_newest_are_listed(
 TABLE = TableDef(Oid(1), "public", "c1", Oid(10), (), ("a",), "/c1")
 
 
-def found(kind: ConflictType, number: int, count: int = 1) -> Found:
+def found(kind: ConflictType, number: int, count: int = 1) -> FoundConflict:
     key = None if count > 1 else f"(a)=({number})"
     row = None if kind is ConflictType.DELETE_MISSING else f"({number}, 4, q)"
-    return Found(
+    return FoundConflict(
         Conflict(
             Oid(1), kind, Resolution.SKIP, Lsn(0x1755DC8), key, 758, None, None, count
         ),

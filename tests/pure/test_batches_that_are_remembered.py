@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.replay import NotAsSent, SentTable, _Filler
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 
@@ -34,7 +34,7 @@ def filler(columns: int, most: int) -> _Filler:
             [0],
             True,
             {},
-            Memory(most, Path()),
+            ComparisonMemory(most, Path()),
         )
     )
 

@@ -20,7 +20,7 @@ from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Lsn, Oid
 from wal2lake.sql.backend import TransactionKind
-from wal2lake.sql.sysviews import Request
+from wal2lake.sql.sysviews import FunctionRequest
 from wal2lake.testing.waits import wait_until
 
 
@@ -160,7 +160,7 @@ def test_a_block_does_not_wait_for_itself(
     run(backend, "alter subscription off set (binary = true)")
     refused = None
     try:
-        backend._perform(backend._caller(), Request(function, arguments))
+        backend._perform(backend._caller(), FunctionRequest(function, arguments))
     except Wal2LakeError as error:
         refused = error.sqlstate
     assert refused == sqlstate

@@ -18,7 +18,7 @@ from tests.pure.test_capture_writer import (
 
 from wal2lake.changelog import HandedOn, Step
 from wal2lake.model import Lsn, Relation
-from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.capture.writer import PublisherLogWriter
 
 ONE = HandedOn(16390, 700, Lsn(1000), None, (16384,), (1,), 2)
 
@@ -27,18 +27,18 @@ def rows(at: int) -> list[tuple[Relation, pa.RecordBatch]]:
     return [(RELATION, placed(inserts(RELATION, 0, 2), (at, 0), (at, 3)))]
 
 
-def hand_on(writer: LogWriter) -> bool:
+def hand_on(writer: PublisherLogWriter) -> bool:
     return writer.hand_on(
         ONE, "pg_gid_16390_700", theirs(5), "pg_16390", iter(rows(1000))
     )
 
 
 def test_a_prepare_and_its_commit_are_one_of_each(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     assert hand_on(writer)
     assert writer.seal(note=False) is not None
     # What is known of it outlives the process.
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     (known,) = writer.handed_on.values()
     assert known.two_phase is not None and known.key == ONE.key
     changes = [*rows(2000), (OTHER, placed(inserts(OTHER, 0, 1), (1000, 0)))]
@@ -62,19 +62,21 @@ def test_a_prepare_and_its_commit_are_one_of_each(tmp_path: Path) -> None:
     assert known.two_phase.prepare_lsn == prepare[0].commit_lsn
     assert (prepare[0].origin, prepare[0].origin_lsn) == ("pg_16390", Lsn(1008))
     assert (
-        LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers()).handed_on
+        PublisherLogWriter(
+            tmp_path / "log", segment_bytes=1 << 20, xids=Numbers()
+        ).handed_on
         == {}
     )
 
 
 def test_what_is_withdrawn_is_not_handed_on_again(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     assert hand_on(writer)
     writer.withdraw(writer.handed_on[ONE.key], 5)
     # Once.
     writer.withdraw(writer.handed_on[ONE.key], 5)
     assert writer.seal(note=False) is not None
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     (known,) = writer.handed_on.values()
     assert known.two_phase is None
     # Its rows come as those of any other.
@@ -85,14 +87,16 @@ def test_what_is_withdrawn_is_not_handed_on_again(tmp_path: Path) -> None:
     assert [one.step for one, _ in found] == [Step.PREPARE, Step.ROLLBACK, None]
     assert found[0][0].xid == found[1][0].xid != found[2][0].xid
     assert (
-        LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers()).handed_on
+        PublisherLogWriter(
+            tmp_path / "log", segment_bytes=1 << 20, xids=Numbers()
+        ).handed_on
         == {}
     )
 
 
 @pytest.mark.parametrize("what", ["nothing is in it", "its rows cannot be read"])
 def test_what_cannot_be_handed_on_leaves_nothing(tmp_path: Path, what: str) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     if what == "nothing is in it":
         assert not writer.hand_on(ONE, "g", theirs(5), "pg_16390", iter([]))
     else:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal2lake.lake.capture.comparison import Memory, Said, compare
+from wal2lake.lake.capture.comparison import ComparisonMemory, Said, compare
 from wal2lake.lake.capture.moves import (
     MOST_ROWS,
-    Moved,
-    Moves,
+    KeyMoves,
+    MovedKey,
     arranged,
     chosen,
     moved_from,
@@ -27,8 +27,8 @@ DELETE, UPDATE, MOVE, INSERT = range(4)
 Row = tuple[bytes, bytes]
 
 
-def moved(*pairs: tuple[int, int]) -> list[Moved]:
-    return [Moved((str(old),), (str(new),)) for old, new in pairs]
+def moved(*pairs: tuple[int, int]) -> list[MovedKey]:
+    return [MovedKey((str(old),), (str(new),)) for old, new in pairs]
 
 
 def table(rows: list[Row]) -> list[pa.Table]:
@@ -37,10 +37,10 @@ def table(rows: list[Row]) -> list[pa.Table]:
 
 
 def compared(
-    gone: list[Row], came: list[Row], key: list[int], said: list[Moved]
+    gone: list[Row], came: list[Row], key: list[int], said: list[MovedKey]
 ) -> list[tuple[int, Row, Row]]:
     """Kind, the row that went, the row that came."""
-    memory = Memory(64 << 20, Path("/nonexistent"))
+    memory = ComparisonMemory(64 << 20, Path("/nonexistent"))
     found = []
     for part in compare(table(gone), table(came), SCHEMA, key, Said(said), memory):
         found += [
@@ -63,7 +63,7 @@ def compared(
 def test_what_statements_move_is_one_move(
     statements: list[list[tuple[int, int]]], known: list[tuple[int, int]]
 ) -> None:
-    moves = Moves()
+    moves = KeyMoves()
     for pairs in statements:
         moves = moves.then(moved(*pairs))
     assert sorted(moves.moved) == sorted(moved(*known))
@@ -72,13 +72,13 @@ def test_what_statements_move_is_one_move(
 
 def test_too_many_moves_are_none() -> None:
     some = moved(*((n, -n) for n in range(1, MOST_ROWS + 1)))
-    moves = Moves().then(some)
+    moves = KeyMoves().then(some)
     assert len(moves.moved) == MOST_ROWS
     more = moves.then(moved((10**6, 10**7)))
     assert (more.moved, more.too_many) == ((), True)
     assert more.then(moved((1, 2))).moved == ()
-    long = [Moved((str(n), "x" * 5000), (str(n + 1), None)) for n in range(300)]
-    assert Moves().then(long).too_many
+    long = [MovedKey((str(n), "x" * 5000), (str(n + 1), None)) for n in range(300)]
+    assert KeyMoves().then(long).too_many
 
 
 def test_a_move_is_only_what_the_difference_has() -> None:
@@ -100,12 +100,12 @@ def test_a_key_is_free_when_a_row_takes_it() -> None:
 @st.composite
 def transactions(
     draw: st.DrawFn,
-) -> tuple[dict[int, str], dict[int, str], list[Moved], list[int]]:
+) -> tuple[dict[int, str], dict[int, str], list[MovedKey], list[int]]:
     """A table with a key before and after; what was said; keys of rows written again."""
     keys = st.integers(0, 7)
     before = draw(st.dictionaries(keys, st.sampled_from("abc"), max_size=8))
     now = dict(before)
-    moves = Moves()
+    moves = KeyMoves()
     for kind in draw(st.lists(st.sampled_from("IUDMMM"), max_size=8)):
         if kind == "I":
             now.setdefault(draw(keys), draw(st.sampled_from("xyz")))
@@ -140,7 +140,7 @@ def transactions(
 @settings(max_examples=80, deadline=None)
 @given(transactions())
 def test_a_subscriber_with_a_primary_key_can_apply_it(
-    found: tuple[dict[int, str], dict[int, str], list[Moved], list[int]],
+    found: tuple[dict[int, str], dict[int, str], list[MovedKey], list[int]],
 ) -> None:
     before, now, said, again = found
 
@@ -168,11 +168,11 @@ def test_rows_without_a_key_are_moved_as_a_whole(data: st.DataObject) -> None:
     row = st.tuples(st.sampled_from([b"1", b"2"]), st.sampled_from([b"a", b"b"]))
     before = data.draw(st.lists(row, max_size=6))
     now = list(before)
-    moves = Moves()
+    moves = KeyMoves()
     for _ in range(data.draw(st.integers(0, 3))):
         one, other = data.draw(row), data.draw(row)
         texts = [tuple(v.decode() for v in r) for r in (one, other)]
-        moves = moves.then([Moved(*texts) for r in now if r == one and one != other])
+        moves = moves.then([MovedKey(*texts) for r in now if r == one and one != other])
         now = [other if r == one else r for r in now]
     added = data.draw(st.lists(row, max_size=3))
     now += added
@@ -225,7 +225,7 @@ def test_rows_that_were_updated_to_what_they_were_are_told_if_nothing_else_went(
 ) -> None:
     # 1 is written as it was; 2 has another value.
     gone, came = [(b"1", b"7"), (b"2", b"8")], [(b"1", b"7"), (b"2", b"9")]
-    said, memory = Said((), updated), Memory(64 << 20, tmp_path)
+    said, memory = Said((), updated), ComparisonMemory(64 << 20, tmp_path)
     for key in ([0], [0, 1]):
         parts = compare(table(gone), table(came), SCHEMA, key, said, memory)
         rows = [row for part in parts for row in part.to_pylist()]

@@ -12,7 +12,7 @@ from wal2lake.lake.capture.commits import TableCommit, Touched, read_commit
 from wal2lake.lake.capture.messages import More, Sent
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.model import Lsn, Oid
-from wal2lake.publish.capture.ordering import Source, in_order
+from wal2lake.publish.capture.ordering import BatchSource, in_order
 from wal2lake.publish.capture.positions import FIRST, commit_of, end_of, start_of
 
 NODE = 7
@@ -52,10 +52,10 @@ def test_a_batch_of_a_subscription_is_one_transaction_with_its_origin() -> None:
     ]
     assert [one.source for one in found] == [
         None,
-        Source(Oid(5), 100),
+        BatchSource(Oid(5), 100),
         # Another node's subscription of that number is a writer like any other.
         None,
-        Source(Oid(5), 200),
+        BatchSource(Oid(5), 200),
     ]
 
 

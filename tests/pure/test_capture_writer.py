@@ -23,10 +23,10 @@ from wal2lake.lake.capture.messages import (
     with_more,
 )
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
-from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.capture.writer import PublisherLogWriter
 from wal2lake.publish.decoding.changes import (
-    Change,
-    Message,
+    DecodedChange,
+    DecodedMessage,
     Transaction,
     Truncation,
     changes_of,
@@ -68,17 +68,17 @@ def inserts(relation: Relation, first: int, rows: int) -> pa.RecordBatch:
 
 def read(
     directory: Path, start: int = 0
-) -> list[tuple[Transaction, list[Change | Message]]]:
+) -> list[tuple[Transaction, list[DecodedChange | DecodedMessage]]]:
     """Each transaction with all that it has, in its order."""
     reader = LogReader(directory)
     found = []
     for one in transactions_of(reader, reader.above(Lsn(start)), Lsn(start)):
-        if isinstance(one, Message | Lsn):
+        if isinstance(one, DecodedMessage | Lsn):
             continue
         for transaction, runs in one_by_one(one) if isinstance(one, Group) else [one]:
-            changes: list[Change | Message] = []
+            changes: list[DecodedChange | DecodedMessage] = []
             for run in runs:
-                if isinstance(run, Message):
+                if isinstance(run, DecodedMessage):
                     changes.append(run)
                 else:
                     changes += changes_of(transaction, run)
@@ -93,16 +93,18 @@ def said(directory: Path, start: int = 0) -> list[tuple[bool, str, bytes]]:
     for one in transactions_of(reader, reader.above(Lsn(start)), Lsn(start)):
         if isinstance(one, Lsn):
             continue
-        alone = isinstance(one, Message)
-        pieces = (one,) if isinstance(one, Message) else one[1]
+        alone = isinstance(one, DecodedMessage)
+        pieces = (one,) if isinstance(one, DecodedMessage) else one[1]
         found += [
-            (not alone, m.prefix, m.content) for m in pieces if isinstance(m, Message)
+            (not alone, m.prefix, m.content)
+            for m in pieces
+            if isinstance(m, DecodedMessage)
         ]
     return found
 
 
 def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=4096, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=4096, xids=Numbers())
     writer.versions = {16384: 4}
     assert writer.seal(note=True) is not None
 
@@ -116,7 +118,7 @@ def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None
     with pytest.raises(OSError):
         writer.transaction(8, None, failing(), 400, {16384: 6})
     # Nobody has sealed; the first one was too large for memory.
-    again = LogWriter(tmp_path / "log", segment_bytes=4096, xids=Numbers())
+    again = PublisherLogWriter(tmp_path / "log", segment_bytes=4096, xids=Numbers())
     assert again.versions == {16384: 5}
     (found,) = read(tmp_path / "log")
     assert (found[0].commit_time, len(found[1])) == (7, 200)
@@ -137,7 +139,7 @@ def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None
 
 
 def test_changes_of_several_tables_come_in_their_order(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     parts = [
         (RELATION, inserts(RELATION, 0, 2)),
         (OTHER, inserts(OTHER, 0, 3)),
@@ -163,7 +165,7 @@ def test_changes_of_several_tables_come_in_their_order(tmp_path: Path) -> None:
 
 
 def test_truncates_with_the_same_options_are_one(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     parts = [
         (RELATION, 1),
         (OTHER, 1),
@@ -175,7 +177,7 @@ def test_truncates_with_the_same_options_are_one(tmp_path: Path) -> None:
     writer.seal(note=False)
     reader = LogReader(tmp_path / "log")
     found = next(transactions_of(reader, reader.above(Lsn(0)), Lsn(0)))
-    assert not isinstance(found, Message | Lsn)
+    assert not isinstance(found, DecodedMessage | Lsn)
     assert [
         ([one.name for one in piece.relations], piece.options, piece.ordinal)
         if isinstance(piece, Truncation)
@@ -187,12 +189,12 @@ def test_truncates_with_the_same_options_are_one(tmp_path: Path) -> None:
 def test_a_log_that_has_nothing_new_says_which_tables_have_joined(
     tmp_path: Path,
 ) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     writer.versions = {1: 3}
     assert writer.seal(note=False) is None
     sealed = writer.seal(note=True)
     assert sealed is not None and sealed.sealed_lsn == writer.end
-    assert LogWriter(
+    assert PublisherLogWriter(
         tmp_path / "log", segment_bytes=1 << 20, xids=Numbers()
     ).versions == {1: 3}
     assert read(tmp_path / "log") == []
@@ -200,7 +202,7 @@ def test_a_log_that_has_nothing_new_says_which_tables_have_joined(
 
 def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
     directory = tmp_path / "log"
-    writer = LogWriter(directory, segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(directory, segment_bytes=1 << 20, xids=Numbers())
     inside = [Emitted("p", b"first"), Emitted("p", b"\0second")]
     rows = (RELATION, inserts(RELATION, 0, 2))
     changes = iter([inside[0], rows, inside[1], rows])
@@ -226,14 +228,15 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
     assert said(directory, between) == everything[4:]
     assert said(directory, last) == said(directory, writer.sealed) == []
     first, second = read(directory)
-    assert "".join("mc"[isinstance(one, Change)] for one in first[1]) == "mccmcc"
+    assert "".join("mc"[isinstance(one, DecodedChange)] for one in first[1]) == "mccmcc"
     lsns = [one.lsn for one in first[1]]
     assert (
         alone < lsns[0] and lsns == sorted(set(lsns)) and lsns[-1] < first[0].commit_lsn
     )
     assert first[0].end_lsn < between < second[1][0].lsn < second[0].commit_lsn
     assert (
-        LogWriter(directory, segment_bytes=1 << 20, xids=Numbers()).end == writer.sealed
+        PublisherLogWriter(directory, segment_bytes=1 << 20, xids=Numbers()).end
+        == writer.sealed
     )
 
 
@@ -318,7 +321,7 @@ def placed(batch: pa.RecordBatch, *places: tuple[int, int]) -> pa.RecordBatch:
 def test_transactions_of_another_log_have_positions_of_their_own(
     tmp_path: Path,
 ) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     before = writer.end
     rows = placed(inserts(RELATION, 0, 4), (1000, 0), (1000, 1), (3000, 0), (3000, 2))
     more = placed(inserts(OTHER, 9, 1), (3000, 1))
@@ -333,11 +336,13 @@ def test_transactions_of_another_log_have_positions_of_their_own(
         ("pg_9", Lsn(3008), 21000),
     ]
     assert [len(found) for _, found in (first, second)] == [2, 3]
-    news = [one.new for one in second[1] if isinstance(one, Change)]
+    news = [one.new for one in second[1] if isinstance(one, DecodedChange)]
     assert news == [(b"2 0", b"2 1"), (b"9 0",), (b"3 0", b"3 1")]
     assert before == first[0].first_lsn and first[0].end_lsn <= second[0].first_lsn
     assert writer.versions == {16384: 3} and writer.end == second[0].end_lsn
-    following = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    following = PublisherLogWriter(
+        tmp_path / "log", segment_bytes=1 << 20, xids=Numbers()
+    )
     assert following.end == writer.end
     assert following.transaction(7, None, iter([(OTHER, inserts(OTHER, 1, 1))]), 1, {})
 
@@ -346,7 +351,7 @@ def test_transactions_of_another_log_have_positions_of_their_own(
 def test_a_change_of_no_transaction_adds_nothing(
     tmp_path: Path, place: tuple[int, int]
 ) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     good = placed(inserts(OTHER, 0, 1), (1000, 0))
     changes = iter([(OTHER, good), (OTHER, placed(inserts(OTHER, 0, 1), place))])
     with pytest.raises(InternalError):

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.publishing import PublishingNode
 
 from wal2lake.catalog import ReplicationSlot
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import More, with_more
 from wal2lake.model import Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.handing import HandingOn
@@ -82,14 +82,14 @@ def test_statements_are_told_if_they_agree_with_the_difference(
         lambda wanted: {table.oid: len(tables.commits) - 1},
         node.catalog.tables,
         tmp_path / "log",
-        Memory(64 << 20, tmp_path / "memory"),
+        ComparisonMemory(64 << 20, tmp_path / "memory"),
         cast(Any, statements),
         cast(Any, SimpleNamespace(read=lambda *of: None)),
         HandingOn(
             node.catalog,
             cast(Any, tables),
             tmp_path / "logs",
-            Memory(64 << 20, tmp_path / "memory"),
+            ComparisonMemory(64 << 20, tmp_path / "memory"),
         ),
         1 << 20,
         lambda: None,

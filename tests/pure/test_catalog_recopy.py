@@ -17,7 +17,7 @@ from wal2lake.catalog import (
     Subscription,
     SubscriptionRel,
     SyncSnapshot,
-    Worker,
+    WorkerKind,
 )
 from wal2lake.model import (
     Coercion,
@@ -82,7 +82,7 @@ def catalog(tmp_path: Path) -> Catalog:
     catalog.record_ranges([CopyRange(SUB, COPIED, 7, "a", 0, 5, "[]")])
     lost = Coercion("v", "null", "infinity", 1, Lsn(1), Lsn(1), "x")
     catalog.expect(SUB, Lsn(990), {KEPT: Lsn(900)}, {KEPT: [lost]})
-    for worker in (Worker.RECEIVER, Worker.APPLY, Worker.RECOPY):
+    for worker in (WorkerKind.RECEIVER, WorkerKind.APPLY, WorkerKind.RECOPY):
         catalog.note_error(SUB, worker, "stopped")
     return catalog
 

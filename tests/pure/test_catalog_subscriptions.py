@@ -15,7 +15,7 @@ from wal2lake.catalog import (
     SubscriptionRel,
     SyncSnapshot,
     TableDef,
-    Worker,
+    WorkerKind,
 )
 from wal2lake.catalog.database import Database
 from wal2lake.catalog.published import snapshot_vectors
@@ -52,7 +52,7 @@ def catalog(tmp_path: Path) -> Catalog:
     return catalog
 
 
-def noted(catalog: Catalog) -> dict[tuple[Oid, Worker], str]:
+def noted(catalog: Catalog) -> dict[tuple[Oid, WorkerKind], str]:
     return {(e.subid, e.worker): e.error for e in catalog.errors()}
 
 
@@ -75,22 +75,22 @@ def test_an_lsn_beyond_what_is_stored_is_refused(catalog: Catalog, lsn: int) -> 
 def test_a_worker_that_succeeds_leaves_the_errors_of_the_others(
     catalog: Catalog,
 ) -> None:
-    catalog.note_error(SUB, Worker.RECEIVER, "the change log cannot be written")
-    catalog.note_error(SUB, Worker.APPLY, "duplicate key")
-    catalog.note_error(OTHER, Worker.APPLY, "another subscription's")
-    catalog.note_error(SUB, Worker.APPLY, None)
+    catalog.note_error(SUB, WorkerKind.RECEIVER, "the change log cannot be written")
+    catalog.note_error(SUB, WorkerKind.APPLY, "duplicate key")
+    catalog.note_error(OTHER, WorkerKind.APPLY, "another subscription's")
+    catalog.note_error(SUB, WorkerKind.APPLY, None)
     assert noted(catalog) == {
-        (SUB, Worker.RECEIVER): "the change log cannot be written",
-        (OTHER, Worker.APPLY): "another subscription's",
+        (SUB, WorkerKind.RECEIVER): "the change log cannot be written",
+        (OTHER, WorkerKind.APPLY): "another subscription's",
     }
 
 
 def test_a_worker_has_one_error_which_keeps_the_time_it_began(catalog: Catalog) -> None:
-    catalog.note_error(SUB, Worker.APPLY, "first")
+    catalog.note_error(SUB, WorkerKind.APPLY, "first")
     (before,) = catalog.errors()
-    catalog.note_error(SUB, Worker.APPLY, "first")
+    catalog.note_error(SUB, WorkerKind.APPLY, "first")
     assert catalog.errors() == [before]
-    catalog.note_error(SUB, Worker.APPLY, "second")
+    catalog.note_error(SUB, WorkerKind.APPLY, "second")
     (after,) = catalog.errors()
     assert after.error == "second"
     assert after.noted_at > before.noted_at
@@ -100,7 +100,7 @@ def test_nothing_is_written_to_clear_an_error_that_is_not_there(
     catalog: Catalog,
 ) -> None:
     before = catalog.change_counter
-    for worker in Worker:
+    for worker in WorkerKind:
         catalog.note_error(SUB, worker, None)
     assert catalog.change_counter == before
 
@@ -108,19 +108,19 @@ def test_nothing_is_written_to_clear_an_error_that_is_not_there(
 def test_a_snapshot_that_is_held_clears_the_error_of_who_holds_it(
     catalog: Catalog,
 ) -> None:
-    catalog.note_error(SUB, Worker.SNAPSHOT, "no slot")
-    catalog.note_error(SUB, Worker.APPLY, "stays")
+    catalog.note_error(SUB, WorkerKind.SNAPSHOT, "no slot")
+    catalog.note_error(SUB, WorkerKind.APPLY, "stays")
     catalog.hold_snapshot(SyncSnapshot(SUB, "0-1", Lsn(9), "1", (30000,)))
-    assert noted(catalog) == {(SUB, Worker.APPLY): "stays"}
+    assert noted(catalog) == {(SUB, WorkerKind.APPLY): "stays"}
 
 
 def test_errors_go_with_their_subscription_and_none_comes_after_it(
     catalog: Catalog,
 ) -> None:
-    catalog.note_error(SUB, Worker.APPLY, "x")
+    catalog.note_error(SUB, WorkerKind.APPLY, "x")
     catalog.drop_subscription(SUB)
     assert noted(catalog) == {}
-    catalog.note_error(SUB, Worker.APPLY, "too late")
+    catalog.note_error(SUB, WorkerKind.APPLY, "too late")
     assert noted(catalog) == {}
 
 
@@ -128,12 +128,12 @@ def test_each_failed_attempt_counts_until_the_counts_are_reset(
     catalog: Catalog,
 ) -> None:
     for _ in range(3):
-        catalog.note_error(SUB, Worker.APPLY, "the same each time")
-    catalog.note_error(SUB, Worker.SNAPSHOT, "x")
+        catalog.note_error(SUB, WorkerKind.APPLY, "the same each time")
+    catalog.note_error(SUB, WorkerKind.SNAPSHOT, "x")
     catalog.update_rel(SUB, Oid(30000), state=SyncState.DATASYNC)
     catalog.end_attempts([(rel(30000), "y", "22000", False)])
-    catalog.note_error(SUB, Worker.RECEIVER, "no connection")
-    catalog.note_error(OTHER, Worker.APPLY, "z")
+    catalog.note_error(SUB, WorkerKind.RECEIVER, "no connection")
+    catalog.note_error(OTHER, WorkerKind.APPLY, "z")
     counted = [(s.subid, s.apply_errors, s.sync_errors) for s in catalog.stats()]
     assert counted == [(SUB, 3, 2), (OTHER, 1, 0)]
     assert [r.error for r in catalog.rels(SUB)] == ["y"]
@@ -357,7 +357,7 @@ def test_a_rollback_by_sqlite_itself_does_not_hide_the_error(catalog: Catalog) -
 def test_an_error_that_cannot_be_noted_is_no_second_error(catalog: Catalog) -> None:
     """Whoever notes one would otherwise end of it."""
     fill(catalog._database)
-    catalog.note_error(SUB, Worker.APPLY, "x" * 1_000_000)
+    catalog.note_error(SUB, WorkerKind.APPLY, "x" * 1_000_000)
     assert noted(catalog) == {}
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.model import Oid
 from wal2lake.pgtypes import (
-    Policy,
     RemoteType,
     SourceColumn,
     TypeMappings,
     ValuePolicies,
+    ValuePolicy,
     coerce,
     mapping_for,
     numeric_typmod,
@@ -97,9 +97,9 @@ def test_types_of_the_user_are_named_with_or_without_their_schema() -> None:
         stored("price = date", price)
     moods = column("", foreign="public._mood")
     policies = ValuePolicies.parse("mood[] = null, other.mood[] = error")
-    assert policies.of(moods) is Policy.NULL
+    assert policies.of(moods) is ValuePolicy.NULL
     mood = column("", foreign="public.mood")
-    assert policies.of(mood) is Policy.ERROR
+    assert policies.of(mood) is ValuePolicy.ERROR
     with pytest.raises(UsageError, match=r"public\.mood cannot be stored as INT"):
         stored("mood = int", mood)
     hstore = column("", foreign="public.hstore")
@@ -113,8 +113,10 @@ def test_types_of_the_user_are_named_with_or_without_their_schema() -> None:
     limited = replace(price, typmod=numeric_typmod(10, 2))
     assert stored("numeric = double", limited) is None
     assert stored("price = double, numeric(10,2) = string", limited) == "DOUBLE"
-    assert ValuePolicies.parse("numeric = null").of(price) is Policy.NULL
-    assert ValuePolicies.parse("numeric=null, price=error").of(price) is Policy.ERROR
+    assert ValuePolicies.parse("numeric = null").of(price) is ValuePolicy.NULL
+    assert (
+        ValuePolicies.parse("numeric=null, price=error").of(price) is ValuePolicy.ERROR
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,16 +157,20 @@ def test_a_mapping_that_cannot_be_says_what_can(
 @pytest.mark.parametrize(
     ("policies", "type_name", "policy"),
     [
-        ("", "date", Policy.ERROR),
-        ("* = null", "date", Policy.NULL),
-        ("* = null, date = CLAMP", "date", Policy.CLAMP),
-        ("* = null, date = clamp, public.orders.note = error", "date", Policy.ERROR),
-        ("timestamp(3) = null", "timestamp", Policy.ERROR),
-        ("numeric[] = clamp", "numeric[]", Policy.CLAMP),
+        ("", "date", ValuePolicy.ERROR),
+        ("* = null", "date", ValuePolicy.NULL),
+        ("* = null, date = CLAMP", "date", ValuePolicy.CLAMP),
+        (
+            "* = null, date = clamp, public.orders.note = error",
+            "date",
+            ValuePolicy.ERROR,
+        ),
+        ("timestamp(3) = null", "timestamp", ValuePolicy.ERROR),
+        ("numeric[] = clamp", "numeric[]", ValuePolicy.CLAMP),
     ],
 )
 def test_the_most_specific_policy_decides(
-    policies: str, type_name: str, policy: Policy
+    policies: str, type_name: str, policy: ValuePolicy
 ) -> None:
     parsed = pickle.loads(pickle.dumps(ValuePolicies.parse(policies)))
     assert parsed.of(column(type_name)) is policy
@@ -295,7 +301,7 @@ def test_clamp_stores_the_nearest_value(
 ) -> None:
     mapping = mapping_for(*parse_type_name(type_name))
     column = texts(None, *values, None)
-    found = coerce(column, None, 0, {}, mapping, Policy.CLAMP)
+    found = coerce(column, None, 0, {}, mapping, ValuePolicy.CLAMP)
     assert not found.failures
     assert found.array.type == mapping.arrow_type
     oid = parse_type_name(type_name)[0]
@@ -309,7 +315,7 @@ def test_clamp_stores_the_nearest_value(
     refused = coerce(column, None, 0, {}, mapping)
     assert sorted(int(r) for f in refused.failures for r in f.rows) == changed
     assert {f.message for f in refused.failures} == {c.reason for c in found.changes}
-    nulls = coerce(column, None, 0, {}, mapping, Policy.NULL)
+    nulls = coerce(column, None, 0, {}, mapping, ValuePolicy.NULL)
     assert not nulls.failures
     assert nulls.array.null_count == len(column)
     assert sum(len(c.rows) for c in nulls.changes) == len(values)
@@ -317,7 +323,7 @@ def test_clamp_stores_the_nearest_value(
 
 def test_what_has_no_nearest_value_stays_an_error_under_clamp() -> None:
     text = mapping_for(25)
-    found = coerce(texts("a", b"\xff", b"a\0b"), None, 0, {}, text, Policy.CLAMP)
+    found = coerce(texts("a", b"\xff", b"a\0b"), None, 0, {}, text, ValuePolicy.CLAMP)
     assert [(f.sqlstate, f.rows.tolist()) for f in found.failures] == [
         ("22021", [1]),
         ("22021", [2]),
@@ -325,7 +331,7 @@ def test_what_has_no_nearest_value_stays_an_error_under_clamp() -> None:
     assert found.array.to_pylist() == ["a", None, None]
     array = mapping_for(1007)
     values = texts("{{1}}", "{1}", "[0:0]={1}", "{99999999999}")
-    found = coerce(values, None, 0, {}, array, Policy.CLAMP)
+    found = coerce(values, None, 0, {}, array, ValuePolicy.CLAMP)
     assert found.array.to_pylist() == [None, [1], None, [2147483647]]
     assert sorted(int(r) for f in found.failures for r in f.rows) == [0, 2]
     assert [c.rows.tolist() for c in found.changes] == [[3]]
@@ -334,14 +340,16 @@ def test_what_has_no_nearest_value_stays_an_error_under_clamp() -> None:
 def test_no_policy_makes_null_what_must_not_be() -> None:
     values = texts("NaN", "1e9", "1")
     for policy, bad, kept in (
-        (Policy.NULL, [0, 1], [None, None, "1.00"]),
-        (Policy.CLAMP, [0], [None, "999.99", "1.00"]),
+        (ValuePolicy.NULL, [0, 1], [None, None, "1.00"]),
+        (ValuePolicy.CLAMP, [0], [None, "999.99", "1.00"]),
     ):
         found = coerce(values, None, 0, {}, DECIMAL, policy, nullable=False)
         assert sorted(int(r) for f in found.failures for r in f.rows) == bad
         assert [None if v is None else str(v) for v in found.array.to_pylist()] == kept
     array = mapping_for(*parse_type_name("numeric(5,2)[]"))
-    found = coerce(texts("{NaN,1}"), None, 0, {}, array, Policy.CLAMP, nullable=False)
+    found = coerce(
+        texts("{NaN,1}"), None, 0, {}, array, ValuePolicy.CLAMP, nullable=False
+    )
     assert found.array.to_pylist() == [[None, Decimal("1.00")]]
 
 
@@ -357,7 +365,12 @@ def test_clamp_is_the_nearest_decimal_there_is(
     scale = data.draw(st.integers(0, precision))
     mapping = mapping_for(1700, numeric_typmod(precision, scale))
     found = coerce(
-        texts(*(_numeric_text(n) for n in numbers)), None, 0, {}, mapping, Policy.CLAMP
+        texts(*(_numeric_text(n) for n in numbers)),
+        None,
+        0,
+        {},
+        mapping,
+        ValuePolicy.CLAMP,
     )
     assert not found.failures
     end = Decimal((0, (9,) * precision, -scale))
@@ -382,13 +395,13 @@ def _numeric_text(number: Decimal) -> str:
 
 def test_an_example_is_valid_text_of_bounded_length() -> None:
     text = mapping_for(25)
-    found = coerce(texts(b"caf\xe9 \\"), None, 0, {}, text, Policy.NULL)
+    found = coerce(texts(b"caf\xe9 \\"), None, 0, {}, text, ValuePolicy.NULL)
     assert found.changes[0].example == "caf\\xe9 \\"
-    found = coerce(texts(b"a\0b"), None, 0, {}, text, Policy.NULL)
+    found = coerce(texts(b"a\0b"), None, 0, {}, text, ValuePolicy.NULL)
     assert found.changes[0].example == "a\\x00b"
-    found = coerce(texts("9" * 500), None, 0, {}, DECIMAL, Policy.NULL)
+    found = coerce(texts("9" * 500), None, 0, {}, DECIMAL, ValuePolicy.NULL)
     assert found.changes[0].example == "9" * EXAMPLE_CHARACTERS + "..."
-    found = coerce(texts(b"\xff" * 5000), None, 0, {}, text, Policy.NULL)
+    found = coerce(texts(b"\xff" * 5000), None, 0, {}, text, ValuePolicy.NULL)
     assert len(found.changes[0].example) == EXAMPLE_CHARACTERS + 3
 
 
@@ -400,11 +413,11 @@ def test_a_value_above_the_limit_is_refused_or_null() -> None:
     assert failure.sqlstate == "54000"
     assert failure.message == ("value is longer than apply.max_value_bytes (10 bytes)")
     assert failure.rows.tolist() == [1]
-    for policy in (Policy.NULL, Policy.CLAMP):
+    for policy in (ValuePolicy.NULL, ValuePolicy.CLAMP):
         found = coerce(values, None, 17, {}, bytea, policy, max_bytes=10)
         assert found.array.to_pylist() == [b"\0", None, None, b""]
-        assert bool(found.failures) == (policy is Policy.CLAMP)
-        assert bool(found.changes) == (policy is Policy.NULL)
+        assert bool(found.failures) == (policy is ValuePolicy.CLAMP)
+        assert bool(found.changes) == (policy is ValuePolicy.NULL)
     assert not coerce(values, None, 17, {}, bytea, max_bytes=22).failures
     binary = np.array([True, True, False, True])
     found = coerce(
@@ -429,7 +442,7 @@ def test_digits_are_lost_in_a_float_only_if_it_is_declared(
     assert [(f.sqlstate, f.rows.tolist()) for f in found.failures] == [
         ("22003", [0, 5])
     ]
-    clamped = coerce(values, None, type_oid, {}, double, Policy.CLAMP)
+    clamped = coerce(values, None, type_oid, {}, double, ValuePolicy.CLAMP)
     assert not clamped.failures
     assert clamped.array.to_pylist()[0] == float(long)
     assert clamped.changes[0].rows.tolist() == [0, 5]
@@ -451,7 +464,7 @@ def test_digits_are_counted_in_arrays_and_below_domains_too() -> None:
 
 def test_a_value_without_decoder_is_no_policys_business() -> None:
     money = mapping_for(790)
-    found = coerce(texts(b"\0" * 8), np.array([True]), 790, {}, money, Policy.NULL)
+    found = coerce(texts(b"\0" * 8), np.array([True]), 790, {}, money, ValuePolicy.NULL)
     assert [f.sqlstate for f in found.failures] == ["0A000"]
     assert not found.changes
 
@@ -460,18 +473,25 @@ def test_binary_values_meet_the_same_policy() -> None:
     nan = bytes.fromhex("00000000c0000000")
     infinite = (2**31 - 1).to_bytes(4)
     every = np.array([True])
-    found = coerce(pa.array([nan], pa.binary()), every, 1700, {}, DECIMAL, Policy.CLAMP)
+    found = coerce(
+        pa.array([nan], pa.binary()), every, 1700, {}, DECIMAL, ValuePolicy.CLAMP
+    )
     assert (found.array.to_pylist(), found.changes[0].example) == ([None], "NaN")
     date = mapping_for(1082)
     found = coerce(
-        pa.array([infinite], pa.binary()), every, 1082, {}, date, Policy.CLAMP
+        pa.array([infinite], pa.binary()), every, 1082, {}, date, ValuePolicy.CLAMP
     )
     assert found.array.cast(pa.int32()).to_pylist() == [2**31 - 1]
     assert not found.changes
     # 294276-12-31, of which a column holds what is 30 years before it.
     far = (9_223_371_331_199_999_999).to_bytes(8)
     found = coerce(
-        pa.array([far], pa.binary()), every, 1114, {}, mapping_for(1114), Policy.CLAMP
+        pa.array([far], pa.binary()),
+        every,
+        1114,
+        {},
+        mapping_for(1114),
+        ValuePolicy.CLAMP,
     )
     assert arrow_to_text(found.array, 1114) == [b"294247-01-10 04:00:54.775806"]
     assert found.changes[0].example == "294276-12-31 23:59:59.999999"

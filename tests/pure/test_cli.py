@@ -20,7 +20,7 @@ from wal2lake.cli.print import Layout, render
 from wal2lake.cli.start import parse_listen
 from wal2lake.errors import ConfigurationError
 from wal2lake.launch.directory.passfile import passfile_user, write_passfile
-from wal2lake.pg.client import Rows
+from wal2lake.pg.client import ResultRows
 from wal2lake.settings import FILE_NAME, load
 from wal2lake.testing.node import run_cli
 from wal2lake.wire.scram import parse_verifier
@@ -319,7 +319,7 @@ def test_passfile_is_never_readable_by_others(tmp_path):
 
 
 def test_rows_are_printed_as_psql_does():
-    rows = Rows(
+    rows = ResultRows(
         ("id", "name"), (23, 25), (("1", "x"), ("10", None), ("2", "a\nbb")), ""
     )
     assert list(render(rows, Layout())) == [

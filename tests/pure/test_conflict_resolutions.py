@@ -21,12 +21,12 @@ from tests.pure.test_upsert import ARROW, FIELDS, staged_tables
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.compaction import compact
-from wal2lake.lake.expressions import Outcome, Pairs
-from wal2lake.lake.origins import LOCAL, LONG_AGO, Commits
+from wal2lake.lake.expressions import EvaluatedPair, Pairs
+from wal2lake.lake.origins import LOCAL, LONG_AGO, BatchCommits
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Upsert
-from wal2lake.lake.upsert.judging import Rules
+from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType, Modified, Resolution
 from wal2lake.pgtypes import (
@@ -36,7 +36,7 @@ from wal2lake.pgtypes import (
     check_tracked,
 )
 from wal2lake.pgtypes.choices.resolutions import _BY_EXPRESSION, _POSSIBLE
-from wal2lake.testing.rowmodel import UNCHANGED, Event, HistoryShape, Row, history
+from wal2lake.testing.rowmodel import UNCHANGED, HistoryShape, Row, RowEvent, history
 
 OURS, THEIRS = 7, 9
 
@@ -46,9 +46,11 @@ def time_of(lsn: int) -> int:
     return lsn * 7919 % 101
 
 
-def commits(events: list[Event]) -> Commits:
+def commits(events: list[RowEvent]) -> BatchCommits:
     lsn = np.unique(np.array([e.lsn for e in events], np.int64))
-    return Commits(OURS, lsn, lsn + 1000, np.array([time_of(n) for n in lsn], np.int64))
+    return BatchCommits(
+        OURS, lsn, lsn + 1000, np.array([time_of(n) for n in lsn], np.int64)
+    )
 
 
 @dataclass
@@ -89,8 +91,8 @@ class Expressions:
         required: object,
         expression: ConflictExpression,
         pairs: Pairs,
-    ) -> list[Outcome]:
-        found: list[Outcome] = []
+    ) -> list[EvaluatedPair]:
+        found: list[EvaluatedPair] = []
         self.asked.append(pairs.local.num_rows)
         merges = expression.choice is None
         rule = Resolution.MERGE if merges else Resolution.EXPRESSION
@@ -102,14 +104,14 @@ class Expressions:
             )
             what = said(rule, local, remote)
             if what is Resolution.ERROR:
-                return [*found, Outcome(error=("22012", "division by zero"))]
+                return [*found, EvaluatedPair(error=("22012", "division by zero"))]
             if merges:
                 row = part.remote.set_column(
                     2, part.remote.schema.field(2), [[merged(local, remote)[2]]]
                 )
-                found.append(Outcome(row=row))
+                found.append(EvaluatedPair(row=row))
             else:
-                found.append(Outcome(choice=what.value))
+                found.append(EvaluatedPair(choice=what.value))
         return found
 
 
@@ -125,7 +127,7 @@ class Model:
     def ask(
         self,
         kind: ConflictType,
-        event: Event,
+        event: RowEvent,
         row: Stored | None,
         remote: Row | None = None,
     ) -> Resolution:
@@ -149,7 +151,7 @@ class Model:
     def foreign(self, row: Stored) -> bool:
         return self.tracks and row.origin is not None and row.origin != OURS
 
-    def apply(self, event: Event) -> bool:
+    def apply(self, event: RowEvent) -> bool:
         """False: it stops."""
         go, stop = Resolution.APPLY_REMOTE, Resolution.ERROR
         both = Resolution.MERGE
@@ -275,7 +277,7 @@ def test_a_batch_means_what_its_events_mean_one_by_one(
         staged_tables(events, shape_of(events), 2),
         UNTRUSTED,
         memory=1 << 20,
-        rules=Rules(
+        rules=ConflictRules(
             rules,
             commits(events) if tracks else None,
             expressions=cast(Any, Expressions()),
@@ -322,11 +324,13 @@ def test_a_row_that_was_not_there_has_null_where_the_publisher_has_no_column(
     tmp_path: Path,
 ) -> None:
     table = StoredTable(tmp_path / "t", FIELDS, ARROW, [(0, 0, "x", "y")], 1)
-    events = [Event(1, 0, "U", (5, 5, "new", UNCHANGED))]
+    events = [RowEvent(1, 0, "U", (5, 5, "new", UNCHANGED))]
     rules = Resolutions({ConflictType.UPDATE_MISSING: Resolution.APPLY_REMOTE})
     shape = shape_of(events)
     staged = staged_tables(events, shape, 1)
-    found = table.plan(shape, staged, UNTRUSTED, memory=1 << 20, rules=Rules(rules))
+    found = table.plan(
+        shape, staged, UNTRUSTED, memory=1 << 20, rules=ConflictRules(rules)
+    )
     assert isinstance(found, RowFailure)
     assert "were not sent" in str(found.detail)
     found = table.plan(
@@ -334,7 +338,7 @@ def test_a_row_that_was_not_there_has_null_where_the_publisher_has_no_column(
         staged,
         UNTRUSTED,
         memory=1 << 20,
-        rules=Rules(rules, unsent=frozenset({3})),
+        rules=ConflictRules(rules, unsent=frozenset({3})),
     )
     assert isinstance(found, Upsert)
     table.commit(found)
@@ -360,7 +364,9 @@ def test_rows_without_a_key_are_put_where_they_are_missing(tmp_path: Path) -> No
         }
     )
     rules = Resolutions({ConflictType.UPDATE_MISSING: Resolution.APPLY_REMOTE})
-    found = table.plan(shape, [staged], UNTRUSTED, memory=1 << 20, rules=Rules(rules))
+    found = table.plan(
+        shape, [staged], UNTRUSTED, memory=1 << 20, rules=ConflictRules(rules)
+    )
     assert isinstance(found, Upsert)
     assert [(c.key, c.resolution) for c in found.conflicts] == [
         ("(grp, number)=(2, 2)", "apply_remote")
@@ -383,10 +389,10 @@ class KeepsLocal(Expressions):
         required: object,
         expression: ConflictExpression,
         pairs: Pairs,
-    ) -> list[Outcome]:
+    ) -> list[EvaluatedPair]:
         self.asked.append(pairs.local.num_rows)
         self.seen += pairs.local.to_pylist()
-        return [Outcome(choice="keep_local")] * pairs.local.num_rows
+        return [EvaluatedPair(choice="keep_local")] * pairs.local.num_rows
 
 
 def test_a_stored_row_that_is_met_again_and_again_is_read_once(
@@ -395,7 +401,7 @@ def test_a_stored_row_that_is_met_again_and_again_is_read_once(
     rows = [(1, 0, "x", "y"), (2, 0, "z", "y")]
     table = StoredTable(tmp_path / "t", FIELDS, ARROW, rows, 1)
     events = [
-        Event(lsn, 0, "I", (key, 0, "new", "new"))
+        RowEvent(lsn, 0, "I", (key, 0, "new", "new"))
         for lsn, key in enumerate((1, 1, 2, 1, 2, 1), 1)
     ]
     fetched: list[int] = []
@@ -417,7 +423,7 @@ def test_a_stored_row_that_is_met_again_and_again_is_read_once(
         staged_tables(events, shape, 1),
         UNTRUSTED,
         memory=1 << 20,
-        rules=Rules(rules, expressions=cast(Any, asks)),
+        rules=ConflictRules(rules, expressions=cast(Any, asks)),
     )
     assert isinstance(found, Upsert)
     assert len(found.conflicts) == 6

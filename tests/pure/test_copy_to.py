@@ -19,13 +19,13 @@ from wal2lake.wire.frontback import (
     CopyData,
     CopyDone,
     Describe,
+    DescribeTarget,
     Execute,
     Parse,
     Query,
     ReadyForQuery,
     Signal,
     Sync,
-    Target,
 )
 from wal2lake.wire.frontback.backend import CopyMode, CopyResponse
 
@@ -120,7 +120,7 @@ def test_a_copy_by_the_extended_protocol_has_no_row_limit_and_no_fields():
         client.send(
             Parse(b"", b"copy t (a, b) to stdout (format binary)", ()),
             Bind(b"", b"", (), (), ()),
-            Describe(Target.PORTAL, b""),
+            Describe(DescribeTarget.PORTAL, b""),
             Execute(b"", 2),
             Execute(b"", 2),
             Sync(),

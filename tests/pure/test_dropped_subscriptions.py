@@ -8,8 +8,8 @@ import pytest
 from tests.fakes.commands import SUB, World
 
 from wal2lake.commands.subscription import remove_orphans
-from wal2lake.local.node import Node
-from wal2lake.local.transaction.definitions import Definitions
+from wal2lake.local.node import EngineParts
+from wal2lake.local.transaction.definitions import TransactionDefinitions
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def test_a_step_that_fails_after_a_commit_is_no_error_of_the_commit(
 ) -> None:
     done: list[str] = []
 
-    def fails(_: Node) -> None:
+    def fails(_: EngineParts) -> None:
         raise PermissionError("run/sub-20000.progress")
 
-    definitions = Definitions(world.node)
+    definitions = TransactionDefinitions(world.node)
     definitions.catalog.update_subscription(SUB, slot_name=None)
     definitions.block.afterwards += [fails, lambda _: done.append("the next step")]
     definitions.commit(lambda: None)

@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.catalog_source import FakeSource, session
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.sql.sysviews import Request, SystemCatalog
+from wal2lake.sql.sysviews import FunctionRequest, SystemCatalog
 
 EMIT = "select pg_logical_emit_message"
 
@@ -26,7 +26,7 @@ def emitted(
     """The answers, and what was asked for each time."""
     asked: list[tuple[object, ...]] = []
 
-    def perform(request: Request) -> int:
+    def perform(request: FunctionRequest) -> int:
         asked.append(request.arguments[1:])
         return len(asked)
 

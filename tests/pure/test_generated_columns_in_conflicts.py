@@ -12,10 +12,10 @@ from tests.fakes.stored_table import StoredTable
 from wal2lake.apply.local.altering import field_spec
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.commands.constraints.generatedcolumns import generation
-from wal2lake.lake.expressions import Outcome
+from wal2lake.lake.expressions import EvaluatedPair
 from wal2lake.lake.staging.changes import ChangeShape, Uniqueness
 from wal2lake.lake.upsert import Upsert
-from wal2lake.lake.upsert.judging import Rules
+from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.model import Oid
 from wal2lake.pgtypes import ConflictResolutions
 from wal2lake.sql.grammar import parse
@@ -30,10 +30,12 @@ class Looks:
     def __init__(self) -> None:
         self.seen: list[tuple[list[Any], list[Any]]] = []
 
-    def evaluate(self, *given: Any) -> list[Outcome]:
+    def evaluate(self, *given: Any) -> list[EvaluatedPair]:
         pairs = given[-1]
         self.seen.append((pairs.local.to_pylist(), pairs.remote.to_pylist()))
-        return [Outcome(choice="apply_remote") for _ in range(pairs.local.num_rows)]
+        return [
+            EvaluatedPair(choice="apply_remote") for _ in range(pairs.local.num_rows)
+        ]
 
 
 def test_a_generated_column_is_of_the_row_that_would_be(tmp_path: Path) -> None:
@@ -65,7 +67,7 @@ def test_a_generated_column_is_of_the_row_that_would_be(tmp_path: Path) -> None:
         [event],
         Uniqueness(False, "t_pkey", "public.t"),
         memory=1 << 24,
-        rules=Rules(
+        rules=ConflictRules(
             ConflictResolutions.parse(
                 "public.t.update_exists = (case when remote.c > local.c then"
                 " 'apply_remote' else 'keep_local' end)"

@@ -19,7 +19,7 @@ from wal2lake.changelog import LogReader
 from wal2lake.commands.publication.filters import analyse
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.pgtypes.expressions import Filter
-from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.capture.writer import PublisherLogWriter
 from wal2lake.publish.decoding import groups
 from wal2lake.publish.driver import Decoding
 from wal2lake.publish.plugins.pgoutput import PgOutput
@@ -150,7 +150,7 @@ def _batch(relation: Relation, rows: list[tuple[int, int, Row]]) -> pa.RecordBat
 
 def _written(log: Path, transactions: list[tuple[int, list[Row]]], cut: int) -> None:
     """In two segments."""
-    writer = LogWriter(log, segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(log, segment_bytes=1 << 20, xids=Numbers())
     for some in (transactions[:cut], transactions[cut:]):
         # The publisher's positions: another log's.
         commits = [1000 * (n + 1) for n in range(len(some))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.door.auth import AuthMethod
-from wal2lake.door.hba import Client, ClientCertificate, Rule, parse_rules
+from wal2lake.door.hba import ClientCertificate, Peer, Rule, parse_rules
 from wal2lake.errors import ConfigurationError
 
 
@@ -19,7 +19,7 @@ def found(
     local: str = "10.1.2.9",
 ) -> Rule | None:
     members = {("ann", "staff"), ("lake", "lake")}
-    client = Client(host, local, encrypted, database, user)
+    client = Peer(host, local, encrypted, database, user)
     return parse_rules(text, "pg_hba.conf").find(client, lambda u, r: (u, r) in members)
 
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fakes.publishing import PublishingNode
 
-from wal2lake.catalog import Catalog, Definitions
+from wal2lake.catalog import Catalog, HistoricDefinitions
 from wal2lake.model import Lsn
-from wal2lake.publish.sending import Publications
+from wal2lake.publish.sending import ClientPublications
 
 NAMES = st.sampled_from(["t", "u", "v"])
 COLUMNS = st.sampled_from(["a", "b", "c"])
@@ -59,11 +59,13 @@ STEPS = st.lists(
 """Commands, and how much the log grows behind each."""
 
 
-def now(catalog: Catalog) -> Definitions:
-    return Definitions(catalog.publications(), catalog.tables(), catalog.namespaces())
+def now(catalog: Catalog) -> HistoricDefinitions:
+    return HistoricDefinitions(
+        catalog.publications(), catalog.tables(), catalog.namespaces()
+    )
 
 
-def equal(found: Definitions, wanted: Definitions) -> bool:
+def equal(found: HistoricDefinitions, wanted: HistoricDefinitions) -> bool:
     return (
         sorted(found.publications, key=lambda one: one.oid) == wanted.publications
         and sorted(found.tables, key=lambda one: one.oid) == wanted.tables
@@ -82,7 +84,7 @@ def test_each_position_has_what_was_there(
         for sql in BEFORE:
             node.run(sql)
         end = lowest = Lsn(1)
-        then: dict[int, Definitions] = {}
+        then: dict[int, HistoricDefinitions] = {}
         for step, count in steps:
             if step == "trim":
                 lowest = Lsn(max(lowest, end - count))
@@ -102,7 +104,7 @@ def test_each_position_has_what_was_there(
 
 
 def _check(
-    catalog: Catalog, then: Mapping[int, Definitions], lowest: Lsn, end: Lsn
+    catalog: Catalog, then: Mapping[int, HistoricDefinitions], lowest: Lsn, end: Lsn
 ) -> None:
     for lsn in range(lowest, end + 1):
         noted = [one for one in sorted(then) if one <= lsn]
@@ -116,7 +118,7 @@ def test_publications_are_asked_for_each_position(
 ) -> None:
     node = PublishingNode(tmp_path, monkeypatch)
     warned: list[tuple[str, Lsn]] = []
-    publications = Publications(
+    publications = ClientPublications(
         node.catalog, lambda said, lsn: warned.append((said.message, lsn))
     )
     node.run("create table t (id int primary key, a int)")

@@ -31,8 +31,8 @@ from wal2lake.model import ConflictType, Oid
 from wal2lake.pgtypes.equality import alike, loose_columns
 from wal2lake.testing.rowmodel import (
     KEY,
-    Event,
     HistoryShape,
+    RowEvent,
     batches,
     history,
     initial_rows,
@@ -45,7 +45,7 @@ thorough = settings(
 )
 
 
-def staged_table(events: list[Event]) -> pa.Table:
+def staged_table(events: list[RowEvent]) -> pa.Table:
     shape = shape_of(events)
     kinds = {"lsn": pa.int64(), "ord": pa.int64(), "op": pa.int8(), "moved": pa.bool_()}
     kinds |= {f"n{i}": field.type for i, field in enumerate(ARROW)}
@@ -55,7 +55,9 @@ def staged_table(events: list[Event]) -> pa.Table:
     return pa.Table.from_pylist(staged_rows(events, shape), pa.schema(kinds))
 
 
-def plan(table: StoredTable, events: list[Event], trusted: bool) -> Upsert | RowFailure:
+def plan(
+    table: StoredTable, events: list[RowEvent], trusted: bool
+) -> Upsert | RowFailure:
     uniqueness = TRUSTED if trusted else UNTRUSTED
     return table.plan(
         shape_of(events), [staged_table(events)], uniqueness, memory=1 << 20
@@ -91,17 +93,17 @@ def test_events_find_the_rows_that_they_mean(
 @pytest.mark.parametrize(
     ("event", "found"),
     [
-        (Event(1, 0, "I", (1, "24:00:00", "new", None)), ConflictType.INSERT_EXISTS),
+        (RowEvent(1, 0, "I", (1, "24:00:00", "new", None)), ConflictType.INSERT_EXISTS),
         (
-            Event(1, 0, "U", (1, "24:00:00", "x", None), (1, "2 days")),
+            RowEvent(1, 0, "U", (1, "24:00:00", "x", None), (1, "2 days")),
             ConflictType.UPDATE_EXISTS,
         ),
-        (Event(1, 0, "U", (1, "24:00:00", "x", None), (1, "1 day")), None),
-        (Event(1, 0, "I", (1, "24:00:01", "new", None)), None),
+        (RowEvent(1, 0, "U", (1, "24:00:00", "x", None), (1, "1 day")), None),
+        (RowEvent(1, 0, "I", (1, "24:00:01", "new", None)), None),
     ],
 )
 def test_a_row_that_meets_its_key_written_differently_is_a_conflict(
-    tmp_path: Path, event: Event, found: ConflictType | None
+    tmp_path: Path, event: RowEvent, found: ConflictType | None
 ) -> None:
     rows = [(1, "1 day", "old", None), (1, "2 days", "two", None)]
     table = StoredTable(tmp_path / "t", FIELDS, ARROW, rows, 1)
@@ -119,7 +121,7 @@ def test_files_whose_statistics_say_nothing_of_equality_are_read(
 ) -> None:
     """As text 24:00:00 is below every day."""
     table = StoredTable(tmp_path / "t", FIELDS, ARROW, [(1, "1 day", "a", None)], 1)
-    event = Event(1, 0, "D", None, (1, "24:00:00"))
+    event = RowEvent(1, 0, "D", None, (1, "24:00:00"))
     planned = plan(table, [event], trusted=True)
     assert isinstance(planned, Upsert)
     table.commit(planned)

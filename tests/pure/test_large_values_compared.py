@@ -16,11 +16,11 @@ from wal2lake.lake.capture.comparison import (
     INSERT,
     MOVE,
     UPDATE,
-    Memory,
+    ComparisonMemory,
     Said,
     compare,
 )
-from wal2lake.lake.capture.moves import Moved
+from wal2lake.lake.capture.moves import MovedKey
 from wal2lake.publish.capture.worker import _is_gone
 
 SCHEMA = pa.schema([(f"v{i}", pa.binary()) for i in range(3)])
@@ -38,7 +38,7 @@ def rows(*given: Row) -> list[pa.Table]:
 def compared(
     directory: Path, gone: list[pa.Table], came: list[pa.Table], key: tuple[int, ...]
 ) -> list[tuple[int, Row, Row]]:
-    memory = Memory(64 * MB, directory / "of its own")
+    memory = ComparisonMemory(64 * MB, directory / "of its own")
     found: list[tuple[int, Row, Row]] = []
     for table in compare(gone, came, SCHEMA, key, Said(), memory):
         assert table.nbytes < 100 * MB
@@ -101,12 +101,17 @@ def test_a_full_disk_is_said_as_such(
 def test_a_row_with_large_values_moves(tmp_path: Path, key: tuple[int, ...]) -> None:
     large = "x" * 9000
     old, new = (large + "1", large, None), (large + "2", large, None)
-    moved = Moved(old[:1], new[:1]) if key else Moved(old, new)
+    moved = MovedKey(old[:1], new[:1]) if key else MovedKey(old, new)
     before, after = (
         rows((one[0].encode(), large.encode(), None)) for one in (old, new)
     )
     found = compare(
-        before, after, SCHEMA, key, Said(moved=[moved]), Memory(64 * MB, tmp_path / "m")
+        before,
+        after,
+        SCHEMA,
+        key,
+        Said(moved=[moved]),
+        ComparisonMemory(64 * MB, tmp_path / "m"),
     )
     (table,) = [one for one in found if one.num_rows]
     assert table.column("kind").to_pylist() == [MOVE]
@@ -121,5 +126,14 @@ def test_a_file_that_is_gone_is_told_from_one_out_of_reach(tmp_path: Path) -> No
         raise StorageError("could not open file") from missing
 
     with pytest.raises(StorageError, match="could not open file") as caught:
-        list(compare(gone(), [], SCHEMA, (0,), Said(), Memory(64 * MB, tmp_path / "m")))
+        list(
+            compare(
+                gone(),
+                [],
+                SCHEMA,
+                (0,),
+                Said(),
+                ComparisonMemory(64 * MB, tmp_path / "m"),
+            )
+        )
     assert _is_gone(caught.value)

@@ -11,11 +11,11 @@ from wal2lake.launch.plan import (
     ENGINE,
     ENGINE_PAUSES_SECONDS,
     ENGINE_STABLE_SECONDS,
+    ChildRole,
     Desired,
     Kill,
+    LaunchPolicy,
     Past,
-    Policy,
-    Role,
     Running,
     Start,
     Stop,
@@ -25,12 +25,14 @@ from wal2lake.launch.plan import (
 )
 from wal2lake.model import Oid
 
-POLICY = Policy(5.0, {Role.ENGINE: 20.0, Role.RECEIVER: 3.0}, max_receivers=3)
+POLICY = LaunchPolicy(
+    5.0, {ChildRole.ENGINE: 20.0, ChildRole.RECEIVER: 3.0}, max_receivers=3
+)
 ENGINE_WANTED = Desired(ENGINE)
 
 
 def key(number: int) -> WorkerKey:
-    return WorkerKey(Role.RECEIVER, Oid(number))
+    return WorkerKey(ChildRole.RECEIVER, Oid(number))
 
 
 def wanted(number: int, generation: int = 0) -> Desired:
@@ -174,7 +176,7 @@ class World:
         )
         assert again.actions == (), "carrying a plan out must leave nothing to do"
         assert again.wake_at is None or again.wake_at > self.now
-        receivers = [k for k in self.running if k.role is Role.RECEIVER]
+        receivers = [k for k in self.running if k.role is ChildRole.RECEIVER]
         assert len(receivers) <= POLICY.max_receivers
         return again.wake_at
 
@@ -218,7 +220,7 @@ def test_in_any_world_the_plan_is_safe_and_converges(steps):
     missing = set(world.wanted) - set(world.running)
     assert ENGINE in world.running
     assert len(world.running) - 1 == min(len(world.wanted) - 1, POLICY.max_receivers)
-    assert all(k.role is Role.RECEIVER for k in missing)
+    assert all(k.role is ChildRole.RECEIVER for k in missing)
     # Throttling: two starts of one receiver and generation are never too close.
     last: dict[WorkerKey, tuple[int, float]] = {}
     for which, generation, at in world.starts:

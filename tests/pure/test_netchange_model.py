@@ -13,9 +13,9 @@ from wal2lake.lake.staging.changes import DELETE, INSERT
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
-    Event,
     HistoryShape,
     KeyTaken,
+    RowEvent,
     TableModel,
     batches,
     history,
@@ -29,7 +29,7 @@ def model(*rows: tuple[object, ...]) -> TableModel:
 
 def apply(table: TableModel, *steps: tuple[object, ...]) -> TableModel:
     for ordinal, (kind, new, old) in enumerate(steps):
-        table.apply(Event(1, ordinal, kind, new, old))  # type: ignore[arg-type]
+        table.apply(RowEvent(1, ordinal, kind, new, old))  # type: ignore[arg-type]
     return table
 
 

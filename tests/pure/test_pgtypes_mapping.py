@@ -19,7 +19,7 @@ from wal2lake.errors import (
 from wal2lake.model import Oid
 from wal2lake.pgtypes import (
     BUILT_IN,
-    Kind,
+    ConversionKind,
     arrow_from_ddl,
     ddl_from_arrow,
     format_type,
@@ -128,7 +128,7 @@ def test_types_of_the_user_are_text_except_hstore() -> None:
         mapping_for(90001, type_name="public.hstore").spark_ddl == "MAP<STRING,STRING>"
     )
     citext = mapping_for(90001, type_name="citext")
-    assert (citext.kind, citext.lossless_text) == (Kind.TEXT, False)
+    assert (citext.kind, citext.lossless_text) == (ConversionKind.TEXT, False)
 
 
 def test_an_array_declared_with_several_dimensions_is_text() -> None:

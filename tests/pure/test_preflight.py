@@ -11,8 +11,8 @@ from wal2lake.commands.preflight.finding import Finding, Level, notices, togethe
 from wal2lake.commands.preflight.pooler import Pooler
 from wal2lake.commands.preflight.server import (
     Needs,
-    Publication,
     Server,
+    SourcePublication,
     judge_extents,
     judge_publications,
     judge_server,
@@ -163,7 +163,7 @@ def test_only_what_is_going_to_be_done_is_judged() -> None:
 
 
 def test_publications_are_looked_for() -> None:
-    one = Publication("p", True, True, True, True, False)
+    one = SourcePublication("p", True, True, True, True, False)
     chosen = judge_publications([one], ["p"])
     assert (chosen.found, told(list(chosen.findings))) == ((one,), [])
     missing = judge_publications([one], ["a", "p", "b", "a"])

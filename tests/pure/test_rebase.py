@@ -14,7 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal2lake.lake.branch.branches import Branch
-from wal2lake.lake.branch.changes import NetChange, in_branch, net_change, vector_file
+from wal2lake.lake.branch.changes import (
+    BranchChange,
+    in_branch,
+    net_change,
+    vector_file,
+)
 from wal2lake.lake.branch.rebase import Overtaken, rebase, united
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.tablefiles import DataFile
@@ -59,7 +64,7 @@ class World:
         commit.append({"add": {"path": f"theirs{len(self.commits)}", "size": 1}})
         self.commits.append(commit)
 
-    def ours(self, taken: dict[str, Taken]) -> NetChange:
+    def ours(self, taken: dict[str, Taken]) -> BranchChange:
         """What the branch has become, with a new file."""
         commit: list[dict[str, Any]] = [{"add": {"path": "new", "size": 1}}]
         for key, gone in taken.items():
@@ -70,7 +75,7 @@ class World:
                 commit.append({"add": {**made, "path": there["path"]}})
         return net_change([commit], self.table)
 
-    def gone_behind(self, change: NetChange) -> dict[str, Taken]:
+    def gone_behind(self, change: BranchChange) -> dict[str, Taken]:
         """By the table's log, if the change is its next commit."""
         now: dict[str, Taken] = {}
         for kind in ("remove", "add"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal2lake.model import Lsn
-from wal2lake.receive.feedback import Feedback, Positions
+from wal2lake.receive.feedback import Feedback, FeedbackPositions
 
 Event = Callable[[Feedback], None]
 
@@ -82,7 +82,7 @@ def test_events_and_what_is_reported_after_them(
     feedback = Feedback(logged=Lsn(100), applied=Lsn(100), received=Lsn(100))
     for event in events:
         event(feedback)
-    assert feedback.positions() == Positions(*map(Lsn, expected))
+    assert feedback.positions() == FeedbackPositions(*map(Lsn, expected))
 
 
 def test_a_keepalive_asks_for_verification_only_while_idle_and_ahead() -> None:

@@ -13,7 +13,7 @@ from tests.fakes.publisher import Emitted, inserts, payloads, relation, xlogdata
 
 from wal2lake.errors import ProtocolViolation
 from wal2lake.model import Lsn, Oid, Xid
-from wal2lake.pg import Payloads
+from wal2lake.pg import CopyDataPayloads
 from wal2lake.receive.gulps import Gulp, Taken, described, divide
 from wal2lake.wire.copyboth import Keepalive, write_payload
 from wal2lake.wire.pgoutput import (
@@ -29,7 +29,7 @@ def alive(end: int, *, reply: bool = False) -> bytes:
 
 
 def take(parts: list[bytes], *, is_open: bool = False) -> Taken:
-    read = Payloads(bytearray(b"".join(parts)), [len(p) for p in parts])
+    read = CopyDataPayloads(bytearray(b"".join(parts)), [len(p) for p in parts])
     return divide(read, is_open=is_open)
 
 
@@ -87,7 +87,7 @@ def test_an_empty_one_is_a_violation_wherever_it_stands(sent: list[bytes]) -> No
 def test_the_bytes_of_a_read_are_copied_once(between: list[bytes]) -> None:
     rows = [ROW * 1000] * 1000
     parts = [BEGIN, *rows[:500], *between, *rows[500:]]
-    read = Payloads(bytearray(b"".join(parts)), [len(p) for p in parts])
+    read = CopyDataPayloads(bytearray(b"".join(parts)), [len(p) for p in parts])
     tracemalloc.start()
     try:
         taken = divide(read, is_open=False)

@@ -14,7 +14,7 @@ from tests.fakes.publisher import inserts, payloads
 from tests.fakes.receiver import SUBSCRIPTION, Receiver
 from tests.fakes.walsender import FakeWalsender, Scripted
 
-from wal2lake.catalog import Worker
+from wal2lake.catalog import WorkerKind
 from wal2lake.changelog import ChangeLog
 from wal2lake.errors import CorruptLogError, LogInUseError, PublisherError
 from wal2lake.receive import __main__ as module
@@ -61,7 +61,7 @@ def run(receiver: Receiver) -> str:
     directory = str(receiver.settings.directory)
     assert module.main(["-D", directory, "--subscription", str(SUBSCRIPTION)]) == 1
     (noted,) = receiver.catalog.errors()
-    assert noted.worker is Worker.RECEIVER
+    assert noted.worker is WorkerKind.RECEIVER
     return noted.error
 
 

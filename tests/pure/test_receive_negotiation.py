@@ -10,7 +10,7 @@ import pytest
 from wal2lake.catalog import Subscription, SubscriptionRel
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.receive.negotiation import negotiate
-from wal2lake.receive.twophase import TwoPhase
+from wal2lake.receive.twophase import TwoPhaseState
 
 
 def subscription(**options: str) -> Subscription:
@@ -98,9 +98,9 @@ class FakeCatalog:
 READY, COPYING = SyncState.READY, SyncState.DATASYNC
 
 
-def two_phase(state: str, *states: SyncState) -> tuple[TwoPhase, FakeCatalog]:
+def two_phase(state: str, *states: SyncState) -> tuple[TwoPhaseState, FakeCatalog]:
     catalog: Any = FakeCatalog(list(states))
-    return TwoPhase(catalog, subscription(two_phase=state)), catalog
+    return TwoPhaseState(catalog, subscription(two_phase=state)), catalog
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.fakes.publisher import gulp, inserts, payloads
 
-from wal2lake.catalog import Worker
+from wal2lake.catalog import WorkerKind
 from wal2lake.changelog import ChangeLog
 from wal2lake.errors import PublisherError, StorageError
 from wal2lake.model import Lsn, Oid
@@ -22,7 +22,7 @@ from wal2lake.receive.gulps import Gulp
 from wal2lake.receive.threads import verifier as module
 from wal2lake.receive.threads.logwriter import LogWriter
 from wal2lake.receive.threads.pauses import Pauses
-from wal2lake.receive.threads.verifier import Verifier
+from wal2lake.receive.threads.verifier import PositionVerifier
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -68,8 +68,8 @@ class Server:
 
 
 @contextmanager
-def verifying(server: Server, retry: float = 0.05) -> Iterator[Verifier]:
-    one = Verifier(
+def verifying(server: Server, retry: float = 0.05) -> Iterator[PositionVerifier]:
+    one = PositionVerifier(
         server.connect,
         server.record,
         server.wake,
@@ -85,7 +85,7 @@ def verifying(server: Server, retry: float = 0.05) -> Iterator[Verifier]:
         assert not one.stop().is_alive()
 
 
-def reached(one: Verifier, position: int) -> None:
+def reached(one: PositionVerifier, position: int) -> None:
     wait_until(lambda: one.position == position, describe=f"{position} is verified")
 
 
@@ -290,7 +290,7 @@ class Notes:
         self.full = False
 
     def note_error(
-        self, oid: Oid, worker: Worker, text: str | None, _: str | None = None
+        self, oid: Oid, worker: WorkerKind, text: str | None, _: str | None = None
     ) -> None:
         if not self.full:
             self.error = text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.publish.decoding.changes import Change, Transaction
+from wal2lake.publish.decoding.changes import DecodedChange, Transaction
 from wal2lake.publish.plugins import loading
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context
@@ -86,7 +86,7 @@ def test_the_example_of_a_plugin_loads_and_runs(
     plugin.startup(context, {"prefix": "app"})
     plugin.begin(context, transaction)
     for op in "IU":
-        change = Change(op, Lsn(1), (b"1",), None, False)
+        change = DecodedChange(op, Lsn(1), (b"1",), None, False)
         plugin.change(context, transaction, relation, change)
     plugin.commit(context, transaction)
     plugin.shutdown(context)

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from wal2lake.pgtypes import (
-    Policy,
     SourceColumn,
     TypeMappings,
     ValuePolicies,
+    ValuePolicy,
     mapping_for,
     remedy,
 )
@@ -28,7 +28,7 @@ def test_the_entries_of_a_hint_are_taken_and_are_about_that_column(
     hint = remedy("22008", name, nullable=nullable, in_key=False)
     column = SourceColumn(*name, INT_ARRAY, -1)
     policy, mapping = re.findall(r'Add "(.*?)"(?: \(|,| to)|add "(.*)" to type_m', hint)
-    expected = Policy.NULL if nullable else Policy.CLAMP
+    expected = ValuePolicy.NULL if nullable else ValuePolicy.CLAMP
     assert ValuePolicies.parse(policy[0]).of(column) is expected
     stored = TypeMappings.parse(mapping[1]).stored_type(column, ValuePolicies.parse(""))
     assert stored is not None

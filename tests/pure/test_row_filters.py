@@ -13,7 +13,13 @@ from wal2lake.commands.publication.filters import analyse
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.model import Oid
 from wal2lake.pgtypes.expressions import Expression, Filter, decode, deparse, encode
-from wal2lake.publish.filtering import Outcome, combined, filled, transform, transforms
+from wal2lake.publish.filtering import (
+    FilterOutcome,
+    combined,
+    filled,
+    transform,
+    transforms,
+)
 from wal2lake.sql.grammar import parse, quote_identifier, to_sql
 from wal2lake.sql.grammar.publishing.statements import (
     CreatePublication,
@@ -50,16 +56,16 @@ def _texts(*values: str | None) -> pa.Array:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        (False, False, Outcome.NOTHING),
-        (False, True, Outcome.INSERT),
-        (True, False, Outcome.DELETE),
-        (True, True, Outcome.KEEP),
-        (None, True, Outcome.KEEP),
-        (None, False, Outcome.NOTHING),
+        (False, False, FilterOutcome.NOTHING),
+        (False, True, FilterOutcome.INSERT),
+        (True, False, FilterOutcome.DELETE),
+        (True, True, FilterOutcome.KEEP),
+        (None, True, FilterOutcome.KEEP),
+        (None, False, FilterOutcome.NOTHING),
     ],
 )
 def test_an_update_becomes_what_the_manual_says(
-    old: bool | None, new: bool, expected: Outcome
+    old: bool | None, new: bool, expected: FilterOutcome
 ) -> None:
     assert transform(old, new) is expected
 
@@ -87,10 +93,10 @@ def test_a_value_that_has_not_been_sent_is_the_old_rows() -> None:
     filter_ = Filter(*_filter("b = 'x'"))
     there = [True] * 4
     assert transforms(filter_, [_texts("q", "x", "x", "x")], [whole], there) == [
-        Outcome.INSERT,
-        Outcome.DELETE,
-        Outcome.DELETE,
-        Outcome.DELETE,
+        FilterOutcome.INSERT,
+        FilterOutcome.DELETE,
+        FilterOutcome.DELETE,
+        FilterOutcome.DELETE,
     ]
 
 

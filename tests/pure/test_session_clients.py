@@ -21,12 +21,12 @@ from wal2lake.wire.frontback import (
     Bind,
     Close,
     Describe,
+    DescribeTarget,
     Execute,
     Frame,
     Parse,
     Query,
     Sync,
-    Target,
     Terminate,
     write_frontend,
 )
@@ -266,9 +266,9 @@ plausible = st.one_of(
     st.builds(Query, queries),
     st.builds(Parse, names, queries),
     st.builds(Bind, names, names),
-    st.builds(Describe, st.sampled_from(Target), names),
+    st.builds(Describe, st.sampled_from(DescribeTarget), names),
     st.builds(Execute, names, st.integers(-1, 3)),
-    st.builds(Close, st.sampled_from(Target), names),
+    st.builds(Close, st.sampled_from(DescribeTarget), names),
     st.just(Sync()),
 ).map(write_frontend)
 broken = st.builds(

@@ -19,6 +19,7 @@ from wal2lake.wire.frontback import (
     CopyDone,
     DataRow,
     Describe,
+    DescribeTarget,
     ErrorResponse,
     Execute,
     FieldDescription,
@@ -33,11 +34,10 @@ from wal2lake.wire.frontback import (
     RowDescription,
     Signal,
     Sync,
-    Target,
     Terminate,
 )
 
-STATEMENT, PORTAL = Target.STATEMENT, Target.PORTAL
+STATEMENT, PORTAL = DescribeTarget.STATEMENT, DescribeTarget.PORTAL
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from wal2lake.catalog import Catalog, ReplicationSlot
 from wal2lake.changelog import Inventory
 from wal2lake.errors import UsageError
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
-from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.capture.writer import PublisherLogWriter
 from wal2lake.publish.limits import Limits, Room, SlotLimits
 from wal2lake.publish.slots import SlotManager
 from wal2lake.publish.statistics import Statistics
@@ -79,7 +79,7 @@ def world(tmp_path: Path) -> World:
 
 def grow(world: World, sizes: list[int]) -> list[Lsn]:
     """One segment of about so many bytes each; where each ends."""
-    writer = LogWriter(world.log, 64 * MB, xids=Numbers())
+    writer = PublisherLogWriter(world.log, 64 * MB, xids=Numbers())
     ends = []
     for number, size in enumerate(sizes):
         value = random.Random(number).randbytes(size).hex().encode()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import Emitted, More, with_more, word_and_more
 from wal2lake.model import Oid, Relation
 from wal2lake.publish.capture import statements
@@ -67,7 +67,7 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept(directory: Path, rows: int = 2) -> Statements:
-    memory = Memory(1, directory / "memory")
+    memory = ComparisonMemory(1, directory / "memory")
     return Statements(directory / "told", cast(Any, Tables(rows)), memory)
 
 

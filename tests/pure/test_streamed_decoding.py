@@ -13,10 +13,10 @@ from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, UsageError
 from wal2lake.lake.capture.messages import Emitted
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
-from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.capture.writer import PublisherLogWriter
 from wal2lake.publish.driver import Decoding
 from wal2lake.publish.plugins.pgoutput import PgOutput
-from wal2lake.publish.plugins.port import Base, Change, Context, OutputPlugin
+from wal2lake.publish.plugins.port import Base, Context, DecodedChange, OutputPlugin
 from wal2lake.publish.plugins.test_decoding import TestDecoding
 from wal2lake.publish.sending import Sending
 from wal2lake.wire.encoder import FRAME_HEADER
@@ -67,7 +67,7 @@ def inserts(first: int, rows: int) -> pa.RecordBatch:
 def log(tmp_path: Path) -> Path:
     """1001: small; 1002: large, of two tables, through an origin; 1003: small again; 1004: large
     and published nowhere."""
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
 
     def add(origin: tuple[str, Lsn] | None, *changes: Rows) -> None:
         count = sum(rows.num_rows for _, rows in changes)
@@ -221,7 +221,7 @@ def test_test_decoding_refuses_options_as_postgresql(
 
 
 def test_test_decoding_quotes_what_needs_it(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     names = Relation(
         Oid(16390),
         "user",
@@ -249,7 +249,7 @@ def test_test_decoding_quotes_what_needs_it(tmp_path: Path) -> None:
 
 
 def test_messages_go_with_their_transaction_or_alone(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     inside = [Emitted("p", b"in")]
     alone = writer.message(Emitted("q", b"out"))
     writer.transaction(7, None, iter([*inside, (T, inserts(0, 2000))]), 2001, {})
@@ -320,7 +320,7 @@ def test_pgoutput_sends_binary_values_to_who_asks(tmp_path: Path, copies: int) -
         "c3": pa.array([b"text", b"integer", None] * copies),
         "o0": pa.array([None, b"-2", b"7"] * copies),
     }
-    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
+    writer = PublisherLogWriter(tmp_path / "log", segment_bytes=1 << 20, xids=Numbers())
     batch = pa.RecordBatch.from_pydict(changes)
     writer.transaction(7, None, iter([(described, batch)]), batch.num_rows, {})
     writer.seal(note=False)
@@ -360,7 +360,7 @@ def test_an_error_in_a_block_names_its_callback(log: Path) -> None:
             context: Context,
             transaction: object,
             relation: Relation,
-            change: Change,
+            change: DecodedChange,
         ) -> None:
             if relation is HIDDEN or relation.relid == HIDDEN.relid:
                 at.append(change.lsn)

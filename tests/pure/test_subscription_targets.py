@@ -11,7 +11,7 @@ import pytest
 from wal2lake.catalog import Catalog, Role
 from wal2lake.commands.subscription.targets import (
     Choices,
-    Wanted,
+    WantedTables,
     check_targets,
 )
 from wal2lake.errors import UsageError
@@ -29,7 +29,7 @@ def test_a_published_tables_schema_is_used_with_the_callers_privileges(
     )
     node.catalog.create_namespace("closed", Oid(10))
     unseen: Any = None
-    wanted = Wanted({("closed", "t"): unseen}, True, True, Choices.of("", ""))
+    wanted = WantedTables({("closed", "t"): unseen}, True, True, Choices.of("", ""))
     caller = Caller(Role(Oid(20000), "somebody", False, None), lambda notice: None)
     with pytest.raises(UsageError) as caught:
         check_targets(node, caller, wanted)

@@ -12,12 +12,12 @@ import pytest
 from wal2lake.errors import ConfigurationError, UsageError
 from wal2lake.model import Lsn
 from wal2lake.publish.synchronous import (
-    Commits,
+    CommitWaits,
     Standbys,
     Walsender,
     parse_standbys,
 )
-from wal2lake.publish.walsender.page import Positions
+from wal2lake.publish.walsender.page import WalsenderPositions
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,9 @@ def sender(
     pid: int, name: str, flush: int, *, apply: int = 0, streaming: bool = True
 ) -> Walsender:
     at = Lsn(flush)
-    return Walsender(pid, name, Positions(at, at, at, Lsn(apply), 0, streaming))
+    return Walsender(
+        pid, name, WalsenderPositions(at, at, at, Lsn(apply), 0, streaming)
+    )
 
 
 def test_the_first_of_the_list_are_synchronous() -> None:
@@ -110,7 +112,7 @@ class World:
         capture = SimpleNamespace(
             catch_up=lambda seconds, check: SimpleNamespace(lsn=Lsn(100))
         )
-        self.commits = Commits(
+        self.commits = CommitWaits(
             cast(Any, capture), self._walsenders, lambda: self.standbys
         )
         self.answers: list[bool] = []

@@ -20,7 +20,7 @@ from wal2lake.catalog import (
     SnapshotVector,
     SubscriptionError,
     SubscriptionStats,
-    Worker,
+    WorkerKind,
 )
 from wal2lake.changelog import PreparedTransaction
 from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
@@ -420,9 +420,11 @@ def test_subscriptions_and_their_tables(
     ]
     source.error_list = [
         SubscriptionError(
-            SUB, Worker.APPLY, "no way", "2026-01-02T03:04:05+00:00", "23505"
+            SUB, WorkerKind.APPLY, "no way", "2026-01-02T03:04:05+00:00", "23505"
         ),
-        SubscriptionError(SUB, Worker.RECEIVER, "no net", "2026-01-02T03:04:05+00:00"),
+        SubscriptionError(
+            SUB, WorkerKind.RECEIVER, "no net", "2026-01-02T03:04:05+00:00"
+        ),
     ]
     source.stats_list = [
         SubscriptionStats(
@@ -691,7 +693,7 @@ def test_what_may_quote_rows_is_for_the_owner_and_who_may_read_everything(
     sub = source.subscription_list[0]
     source.subscription_list[0] = replace(sub, owner=Oid(20001))
     source.error_list = [
-        SubscriptionError(SUB, Worker.APPLY, "Key (id)=(7)", "2026-01-01T00:00:00")
+        SubscriptionError(SUB, WorkerKind.APPLY, "Key (id)=(7)", "2026-01-01T00:00:00")
     ]
     sql = "select count(*) from wal2lake.subscription_errors"
     # The one who sees all comes last and first: what he saw is not kept for others.

@@ -15,8 +15,8 @@ from wal2lake.pg import RemoteTable
 from wal2lake.pg.tables import RemoteColumn
 from wal2lake.tablesync.plan import (
     SMALL_BYTES,
+    CopyPart,
     PageRange,
-    Part,
     bundles,
     copy_statement,
     decode_plan,
@@ -159,7 +159,9 @@ SIZES = st.one_of(st.none(), st.integers(0, 4 * SMALL_BYTES))
 def test_bundles_have_every_part_once_and_large_ones_alone(
     sizes: list[int | None], readers: int
 ) -> None:
-    parts = [Part(i, PageRange(0, None, None), size) for i, size in enumerate(sizes)]
+    parts = [
+        CopyPart(i, PageRange(0, None, None), size) for i, size in enumerate(sizes)
+    ]
     found = bundles(parts, readers=readers)
     assert sorted(part.table for one in found for part in one) == list(
         range(len(sizes))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal2lake.model import Oid
-from wal2lake.tablesync.turns import Key, RangePool, Turns
+from wal2lake.tablesync.turns import Key, RangePool, SyncTurns
 from wal2lake.testing.waits import wait_until
 
 
@@ -21,7 +21,7 @@ def key(relid: int, subid: int = 1, epoch: int = 1) -> Key:
 def test_a_table_that_failed_comes_again_later_and_after_those_that_failed_less() -> (
     None
 ):
-    turns = Turns(5.0)
+    turns = SyncTurns(5.0)
     tables = [key(1), key(2), key(3)]
     assert turns.due(tables, 0.0) == tables
     turns.failed(key(1), 0.0)
@@ -44,7 +44,7 @@ def test_however_many_tables_fail_for_ever_each_other_one_is_copied(
     workers: int, failing: int, healthy: int
 ) -> None:
     """The ones that fail have the lowest numbers, and used to keep all workers."""
-    turns = Turns(5.0)
+    turns = SyncTurns(5.0)
     left = {key(n) for n in range(failing + healthy)}
     bad = {key(n) for n in range(failing)}
     for round_ in range(failing + healthy + 1):

@@ -36,16 +36,16 @@ from wal2lake.lake.delta.z85 import decode_z85, encode_z85
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, Replaced
-from wal2lake.lake.upsert import Memory, TooLarge, Upsert
+from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory
 from wal2lake.lake.upsert.keys import _bits, _FewKeys, _JoinedKeys, open_keys
 from wal2lake.model import ConflictType
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
-    Event,
     HistoryShape,
     KeyTaken,
     Row,
+    RowEvent,
     TableModel,
     batches,
     history,
@@ -75,7 +75,7 @@ class Table(StoredTable):
 
     def plan_events(
         self,
-        events: Sequence[Event],
+        events: Sequence[RowEvent],
         uniqueness: Uniqueness,
         pieces: int = 2,
         memory: int = 1 << 20,
@@ -93,7 +93,7 @@ class Table(StoredTable):
 
 
 def staged_tables(
-    events: Sequence[Event], shape: ChangeShape, pieces: int
+    events: Sequence[RowEvent], shape: ChangeShape, pieces: int
 ) -> list[pa.Table]:
     """As tasks would write them: each a share of the events, only columns it needs."""
     tables = []
@@ -227,7 +227,7 @@ def test_the_first_taken_key_is_located(tmp_path: Path, seed: int, moves: bool) 
 def test_a_file_that_loses_its_last_row_goes(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(1, n, "a", "b") for n in range(4)], 2)
     upsert = table.plan_events(
-        [Event(1, n, "D", None, (1, n)) for n in range(2)], TRUSTED
+        [RowEvent(1, n, "D", None, (1, n)) for n in range(2)], TRUSTED
     )
     assert isinstance(upsert, Upsert)
     assert [(one.file, one.vector) for one in upsert.replaced] == [
@@ -240,14 +240,14 @@ def test_files_without_the_keys_are_not_read(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(n, 0, "a", "b") for n in range(100)], 10)
     for file in table.files[1:]:
         (tmp_path / "t" / file.path).unlink()
-    upsert = table.plan_events([Event(1, 0, "U", (3, 0, "x", UNCHANGED))], TRUSTED)
+    upsert = table.plan_events([RowEvent(1, 0, "U", (3, 0, "x", UNCHANGED))], TRUSTED)
     assert isinstance(upsert, Upsert)
     assert [one.file for one in upsert.replaced] == [table.files[0]]
 
 
 def test_an_update_that_finds_no_row_commits_nothing(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(1, 1, "a", "b")], 1)
-    upsert = table.plan_events([Event(1, 0, "U", (2, 2, "x", "y"))], TRUSTED)
+    upsert = table.plan_events([RowEvent(1, 0, "U", (2, 2, "x", "y"))], TRUSTED)
     assert isinstance(upsert, Upsert)
     assert not upsert.changes_table
 
@@ -256,7 +256,7 @@ def test_a_table_without_deletion_vectors_is_for_spark(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(1, 1, "a", "b")], 1)
     table.state.properties.clear()  # type: ignore[attr-defined]
     with pytest.raises(TooLarge):
-        table.plan_events([Event(1, 0, "D", None, (1, 1))], TRUSTED)
+        table.plan_events([RowEvent(1, 0, "D", None, (1, 1))], TRUSTED)
 
 
 PARTITIONED_BY_TEXT = tuple(
@@ -284,7 +284,7 @@ def test_a_table_that_asks_more_of_its_writers_is_for_spark(
         state,
         properties={**state.properties, "delta.enableDeletionVectors": "true"},
     )
-    event = Event(1, 0, kind, None, (1, 1) if kind == "D" else None)
+    event = RowEvent(1, 0, kind, None, (1, 1) if kind == "D" else None)
     with pytest.raises(TooLarge):
         table.plan_events([event], TRUSTED)
 
@@ -294,7 +294,7 @@ def test_unchanged_values_that_do_not_fit_into_memory_are_for_spark(
 ) -> None:
     rows = [(1, n, "a", f"{n}" + "x" * 1000) for n in range(200)]
     table = Table(tmp_path / "t", rows, 1)
-    events = [Event(1, n, "U", (1, n, "b", UNCHANGED)) for n in range(200)]
+    events = [RowEvent(1, n, "U", (1, n, "b", UNCHANGED)) for n in range(200)]
     with pytest.raises(TooLarge):
         table.plan_events(events, TRUSTED, memory=100_000)
     assert isinstance(table.plan_events(events, TRUSTED, memory=1_000_000), Upsert)
@@ -302,7 +302,7 @@ def test_unchanged_values_that_do_not_fit_into_memory_are_for_spark(
 
 
 def test_memory_is_shared_and_given_back() -> None:
-    memory = Memory(100)
+    memory = UpsertMemory(100)
     with memory.share(60) as first:
         first.grow(30)
         with pytest.raises(TooLarge):

@@ -11,7 +11,7 @@ import pytest
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import UsageError
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.publish.decoding.changes import Change, Transaction, Values
+from wal2lake.publish.decoding.changes import DecodedChange, Transaction, Values
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context, OutputPlugin
 
@@ -69,7 +69,7 @@ def said(
 def change(
     op: str, new: Values | None, old: Values | None = None
 ) -> Callable[[OutputPlugin, Context], None]:
-    one = Change(op, Lsn(0x180), new, old, is_key=True)
+    one = DecodedChange(op, Lsn(0x180), new, old, is_key=True)
     return lambda plugin, context: plugin.change(context, TRANSACTION, RELATION, one)
 
 
@@ -109,7 +109,7 @@ def test_rows_that_nothing_identifies_are_left_out(version: str) -> None:
     unknown = replace(RELATION, identity=ReplicaIdentity.NOTHING, columns=columns)
 
     def event(op: str, new: Values | None) -> Callable[[OutputPlugin, Context], None]:
-        one = Change(op, Lsn(0x180), new, None, is_key=False)
+        one = DecodedChange(op, Lsn(0x180), new, None, is_key=False)
         return lambda plugin, context: plugin.change(context, TRANSACTION, unknown, one)
 
     options = {"format_version": version, "include_transaction": "off"}
@@ -236,7 +236,7 @@ def test_format_2_is_never_pretty(pretty: str | None) -> None:
 def test_a_type_whose_name_is_quoted_has_no_quotes_in_them(version: str) -> None:
     columns = (Column("c", Oid(18), -1, True), Column("cs", Oid(1002), -1, False))
     relation = replace(RELATION, columns=columns)
-    one = Change("I", Lsn(0x180), (b"x", b"{x}"), None, is_key=False)
+    one = DecodedChange("I", Lsn(0x180), (b"x", b"{x}"), None, is_key=False)
     (text,) = said(
         lambda plugin, context: plugin.change(context, TRANSACTION, relation, one),
         format_version=version,

@@ -21,9 +21,9 @@ from wal2lake.wire.copyboth import XLogData, read_from_server
 from wal2lake.wire.encoder import (
     BEFORE,
     FRAME_HEADER,
-    Payloads,
+    MessagePayloads,
+    MessageSource,
     RowsEncoder,
-    Source,
     begins,
     commits,
     frames,
@@ -137,7 +137,7 @@ def _sources(decoded: Decoded, described: list[tuple[Lsn, int, Lsn, Message]]) -
     def column(name: str) -> Any:
         return np.array(transactions[name], np.int64)
 
-    found: list[Source] = [
+    found: list[MessageSource] = [
         begins(column("commit_lsn"), column("commit_time"), column("xid")),
         messages(described),
         truncates([(b.relation.relid, b.batch) for b in decoded.blocks]),
@@ -331,10 +331,10 @@ def test_pieces_hold_a_window_of_the_rows_only() -> None:
     """A piece asks each source for its own run, and for nothing twice."""
     asked = []
 
-    class Watched(Payloads):
+    class Watched(MessagePayloads):
         def encode(self, first: int, last: int) -> Any:
             asked.append((first, last))
-            return Payloads.encode(self, first, last)
+            return MessagePayloads.encode(self, first, last)
 
     lsns = np.arange(1, 101)
     one = begins(lsns, lsns, lsns)

@@ -25,7 +25,7 @@ from wal2lake.wire.replication import (
     PgoutputOptions,
     ReadReplicationSlot,
     Show,
-    Snapshot,
+    SnapshotAction,
     StartLogical,
     StartPhysical,
     Streaming,
@@ -40,8 +40,8 @@ from wal2lake.wire.replication import (
 )
 from wal2lake.wire.replication.slotoptions import CreateOptions
 
-NOTHING = CreateOptions(Snapshot.NOTHING)
-USE = CreateOptions(Snapshot.USE)
+NOTHING = CreateOptions(SnapshotAction.NOTHING)
+USE = CreateOptions(SnapshotAction.USE)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ USE = CreateOptions(Snapshot.USE)
         (
             'CREATE_REPLICATION_SLOT "sub" LOGICAL pgoutput TWO_PHASE NOEXPORT_SNAPSHOT',
             CreateReplicationSlot(
-                "sub", "pgoutput", options=CreateOptions(Snapshot.NOTHING, True)
+                "sub", "pgoutput", options=CreateOptions(SnapshotAction.NOTHING, True)
             ),
         ),
         (
@@ -86,7 +86,7 @@ USE = CreateOptions(Snapshot.USE)
         (
             "CREATE_REPLICATION_SLOT s TEMPORARY LOGICAL \"P\" (FAILOVER, SNAPSHOT 'use')",
             CreateReplicationSlot(
-                "s", "P", True, CreateOptions(Snapshot.USE, failover=True)
+                "s", "P", True, CreateOptions(SnapshotAction.USE, failover=True)
             ),
         ),
         (
@@ -195,7 +195,7 @@ _commands: st.SearchStrategy[Command] = st.one_of(
         _names,
         st.booleans(),
         st.builds(
-            CreateOptions, st.sampled_from(Snapshot), st.booleans(), st.booleans()
+            CreateOptions, st.sampled_from(SnapshotAction), st.booleans(), st.booleans()
         ),
     ),
     st.builds(

@@ -27,7 +27,12 @@ from wal2lake.wire.frontback import (
     CopyDone,
     Frame,
 )
-from wal2lake.wire.replication import FAREWELL, Conversation, Event, Positions
+from wal2lake.wire.replication import (
+    FAREWELL,
+    ClientPositions,
+    Conversation,
+    ConversationEvent,
+)
 
 NOW = 77
 """The time that is sent."""
@@ -69,11 +74,14 @@ def test_positions_are_what_the_client_says_and_the_slot_never_goes_back() -> No
     talk.sent_up_to(Lsn(150))
     assert talk.sent == 200
     status = StandbyStatus(Lsn(190), Lsn(180), Lsn(170), 5, False)
-    assert talk.receive(_frame(status), 1001.0, NOW) == (Event.POSITIONS, b"")
-    assert talk.positions == Positions(Lsn(190), Lsn(180), Lsn(170), 5)
+    assert talk.receive(_frame(status), 1001.0, NOW) == (
+        ConversationEvent.POSITIONS,
+        b"",
+    )
+    assert talk.positions == ClientPositions(Lsn(190), Lsn(180), Lsn(170), 5)
     assert talk.confirmed == 180
     talk.receive(_status(0, write=160), 1002.0, NOW)
-    assert talk.positions == Positions(Lsn(160), Lsn(0), Lsn(0), 5)
+    assert talk.positions == ClientPositions(Lsn(160), Lsn(0), Lsn(0), 5)
     assert talk.confirmed == 180
     # Nobody has what was not sent.
     talk.receive(_status(999), 1003.0, NOW)
@@ -83,28 +91,31 @@ def test_positions_are_what_the_client_says_and_the_slot_never_goes_back() -> No
 def test_a_status_that_asks_is_answered_by_how_far_we_are() -> None:
     talk = _conversation()
     event, answer = talk.receive(_status(90, ask=True), 1001.0, NOW)
-    assert event is Event.POSITIONS
+    assert event is ConversationEvent.POSITIONS
     assert _said(answer) == Keepalive(Lsn(100), NOW, False)
 
 
 def test_feedback_of_a_hot_standby_is_ignored() -> None:
     feedback = HotStandbyFeedback(5, Xid(7), 0, Xid(8), 0)
     talk = _conversation()
-    assert talk.receive(_frame(feedback), 1001.0, NOW) == (Event.NOTHING, b"")
-    assert talk.positions == Positions()
+    assert talk.receive(_frame(feedback), 1001.0, NOW) == (
+        ConversationEvent.NOTHING,
+        b"",
+    )
+    assert talk.positions == ClientPositions()
 
 
 def test_a_request_for_the_primarys_status_is_answered() -> None:
     talk = _conversation()
     event, answer = talk.receive(_frame(PrimaryStatusRequest(5)), 1001.0, NOW)
-    assert (event, answer) == (Event.STATUS_REQUESTED, b"")
+    assert (event, answer) == (ConversationEvent.STATUS_REQUESTED, b"")
     status = talk.primary_status(NOW, oldest_xid=1 << 32 | 5, next_xid=1 << 32 | 9)
     assert _said(status) == PrimaryStatus(Lsn(100), 1 << 32 | 5, 1 << 32 | 9, NOW)
 
 
 def test_copydone_ends_the_stream_with_both_tags() -> None:
     event, answer = _conversation().receive(Frame(b"c", b""), 1001.0, NOW)
-    assert event is Event.DONE
+    assert event is ConversationEvent.DONE
     assert _messages(answer) == [
         CopyDone(),
         CommandComplete("COPY 0"),
@@ -115,7 +126,10 @@ def test_copydone_ends_the_stream_with_both_tags() -> None:
 
 def test_terminate_is_not_answered() -> None:
     talk = _conversation()
-    assert talk.receive(Frame(b"X", b""), 1001.0, NOW) == (Event.TERMINATED, b"")
+    assert talk.receive(Frame(b"X", b""), 1001.0, NOW) == (
+        ConversationEvent.TERMINATED,
+        b"",
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
 from wal2lake.wire.columnar import (
     Decoded,
     Decoder,
-    Prepared,
     PreparedCommitted,
     PreparedRolledBack,
     StreamAborted,
     StreamCommitted,
     StreamDecoder,
     Streamed,
+    StreamPrepared,
 )
 from wal2lake.wire.copyboth import XLogData, write_xlogdata
 from wal2lake.wire.pgoutput import (
@@ -192,8 +192,13 @@ def test_a_prepared_transaction_is_events_of_its_own() -> None:
     )
     assert rows(events) == [(7, 0, b"1"), (7, 0, b"2")]
     kinds = [type(e) for e in events if not isinstance(e, Streamed)]
-    assert kinds == [Prepared, Prepared, PreparedCommitted, PreparedRolledBack]
-    first = next(e for e in events if isinstance(e, Prepared))
+    assert kinds == [
+        StreamPrepared,
+        StreamPrepared,
+        PreparedCommitted,
+        PreparedRolledBack,
+    ]
+    first = next(e for e in events if isinstance(e, StreamPrepared))
     assert (first.gid, first.prepare_lsn, first.end_lsn) == ("g", 100, 108)
     assert first.stream is not None and first.stream.origin == "elsewhere"
 
@@ -201,7 +206,7 @@ def test_a_prepared_transaction_is_events_of_its_own() -> None:
 def test_prepares_that_older_minor_releases_send_are_tolerated() -> None:
     decoder = StreamDecoder()
     (lone,) = feed(decoder, Prepare(Lsn(100), Lsn(108), 5, X, "g"))
-    assert isinstance(lone, Prepared) and lone.stream is not None
+    assert isinstance(lone, StreamPrepared) and lone.stream is not None
     assert lone.stream.next_ordinal == 0
     feed(decoder, CommitPrepared(Lsn(200), Lsn(208), 5, X, "g"))
     feed(decoder, CommitPrepared(Lsn(300), Lsn(308), 5, X, "never prepared"))

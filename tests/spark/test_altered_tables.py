@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake import Cursor, FieldSpec, NextField
 from wal2lake.lake.branch.branches import Branches
-from wal2lake.lake.branch.keys import Key, Keys
+from wal2lake.lake.branch.keys import BranchKeys, Key
 from wal2lake.lake.compaction import carried, compact
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.delta.tables import DeltaTables
@@ -158,7 +158,7 @@ def test_columns_come_go_and_are_renamed(
     assert by_spark(queries, location) == by_us(lake, location) == rows
 
     branches = Branches(spark_session, lake, queries)
-    keys = Keys(spark_session, lake, queries)
+    keys = BranchKeys(spark_session, lake, queries)
     branch = branches.open(location, None, f"{location}-branch", "open")
     queries.run(
         f"INSERT INTO {relation(branch.location)} VALUES (3, 0, 'twice')",

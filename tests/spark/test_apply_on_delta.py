@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import FieldSpec
 from wal2lake.model import Oid
@@ -71,7 +71,7 @@ def test_a_poisoned_transaction_cuts_a_batch_of_several_tables(
         ),
         Transaction(400, (insert(3, "d", "4"), Change(2, "D", key=b"a"))),
     )
-    batches = Batches(
+    batches = DeltaBatches(
         spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=1 << 20
     )
     side.start(lake, batches)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.batchport import StageRequest
 from wal2lake.lake.capture.messages import word_and_more
 from wal2lake.lake.compaction.compactor import LOOK_EVERY
@@ -24,9 +24,9 @@ from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
-    Event,
     HistoryShape,
     Row,
+    RowEvent,
     TableModel,
     batches,
     history,
@@ -36,9 +36,9 @@ from wal2lake.testing.rowmodel import (
 
 def batches_of(
     spark: SparkSession, lake: DeltaTables, tmp_path: Path, upsert_bytes: int
-) -> Batches:
+) -> DeltaBatches:
     staging = tmp_path / f"staging{upsert_bytes}"
-    return Batches(spark, lake, staging, cores=2, upsert_bytes=upsert_bytes)
+    return DeltaBatches(spark, lake, staging, cores=2, upsert_bytes=upsert_bytes)
 
 
 def request(
@@ -148,16 +148,16 @@ def test_a_table_without_a_key_keeps_every_row_that_follows_a_truncate(
             f"alter table delta.`{location}` add constraint c check (grp > 0)"
         )
     same = (5, 5, "same", None)
-    steps: list[list[Event]] = [
-        [Event(1, n, "I", same) for n in range(3)],
+    steps: list[list[RowEvent]] = [
+        [RowEvent(1, n, "I", same) for n in range(3)],
         [
-            Event(2, 0, "I", (8, 8, "gone", None)),
-            Event(2, 1, "T"),
-            *(Event(2, n, "I", same) for n in range(2, 5)),
-            Event(2, 5, "I", (6, 6, "other", None)),
+            RowEvent(2, 0, "I", (8, 8, "gone", None)),
+            RowEvent(2, 1, "T"),
+            *(RowEvent(2, n, "I", same) for n in range(2, 5)),
+            RowEvent(2, 5, "I", (6, 6, "other", None)),
         ],
-        [Event(3, 0, "I", (7, 7, "more", "x"))],
-        [Event(4, 0, "T")],
+        [RowEvent(3, 0, "I", (7, 7, "more", "x"))],
+        [RowEvent(4, 0, "T")],
     ]
     wanted: list[Row] = [(1, 1, "old", None)]
     for number, events in enumerate(steps, start=1):
@@ -183,7 +183,7 @@ def test_the_listing_of_files_follows_our_commits_and_notices_others(
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
     lake.create(location, FIELDS)
 
-    def apply(number: int, *events: Event, append: bool = False) -> None:
+    def apply(number: int, *events: RowEvent, append: bool = False) -> None:
         source = write_log(tmp_path / f"{number}.parquet", list(events))
         staged = port.stage(request(lake, location, source, append=append))
         port.commit(staged, Cursor("app", number))
@@ -199,12 +199,12 @@ def test_the_listing_of_files_follows_our_commits_and_notices_others(
             (f.key, f.deleted, f.rows) for f in fresh
         }
 
-    apply(1, *(Event(1, n, "I", (1, n, "a", "b")) for n in range(5)), append=True)
-    apply(2, Event(2, 0, "U", (1, 2, "c", UNCHANGED)))
+    apply(1, *(RowEvent(1, n, "I", (1, n, "a", "b")) for n in range(5)), append=True)
+    apply(2, RowEvent(2, 0, "U", (1, 2, "c", UNCHANGED)))
     fill(lake, spark_session, location, [(2, 2, "foreign", None)])
     assert_listed()
-    apply(3, Event(3, 0, "D", None, (2, 2)), Event(3, 1, "D", None, (1, 2)))
-    apply(4, Event(4, 0, "T"), Event(4, 1, "I", (9, 9, "x", "y")))
+    apply(3, RowEvent(3, 0, "D", None, (2, 2)), RowEvent(3, 1, "D", None, (1, 2)))
+    apply(4, RowEvent(4, 0, "T"), RowEvent(4, 1, "I", (9, 9, "x", "y")))
     assert rows_of(spark_session, location) == [(9, 9, "x", "y")]
 
 
@@ -214,7 +214,9 @@ def test_a_batch_meant_for_another_version_conflicts_and_leaves_nothing(
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
     lake.create(location, FIELDS)
     fill(lake, spark_session, location, [(1, 1, "old", "x")])
-    source = write_log(tmp_path / "log", [Event(1, 1, "U", (1, 1, "new", UNCHANGED))])
+    source = write_log(
+        tmp_path / "log", [RowEvent(1, 1, "U", (1, 1, "new", UNCHANGED))]
+    )
     before = set(Path(location).glob("part-*"))
     staged = port.stage(request(lake, location, source))
     (ours,) = set(Path(location).glob("part-*")) - before
@@ -237,8 +239,8 @@ def test_small_files_become_one_now_and_then(
     commits = LOOK_EVERY + 5
     for number in range(1, commits + 1):
         events = [
-            Event(number, 0, "I", (1, number, "a", "b")),
-            Event(number, 1, "U", (1, number - 1, f"c{number}", UNCHANGED)),
+            RowEvent(number, 0, "I", (1, number, "a", "b")),
+            RowEvent(number, 1, "U", (1, number - 1, f"c{number}", UNCHANGED)),
         ]
         source = write_log(tmp_path / f"{number}", events)
         staged = port.stage(request(lake, location, source))
@@ -271,7 +273,7 @@ def test_values_that_an_update_left_out_are_read_from_files_that_spark_wrote(
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
     lake.create(location, FIELDS)
     fill(lake, spark_session, location, [(1, n, f"a{n}", f"b{n}") for n in range(50)])
-    events = [Event(1, n, "U", (1, n, f"c{n}", UNCHANGED)) for n in range(0, 50, 7)]
+    events = [RowEvent(1, n, "U", (1, n, f"c{n}", UNCHANGED)) for n in range(0, 50, 7)]
     staged = port.stage(request(lake, location, write_log(tmp_path / "log", events)))
     port.commit(staged, Cursor("app", 2))
     assert by_key(rows_of(spark_session, location)) == {
@@ -288,7 +290,7 @@ def test_a_missing_data_file_is_an_error_that_names_it(
     files = lake.files(lake.state(location))
     assert files is not None
     (Path(location) / files[0].path).unlink()
-    source = write_log(tmp_path / "log", [Event(1, 1, "D", None, (1, 1))])
+    source = write_log(tmp_path / "log", [RowEvent(1, 1, "D", None, (1, 1))])
     with pytest.raises(StorageError, match=files[0].path):
         port.stage(request(lake, location, source))
     assert list((tmp_path / f"staging{1 << 20}").iterdir()) == []
@@ -310,12 +312,12 @@ def test_a_compaction_that_fails_is_none_of_the_batchs_business(
     monkeypatch.setattr(f"{compactor}.compact", fail)
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
     lake.create(location, FIELDS)
-    source = write_log(tmp_path / "log", [Event(1, 1, "I", (1, 1, "a", "b"))])
+    source = write_log(tmp_path / "log", [RowEvent(1, 1, "I", (1, 1, "a", "b"))])
     staged = port.stage(request(lake, location, source))
     assert port.commit(staged, Cursor("app", 2)).version == 1
     port.wait()
     assert rows_of(spark_session, location) == [(1, 1, "a", "b")]
-    source = write_log(tmp_path / "next", [Event(2, 0, "D", None, (1, 1))])
+    source = write_log(tmp_path / "next", [RowEvent(2, 0, "D", None, (1, 1))])
     staged = port.stage(request(lake, location, source))
     assert port.commit(staged, Cursor("app", 3)).version == 2
     assert rows_of(spark_session, location) == []

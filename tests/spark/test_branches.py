@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.branch import lookup
 from wal2lake.lake.branch.branches import Branch, Branches
-from wal2lake.lake.branch.keys import Key, Keys
+from wal2lake.lake.branch.keys import BranchKeys, Key
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries, QueryResult, relation
 from wal2lake.model import Oid
@@ -110,7 +110,7 @@ def test_a_key_that_is_there_twice_is_found(
         queries, f"INSERT INTO {relation(table)} SELECT id, '1.50', 0 FROM range(9)"
     )
     branches = Branches(spark_session, lake, queries)
-    keys = Keys(spark_session, lake, queries)
+    keys = BranchKeys(spark_session, lake, queries)
     branch = branches.open(table, None, str(tmp_path / "branch"), "open")
 
     def found(values: str, key: Key) -> list[dict[str, object]] | None:
@@ -170,7 +170,7 @@ def test_few_keys_are_found_here_as_spark_finds_them(
     # Gone before the branch, and in it.
     execute(queries, f"DELETE FROM {relation(table)} WHERE d = 4")
     branches = Branches(spark_session, lake, queries)
-    keys = Keys(spark_session, lake, queries)
+    keys = BranchKeys(spark_session, lake, queries)
     branch = branches.open(table, None, str(tmp_path / "branch"), "open")
     there = relation(branch.location)
     execute(queries, f"DELETE FROM {there} WHERE d = 5")

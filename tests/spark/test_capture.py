@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake import FieldSpec
 from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.rows import row_changes
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries, relation
@@ -50,7 +50,7 @@ class Replayed:
         self._key = key
         self._version = lake.state(table).version
 
-    def go_on(self, memory: Memory) -> None:
+    def go_on(self, memory: ComparisonMemory) -> None:
         newest = self._lake.state(self._table).version
         commits = self._lake.actions(self._table, self._version + 1, newest)
         for version, actions in enumerate(commits, self._version + 1):
@@ -116,7 +116,7 @@ def test_what_was_captured_is_what_the_table_holds(
         described(identity, key),
         [i for i, f in enumerate(FIELDS) if f.name in key],
     )
-    memory = Memory(64 << 20, tmp_path / "memory")
+    memory = ComparisonMemory(64 << 20, tmp_path / "memory")
     source = (
         "(SELECT id, 'm' || id AS name, cast(id as decimal(6,2)) n FROM range(5, 15))"
     )

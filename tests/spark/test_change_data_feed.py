@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import FieldSpec
 from wal2lake.model import Oid
@@ -50,7 +50,7 @@ def test_the_feed_tells_our_commits_as_rows_that_go_and_come(
     side = world.side
     table = f"delta.`{side.location(1)}`"
     upsert_bytes = 1 << 20 if in_memory else 0
-    batches = Batches(
+    batches = DeltaBatches(
         spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=upsert_bytes
     )
     side.send(Transaction(100, tuple(insert(k, "1") for k in "abc")))

@@ -22,7 +22,7 @@ from tests.spark.test_branches import execute
 from tests.spark.test_first_version import _actions, _checksum, _comparable
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.compaction import clustered
 from wal2lake.lake.delta.creation import DEFAULT_PROPERTIES
@@ -31,7 +31,7 @@ from wal2lake.lake.methods import Method, Work
 from wal2lake.lake.port import Cursor, FieldSpec, NextField
 from wal2lake.lake.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
-from wal2lake.testing.rowmodel import KEY, UNCHANGED, Event, TableModel
+from wal2lake.testing.rowmodel import KEY, UNCHANGED, RowEvent, TableModel
 
 APP = "app"
 
@@ -56,8 +56,8 @@ def opened(files: Sequence[DataFile], column: str, value: Any) -> int:
     return sum(one is None or one[0] <= value <= one[1] for one in bounds)
 
 
-def apply(port: Batches, lake: DeltaTables, location: str, log: Path) -> Any:
-    def commit(position: int, events: list[Event]) -> int:
+def apply(port: DeltaBatches, lake: DeltaTables, location: str, log: Path) -> Any:
+    def commit(position: int, events: list[RowEvent]) -> int:
         source = write_log(log / str(position), events)
         staged = port.stage(request(lake, location, source))
         assert not staged.failures
@@ -132,17 +132,17 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
     for position in range(1, 17):
         new = numbers[(position - 1) * 250 : position * 250]
         events = [
-            Event(position, n, "I", (1, k, f"v{k}", "x")) for n, k in enumerate(new)
+            RowEvent(position, n, "I", (1, k, f"v{k}", "x")) for n, k in enumerate(new)
         ]
         if position > 1:
             # Of rows that a compaction may be taking along now.
             old = numbers[(position - 2) * 250 :][:5]
             events += [
-                Event(position, 1000 + n, "U", (1, k, "upd", UNCHANGED))
+                RowEvent(position, 1000 + n, "U", (1, k, "upd", UNCHANGED))
                 for n, k in enumerate(old[:3])
             ]
             events += [
-                Event(position, 2000 + n, "D", None, (1, k))
+                RowEvent(position, 2000 + n, "D", None, (1, k))
                 for n, k in enumerate(old[3:])
             ]
         model.apply_all(events)
@@ -153,7 +153,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
         if position in (8, 16):
             port.wait()
         assert version == lake.state(location).version
-    model.apply_all([last := Event(17, 0, "I", (1, -1, "last", None))])
+    model.apply_all([last := RowEvent(17, 0, "I", (1, -1, "last", None))])
     commit(17, [last])
     history = operations(location)
     assert history.count("compaction") == 2
@@ -190,7 +190,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
 
     # A large batch is Spark's, on a branch; its commit is ours.
     events = [
-        Event(18, n, "U", (1, k, "merged", UNCHANGED))
+        RowEvent(18, n, "U", (1, k, "merged", UNCHANGED))
         for n, k in enumerate(sorted(key[1] for key in model.rows)[:500])
     ]
     model.apply_all(events)
@@ -213,7 +213,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
     ] * len(files)
     for position in range(19, 23):
         model.apply_all(
-            [event := Event(position, 0, "D", None, (1, numbers[-position]))]
+            [event := RowEvent(position, 0, "D", None, (1, numbers[-position]))]
         )
         commit(position, [event])
         assert is_ours(location, lake.state(location).version)
@@ -227,7 +227,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
     assert fresh.state(location).clustering == ("number",)
     assert DeltaTable(location).version() == lake.state(location).version
     assert by_key(read_outside(location)) == model.rows
-    truncate = [Event(30, 0, "T", None), Event(30, 1, "I", (1, 5, "alone", "x"))]
+    truncate = [RowEvent(30, 0, "T", None), RowEvent(30, 1, "I", (1, 5, "alone", "x"))]
     fresh.commit_files(location, [], Cursor(APP, 24), replace=True)
     fresh.commit_files(location, [], Cursor(APP, 25), replace=True)
     assert is_ours(location, fresh.state(location).version)

@@ -21,11 +21,11 @@ from tests.fakes.spelled import (
 )
 
 from wal2lake.lake import Cursor, FieldSpec
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.batchport import StageRequest
 from wal2lake.lake.branch import lookup
 from wal2lake.lake.branch.branches import Branches
-from wal2lake.lake.branch.keys import Key, Keys
+from wal2lake.lake.branch.keys import BranchKeys, Key
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.merge.netchange import NetChange, net_change
 from wal2lake.lake.methods import Method
@@ -36,9 +36,9 @@ from wal2lake.model import Column, ConflictType, Oid, Relation, ReplicaIdentity
 from wal2lake.pgtypes.equality import alike, alike_sql, loose_columns
 from wal2lake.testing.rowmodel import (
     KEY,
-    Event,
     HistoryShape,
     Row,
+    RowEvent,
     batches,
     history,
     initial_rows,
@@ -150,7 +150,7 @@ def test_a_statements_keys_are_compared_by_their_types(
         " ('1 day', '{\"a\": 1.0}', '1.50', array('1.0', '2'))"
     )
     branches = Branches(spark_session, lake, queries)
-    keys = Keys(spark_session, lake, queries)
+    keys = BranchKeys(spark_session, lake, queries)
     branch = branches.open(table, None, str(tmp_path / "branch"), "open")
 
     def found(column: str, *values: str) -> bool:
@@ -196,7 +196,7 @@ def test_a_net_change_finds_the_rows_that_are_meant(
 
 
 def _merged(
-    spark: SparkSession, batch: list[Event], table: dict[Row, Row]
+    spark: SparkSession, batch: list[RowEvent], table: dict[Row, Row]
 ) -> dict[Row, Row]:
     """What MERGE does with the net change."""
     of = shape_of(batch)
@@ -232,7 +232,7 @@ def _merged(
 def test_an_insert_of_a_key_that_is_written_differently_is_a_conflict(
     spark_session: SparkSession,
 ) -> None:
-    batch = [Event(5, 0, "I", (1, "24:00:00", "new", None))]
+    batch = [RowEvent(5, 0, "I", (1, "24:00:00", "new", None))]
     of = shape_of(batch)
     schema = spark_schema(of)
     names = [part.split()[0] for part in schema.split(", ")]
@@ -262,10 +262,10 @@ def test_merge_finds_the_rows_that_are_meant(
     rows = spark_session.createDataFrame(there, ROWS)
     rows.write.format("delta").mode("append").save(location)
     events = [
-        Event(5, 0, "U", (1, "48:00:00", "new 2", None)),
-        Event(5, 1, "D", None, (1, "72:00:00")),
-        Event(5, 2, "U", (1, "120:00:00", "new 5", None), (1, "96:00:00")),
-        Event(5, 3, "I", (1, "144:00:00", "new 6", None)),
+        RowEvent(5, 0, "U", (1, "48:00:00", "new 2", None)),
+        RowEvent(5, 1, "D", None, (1, "72:00:00")),
+        RowEvent(5, 2, "U", (1, "120:00:00", "new 5", None), (1, "96:00:00")),
+        RowEvent(5, 3, "I", (1, "144:00:00", "new 6", None)),
     ]
     request = StageRequest(
         namespace="public",
@@ -279,7 +279,9 @@ def test_merge_finds_the_rows_that_are_meant(
         trusted=False,
     )
     # Nothing fits into memory.
-    port = Batches(spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0)
+    port = DeltaBatches(
+        spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0
+    )
     staged = port.stage(request)
     assert not staged.failures
     port.commit(staged, Cursor("app", 6))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.door.session.copying import send_copy
-from wal2lake.engine.rows.answers import Wanted, answered
+from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.lake.delta.tables import DeltaTables
@@ -92,7 +92,7 @@ class Table:
         never = SimpleNamespace(plainly_read=lambda location, version: None)
         node: Any = SimpleNamespace(tables=never, queries=self._queries)
         sink: Any = Sink()
-        wanted = Wanted(copied=format_)
+        wanted = ValueFormats(copied=format_)
         with ExitStack() as held:
             found = answered(node, asked, wanted, ELSEWHERE, "c", held, lambda: None)
         assert found.fields is not None
@@ -199,7 +199,7 @@ def test_an_error_of_the_condition_is_the_copys(table: Table) -> None:
     asked = table.plain("1 / id > 0")
     assert asked is not None
     node: Any = SimpleNamespace(tables=None, queries=None)
-    wanted = Wanted(copied=CopyFormat.TEXT)
+    wanted = ValueFormats(copied=CopyFormat.TEXT)
     with ExitStack() as held:
         found = answered(node, asked, wanted, ELSEWHERE, "c", held, lambda: None)
     with pytest.raises(UsageError, match="division by zero") as caught:
@@ -217,7 +217,7 @@ def test_a_cancelled_copy_ends_between_batches(table: Table) -> None:
         if next(calls) == 3:
             raise UsageError("canceling statement", sqlstate="57014")
 
-    wanted = Wanted(copied=CopyFormat.TEXT)
+    wanted = ValueFormats(copied=CopyFormat.TEXT)
     with ExitStack() as held:
         found = answered(node, asked, wanted, ELSEWHERE, "c", held, check)
     with pytest.raises(UsageError, match="canceling"):

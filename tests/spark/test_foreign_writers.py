@@ -17,13 +17,13 @@ from tests.fakes.lake_log import FIELDS, RELATION, rows_of, write_log
 from tests.fakes.publisher import Change, Transaction
 from tests.spark.test_batches import batches_of, operations, request
 
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.merge import merge
 from wal2lake.lake.port import CommitConflict, Cursor, FieldSpec
 from wal2lake.model import Oid, ReplicaIdentity
 from wal2lake.observe.failpoints import arm
-from wal2lake.testing.rowmodel import Event, Row
+from wal2lake.testing.rowmodel import Row, RowEvent
 from wal2lake.testing.waits import wait_until
 
 Model = dict[int, Row]
@@ -85,16 +85,16 @@ class Foreign:
 ACTIONS = ("append", "delete", "overwrite", "merge", "optimize", "vacuum")
 
 
-def ours(rows: Model, lsn: int, *, whole: bool) -> list[Event]:
+def ours(rows: Model, lsn: int, *, whole: bool) -> list[RowEvent]:
     """A batch of each kind of event, and what it does to the model."""
 
     def named(number: int) -> Row:
         return rows[number] if whole else (0, number)
 
     return [
-        Event(lsn, 0, "I", (0, 3000 + lsn, "ours", "b")),
-        Event(lsn, 1, "U", (0, 3, f"ours{lsn}", "b"), named(3) if whole else None),
-        Event(lsn, 2, "D", None, named(20 + lsn)),
+        RowEvent(lsn, 0, "I", (0, 3000 + lsn, "ours", "b")),
+        RowEvent(lsn, 1, "U", (0, 3, f"ours{lsn}", "b"), named(3) if whole else None),
+        RowEvent(lsn, 2, "D", None, named(20 + lsn)),
     ]
 
 
@@ -219,7 +219,7 @@ def test_rows_that_others_append_are_met_by_the_next_insert_of_their_key(
     with World(tmp_path, tables=(1,), root=str(root)) as world:
         side = world.side
         location = side.location(1)
-        batches = Batches(
+        batches = DeltaBatches(
             spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=1 << 20
         )
         side.start(lake, batches)

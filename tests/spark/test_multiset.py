@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 from tests.fakes.lake_log import write_log
 from tests.spark.test_batches import operations
 
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.batchport import StageRequest
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import Cursor, FieldSpec
 from wal2lake.lake.staging.defaults import Fill
 from wal2lake.lake.staging.logrows import LsnRange
 from wal2lake.model import Column, ConflictType, Oid, Relation, ReplicaIdentity
-from wal2lake.testing.rowmodel import Event
+from wal2lake.testing.rowmodel import RowEvent
 
 FIELDS = (
     FieldSpec("n", "bigint", pg_type_oid=Oid(20)),
@@ -61,11 +61,11 @@ class World:
     spark: SparkSession
     lake: DeltaTables
     location: str
-    port: Batches
+    port: DeltaBatches
     relation: Relation = RELATION
     batch: int = 0
 
-    def apply(self, events: Sequence[Event]) -> list[tuple[ConflictType, int]]:
+    def apply(self, events: Sequence[RowEvent]) -> list[tuple[ConflictType, int]]:
         self.batch += 1
         source = write_log(
             Path(self.location).parent / f"{self.batch}.parquet", events, self.relation
@@ -105,7 +105,9 @@ def world(
     spark_session: SparkSession, lake: DeltaTables, location: str, tmp_path: Path
 ) -> World:
     lake.create(location, FIELDS)
-    port = Batches(spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0)
+    port = DeltaBatches(
+        spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0
+    )
     return World(spark_session, lake, location, port)
 
 
@@ -138,7 +140,7 @@ def test_a_random_history_leaves_what_one_event_after_the_other_leaves(
 ) -> None:
     rng = random.Random(11)
     model: list[Content] = []
-    world.apply([Event(1, i, "I", CONTENTS[i % 6]) for i in range(12)])
+    world.apply([RowEvent(1, i, "I", CONTENTS[i % 6]) for i in range(12)])
     model += [CONTENTS[i % 6] for i in range(12)]
     for lsn in range(2, 4):
         events, missed = [], Counter[ConflictType]()
@@ -146,21 +148,21 @@ def test_a_random_history_leaves_what_one_event_after_the_other_leaves(
             kind = rng.choice("IUUUDD")
             old, new = rng.choice(CONTENTS), rng.choice(CONTENTS)
             if lsn == 3 and ordinal == 10:
-                events.append(Event(lsn, ordinal, "T"))
+                events.append(RowEvent(lsn, ordinal, "T"))
                 model.clear()
                 # What comes before it does not count.
                 missed.clear()
             elif kind == "I":
-                events.append(Event(lsn, ordinal, "I", new))
+                events.append(RowEvent(lsn, ordinal, "I", new))
                 model.append(new)
             elif kind == "D":
-                events.append(Event(lsn, ordinal, "D", None, old))
+                events.append(RowEvent(lsn, ordinal, "D", None, old))
                 if meant(old, model) in model:
                     model.remove(meant(old, model))
                 else:
                     missed[ConflictType.DELETE_MISSING] += 1
             else:
-                events.append(Event(lsn, ordinal, "U", new, old))
+                events.append(RowEvent(lsn, ordinal, "U", new, old))
                 if meant(old, model) in model:
                     model[model.index(meant(old, model))] = new
                 else:
@@ -176,7 +178,9 @@ def test_a_column_of_our_own_keeps_its_value_and_gets_its_default(
     world: World, constraint: bool
 ) -> None:
     a, b, c, d = CONTENTS[0], CONTENTS[3], CONTENTS[5], CONTENTS[1]
-    world.apply([Event(1, 0, "I", a), Event(1, 1, "I", b), Event(1, 2, "I", b)])
+    world.apply(
+        [RowEvent(1, 0, "I", a), RowEvent(1, 1, "I", b), RowEvent(1, 2, "I", b)]
+    )
     world.spark.sql(f"update delta.`{world.location}` set own = 'mine' where n = 1")
     if constraint:
         world.port._memory._limit = 1 << 30
@@ -185,12 +189,12 @@ def test_a_column_of_our_own_keeps_its_value_and_gets_its_default(
         )
     conflicts = world.apply(
         [
-            Event(2, 0, "U", c, a),
-            Event(2, 1, "D", None, b),
-            Event(2, 2, "U", a, d),
-            Event(2, 3, "I", d),
-            Event(2, 4, "U", CONTENTS[4], d),
-            Event(2, 5, "D", None, d),
+            RowEvent(2, 0, "U", c, a),
+            RowEvent(2, 1, "D", None, b),
+            RowEvent(2, 2, "U", a, d),
+            RowEvent(2, 3, "I", d),
+            RowEvent(2, 4, "U", CONTENTS[4], d),
+            RowEvent(2, 5, "D", None, d),
         ]
     )
     assert Counter((row[0], row[3]) for row in world.rows()) == Counter(
@@ -210,13 +214,15 @@ def test_intervals_of_one_span_are_equal(
     fields = (FieldSpec("i", "string", pg_type_oid=Oid(1186)),)
     lake.create(location, fields)
     relation = replace(RELATION, columns=(Column("i", Oid(1186), -1, True),))
-    port = Batches(spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0)
+    port = DeltaBatches(
+        spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0
+    )
     world = World(spark_session, lake, location, port, relation)
     here = ["30 days", "-1 years -1 mons +04:05:06.7", "infinity", "24:00:00.000001"]
     there = ["1 mon", "-390 days +04:05:06.7", "-infinity", "1 day 00:00:00.000001"]
-    world.apply([Event(1, i, "I", (text,)) for i, text in enumerate(here)])
+    world.apply([RowEvent(1, i, "I", (text,)) for i, text in enumerate(here)])
     missed = world.apply(
-        [Event(2, i, "D", None, (text,)) for i, text in enumerate(there)]
+        [RowEvent(2, i, "D", None, (text,)) for i, text in enumerate(there)]
     )
     assert missed == [(ConflictType.DELETE_MISSING, 1)]
     rows = spark_session.read.format("delta").load(location).collect()

@@ -31,11 +31,11 @@ from wal2lake.model import ConflictType
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
-    Event,
     HistoryShape,
     Key,
     KeyTaken,
     Row,
+    RowEvent,
     TableModel,
     batches,
     history,
@@ -58,7 +58,7 @@ once = settings(few, max_examples=1)
 
 
 def staged(
-    spark_session: SparkSession, events: list[Event], shape: ChangeShape
+    spark_session: SparkSession, events: list[RowEvent], shape: ChangeShape
 ) -> DataFrame:
     """The events as staging would write them, in an order that is not the log's."""
     rows = []
@@ -111,7 +111,10 @@ def by_group(rows: dict[Key, Row]) -> dict[object, list[Row]]:
 
 
 def assert_same(
-    got: dict[Key, Row], want: dict[Key, Row], start: dict[Key, Row], log: list[Event]
+    got: dict[Key, Row],
+    want: dict[Key, Row],
+    start: dict[Key, Row],
+    log: list[RowEvent],
 ) -> None:
     got_groups, want_groups = by_group(got), by_group(want)
     for group in sorted({*got_groups, *want_groups}):
@@ -234,7 +237,7 @@ def test_a_long_chain_of_key_changes_ends_with_the_first_rows_values(
 ) -> None:
     table: dict[Key, Row] = {(0, 0): (0, 0, "first", "LONG")}
     events = [
-        Event(10 + k, 1, "U", (0, k + 1, UNCHANGED, UNCHANGED), (0, k))
+        RowEvent(10 + k, 1, "U", (0, k + 1, UNCHANGED, UNCHANGED), (0, k))
         for k in range(37)
     ]
     shape = shape_of(events)

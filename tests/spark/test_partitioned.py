@@ -14,7 +14,7 @@ from tests.fakes.lake_log import FIELDS, by_key, rows_of, write_log
 from tests.spark.test_batches import batches_of, operations, request
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.delta.tables import DeltaTables
@@ -23,9 +23,9 @@ from wal2lake.lake.port import Cursor, FieldSpec, NextField
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.testing.rowmodel import (
     KEY,
-    Event,
     HistoryShape,
     Row,
+    RowEvent,
     TableModel,
     batches,
     history,
@@ -67,7 +67,7 @@ def test_every_way_of_applying_writes_partitions(
     merges = batches_of(spark_session, lake, tmp_path, 2 << 20)
     for _ in range(30):
         merges._costs.took(Method.UPSERT, Work(1, 0), 1e6)
-    inserts = [Event(1, n, "I", row) for n, row in enumerate(start.values())]
+    inserts = [RowEvent(1, n, "I", row) for n, row in enumerate(start.values())]
     source = write_log(tmp_path / "start.parquet", inserts)
     staged = upserts.stage(request(lake, location, source, append=True))
     upserts.commit(staged, Cursor("app", 1))
@@ -97,11 +97,11 @@ def test_every_way_of_applying_writes_partitions(
     upserts._compactor._commits[location] = LOOK_EVERY - 1
     monkeypatch.setattr("wal2lake.lake.compaction.rewrite.MANY", 2)
     monkeypatch.setattr("wal2lake.lake.compaction.rewrite.MANY_IN_PARTITION", 2)
-    last = [Event(9000, 0, "I", (1, 9000, "last", None))]
+    last = [RowEvent(9000, 0, "I", (1, 9000, "last", None))]
     source = write_log(tmp_path / "last.parquet", last)
     upserts.commit(upserts.stage(request(lake, location, source)), Cursor("app", 9000))
     upserts.wait()
-    last.append(Event(9001, 0, "I", (1, 9001, "behind it", None)))
+    last.append(RowEvent(9001, 0, "I", (1, 9001, "behind it", None)))
     source = write_log(tmp_path / "behind.parquet", last[1:])
     upserts.commit(upserts.stage(request(lake, location, source)), Cursor("app", 9001))
     model.apply_all(last)
@@ -118,9 +118,9 @@ def test_every_way_of_applying_writes_partitions(
     ):
         group = min(key[0] for key in model.rows)
         keys = [key for key in model.rows if key[0] == group]
-        batch = [Event(number, n, "D", None, key) for n, key in enumerate(keys)]
+        batch = [RowEvent(number, n, "D", None, key) for n, key in enumerate(keys)]
         new = [(group, n, "anew", None) for n in range(8000, 8003)] if again else []
-        batch += [Event(number, 1000 + n, "I", row) for n, row in enumerate(new)]
+        batch += [RowEvent(number, 1000 + n, "I", row) for n, row in enumerate(new)]
         source = write_log(tmp_path / f"{number}.parquet", batch)
         port.commit(port.stage(request(lake, location, source)), Cursor("app", number))
         model.apply_all(batch)
@@ -186,8 +186,8 @@ def test_values_of_partitions_are_exact(
 
         def run(
             number: int,
-            events: list[Event],
-            port: Batches = upserts,
+            events: list[RowEvent],
+            port: DeltaBatches = upserts,
             place: str = place,
         ) -> None:
             path = tmp_path / f"{number}.parquet"
@@ -196,15 +196,15 @@ def test_values_of_partitions_are_exact(
             assert not staged.failures
             port.commit(staged, Cursor("app", number))
 
-        run(1, [Event(1, n, "I", row) for n, row in enumerate(rows)])
+        run(1, [RowEvent(1, n, "I", row) for n, row in enumerate(rows)])
         seen = [read(place)]
         # Each row to another partition, by Spark; then back, here.
         turned = [(row[0], *rows[n - 1][1:]) for n, row in enumerate(rows)]
-        run(2, [Event(2, n, "U", row) for n, row in enumerate(turned)], merges)
+        run(2, [RowEvent(2, n, "U", row) for n, row in enumerate(turned)], merges)
         seen.append(read(place))
-        run(3, [Event(3, n, "U", row) for n, row in enumerate(rows[:-1])])
+        run(3, [RowEvent(3, n, "U", row) for n, row in enumerate(rows[:-1])])
         seen.append(read(place))
-        run(4, [Event(4, n, "D", None, (n,)) for n in (1,)])
+        run(4, [RowEvent(4, n, "D", None, (n,)) for n in (1,)])
         seen.append(read(place))
         assert len(seen[0]) == len(rows)
         outer = outside(place, names)

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.engine.rows import plainanswers
-from wal2lake.engine.rows.answers import Wanted, answered
+from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.plainanswers import plain_answer
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries
@@ -76,7 +76,7 @@ def both(table: str, lake: DeltaTables, queries: Queries) -> Ask:
         with ExitStack() as held:
             group = f"plain-{next(numbers)}"
             found = answered(
-                node, query, Wanted(), rendering, group, held, lambda: None
+                node, query, ValueFormats(), rendering, group, held, lambda: None
             )
         got = [row for one in found.batches for row in zip(*one.columns, strict=True)]
         found.close()

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.door.session.copying import send_copy
-from wal2lake.engine.rows.answers import Wanted, answered
+from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.errors import UsageError
 from wal2lake.lake.delta.log import earlier
 from wal2lake.lake.delta.tables import DeltaTables
@@ -164,7 +164,7 @@ class Copies:
         sink: Any = Sink()
         with ExitStack() as held:
             group = f"copy-{next(self._numbers)}"
-            wanted = Wanted(copied=format_)
+            wanted = ValueFormats(copied=format_)
             found = answered(node, query, wanted, rendering, group, held, lambda: None)
         assert found.fields is not None
         options = CopyOptions(format=format_)
@@ -207,7 +207,7 @@ class Copies:
         )
         assert query.columns is not None
         formats = itertools.cycle((Format.TEXT, Format.BINARY))
-        wanted = Wanted(tuple(itertools.islice(formats, len(query.columns))))
+        wanted = ValueFormats(tuple(itertools.islice(formats, len(query.columns))))
         with ExitStack() as held:
             group = f"select-{next(self._numbers)}"
             found = answered(node, query, wanted, ELSEWHERE, group, held, lambda: None)
@@ -465,7 +465,7 @@ def test_a_cancelled_copy_ends_between_batches(
     with ExitStack() as held:
         query = copies.query(location)
         found = answered(
-            node, query, Wanted(copied=CopyFormat.TEXT), UTC, "none", held, check
+            node, query, ValueFormats(copied=CopyFormat.TEXT), UTC, "none", held, check
         )
     batches = iter(found.batches)
     assert sum(next(batches).rows for _ in range(2)) == 14

@@ -16,7 +16,7 @@ from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.branch.branches import Branch, Branches
 from wal2lake.lake.branch.rebase import Overtaken, rebase
 from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.rows import row_changes
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries, relation
@@ -49,7 +49,7 @@ class World:
     branches: Branches
     table: str
     branch: Branch
-    memory: Memory
+    memory: ComparisonMemory
 
     def others(self, *statements: str) -> None:
         """They commit each."""
@@ -127,7 +127,7 @@ def begin(
             queries.run(sql, job_group="x").batches.close()
         branches = Branches(spark_session, lake, queries)
         branch = branches.open(table, None, str(tmp_path / "branch"), "open")
-        memory = Memory(64 << 20, tmp_path / "memory")
+        memory = ComparisonMemory(64 << 20, tmp_path / "memory")
         return World(lake, queries, branches, table, branch, memory)
 
     return go

@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, by_key, rows_of, write_log
 from tests.spark.test_batches import batches_of, read_outside, request
 
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.batchport import Staged
 from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.origins import COLUMNS, LOCAL, Commits, tagged
+from wal2lake.lake.origins import COLUMNS, LOCAL, BatchCommits, tagged
 from wal2lake.lake.port import Cursor
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType, Modified, Resolution
 from wal2lake.pgtypes import Resolutions
-from wal2lake.testing.rowmodel import Event
+from wal2lake.testing.rowmodel import RowEvent
 
 OURS, THEIRS = 7, 9
 
@@ -39,9 +39,9 @@ def origins(lake: DeltaTables, location: str) -> dict[int, int | None]:
     return found
 
 
-def commits(origin: int) -> Commits:
+def commits(origin: int) -> BatchCommits:
     lsn = np.arange(1, 50, dtype=np.int64)
-    return Commits(origin, lsn, lsn + 1000, lsn * 1_000_000)
+    return BatchCommits(origin, lsn, lsn + 1000, lsn * 1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,17 @@ def test_origins_follow_their_rows_and_readers_see_none(
     merging = batches_of(spark_session, lake, tmp_path, 0)
     done = 0
 
-    def stage(port: Batches, events: list[Event], by: int, **more: object) -> Staged:
+    def stage(
+        port: DeltaBatches, events: list[RowEvent], by: int, **more: object
+    ) -> Staged:
         source = write_log(tmp_path / f"{by}-{done}.parquet", events)
         asked = request(lake, location, source, append=bool(more.pop("append", False)))
         asked = replace(asked, trusted=asked.append, commits=commits(by), **more)
         return port.stage(asked)
 
-    def apply(port: Batches, events: list[Event], by: int, **more: object) -> Staged:
+    def apply(
+        port: DeltaBatches, events: list[RowEvent], by: int, **more: object
+    ) -> Staged:
         nonlocal done
         staged = stage(port, events, by, **more)
         assert not staged.failures, staged.failures
@@ -82,11 +86,14 @@ def test_origins_follow_their_rows_and_readers_see_none(
 
     rows = [(0, n, "x", "y") for n in range(6)]
     apply(
-        ours, [Event(1, n, "I", row) for n, row in enumerate(rows)], OURS, append=True
+        ours,
+        [RowEvent(1, n, "I", row) for n, row in enumerate(rows)],
+        OURS,
+        append=True,
     )
     assert origins(lake, location) == dict.fromkeys(range(6), OURS)
     # Another subscription's change of a row of ours.
-    met = apply(ours, [Event(2, 0, "U", (0, 1, "theirs", "y"))], THEIRS).conflicts
+    met = apply(ours, [RowEvent(2, 0, "U", (0, 1, "theirs", "y"))], THEIRS).conflicts
     assert [(c.type, c.modified) for c in met] == [
         (ConflictType.UPDATE_ORIGIN_DIFFERS, Modified(OURS, 1001, 1_000_000))
     ]
@@ -126,9 +133,9 @@ def test_origins_follow_their_rows_and_readers_see_none(
     staged = apply(
         ours,
         [
-            Event(4, 0, "U", (0, 2, "too early", "y")),
-            Event(4, 1, "D", None, (0, 1)),
-            Event(6, 0, "I", (0, 2, "late", "y")),
+            RowEvent(4, 0, "U", (0, 2, "too early", "y")),
+            RowEvent(4, 1, "D", None, (0, 1)),
+            RowEvent(6, 0, "I", (0, 2, "late", "y")),
         ],
         OURS,
         resolutions=wins,
@@ -152,7 +159,10 @@ def test_origins_follow_their_rows_and_readers_see_none(
     # MERGE knows whose they are, too, and only who rewrites the files does not.
     apply(
         merging,
-        [Event(7, 0, "U", (0, 3, "merged", "y")), Event(8, 0, "I", (0, 9, "x", "y"))],
+        [
+            RowEvent(7, 0, "U", (0, 3, "merged", "y")),
+            RowEvent(8, 0, "I", (0, 9, "x", "y")),
+        ],
         OURS,
     )
     expected[9] = OURS
@@ -160,7 +170,7 @@ def test_origins_follow_their_rows_and_readers_see_none(
     assert COLUMNS[0] not in json.dumps(
         [dict(file.action) for file in lake.files(lake.state(location)) or ()]
     )
-    (one,) = apply(ours, [Event(9, 0, "U", (0, 3, "again", "y"))], THEIRS).conflicts
+    (one,) = apply(ours, [RowEvent(9, 0, "U", (0, 3, "again", "y"))], THEIRS).conflicts
     assert one.modified == Modified(OURS, 1007, 7_000_000)
     assert len(rows_of(spark_session, location)[0]) == len(FIELDS)
     spark_session.sql(f"optimize delta.`{location}`")

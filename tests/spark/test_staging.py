@@ -37,7 +37,7 @@ from wal2lake.lake.port import (
 )
 from wal2lake.lake.query import Queries
 from wal2lake.lake.staging.changes import DELETE, INSERT, RowFailure, Seq
-from wal2lake.lake.staging.convert import Rules
+from wal2lake.lake.staging.convert import ConversionRules
 from wal2lake.lake.staging.defaults import Fill
 from wal2lake.lake.staging.logrows import LogSource, LsnRange, plan_parts
 from wal2lake.lake.staging.stage import (
@@ -58,8 +58,8 @@ from wal2lake.pgtypes import ValuePolicies
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
-    Event,
     HistoryShape,
+    RowEvent,
     TableModel,
     batches,
     history,
@@ -145,7 +145,7 @@ def staged_update(
     spark: SparkSession, lake: DeltaTables, location: str, tmp_path: Path
 ) -> tuple[TableState, StagedChanges]:
     source = write_log(
-        tmp_path / "log.parquet", [Event(10, 1, "U", (1, 1, "new", "x"))]
+        tmp_path / "log.parquet", [RowEvent(10, 1, "U", (1, 1, "new", "x"))]
     )
     state = lake.state(location)
     return state, stage_changes(
@@ -223,7 +223,7 @@ def test_a_truncate_alone_empties_the_table(
     state = lake.state(location)
     staged = stage_changes(
         spark_session,
-        [write_log(tmp_path / "log.parquet", [Event(10, 1, "T")])],
+        [write_log(tmp_path / "log.parquet", [RowEvent(10, 1, "T")])],
         target_of(state),
         EVERYTHING,
         str(tmp_path / "staged"),
@@ -254,7 +254,7 @@ def test_inserts_become_files_of_the_table_with_statistics(
     parallelism: int,
 ) -> None:
     state = lake.create(location, FIELDS)
-    events = [Event(10 + i, 1, "I", (i, 1, f"a{i}", None)) for i in range(300)]
+    events = [RowEvent(10 + i, 1, "I", (i, 1, f"a{i}", None)) for i in range(300)]
     staged = stage_inserts(
         spark_session,
         [write_log(tmp_path / "log.parquet", events)],
@@ -275,10 +275,10 @@ def test_rows_that_do_not_convert_are_located_and_leave_no_file(
     lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
 ) -> None:
     state = lake.create(location, FIELDS)
-    events = [Event(10 + i, 7, "I", (i, 1, "a", "b")) for i in range(200)]
-    events[150] = Event(160, 7, "I", (b"x", 1, "a", "b"))
-    events[120] = Event(130, 7, "I", (1, None, "a", "b"))
-    events[121] = Event(131, 7, "I", (b"12x", 1, b"\xff", "b"))
+    events = [RowEvent(10 + i, 7, "I", (i, 1, "a", "b")) for i in range(200)]
+    events[150] = RowEvent(160, 7, "I", (b"x", 1, "a", "b"))
+    events[120] = RowEvent(130, 7, "I", (1, None, "a", "b"))
+    events[121] = RowEvent(131, 7, "I", (b"12x", 1, b"\xff", "b"))
     source = write_log(tmp_path / "log.parquet", events)
     before = set(Path(location).iterdir())
     for staged in (
@@ -322,14 +322,14 @@ def test_what_a_policy_changes_is_counted_by_reason_with_its_lsns(
     parallelism: int,
 ) -> None:
     state = lake.create(location, FIELDS)
-    events = [Event(10 + i, 7, "I", (i, 1, "a", "b")) for i in range(200)]
+    events = [RowEvent(10 + i, 7, "I", (i, 1, "a", "b")) for i in range(200)]
     for at, value in ((3, b"\xff"), (90, b"\xfe"), (150, b"a\0b")):
-        events[at] = Event(10 + at, 7, "I", (at, 1, value, "b"))
+        events[at] = RowEvent(10 + at, 7, "I", (at, 1, value, "b"))
     sources = [
         write_log(tmp_path / "1.parquet", events[:100]),
         write_log(tmp_path / "2.parquet", events[100:]),
     ]
-    rules = Rules(
+    rules = ConversionRules(
         ValuePolicies.parse("* = null"), frozenset(), frozenset(target_of(state).key)
     )
     target = replace(target_of(state), rules=rules)
@@ -362,7 +362,9 @@ def test_a_flipped_bit_in_the_log_names_the_file(
 ) -> None:
     state = lake.create(location, FIELDS)
     path = tmp_path / "log.parquet"
-    source = write_log(path, [Event(1, i, "I", (i, 1, "a", "b")) for i in range(500)])
+    source = write_log(
+        path, [RowEvent(1, i, "I", (i, 1, "a", "b")) for i in range(500)]
+    )
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 1
     path.write_bytes(content)
@@ -387,9 +389,9 @@ def test_columns_go_by_name_and_local_columns_keep_their_values(
         ", ".join(f"{f.name} {f.spark_ddl}" for f in fields),
     ).write.format("delta").mode("append").save(location)
     events = [
-        Event(1, 1, "U", (1, 1, "new", UNCHANGED)),
-        Event(1, 2, "U", (3, 3, UNCHANGED, "b3"), old=(2, 2)),
-        Event(1, 3, "I", (4, 4, "a4", "b4")),
+        RowEvent(1, 1, "U", (1, 1, "new", UNCHANGED)),
+        RowEvent(1, 2, "U", (3, 3, UNCHANGED, "b3"), old=(2, 2)),
+        RowEvent(1, 3, "I", (4, 4, "a4", "b4")),
     ]
     state = lake.state(location)
     staged = stage_changes(
@@ -428,9 +430,9 @@ def test_a_full_old_row_is_matched_by_key_and_fills_unchanged_values(
         tuple(Column(f.name, f.pg_type_oid, -1, True) for f in FIELDS),
     )
     events = [
-        Event(1, 1, "U", (1, 1, "new", UNCHANGED), old=(1, 1, "old", "LONG")),
-        Event(1, 2, "U", (5, 5, "moved", UNCHANGED), old=(2, 2, "old", "LONG2")),
-        Event(1, 3, "D", old=(3, 3, "old", None)),
+        RowEvent(1, 1, "U", (1, 1, "new", UNCHANGED), old=(1, 1, "old", "LONG")),
+        RowEvent(1, 2, "U", (5, 5, "moved", UNCHANGED), old=(2, 2, "old", "LONG2")),
+        RowEvent(1, 3, "D", old=(3, 3, "old", None)),
     ]
     lake.create(location, FIELDS)
     fill(
@@ -478,7 +480,7 @@ def test_a_relation_that_does_not_fit_is_located_at_its_first_row(
         (*RELATION.columns, Column("extra", TEXT, -1, False)),
     )
     source = write_log(
-        tmp_path / "log.parquet", [Event(5, 2, "I", (1, 1, "a", "b", "c"))], wider
+        tmp_path / "log.parquet", [RowEvent(5, 2, "I", (1, 1, "a", "b", "c"))], wider
     )
     other_key = Relation(
         Oid(1),
@@ -489,7 +491,7 @@ def test_a_relation_that_does_not_fit_is_located_at_its_first_row(
     )
     unnamed = write_log(
         tmp_path / "log2.parquet",
-        [Event(6, 1, "I", (1, 1, "a", "b")), Event(6, 2, "D", old=("a",))],
+        [RowEvent(6, 1, "I", (1, 1, "a", "b")), RowEvent(6, 2, "D", old=("a",))],
         other_key,
     )
 
@@ -538,8 +540,8 @@ def test_numbers_that_are_equal_have_not_moved(
         (Column("n", NUMERIC, -1, True), Column("a", TEXT, -1, False)),
     )
     events = [
-        Event(1, 1, "U", (b"1.00", "x"), old=(b"1.0",)),
-        Event(1, 2, "U", (UNCHANGED, "x"), old=(b"7",)),
+        RowEvent(1, 1, "U", (b"1.00", "x"), old=(b"1.0",)),
+        RowEvent(1, 2, "U", (UNCHANGED, "x"), old=(b"7",)),
     ]
     staged = stage_changes(
         spark_session,
@@ -558,7 +560,7 @@ def test_a_batch_of_inserts_refuses_other_events(
     lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
 ) -> None:
     state = lake.create(location, FIELDS)
-    source = write_log(tmp_path / "log.parquet", [Event(1, 1, "D", old=(1, 1))])
+    source = write_log(tmp_path / "log.parquet", [RowEvent(1, 1, "D", old=(1, 1))])
     with pytest.raises(InternalError):
         stage_inserts(
             spark_session, [source], target_of(state), EVERYTHING, parallelism=2
@@ -566,7 +568,7 @@ def test_a_batch_of_inserts_refuses_other_events(
 
 
 def test_work_is_divided_by_rows_over_row_groups(tmp_path: Path) -> None:
-    events = [Event(1, i, "I", (i, 1, "a", "b")) for i in range(1000)]
+    events = [RowEvent(1, i, "I", (i, 1, "a", "b")) for i in range(1000)]
     large = write_log(tmp_path / "large.parquet", events, row_group_rows=100)
     small = write_log(tmp_path / "small.parquet", events[:10])
     tasks = plan_parts([large, small], 2)
@@ -594,7 +596,7 @@ def test_each_inserted_row_has_a_value_of_its_own_of_a_sequence(
     fills = {"own": Fill(sequence=Oid(9), first=100, step=10)}
     target = replace(target_of(state), fills=fills)
     inserts = [
-        [Event(k + 1, i, "I", (k, i, "a", "b")) for i in range(count)]
+        [RowEvent(k + 1, i, "I", (k, i, "a", "b")) for i in range(count)]
         for k, count in enumerate((120, 7, 60))
     ]
     sources = [
@@ -611,10 +613,10 @@ def test_each_inserted_row_has_a_value_of_its_own_of_a_sequence(
     assert [row[4] for row in sorted(rows)] == [100 + 10 * n for n in range(187)]
 
     mixed = [
-        Event(9, 1, "I", (9, 1, "a", "b")),
-        Event(9, 2, "U", (9, 1, "a", "c")),
-        Event(9, 3, "I", (9, 2, "a", "b")),
-        Event(9, 4, "D", old=(9, 1)),
+        RowEvent(9, 1, "I", (9, 1, "a", "b")),
+        RowEvent(9, 2, "U", (9, 1, "a", "c")),
+        RowEvent(9, 3, "I", (9, 2, "a", "b")),
+        RowEvent(9, 4, "D", old=(9, 1)),
     ]
     changes = stage_changes(
         spark_session,

@@ -22,7 +22,7 @@ from wal2lake.catalog import TableDef
 from wal2lake.changelog import LogReader
 from wal2lake.changelog.manifest import Manifest
 from wal2lake.errors import ApplyError
-from wal2lake.lake.origins import Commits
+from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.staging.changes import RowConflict
 from wal2lake.model import Conflict, ConflictType, Lsn, Modified, Oid, Resolution
 from wal2lake.observe import get_logger
@@ -62,7 +62,7 @@ _TOLD: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class LoggedTransaction:
     """What the change log knows of one."""
 
     xid: int
@@ -71,7 +71,7 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundConflict:
     """A conflict, its table, and what only the server log is told."""
 
     conflict: Conflict
@@ -90,10 +90,10 @@ class Transactions:
         self._reader = reader
         self._manifests = manifests
 
-    def at(self, commit_lsns: Iterable[int]) -> dict[int, Transaction]:
+    def at(self, commit_lsns: Iterable[int]) -> dict[int, LoggedTransaction]:
         """Those that commit there."""
         wanted = sorted(set(commit_lsns))
-        found: dict[int, Transaction] = {}
+        found: dict[int, LoggedTransaction] = {}
         for one in self._manifests:
             mine = [
                 lsn
@@ -109,7 +109,7 @@ class Transactions:
                 pc.is_in(table["commit_lsn"], pc.cast(mine, table["commit_lsn"].type))
             )
             for row in chosen.to_pylist():
-                found[row["commit_lsn"]] = Transaction(
+                found[row["commit_lsn"]] = LoggedTransaction(
                     row["xid"],
                     row["origin"],
                     _POSTGRES_EPOCH + timedelta(microseconds=row["commit_time"]),
@@ -135,7 +135,7 @@ class Transactions:
                 return Lsn(pc.max(chosen["end_lsn"]).as_py())
         return None
 
-    def commits(self, subid: Oid) -> Commits:
+    def commits(self, subid: Oid) -> BatchCommits:
         """All of them, as the subscription's that applies them."""
         names = ["commit_lsn", "xid", "commit_time"]
         parts = [
@@ -152,20 +152,20 @@ class Transactions:
             for name in names
         )
         order = np.argsort(lsn, kind="stable")
-        return Commits(
+        return BatchCommits(
             int(subid), lsn[order], xid[order], time[order] + _UNIX_TO_POSTGRES_US
         )
 
 
 def met(
     parts: Sequence[tuple[TableDef, Sequence[RowConflict]]], transactions: Transactions
-) -> list[Found]:
+) -> list[FoundConflict]:
     """Changes that met another row, or none, and did not stop the batch; table by table."""
     known = transactions.at(
         one.commit_lsn for _, conflicts in parts for one in conflicts
     )
     return [
-        Found(
+        FoundConflict(
             conflict(
                 table.oid,
                 one.type,
@@ -191,7 +191,7 @@ def conflict(
     resolution: Resolution,
     commit_lsn: int,
     key: str | None,
-    transaction: Transaction | None,
+    transaction: LoggedTransaction | None,
     count: int = 1,
 ) -> Conflict:
     """As the catalog keeps it."""
@@ -242,7 +242,7 @@ def _shown(time_us: int) -> str:
 
 def tell(
     origin: str,
-    found: Sequence[Found],
+    found: Sequence[FoundConflict],
     *,
     quotes: Callable[[TableDef], bool],
     exists: OriginExists,
@@ -251,7 +251,7 @@ def tell(
     table's rows may be quoted."""
     events = get_logger()
     told: dict[Oid, int] = {}
-    rest: dict[tuple[Oid, ConflictType], tuple[Found, int]] = {}
+    rest: dict[tuple[Oid, ConflictType], tuple[FoundConflict, int]] = {}
     for one in found:
         here = one.conflict
         told[here.relid] = told.get(here.relid, 0) + 1
@@ -268,7 +268,7 @@ def tell(
         )
 
 
-def _message(found: Found) -> str:
+def _message(found: FoundConflict) -> str:
     return (
         f'conflict detected on relation "{found.table.qualified}":'
         f" conflict={found.conflict.type}"
@@ -302,7 +302,7 @@ def rows_told(
 
 
 def _described(
-    origin: str, found: Found, *, values: bool, exists: OriginExists
+    origin: str, found: FoundConflict, *, values: bool, exists: OriginExists
 ) -> ApplyError:
     here = found.conflict
     unique = here.type in _UNIQUE

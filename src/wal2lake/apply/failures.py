@@ -47,7 +47,7 @@ _MESSAGE_TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageContext:
     """What PostgreSQL's error context says of a message."""
 
     op: int
@@ -67,7 +67,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class BatchFailure:
     """Where a batch has to be cut, and why."""
 
     cut: Lsn
@@ -75,7 +75,7 @@ class Failure:
     error: Wal2LakeError
     row: tuple[TableDef, RowFailure] | None = None
     """What a table could not take; None: it is not about one row."""
-    message: Message | None = None
+    message: MessageContext | None = None
     """The message that could not be taken, where ``row`` does not say it."""
     resumes: bool = False
     """Nothing is wrong: the next batch begins with this transaction."""
@@ -86,7 +86,7 @@ class Failure:
         return self.resumes or (self.row is not None and self.row[1].divides)
 
 
-def first_failure(failures: Iterable[Failure]) -> Failure | None:
+def first_failure(failures: Iterable[BatchFailure]) -> BatchFailure | None:
     """The one of the earliest transaction."""
     return min(failures, key=lambda f: f.cut, default=None)
 
@@ -99,7 +99,7 @@ def row_failure(
     exists: OriginExists = lambda subid: True,
     *,
     values: bool = False,
-) -> Failure:
+) -> BatchFailure:
     """The failure of a row that ``table`` cannot take; ``xid``: its transaction's at the
     publisher, if it is known; ``values``: a conflict is told with its key and rows."""
     at = Lsn(failure.seq.commit_lsn)
@@ -139,7 +139,7 @@ def row_failure(
         ),
         hint=_hint(table, failure),
     )
-    return Failure(at, error, (table, failure))
+    return BatchFailure(at, error, (table, failure))
 
 
 def _hint(table: TableDef, failure: RowFailure) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.apply.schema.follow import AlterTable
+from wal2lake.apply.schema.follow import TableAlteration
 from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import Catalog, ProgressFile
 from wal2lake.lake import TablePort
@@ -47,7 +47,7 @@ class ApplyLauncher:
         tables: TablePort,
         batches: BatchPort,
         commit_lock: Callable[[Oid], threading.RLock],
-        alter: AlterTable,
+        alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,
     ) -> None:

@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from wal2lake.apply.batch import TableChanges
-from wal2lake.apply.failures import Failure, Message
+from wal2lake.apply.failures import BatchFailure, MessageContext
 from wal2lake.apply.relationmap import (
     RelationUse,
     check_target,
@@ -54,9 +54,9 @@ def check_targets(
     rights: TargetRights,
     origin: str,
     cut: Lsn | None,
-) -> list[Failure]:
+) -> list[BatchFailure]:
     """Failures below ``cut``. Raises CorruptLogError, StorageError."""
-    found: list[Failure] = []
+    found: list[BatchFailure] = []
     for part in parts:
         table = catalog.table_by_oid(part.relid)
         for file in part.files:
@@ -76,7 +76,7 @@ def check_targets(
                     continue
                 named = file.relation.qualified if use.changes_rows else None
                 at, op = first
-                found.append(Failure(at, error, message=Message(op, named)))
+                found.append(BatchFailure(at, error, message=MessageContext(op, named)))
     return found
 
 
@@ -133,7 +133,7 @@ def _denied(
     table: TableDef,
     rights: TargetRights,
     cut: Lsn | None,
-) -> Iterator[Failure]:
+) -> Iterator[BatchFailure]:
     counts = {
         "I": file.inserts,
         "U": file.updates,
@@ -146,8 +146,8 @@ def _denied(
             continue
         at = first_row(reader, file, part.position, (ord(op),))
         if at is not None and (cut is None or at < cut):
-            message = Message(ord(op), file.relation.qualified)
-            yield Failure(at, error, message=message)
+            message = MessageContext(ord(op), file.relation.qualified)
+            yield BatchFailure(at, error, message=message)
 
 
 def check_others(
@@ -158,7 +158,7 @@ def check_others(
     subid: Oid,
     position: Lsn,
     cut: Lsn | None,
-) -> list[Failure]:
+) -> list[BatchFailure]:
     """Failures below ``cut`` of files whose relation has no table at all.
 
     ``position``: rows below it were skipped already, by the rules of their time.
@@ -176,7 +176,7 @@ def check_others(
             continue
         at, op = first
         error = missing_target(file.relation)
-        found.append(Failure(at, error, message=Message(op, None)))
+        found.append(BatchFailure(at, error, message=MessageContext(op, None)))
     return found
 
 

@@ -34,14 +34,14 @@ from typing import Final
 
 from wal2lake.apply.batch import choose, divide
 from wal2lake.apply.participants import Participants
-from wal2lake.apply.schema.follow import AlterTable, Due, SchemaFollower
+from wal2lake.apply.schema.follow import Due, SchemaFollower, TableAlteration
 from wal2lake.apply.step.applier import BatchApplier
 from wal2lake.apply.step.publishing import VectorPublisher
 from wal2lake.catalog import (
     Catalog,
     ProgressFile,
     Subscription,
-    Worker,
+    WorkerKind,
 )
 from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError, description_of, sqlstate_of
@@ -77,7 +77,7 @@ class ApplyWorker:
         batches: BatchPort,
         progress: ProgressFile,
         commit_lock: threading.RLock,
-        alter: AlterTable,
+        alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,
     ) -> None:
@@ -205,7 +205,7 @@ class ApplyWorker:
         self._repeated.say(self._events, str(error) if known else "apply failed", error)
         try:
             self._catalog.note_error(
-                self._subid, Worker.APPLY, description_of(error), sqlstate_of(error)
+                self._subid, WorkerKind.APPLY, description_of(error), sqlstate_of(error)
             )
             self._catalog.disable_if_asked(self._subid, self._generation, error)
         except Exception as unwritten:

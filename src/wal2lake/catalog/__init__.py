@@ -42,7 +42,7 @@ from wal2lake.catalog.definitions.changes import (
     SetNotNull,
     plan_changes,
 )
-from wal2lake.catalog.definitions.historic import Definitions
+from wal2lake.catalog.definitions.historic import HistoricDefinitions
 from wal2lake.catalog.definitions.publications import (
     Publication,
     PublishedOperation,
@@ -84,7 +84,7 @@ from wal2lake.catalog.records import (
     SyncSnapshot,
     TableChange,
     TableDef,
-    Worker,
+    WorkerKind,
     local_writer,
 )
 from wal2lake.catalog.remote.schemas import (
@@ -125,10 +125,10 @@ __all__ = [
     "ColumnPlan",
     "Comment",
     "CopyRange",
-    "Definitions",
     "DropCheck",
     "DropColumn",
     "FollowedSchema",
+    "HistoricDefinitions",
     "LocalCommit",
     "Namespace",
     "NewSource",
@@ -169,7 +169,7 @@ __all__ = [
     "TableDef",
     "TargetRights",
     "UncommittedCatalog",
-    "Worker",
+    "WorkerKind",
     "local_writer",
     "plan_changes",
 ]

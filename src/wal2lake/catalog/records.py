@@ -321,7 +321,7 @@ class Subscription:
         return self.options.get(UNDECODED_TYPES)
 
 
-class Worker(Enum):
+class WorkerKind(Enum):
     """Who works for a subscription and can fail; each notes and clears only its own errors."""
 
     RECEIVER = "receiver"
@@ -343,7 +343,7 @@ class SubscriptionError:
     """What one worker of a subscription is stopped by."""
 
     subid: Oid
-    worker: Worker
+    worker: WorkerKind
     error: str
     """Described: message, DETAIL, HINT and CONTEXT."""
     noted_at: str

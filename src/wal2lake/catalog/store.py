@@ -22,7 +22,7 @@ from wal2lake.catalog.parts.attempts import Attempts
 from wal2lake.catalog.parts.copies import Copies
 from wal2lake.catalog.parts.objects import Objects
 from wal2lake.catalog.parts.publications import Publications
-from wal2lake.catalog.parts.published import Published
+from wal2lake.catalog.parts.published import PublishedStates
 from wal2lake.catalog.parts.schemas import Schemas
 from wal2lake.catalog.parts.slots import Slots
 from wal2lake.catalog.parts.subscriptions import Subscriptions
@@ -36,7 +36,7 @@ class Catalog(
     Subscriptions,
     Attempts,
     Copies,
-    Published,
+    PublishedStates,
     Schemas,
     Slots,
 ):

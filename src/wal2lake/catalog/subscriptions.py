@@ -21,7 +21,7 @@ from wal2lake.catalog.records import (
     SubscriptionError,
     SubscriptionRel,
     SubscriptionStats,
-    Worker,
+    WorkerKind,
 )
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.model import Lsn, Oid, SyncState
@@ -158,7 +158,7 @@ def errors(connection: sqlite3.Connection) -> list[SubscriptionError]:
     return [
         SubscriptionError(
             Oid(r["subid"]),
-            Worker(r["worker"]),
+            WorkerKind(r["worker"]),
             r["error"],
             r["noted_at"],
             r["sqlstate"],
@@ -167,7 +167,9 @@ def errors(connection: sqlite3.Connection) -> list[SubscriptionError]:
     ]
 
 
-def error_of(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> str | None:
+def error_of(
+    connection: sqlite3.Connection, oid: Oid, worker: WorkerKind
+) -> str | None:
     """What a worker has noted and not cleared."""
     row = connection.execute(
         "select error from subscription_error where subid = ? and worker = ?",
@@ -179,7 +181,7 @@ def error_of(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> str | 
 def note_error(
     connection: sqlite3.Connection,
     oid: Oid,
-    worker: Worker,
+    worker: WorkerKind,
     text: str,
     sqlstate: str | None,
 ) -> None:
@@ -194,7 +196,7 @@ def note_error(
     )
 
 
-def clear_error(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> None:
+def clear_error(connection: sqlite3.Connection, oid: Oid, worker: WorkerKind) -> None:
     """A worker is no longer stopped."""
     connection.execute(
         "delete from subscription_error where subid = ? and worker = ?",
@@ -208,14 +210,14 @@ def clear_errors(connection: sqlite3.Connection, oid: Oid) -> None:
 
 
 _COUNTED: Final = {
-    Worker.APPLY: "apply_errors",
-    Worker.SNAPSHOT: "sync_errors",
-    Worker.COPY: "sync_errors",
+    WorkerKind.APPLY: "apply_errors",
+    WorkerKind.SNAPSHOT: "sync_errors",
+    WorkerKind.COPY: "sync_errors",
 }
 """PostgreSQL counts no failure to connect as an apply error, so the receiver's are not."""
 
 
-def count_error(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> None:
+def count_error(connection: sqlite3.Connection, oid: Oid, worker: WorkerKind) -> None:
     """One more failed attempt."""
     column = _COUNTED.get(worker)
     if column is not None:
@@ -225,7 +227,7 @@ def count_error(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> Non
         )
 
 
-def counts(worker: Worker) -> bool:
+def counts(worker: WorkerKind) -> bool:
     """Whether each failed attempt of such a worker is counted."""
     return worker in _COUNTED
 

@@ -17,7 +17,7 @@ talks to a server, knows who applies what it keeps.
 
 from wal2lake.changelog.log import ChangeLog
 from wal2lake.changelog.manifest import (
-    Captured,
+    CaptureState,
     HandedOn,
     LogFile,
     Manifest,
@@ -49,7 +49,7 @@ from wal2lake.changelog.spool.prepared import (
 )
 
 __all__ = [
-    "Captured",
+    "CaptureState",
     "ChangeLog",
     "HandedOn",
     "Held",

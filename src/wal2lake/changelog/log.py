@@ -47,7 +47,7 @@ from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.changelog.journal.handover import (
     DEFAULT_MEMORY_BYTES,
     Connected,
-    Gulp,
+    GulpHandover,
     Handover,
 )
 from wal2lake.changelog.journal.journal import Journal
@@ -268,7 +268,7 @@ class ChangeLog:
         self._spools.clean(self._segments.sealed_lsn)
         return True
 
-    def _content(self, gulps: Sequence[Gulp]) -> tuple[bytes, Lengths]:
+    def _content(self, gulps: Sequence[GulpHandover]) -> tuple[bytes, Lengths]:
         """Gulps as one; those whose bytes were not kept are read from the journal."""
         pieces, lengths = [], []
         for gulp in gulps:

@@ -149,7 +149,7 @@ class HandedOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CaptureState:
     """How far the tables' own commits are in a publisher's log."""
 
     versions: Mapping[int, int]
@@ -184,7 +184,7 @@ class Manifest:
     transactions_file: LogFile
     files: tuple[RowsFile, ...]
     messages_files: tuple[MessagesFile, ...] = ()
-    captured: Captured | None = None
+    captured: CaptureState | None = None
     """None: the log of a subscription."""
 
     @property
@@ -282,11 +282,11 @@ def decode(content: bytes, path: Path) -> Manifest:
     )
 
 
-def _decode_captured(found: Mapping[str, Any] | None) -> Captured | None:
+def _decode_captured(found: Mapping[str, Any] | None) -> CaptureState | None:
     if found is None:
         return None
     versions = {int(k): int(v) for k, v in found["versions"].items()}
-    return Captured(
+    return CaptureState(
         versions,
         int(found["last_xid"]),
         {int(k): _decode_two_phase(v) for k, v in found.get("prepared", {}).items()},

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.pg.client import Rows
+from wal2lake.pg.client import ResultRows
 
 _RIGHT_ALIGNED: Final = frozenset({20, 21, 23, 26, 28, 29, 700, 701, 790, 1700, 5069})
 """int8 int2 int4 oid xid cid float4 float8 money numeric xid8."""
@@ -33,7 +33,7 @@ class Layout:
     tuples_only: bool = False
 
 
-def render(rows: Rows, layout: Layout) -> Iterator[str]:
+def render(rows: ResultRows, layout: Layout) -> Iterator[str]:
     """The lines of one result, the empty one after it included."""
     if layout.aligned:
         yield from _aligned(rows, layout)
@@ -45,17 +45,17 @@ def table(
     columns: Sequence[str], rows: Sequence[Sequence[str | None]]
 ) -> Iterator[str]:
     """Text columns, aligned, without a count."""
-    made = Rows(tuple(columns), (25,) * len(columns), tuple(map(tuple, rows)), "")
+    made = ResultRows(tuple(columns), (25,) * len(columns), tuple(map(tuple, rows)), "")
     lines = list(_aligned(made, Layout()))
     yield from lines[:-2]
 
 
-def _count(rows: Rows) -> str:
+def _count(rows: ResultRows) -> str:
     number = len(rows.rows)
     return f"({number} row{'' if number == 1 else 's'})"
 
 
-def _unaligned(rows: Rows, layout: Layout) -> Iterator[str]:
+def _unaligned(rows: ResultRows, layout: Layout) -> Iterator[str]:
     if not layout.tuples_only:
         yield "|".join(rows.columns)
     for row in rows.rows:
@@ -64,7 +64,7 @@ def _unaligned(rows: Rows, layout: Layout) -> Iterator[str]:
         yield _count(rows)
 
 
-def _aligned(rows: Rows, layout: Layout) -> Iterator[str]:
+def _aligned(rows: ResultRows, layout: Layout) -> Iterator[str]:
     cells = [[(cell or "").split("\n") for cell in row] for row in rows.rows]
     widths = [
         max((_width(line) for row in cells for line in row[i]), default=0)

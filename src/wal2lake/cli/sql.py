@@ -25,7 +25,7 @@ from wal2lake.errors import (
 )
 from wal2lake.launch.directory.passfile import connection_parameters, conninfo
 from wal2lake.model import DATABASE
-from wal2lake.pg.client import Client, Failure, Rows
+from wal2lake.pg.client import Client, Failure, ResultRows
 from wal2lake.sql.grammar import split_statements
 
 NO_CONNECTION: Final = 2
@@ -123,7 +123,7 @@ def _run(client: Client, text: str, layout: Layout) -> bool:
     return good
 
 
-def _print_rows(outcome: Rows, layout: Layout) -> None:
+def _print_rows(outcome: ResultRows, layout: Layout) -> None:
     if outcome.columns:
         print("\n".join(render(outcome, layout)))
     # With RETURNING there are both.

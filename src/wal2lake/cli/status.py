@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
+from wal2lake.catalog import Catalog, ProgressFile, Subscription, WorkerKind
 from wal2lake.catalog.progress import progress_path
 from wal2lake.cli.errors import print_error
 from wal2lake.errors import ConfigurationError, StorageError
@@ -135,7 +135,7 @@ def _subscription(
     errors = {e.worker.value: e.error for e in sorted(noted, key=lambda e: e.noted_at)}
     of_copy = next((rel.error for rel in rels if rel.error is not None), None)
     if of_copy is not None:
-        errors[Worker.COPY.value] = of_copy
+        errors[WorkerKind.COPY.value] = of_copy
     states = Counter(rel.state for rel in rels)
     return {
         "name": found.name,

@@ -17,7 +17,7 @@ from typing import Any
 from wal2lake.door.client import Transport
 from wal2lake.door.encryption import Encrypted
 from wal2lake.door.greeting import Greeting
-from wal2lake.door.session import Interrupt, Session
+from wal2lake.door.session import ClientSession, Interrupt
 from wal2lake.errors import UsageError
 
 
@@ -49,7 +49,7 @@ class Connection:
     is_surplus: bool
     """Above max_connections: to be told so."""
     started_at: float
-    session: Session | None = None
+    session: ClientSession | None = None
     greeting: Greeting | None = None
 
     def terminate(self) -> None:
@@ -110,7 +110,7 @@ class Connections:
                 )
             connection.greeting = greeting
 
-    def begin(self, connection: Connection, session: Session) -> None:
+    def begin(self, connection: Connection, session: ClientSession) -> None:
         """It was let in."""
         with self._changed:
             connection.session = session
@@ -132,7 +132,7 @@ class Connections:
         with self._changed:
             return list(self._by_pid.values())
 
-    def session(self, pid: int) -> Session | None:
+    def session(self, pid: int) -> ClientSession | None:
         """The session of that pid."""
         with self._changed:
             connection = self._by_pid.get(pid)

@@ -12,7 +12,7 @@ from typing import Any
 
 from wal2lake.door.auth import AuthMethod
 from wal2lake.door.encryption import Encryption, make_encryption
-from wal2lake.door.hba import Rules, everybody, parse_rules
+from wal2lake.door.hba import AccessRules, everybody, parse_rules
 from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.settings import Settings
 
@@ -20,7 +20,7 @@ from wal2lake.settings import Settings
 class Entrance:
     """Read by many threads; ``rules`` and ``tls`` are replaced, never changed."""
 
-    def __init__(self, rules: Rules, tls: Encryption | None = None) -> None:
+    def __init__(self, rules: AccessRules, tls: Encryption | None = None) -> None:
         """``tls`` None: not offered."""
         self.rules = rules
         self.tls = tls
@@ -42,7 +42,7 @@ class Entrance:
             log.error("SSL configuration was not reloaded", error=error)
 
 
-def _rules(settings: Settings) -> Rules:
+def _rules(settings: Settings) -> AccessRules:
     if not settings.node.hba_file:
         return everybody(AuthMethod(settings.node.authentication))
     path = settings.directory / settings.node.hba_file

@@ -37,7 +37,7 @@ from wal2lake.door.encryption import (
     Encryption,
     describe,
 )
-from wal2lake.door.hba import Client, ClientCertificate, Rule, Rules
+from wal2lake.door.hba import AccessRules, ClientCertificate, Peer, Rule
 from wal2lake.errors import (
     FeatureNotSupportedError,
     ProtocolViolation,
@@ -178,7 +178,7 @@ def negotiate(conversation: ClientConversation, startup: StartupMessage) -> None
 
 
 def admit(
-    conversation: ClientConversation, knock: Knock, door: Door, rules: Rules
+    conversation: ClientConversation, knock: Knock, door: Door, rules: AccessRules
 ) -> Greeting:
     """Authenticate and set up; AuthenticationOk is sent. Errors are to be FATAL."""
     given = {_decode(n): _decode(v) for n, v in knock.message.parameters.items()}
@@ -190,7 +190,7 @@ def admit(
     database = given.get("database") or user
     replication = _replication(given.get("replication"))
     transport = conversation.transport
-    client = Client(
+    client = Peer(
         transport.host,
         transport.local_host,
         knock.encrypted is not None,
@@ -234,7 +234,7 @@ def admit(
     return Greeting(role, parameters, replication, knock.encrypted)
 
 
-def _turned_away(client: Client, *, rejected: bool) -> UsageError:
+def _turned_away(client: Peer, *, rejected: bool) -> UsageError:
     encryption = "SSL encryption" if client.encrypted else "no encryption"
     what = (
         "pg_hba.conf rejects connection for" if rejected else "no pg_hba.conf entry for"

@@ -1,6 +1,6 @@
 """Who may connect from where, and how he proves who he is: records as in pg_hba.conf.
 
-In: the text of such a file. Out: ``Rules``; of a client, the first record that is about him.
+In: the text of such a file. Out: ``AccessRules``; of a client, the first record that is about him.
 Pure: what is asked of the catalog comes as a function.
 
 A record has a type, databases, users, an address, a method and options:
@@ -78,7 +78,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class Peer:
     """Who knocks."""
 
     host: str
@@ -105,7 +105,7 @@ class Rule:
     """As the record has it."""
     certificate: ClientCertificate = ClientCertificate.NONE
 
-    def is_about(self, client: Client, is_member: IsMember) -> bool:
+    def is_about(self, client: Peer, is_member: IsMember) -> bool:
         """Whether the record says something of this client."""
         return (
             self.encrypted in (None, client.encrypted)
@@ -114,7 +114,7 @@ class Rule:
             and any(_names_user(w, client.user, is_member) for w in self.users)
         )
 
-    def _has_address(self, client: Client) -> bool:
+    def _has_address(self, client: Peer) -> bool:
         if self.addresses == "all":
             return True
         host = _address(client.host)
@@ -124,26 +124,26 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AccessRules:
     """All records, in their order."""
 
     rules: tuple[Rule, ...]
 
-    def find(self, client: Client, is_member: IsMember) -> Rule | None:
+    def find(self, client: Peer, is_member: IsMember) -> Rule | None:
         """The first that is about the client."""
         found = (rule for rule in self.rules if rule.is_about(client, is_member))
         return next(found, None)
 
 
-def everybody(method: AuthMethod) -> Rules:
+def everybody(method: AuthMethod) -> AccessRules:
     """Without a file: all, from everywhere."""
     every = (Word("all"),)
-    return Rules((Rule(None, every, every, "all", method, method.value),))
+    return AccessRules((Rule(None, every, every, "all", method, method.value),))
 
 
-def parse_rules(text: str, source: str) -> Rules:
+def parse_rules(text: str, source: str) -> AccessRules:
     """Read a file; ConfigurationError names its line."""
-    return Rules(tuple(_rules(text, source)))
+    return AccessRules(tuple(_rules(text, source)))
 
 
 def _rules(text: str, source: str) -> Iterator[Rule]:
@@ -312,7 +312,7 @@ def _single(words: tuple[Word, ...], what: str) -> str:
     return words[0].text
 
 
-def _names_database(word: Word, client: Client, is_member: IsMember) -> bool:
+def _names_database(word: Word, client: Peer, is_member: IsMember) -> bool:
     if word.says("all") or (word.says("sameuser") and client.user == client.database):
         return True
     if word.says("samerole") or word.says("samegroup"):

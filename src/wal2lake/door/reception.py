@@ -39,7 +39,7 @@ from wal2lake.door.greeting import (
     negotiate,
     read_startup_message,
 )
-from wal2lake.door.session import ReplicationRunner, Session
+from wal2lake.door.session import ClientSession, ReplicationRunner
 from wal2lake.door.session.interrupts import shutdown_error
 from wal2lake.errors import (
     FeatureNotSupportedError,
@@ -221,7 +221,7 @@ class Reception:
         greeting: Greeting,
         factory: BackendFactory,
         log: Any,
-    ) -> Session:
+    ) -> ClientSession:
         assert self._door is not None
         door = self._door
         self._connections.admit(connection, greeting, self._settings.max_wal_senders)
@@ -251,7 +251,7 @@ class Reception:
                 )
             return replication(conversation, contexts[0], backend)
 
-        session = Session(
+        session = ClientSession(
             conversation=conversation,
             parameters=greeting.parameters,
             make_backend=make_backend,

@@ -31,12 +31,12 @@ from wal2lake.door import Door, Entrance, Listener, ListenerSettings
 from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.engine.followedtables import FollowedTables
 from wal2lake.engine.lakebackend import LakeBackend
-from wal2lake.engine.publishing import Publisher, in_force
+from wal2lake.engine.publishing import PublisherHalf, in_force
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import ConfigurationError, UndefinedObjectError, Wal2LakeError
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import DeltaBatches
 from wal2lake.lake.branch.branches import Branches, place_of_branches
-from wal2lake.lake.branch.keys import Keys
+from wal2lake.lake.branch.keys import BranchKeys
 from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.expressions import Expressions
@@ -57,7 +57,7 @@ from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
 from wal2lake.local.commits.prepared import finish_interrupted
 from wal2lake.local.concurrency.sequences import SequenceLocks
-from wal2lake.local.node import Node, SubscriptionLocks
+from wal2lake.local.node import EngineParts, SubscriptionLocks
 from wal2lake.local.transaction.recovery import recover
 from wal2lake.model import DATABASE
 from wal2lake.observe import configure, get_logger
@@ -139,7 +139,7 @@ class _Engine:
                 settings.run_directory / "keyindex", settings.apply.key_index_bytes
             )
             compactor = Compactor(tables)
-            batches = Batches(
+            batches = DeltaBatches(
                 spark,
                 tables,
                 exchange / "staging",
@@ -175,13 +175,13 @@ class _Engine:
                 alter,
                 defaults,
             )
-            node = Node(
+            node = EngineParts(
                 catalog=self._catalog,
                 settings=settings,
                 tables=tables,
                 queries=queries,
                 branches=Branches(spark, tables, queries),
-                keys=Keys(spark, tables, queries, index),
+                keys=BranchKeys(spark, tables, queries, index),
                 compactor=compactor,
                 apply=apply,
                 sync=sync,
@@ -196,7 +196,7 @@ class _Engine:
             apply.start()
             sync.start()
             unfinished.start()
-            publisher = Publisher(node, self._listener.sessions)
+            publisher = PublisherHalf(node, self._listener.sessions)
             publisher.start()
             finish_interrupted(node)
             source = ViewSource(
@@ -231,7 +231,7 @@ class _Engine:
             stop_session(spark)
         return 0 if alive else 1
 
-    def _signal(self, publisher: Publisher, pid: int, terminate: bool) -> bool:
+    def _signal(self, publisher: PublisherHalf, pid: int, terminate: bool) -> bool:
         """pg_cancel_backend and pg_terminate_backend."""
         if not terminate:
             return self._listener.cancel(pid)
@@ -239,7 +239,9 @@ class _Engine:
         publisher.walsenders.end(pid)
         return found
 
-    def _open_doors(self, node: Node, source: ViewSource, publisher: Publisher) -> None:
+    def _open_doors(
+        self, node: EngineParts, source: ViewSource, publisher: PublisherHalf
+    ) -> None:
         system = SystemCatalog(source)
         door = Door(
             database=DATABASE,

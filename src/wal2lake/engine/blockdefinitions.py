@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from wal2lake.local.concurrency.blocks import OpenBlock
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.local.transaction.definitions import (
-    Definitions,
+    TransactionDefinitions,
     refuse_mixture,
 )
 from wal2lake.local.transaction.messages import told_empty
@@ -24,10 +24,10 @@ from wal2lake.sql.sysviews import SystemCatalog
 class BlockDefinitions:
     """One session's."""
 
-    def __init__(self, node: Node, system: SystemCatalog) -> None:
+    def __init__(self, node: EngineParts, system: SystemCatalog) -> None:
         self._node = node
         self._system = system
-        self._definitions: Definitions | None = None
+        self._definitions: TransactionDefinitions | None = None
         self._views: SystemCatalog | None = None
 
     @property
@@ -48,7 +48,7 @@ class BlockDefinitions:
     def run(
         self,
         caller: Caller,
-        command: Callable[[Node, Caller, Any], str],
+        command: Callable[[EngineParts, Caller, Any], str],
         statement: Any,
         *,
         publishes: bool,
@@ -57,7 +57,7 @@ class BlockDefinitions:
         published."""
         found = self._definitions
         if found is None:
-            found = self._definitions = Definitions(self._node)
+            found = self._definitions = TransactionDefinitions(self._node)
         found.publishes |= publishes
         return command(found.view, replace(caller, block=found.block), statement)
 
@@ -70,8 +70,8 @@ class BlockDefinitions:
         return self._views
 
     def commit(self, check: Check, xid: Callable[[], int]) -> None:
-        """See ``Definitions``. All of them are one transaction to decoders, the one numbered
-        ``xid``."""
+        """See ``TransactionDefinitions``. All of them are one transaction to decoders, the one
+        numbered ``xid``."""
         if self._definitions is not None:
             with told_empty(self._node, check, xid):
                 self._definitions.commit(check)
@@ -84,18 +84,19 @@ class BlockDefinitions:
             definitions.end()
 
     def savepoint(self, depth: int) -> None:
-        """See ``Definitions``."""
+        """See ``TransactionDefinitions``."""
         if self._definitions is not None:
             self._definitions.savepoint(depth)
 
     def rollback_to(self, depth: int) -> None:
-        """See ``Definitions``. The views could take what comes next for what has gone."""
+        """See ``TransactionDefinitions``. The views could take what comes next for what has
+        gone."""
         if self._definitions is not None:
             self._definitions.rollback_to(depth)
             self._forget_views()
 
     def release(self, depth: int) -> None:
-        """See ``Definitions``."""
+        """See ``TransactionDefinitions``."""
         if self._definitions is not None:
             self._definitions.release(depth)
 

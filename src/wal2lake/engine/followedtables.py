@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wal2lake.catalog import ColumnChange
 from wal2lake.commands.tables.altertable import follow
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.model import Oid
 
 
@@ -19,7 +19,7 @@ from wal2lake.model import Oid
 class FollowedTables:
     """The port's ``AlterTable``. Safe for all threads."""
 
-    node: Callable[[], Node]
+    node: Callable[[], EngineParts]
     """The node, which is put together after the workers that hold this object."""
 
     def __call__(

@@ -41,7 +41,7 @@ from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.engine.blockdefinitions import BlockDefinitions
 from wal2lake.engine.copies import copied
 from wal2lake.engine.parametertypes import parameter_types, said_types
-from wal2lake.engine.rows.answers import Wanted, answered
+from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.engine.sessionroles import SessionRoles
 from wal2lake.engine.tablenames import Used, table_names
@@ -58,7 +58,7 @@ from wal2lake.local.commits.prepared import Preparing, finish_prepared
 from wal2lake.local.concurrency.activeorigins import SessionOrigin
 from wal2lake.local.concurrency.sequences import SessionSequences
 from wal2lake.local.concurrency.snapshots import Modes, Snapshot
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.local.transaction.checks import told_to
 from wal2lake.local.transaction.definitions import refuse_mixture
 from wal2lake.local.transaction.local import (
@@ -96,7 +96,7 @@ from wal2lake.sql.query.translate import (
 )
 from wal2lake.sql.query.writes import SparkWrite, translate_write
 from wal2lake.sql.sysviews import (
-    Request,
+    FunctionRequest,
     SystemCatalog,
     calls_functions,
     is_system_query,
@@ -147,7 +147,7 @@ class LakeBackend:
     _numbers = itertools.count(1)
 
     def __init__(
-        self, node: Node, system: SystemCatalog, context: SessionContext
+        self, node: EngineParts, system: SystemCatalog, context: SessionContext
     ) -> None:
         """``node`` and ``system`` are shared by all sessions."""
         self._node = node
@@ -207,7 +207,7 @@ class LakeBackend:
         )
         statement = prepared.statement
         if isinstance(statement, OtherStatement):
-            wanted = Wanted(result_formats)
+            wanted = ValueFormats(result_formats)
             return self._other(caller, prepared, statement, bound, wanted)
         if isinstance(statement, CopyTo):
             return copied(
@@ -235,7 +235,7 @@ class LakeBackend:
     def _define(
         self,
         caller: Caller,
-        command: Callable[[Node, Caller, Any], str],
+        command: Callable[[EngineParts, Caller, Any], str],
         statement: Any,
     ) -> str:
         if not caller.in_block:
@@ -389,7 +389,7 @@ class LakeBackend:
         prepared: _Statement,
         statement: OtherStatement,
         bound: tuple[BoundParameter, ...],
-        wanted: Wanted,
+        wanted: ValueFormats,
     ) -> Outcome:
         if statement.kind in _QUERIES:
             if prepared.system:
@@ -435,12 +435,12 @@ class LakeBackend:
         copied = query.statement
         if not (isinstance(copied, OtherStatement) and copied.kind in _QUERIES):
             raise FeatureNotSupportedError("COPY query must be a SELECT")
-        wanted = Wanted(copied=options.format)
+        wanted = ValueFormats(copied=options.format)
         if query.system:
-            wanted = Wanted(wanted.of(len(query.fields or ())))
+            wanted = ValueFormats(wanted.of(len(query.fields or ())))
         return self._other(caller, query, copied, (), wanted)
 
-    def _perform(self, caller: Caller, request: Request) -> object:
+    def _perform(self, caller: Caller, request: FunctionRequest) -> object:
         """What a function of a system query has asked for."""
         if request.function == "pg_export_snapshot":
             return self._export_snapshot()
@@ -534,7 +534,7 @@ class LakeBackend:
         caller: Caller,
         sql: str,
         bound: tuple[BoundParameter, ...],
-        wanted: Wanted,
+        wanted: ValueFormats,
     ) -> Outcome:
         used = Used()
         # Two may ask what a name means; what is to be said of its table is said once.

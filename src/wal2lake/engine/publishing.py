@@ -15,9 +15,9 @@ from wal2lake.door.replication.commands import ReplicationCommands
 from wal2lake.door.session import ReplicationRunner
 from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.errors import ConfigurationError, UndefinedObjectError
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.local.concurrency.snapshots import Modes
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.publish.capture.cascade import Cascade
@@ -26,12 +26,12 @@ from wal2lake.publish.capture.requests import Point
 from wal2lake.publish.capture.statements import Statements
 from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.limits import Limits, Room, SlotLimits
-from wal2lake.publish.sending import Publications
+from wal2lake.publish.sending import ClientPublications
 from wal2lake.publish.service import Publishing
 from wal2lake.publish.slots import SlotManager, SlotUse
 from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.synchronous import (
-    Commits,
+    CommitWaits,
     Standbys,
     Walsender,
     parse_standbys,
@@ -41,11 +41,11 @@ from wal2lake.settings import Settings
 from wal2lake.sql.backend import Backend, SessionContext
 
 
-class Publisher:
+class PublisherHalf:
     """Of one engine. ``start`` it when tables can be read, ``stop`` it before the doors close."""
 
     def __init__(
-        self, node: Node, sessions: Callable[[], Sequence[SessionInfo]]
+        self, node: EngineParts, sessions: Callable[[], Sequence[SessionInfo]]
     ) -> None:
         """``sessions``: those of the front door. ConfigurationError if a setting is wrong."""
         settings = node.settings
@@ -56,7 +56,7 @@ class Publisher:
         self.statistics = Statistics()
         self.walsenders = Walsenders(settings.run_directory, self.statistics)
         directory = settings.publish_log_directory
-        memory = Memory(
+        memory = ComparisonMemory(
             settings.publish.capture_bytes, settings.run_directory / "capture"
         )
         self.statements = Statements(directory / "statements", node.tables, memory)
@@ -95,7 +95,7 @@ class Publisher:
             slots=self.slots,
             walsenders=self.walsenders,
             statistics=self.statistics,
-            commits=Commits(self.capture, self._streaming, self.standbys),
+            commits=CommitWaits(self.capture, self._streaming, self.standbys),
             catalog_path=str(settings.catalog_file),
             warehouse=settings.warehouse,
             log_directory=str(settings.publish_log_directory),
@@ -103,7 +103,7 @@ class Publisher:
             locations=self._locations,
             export=self._export,
             withdraw=node.snapshots.withdraw,
-            publications=lambda warn: Publications(node.catalog, warn),
+            publications=lambda warn: ClientPublications(node.catalog, warn),
         )
         node.publishing = self.publishing
         node.committed = self.capture.tell

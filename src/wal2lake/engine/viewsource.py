@@ -51,7 +51,7 @@ from wal2lake.publish.limits import Room
 from wal2lake.publish.slots import SlotUse
 from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.synchronous import Standbys
-from wal2lake.publish.walsender.page import Positions
+from wal2lake.publish.walsender.page import WalsenderPositions
 from wal2lake.settings import LogSettings, Settings
 from wal2lake.sql.sysviews import ActiveSession, LoggedMessage, LogReading
 from wal2lake.tablesync.attempt import RunningCopy
@@ -71,7 +71,7 @@ class ViewSource:
         copies: Callable[[Oid], Sequence[RunningCopy]],
         methods: Callable[[str, str], Mapping[Method, Total]],
         slots: Callable[[], Sequence[tuple[SlotUse, Room]]],
-        walsenders: Callable[[], Sequence[tuple[int, str, Positions]]],
+        walsenders: Callable[[], Sequence[tuple[int, str, WalsenderPositions]]],
         standbys: Callable[[], Standbys | None],
         statistics: Statistics,
         signal: Signal,

@@ -54,16 +54,16 @@ from wal2lake.lake.staging.stage import (
 )
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert import (
-    Memory,
     NotForUs,
     TooLarge,
     Upsert,
+    UpsertMemory,
     load,
     plan_upsert,
 )
 from wal2lake.lake.upsert.conflicts import unchecked, uncounted, unresolved
 from wal2lake.lake.upsert.deferral import ByContent
-from wal2lake.lake.upsert.judging import Rules
+from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.model import Coercion, ReplicaIdentity, merged
 
 _IN_PROCESS_ROWS: Final = 100_000
@@ -104,7 +104,7 @@ class _Staged:
     committed: bool = field(default=False)
 
 
-class Batches:
+class DeltaBatches:
     """See the port. Safe for many threads."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Batches:
         self._branches_at = branches_at or str(staging / "branches")
         self._staging = staging
         self._cores = cores
-        self._memory = Memory(upsert_bytes)
+        self._memory = UpsertMemory(upsert_bytes)
         self._costs = Costs(cores)
         self._index = index
         self._compactor = compactor or Compactor(tables)
@@ -284,7 +284,7 @@ class Batches:
                         uniqueness,
                         share,
                         str(directory),
-                        rules=Rules(
+                        rules=ConflictRules(
                             request.resolutions,
                             request.commits,
                             _unsent(request),

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from wal2lake.lake.origins import Commits
+from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import Committed, Cursor, TableState
 from wal2lake.lake.staging.changes import RowConflict, RowFailure
-from wal2lake.lake.staging.convert import NO_RULES, Rules
+from wal2lake.lake.staging.convert import NO_RULES, ConversionRules
 from wal2lake.lake.staging.defaults import Fills
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Coercion
@@ -43,7 +43,7 @@ class StageRequest:
     key, too."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in, for values in binary format."""
-    rules: Rules = NO_RULES
+    rules: ConversionRules = NO_RULES
     """What becomes of values that the table's columns cannot hold."""
     fills: Fills = field(default_factory=dict)
     """Defaults of columns that are not sent."""
@@ -54,7 +54,7 @@ class StageRequest:
     nulls: frozenset[str] = frozenset()
     """Columns without a default that may be null: what an UPDATE of a row that is not there may
     leave out if it inserts the row."""
-    commits: Commits | None = None
+    commits: BatchCommits | None = None
     """Those of the batch, if it is kept who has made a row."""
     deferrable: bool = False
     """The primary key is judged at the end of each transaction."""

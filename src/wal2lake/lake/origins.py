@@ -60,7 +60,7 @@ _FIRST_ID: Final = 2_147_483_000
 
 
 @dataclass(frozen=True, slots=True)
-class Commits:
+class BatchCommits:
     """Of a batch, ascending by commit LSN; and whose they are. Picklable."""
 
     origin: int
@@ -69,19 +69,19 @@ class Commits:
     xid: Index
     time_us: Index
 
-    def of(self, lsn: Index) -> Marks:
+    def of(self, lsn: Index) -> RowMarks:
         """Marks of rows that transactions committed there have made."""
         at = np.searchsorted(self.lsn, lsn)
         at = np.minimum(at, max(0, len(self.lsn) - 1))
         if len(lsn) and (not len(self.lsn) or not np.array_equal(self.lsn[at], lsn)):
             # A transaction that the log does not tell of.
-            return Marks.unknown(len(lsn))
+            return RowMarks.unknown(len(lsn))
         origin = np.full(len(lsn), self.origin, np.int64)
-        return Marks(origin, self.xid[at], self.time_us[at])
+        return RowMarks(origin, self.xid[at], self.time_us[at])
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class RowMarks:
     """Of some rows, one for each."""
 
     origin: Index
@@ -89,7 +89,7 @@ class Marks:
     time_us: Index
 
     @classmethod
-    def unknown(cls, rows: int) -> Marks:
+    def unknown(cls, rows: int) -> RowMarks:
         """Nobody says."""
         return cls(
             np.full(rows, UNKNOWN, np.int64),
@@ -115,11 +115,11 @@ class Marks:
         return rows
 
 
-def marks_in(columns: pa.Table) -> Marks:
+def marks_in(columns: pa.Table) -> RowMarks:
     """Of rows that were read with their three ``COLUMNS``."""
     nobody = columns.column(COLUMNS[0]).is_null().to_numpy()
     found = [columns.column(name).fill_null(0).to_numpy() for name in COLUMNS]
-    return Marks(
+    return RowMarks(
         np.where(nobody, UNKNOWN, found[0]),
         found[1],
         np.where(nobody, LONG_AGO, found[2]),

@@ -76,7 +76,7 @@ class _Statement:
             raise
 
 
-class Batches:
+class ResultBatches:
     """An iterator of record batches for the thread that ran the statement.
 
     Raises Wal2LakeError; 57014 after a cancel. ``close`` (idempotent; done by
@@ -97,7 +97,7 @@ class Batches:
         self._socket.settimeout(None)
         self._open = True
 
-    def __iter__(self) -> Batches:
+    def __iter__(self) -> ResultBatches:
         return self
 
     def __next__(self) -> pa.RecordBatch:
@@ -114,7 +114,7 @@ class Batches:
             raise
         raise StopIteration
 
-    def __enter__(self) -> Batches:
+    def __enter__(self) -> ResultBatches:
         return self
 
     def __exit__(
@@ -159,7 +159,7 @@ class QueryResult:
     fields: tuple[FieldSpec, ...]
     schema: pa.Schema
     """Of every batch; duplicate column names are possible."""
-    batches: Batches
+    batches: ResultBatches
     """To be iterated once, then closed."""
 
 
@@ -200,7 +200,7 @@ class Queries:
             batches = frame._jdf.toArrowBatchRdd()
             served = self._jvm.PythonRDD.toLocalIteratorAndServe(batches, True)
             return QueryResult(
-                fields, schema, Batches(self._spark, statement, served, schema)
+                fields, schema, ResultBatches(self._spark, statement, served, schema)
             )
 
     def describe(self, sql: str) -> tuple[FieldSpec, ...]:

@@ -37,7 +37,7 @@ ENGINE_STABLE_SECONDS: Final = 60.0
 """An engine that has lived so long did not die of its start. A guess."""
 
 
-class Role(Enum):
+class ChildRole(Enum):
     """The kinds of children."""
 
     ENGINE = "engine"
@@ -50,12 +50,12 @@ class Role(Enum):
 class WorkerKey:
     """Which worker: there is at most one process of each at any time."""
 
-    role: Role
+    role: ChildRole
     subid: Oid = INVALID_OID
     """The subscription of a receiver."""
 
 
-ENGINE: Final = WorkerKey(Role.ENGINE)
+ENGINE: Final = WorkerKey(ChildRole.ENGINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class LaunchPolicy:
     """The settings that the plan depends on."""
 
     receiver_interval_seconds: float
     """wal_retrieve_retry_interval."""
-    stop_timeout_seconds: Mapping[Role, float]
+    stop_timeout_seconds: Mapping[ChildRole, float]
     """From being told to stop to being killed."""
     max_receivers: int
     """max_logical_replication_workers."""
@@ -145,7 +145,7 @@ def plan(
     running: Sequence[Running],
     past: Mapping[WorkerKey, Past],
     now: float,
-    policy: Policy,
+    policy: LaunchPolicy,
 ) -> Plan:
     """Compare and decide. Doing the actions and asking again changes nothing."""
     wanted = {d.key: d for d in desired}
@@ -166,15 +166,15 @@ def plan(
                 wake.append(overdue)
         elif target is None or target.generation != worker.generation:
             actions.append(Stop(worker.key))
-    room = policy.max_receivers - sum(k.role is Role.RECEIVER for k in there)
+    room = policy.max_receivers - sum(k.role is ChildRole.RECEIVER for k in there)
     out_of_slots: list[Desired] = []
     for worker_due, due in _absent(desired, there, past, policy):
         if due > now:
             wake.append(due)
-        elif worker_due.key.role is Role.RECEIVER and room <= 0:
+        elif worker_due.key.role is ChildRole.RECEIVER and room <= 0:
             out_of_slots.append(worker_due)
         else:
-            room -= worker_due.key.role is Role.RECEIVER
+            room -= worker_due.key.role is ChildRole.RECEIVER
             actions.append(Start(worker_due))
     return Plan(tuple(actions), min(wake, default=None), tuple(out_of_slots))
 
@@ -183,17 +183,17 @@ def _absent(
     desired: Sequence[Desired],
     there: set[WorkerKey],
     past: Mapping[WorkerKey, Past],
-    policy: Policy,
+    policy: LaunchPolicy,
 ) -> Iterator[tuple[Desired, float]]:
     for worker in desired:
         if worker.key not in there:
             yield worker, _due(worker, past.get(worker.key), policy)
 
 
-def _due(worker: Desired, before: Past | None, policy: Policy) -> float:
+def _due(worker: Desired, before: Past | None, policy: LaunchPolicy) -> float:
     if before is None or before.generation != worker.generation:
         return float("-inf")
-    if worker.key.role is Role.RECEIVER:
+    if worker.key.role is ChildRole.RECEIVER:
         return before.started_at + policy.receiver_interval_seconds
     if before.failures == 0:
         return before.ended_at

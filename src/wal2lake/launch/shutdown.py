@@ -24,7 +24,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from wal2lake.launch.plan import ENGINE, Desired, Role
+from wal2lake.launch.plan import ENGINE, ChildRole, Desired
 
 
 class Mode(Enum):
@@ -87,9 +87,9 @@ def request(phase: Phase, mode: Mode) -> Phase:
     return max(phase, _REQUESTED[mode], key=lambda p: p.value)
 
 
-def advance(phase: Phase, running: Sequence[Role]) -> Phase:
+def advance(phase: Phase, running: Sequence[ChildRole]) -> Phase:
     """The phase that follows from who is still there."""
-    engine = Role.ENGINE in running
+    engine = ChildRole.ENGINE in running
     if phase in (Phase.DRAINING, Phase.STOPPING_ENGINE) and not engine:
         phase = Phase.STOPPING_RECEIVERS
     if phase in (Phase.STOPPING_RECEIVERS, Phase.ABORTING) and not running:

@@ -49,12 +49,12 @@ from wal2lake.launch.directory.warehouse import check_warehouse
 from wal2lake.launch.java import check_java
 from wal2lake.launch.plan import (
     ENGINE,
+    ChildRole,
     Desired,
     Kill,
+    LaunchPolicy,
     Past,
     Plan,
-    Policy,
-    Role,
     Start,
     Stop,
     WorkerKey,
@@ -220,7 +220,7 @@ class Supervisor:
             shutdown.wanted(
                 self._phase,
                 self._subscribed,
-                self._children.desired(Role.RECEIVER),
+                self._children.desired(ChildRole.RECEIVER),
             ),
             self._children.running(),
             self._past,
@@ -255,7 +255,7 @@ class Supervisor:
             failures = 1 + (before.failures if before else 0)
             self._past[worker.key] = Past(worker.generation, now, now, failures)
             return False
-        if worker.key.role is Role.RECEIVER:
+        if worker.key.role is ChildRole.RECEIVER:
             self._log.info(
                 f'receiver for subscription "{worker.name}" has started',
                 pid=child.process.pid,
@@ -342,7 +342,7 @@ class Supervisor:
         # The engine holds its own copies: it stops accepting when it is told.
         _close(self._fixed.sockets)
         if mode is Mode.SMART:
-            self._children.send(Role.ENGINE, signal.SIGUSR2)
+            self._children.send(ChildRole.ENGINE, signal.SIGUSR2)
         elif mode is Mode.IMMEDIATE:
             for key in self._children.workers():
                 self._children.kill(key)
@@ -381,7 +381,7 @@ class Supervisor:
     def _tell_engine(self) -> None:
         """Not while it starts: it does not listen yet, and may have read the file before."""
         if not self._engine_is_told and self._state == "ready":
-            self._children.send(Role.ENGINE, signal.SIGHUP)
+            self._children.send(ChildRole.ENGINE, signal.SIGHUP)
             self._engine_is_told = True
 
     # ---- facts ------------------------------------------------------------------------
@@ -399,7 +399,7 @@ class Supervisor:
         self._seen_counter = counter
         self._subscribed = [
             Desired(
-                WorkerKey(Role.RECEIVER, s.oid),
+                WorkerKey(ChildRole.RECEIVER, s.oid),
                 s.name,
                 s.generation + self._reloads * _RELOAD_STEP,
             )
@@ -410,14 +410,14 @@ class Supervisor:
         known.update(self._children.workers())
         self._past = {k: p for k, p in self._past.items() if k in known}
 
-    def _policy(self) -> Policy:
+    def _policy(self) -> LaunchPolicy:
         subscription = self._settings.subscription
-        return Policy(
+        return LaunchPolicy(
             subscription.wal_retrieve_retry_interval_ms / 1000,
             {
-                Role.ENGINE: self._settings.node.shutdown_timeout_ms / 1000
+                ChildRole.ENGINE: self._settings.node.shutdown_timeout_ms / 1000
                 + _GRACE_SECONDS,
-                Role.RECEIVER: RECEIVER_STOP_SECONDS,
+                ChildRole.RECEIVER: RECEIVER_STOP_SECONDS,
             },
             subscription.max_logical_replication_workers,
         )

@@ -16,7 +16,7 @@ from wal2lake.errors import UsageError
 from wal2lake.local.node import (
     PERMISSION_DENIED,
     Caller,
-    Node,
+    EngineParts,
     need_schema,
 )
 from wal2lake.model import DATABASE, Acl, ObjectKind, Oid
@@ -44,13 +44,13 @@ def check_tables(
             raise denied_for("table", table.name)
 
 
-def check_schema(node: Node, caller: Caller, name: str, letters: str) -> None:
+def check_schema(node: EngineParts, caller: Caller, name: str, letters: str) -> None:
     """USAGE or CREATE on a schema that exists."""
     if not caller.role.superuser:
         check_schema_for(node, caller.role, name, letters)
 
 
-def check_schema_for(node: Node, role: Role, name: str, letters: str) -> None:
+def check_schema_for(node: EngineParts, role: Role, name: str, letters: str) -> None:
     """The same of another role."""
     schema = need_schema(node.catalog, name)
     allowed = node.catalog.authority().letters(
@@ -60,17 +60,17 @@ def check_schema_for(node: Node, role: Role, name: str, letters: str) -> None:
         raise denied_for("schema", name)
 
 
-def database_access(node: Node) -> tuple[Oid, Acl | None]:
+def database_access(node: EngineParts) -> tuple[Oid, Acl | None]:
     """Owner and acl of the one database."""
     return DATABASE_OWNER, node.catalog.database_acl()
 
 
-def check_database_create(node: Node, caller: Caller) -> None:
+def check_database_create(node: EngineParts, caller: Caller) -> None:
     """CREATE on the database."""
     check_database_create_for(node, caller.role)
 
 
-def check_database_create_for(node: Node, role: Role) -> None:
+def check_database_create_for(node: EngineParts, role: Role) -> None:
     """The same of another role."""
     if role.superuser:
         return
@@ -106,7 +106,9 @@ def is_member(catalog: Catalog, user: str, role: str) -> bool:
     )
 
 
-def check_owner(node: Node, caller: Caller, word: str, name: str, owner: Oid) -> None:
+def check_owner(
+    node: EngineParts, caller: Caller, word: str, name: str, owner: Oid
+) -> None:
     """Only an owner, or who has his privileges, may alter or drop it."""
     if not owns(node.catalog, caller, owner):
         raise UsageError(f"must be owner of {word} {name}", sqlstate=PERMISSION_DENIED)

@@ -14,7 +14,7 @@ from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.lake import TablePort
 from wal2lake.lake.branch.branches import Branches
-from wal2lake.lake.branch.keys import Keys
+from wal2lake.lake.branch.keys import BranchKeys
 from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.query import Queries
@@ -58,7 +58,7 @@ class SubscriptionLocks:
 
 
 @dataclass(slots=True)
-class Node:
+class EngineParts:
     """The engine's parts. Shared by all sessions."""
 
     catalog: Catalog
@@ -71,7 +71,7 @@ class Node:
     """Whoever changes a subscription's tables or its vector holds its lock."""
     branches: Branches
     """What transactions write before they commit."""
-    keys: Keys
+    keys: BranchKeys
     compactor: Compactor
     """Small files as larger ones, behind commits."""
     changed: Callable[[], None]
@@ -157,7 +157,7 @@ class Caller:
         return self.session or self.role
 
 
-def need_subscription(node: Node, name: str) -> Subscription:
+def need_subscription(node: EngineParts, name: str) -> Subscription:
     """42704 if there is none."""
     found = node.catalog.subscription_named(name)
     if found is None:

@@ -23,7 +23,7 @@ from wal2lake.pg.connection import (
 )
 from wal2lake.pg.nudge import nudged
 from wal2lake.pg.publisher import Identity, LockWaiter, Publisher, SlotCreated
-from wal2lake.pg.replication import CopyBothStream, Payloads
+from wal2lake.pg.replication import CopyBothStream, CopyDataPayloads
 from wal2lake.pg.tables import RemoteColumn, RemoteTable
 from wal2lake.pg.waiting import Check
 
@@ -31,10 +31,10 @@ __all__ = [
     "OUTPUT_SETTINGS",
     "Check",
     "CopyBothStream",
+    "CopyDataPayloads",
     "DescribedColumn",
     "Identity",
     "LockWaiter",
-    "Payloads",
     "PublishedFormats",
     "Publisher",
     "RemoteColumn",

@@ -4,7 +4,7 @@ What ``Session`` is to a worker this is to ``wal2lake sql``: every result of a q
 turn, errors as results with all of the server's fields, and a wait that a signal
 can end. Nothing is set on the server: the user sees it as any client would.
 
-Comes in: a conninfo string, SQL text. Goes out: ``Rows`` and ``Failure``. Called by the
+Comes in: a conninfo string, SQL text. Goes out: ``ResultRows`` and ``Failure``. Called by the
 command line, the demo and tests.
 
 Source: PostgreSQL manual, 32.4 (asynchronous command processing).
@@ -24,7 +24,7 @@ from wal2lake.pg.connection import open_pgconn
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ResultRows:
     """The outcome of one statement; ``columns`` is empty if it returns no rows."""
 
     columns: tuple[str, ...]
@@ -84,7 +84,7 @@ class Client:
             pq.TransactionStatus.INERROR: "!",
         }.get(pq.TransactionStatus(self._pgconn.transaction_status), "")
 
-    def run(self, sql: str) -> Iterator[Rows | Failure]:
+    def run(self, sql: str) -> Iterator[ResultRows | Failure]:
         """Send a query string and yield the outcome of each of its statements.
 
         KeyboardInterrupt during the wait cancels on the server; the failure that
@@ -145,7 +145,7 @@ class Client:
                 continue
             self._pgconn.consume_input()
 
-    def _outcome(self, result: pq.abc.PGresult) -> Rows | Failure:
+    def _outcome(self, result: pq.abc.PGresult) -> ResultRows | Failure:
         status = result.status
         if status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE):
             if self._pgconn.status != pq.ConnStatus.OK:
@@ -164,7 +164,7 @@ class Client:
             [result.get_value(i, j) for j in range(result.nfields)]
             for i in range(result.ntuples)
         ]
-        return Rows(
+        return ResultRows(
             columns,
             tuple(result.ftype(i) for i in range(result.nfields)),
             tuple(
@@ -174,7 +174,7 @@ class Client:
             (result.command_status or b"").decode(),
         )
 
-    def _copy_out(self) -> Rows | Failure:
+    def _copy_out(self) -> ResultRows | Failure:
         lines: list[tuple[str | None, ...]] = []
         while True:
             size, data = self._pgconn.get_copy_data(0)
@@ -185,7 +185,7 @@ class Client:
         ended = self._outcome(self._next())
         if isinstance(ended, Failure):
             return ended
-        return Rows(("copy",), (25,), tuple(lines), ended.tag)
+        return ResultRows(("copy",), (25,), tuple(lines), ended.tag)
 
     def _next(self) -> pq.abc.PGresult:
         result = self._pgconn.get_result()

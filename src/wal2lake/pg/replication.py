@@ -46,7 +46,7 @@ _STILL_COPYING: Final = (pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_IN)
 
 
 @dataclass(slots=True)
-class Payloads:
+class CopyDataPayloads:
     """CopyData payloads back to back, and the size of each."""
 
     data: bytearray = field(default_factory=bytearray)
@@ -72,13 +72,13 @@ class CopyBothStream:
 
     def read(
         self, timeout_seconds: float, max_bytes: int, wake: int
-    ) -> Payloads | None:
+    ) -> CopyDataPayloads | None:
         """The next payloads; none if the time passes or descriptor ``wake`` becomes
         readable first; None at the end of the stream.
 
         At most about ``max_bytes`` are returned; the rest stays in libpq's buffer.
         """
-        found = Payloads()
+        found = CopyDataPayloads()
         more = self._drain(found, max_bytes)
         if not found.sizes and more:
             if self._has_arrived():
@@ -93,7 +93,7 @@ class CopyBothStream:
         # With payloads in hand the end is told by the next call.
         return found
 
-    def _gulp(self, found: Payloads, max_bytes: int) -> bool:
+    def _gulp(self, found: CopyDataPayloads, max_bytes: int) -> bool:
         """All that has arrived: libpq takes 16 KB off the socket at a time. False: the
         stream has ended."""
         while True:
@@ -142,7 +142,7 @@ class CopyBothStream:
         try:
             self._pgconn.nonblocking = 0
             self._pgconn.put_copy_end()
-            while self._drain(rest := Payloads(), _FAREWELL_BYTES):
+            while self._drain(rest := CopyDataPayloads(), _FAREWELL_BYTES):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return
@@ -153,7 +153,7 @@ class CopyBothStream:
         except (Error, PublisherError):
             return
 
-    def _drain(self, found: Payloads, max_bytes: int) -> bool:
+    def _drain(self, found: CopyDataPayloads, max_bytes: int) -> bool:
         """Take what libpq holds; False: the stream has ended."""
         if self._ended:
             return False

@@ -23,8 +23,8 @@ from wal2lake.pgtypes.choices.entries import SourceColumn
 from wal2lake.pgtypes.choices.policies import (
     NO_POLICIES,
     VALUE_POLICIES,
-    Policy,
     ValuePolicies,
+    ValuePolicy,
 )
 from wal2lake.pgtypes.choices.remedies import (
     CHECKED_HERE,
@@ -44,12 +44,17 @@ from wal2lake.pgtypes.choices.resolutions import (
     check_tracked,
 )
 from wal2lake.pgtypes.choices.types import TYPE_MAPPINGS, TypeMappings
-from wal2lake.pgtypes.decode.conversion import Conversion, Failure
+from wal2lake.pgtypes.decode.conversion import Conversion, ConversionFailure
 from wal2lake.pgtypes.decode.text import text_to_arrow
 from wal2lake.pgtypes.encode.binary import arrow_to_binary
 from wal2lake.pgtypes.encode.sent import text_to_binary
 from wal2lake.pgtypes.encode.text import arrow_to_text
-from wal2lake.pgtypes.mapping import Kind, TypeMapping, mapping_for, result_type
+from wal2lake.pgtypes.mapping import (
+    ConversionKind,
+    TypeMapping,
+    mapping_for,
+    result_type,
+)
 from wal2lake.pgtypes.params import binary_param_to_text, text_param_to_python
 from wal2lake.pgtypes.receive.columns import convert_sent, decodes_whole
 from wal2lake.pgtypes.receive.remote import (
@@ -99,11 +104,10 @@ __all__ = [
     "ConflictExpression",
     "ConflictResolutions",
     "Conversion",
-    "Failure",
-    "Kind",
+    "ConversionFailure",
+    "ConversionKind",
     "NoDecoder",
     "PgType",
-    "Policy",
     "RemoteType",
     "RemoteTypes",
     "Resolutions",
@@ -111,6 +115,7 @@ __all__ = [
     "TypeMapping",
     "TypeMappings",
     "ValuePolicies",
+    "ValuePolicy",
     "arrow_from_ddl",
     "arrow_to_binary",
     "arrow_to_text",

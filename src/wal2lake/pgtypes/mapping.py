@@ -45,7 +45,7 @@ MAX_DECIMAL_PRECISION = 38
 """Spark's DecimalType.MAX_PRECISION, and what Arrow's decimal128 holds."""
 
 
-class Kind(Enum):
+class ConversionKind(Enum):
     """Which conversion a column takes."""
 
     BOOL = "bool"
@@ -76,7 +76,7 @@ class Kind(Enum):
 class TypeMapping:
     """How one column is stored."""
 
-    kind: Kind
+    kind: ConversionKind
     arrow_type: pa.DataType
     spark_ddl: str
     """Spark's name of the type, upper case."""
@@ -100,30 +100,36 @@ class TypeMapping:
 
 
 _DATETIME_NOTE = "timestamps after 294247-01-10 04:00:54 cannot be stored"
-_SCALARS: Mapping[str, tuple[Kind, pa.DataType, str | None]] = MappingProxyType(
-    {
-        "bool": (Kind.BOOL, pa.bool_(), None),
-        "int2": (Kind.INTEGER, pa.int16(), None),
-        "int4": (Kind.INTEGER, pa.int32(), None),
-        "int8": (Kind.INTEGER, pa.int64(), None),
-        "float4": (Kind.FLOAT, pa.float32(), None),
-        "float8": (Kind.FLOAT, pa.float64(), None),
-        "date": (Kind.DATE, pa.date32(), None),
-        "timestamp": (Kind.TIMESTAMP, pa.timestamp("us"), _DATETIME_NOTE),
-        "timestamptz": (Kind.TIMESTAMPTZ, pa.timestamp("us", "UTC"), _DATETIME_NOTE),
-        "bytea": (Kind.BYTEA, pa.binary(), None),
-        "text": (Kind.TEXT, pa.string(), None),
-        "varchar": (Kind.TEXT, pa.string(), None),
-        "bpchar": (Kind.TEXT, pa.string(), None),
-        "name": (Kind.TEXT, pa.string(), None),
-        "char": (Kind.TEXT, pa.string(), None),
-        "uuid": (Kind.TEXT, pa.string(), None),
-    }
+_SCALARS: Mapping[str, tuple[ConversionKind, pa.DataType, str | None]] = (
+    MappingProxyType(
+        {
+            "bool": (ConversionKind.BOOL, pa.bool_(), None),
+            "int2": (ConversionKind.INTEGER, pa.int16(), None),
+            "int4": (ConversionKind.INTEGER, pa.int32(), None),
+            "int8": (ConversionKind.INTEGER, pa.int64(), None),
+            "float4": (ConversionKind.FLOAT, pa.float32(), None),
+            "float8": (ConversionKind.FLOAT, pa.float64(), None),
+            "date": (ConversionKind.DATE, pa.date32(), None),
+            "timestamp": (ConversionKind.TIMESTAMP, pa.timestamp("us"), _DATETIME_NOTE),
+            "timestamptz": (
+                ConversionKind.TIMESTAMPTZ,
+                pa.timestamp("us", "UTC"),
+                _DATETIME_NOTE,
+            ),
+            "bytea": (ConversionKind.BYTEA, pa.binary(), None),
+            "text": (ConversionKind.TEXT, pa.string(), None),
+            "varchar": (ConversionKind.TEXT, pa.string(), None),
+            "bpchar": (ConversionKind.TEXT, pa.string(), None),
+            "name": (ConversionKind.TEXT, pa.string(), None),
+            "char": (ConversionKind.TEXT, pa.string(), None),
+            "uuid": (ConversionKind.TEXT, pa.string(), None),
+        }
+    )
 )
 """The default mapping, by pg_type.typname; numeric is decided by its typmod."""
 
-_INTEGRAL = frozenset((Kind.INTEGER, Kind.DECIMAL))
-_CHOICES: Mapping[str, frozenset[Kind]] = MappingProxyType(
+_INTEGRAL = frozenset((ConversionKind.INTEGER, ConversionKind.DECIMAL))
+_CHOICES: Mapping[str, frozenset[ConversionKind]] = MappingProxyType(
     {
         "int2": _INTEGRAL,
         "int4": _INTEGRAL,
@@ -132,18 +138,18 @@ _CHOICES: Mapping[str, frozenset[Kind]] = MappingProxyType(
         "xid": _INTEGRAL,
         "cid": _INTEGRAL,
         "xid8": _INTEGRAL,
-        "float4": frozenset((Kind.FLOAT,)),
-        "float8": frozenset((Kind.FLOAT,)),
-        "numeric": frozenset((Kind.DECIMAL, Kind.FLOAT)),
+        "float4": frozenset((ConversionKind.FLOAT,)),
+        "float8": frozenset((ConversionKind.FLOAT,)),
+        "numeric": frozenset((ConversionKind.DECIMAL, ConversionKind.FLOAT)),
     }
 )
 """What an override may choose for a type, besides STRING, which all can be."""
 
-_CHOICE_NAMES: Mapping[Kind, str] = MappingProxyType(
+_CHOICE_NAMES: Mapping[ConversionKind, str] = MappingProxyType(
     {
-        Kind.INTEGER: "SMALLINT, INT, BIGINT",
-        Kind.DECIMAL: "DECIMAL(p,s)",
-        Kind.FLOAT: "DOUBLE",
+        ConversionKind.INTEGER: "SMALLINT, INT, BIGINT",
+        ConversionKind.DECIMAL: "DECIMAL(p,s)",
+        ConversionKind.FLOAT: "DOUBLE",
     }
 )
 
@@ -201,13 +207,17 @@ def _numeric(typmod: int, name: str) -> TypeMapping:
         return _as_text(name, f"kept as text: {name} has no Spark type")
     arrow = pa.decimal128(precision, scale)
     return TypeMapping(
-        Kind.DECIMAL, arrow, ddl_from_arrow(arrow), name, note="NaN cannot be stored"
+        ConversionKind.DECIMAL,
+        arrow,
+        ddl_from_arrow(arrow),
+        name,
+        note="NaN cannot be stored",
     )
 
 
 def _as_text(name: str, note: str) -> TypeMapping:
     return TypeMapping(
-        Kind.TEXT, pa.string(), "STRING", name, lossless_text=True, note=note
+        ConversionKind.TEXT, pa.string(), "STRING", name, lossless_text=True, note=note
     )
 
 
@@ -221,10 +231,10 @@ def _foreign(name: str | None, overrides: Mapping[str, str] | None) -> TypeMappi
     if chosen is not None and chosen != pa.string():
         raise _impossible(shown, chosen)
     if bare in _TEXT_EXTENSIONS:
-        return TypeMapping(Kind.TEXT, pa.string(), "STRING", shown)
+        return TypeMapping(ConversionKind.TEXT, pa.string(), "STRING", shown)
     if bare == "hstore" and chosen is None:
         arrow = map_of(pa.string(), pa.string())
-        return TypeMapping(Kind.HSTORE, arrow, ddl_from_arrow(arrow), shown)
+        return TypeMapping(ConversionKind.HSTORE, arrow, ddl_from_arrow(arrow), shown)
     return _as_text(shown, f"kept as text: Spark has no type for {shown}")
 
 
@@ -248,7 +258,7 @@ def _array(
     if element.note is not None:
         note = f"{note}; elements: {element.note}"
     return TypeMapping(
-        Kind.ARRAY,
+        ConversionKind.ARRAY,
         arrow,
         ddl_from_arrow(arrow),
         name,
@@ -282,9 +292,9 @@ def _override(
 
 _CHOSEN_NOTES = MappingProxyType(
     {
-        Kind.DECIMAL: "NaN, and values that do not fit {ddl} exactly, cannot be stored",
-        Kind.FLOAT: "values that {ddl} does not hold to the last digit cannot be stored",
-        Kind.INTEGER: "stored as {ddl} by choice",
+        ConversionKind.DECIMAL: "NaN, and values that do not fit {ddl} exactly, cannot be stored",
+        ConversionKind.FLOAT: "values that {ddl} does not hold to the last digit cannot be stored",
+        ConversionKind.INTEGER: "stored as {ddl} by choice",
     }
 )
 
@@ -311,14 +321,14 @@ def _choose(typname: str, default: TypeMapping, chosen: pa.DataType) -> TypeMapp
     )
 
 
-def _kind_of(arrow: pa.DataType) -> Kind | None:
+def _kind_of(arrow: pa.DataType) -> ConversionKind | None:
     if pa.types.is_integer(arrow):
         # PostgreSQL has no integer of one byte that the column could be of.
-        return None if arrow == pa.int8() else Kind.INTEGER
+        return None if arrow == pa.int8() else ConversionKind.INTEGER
     if pa.types.is_decimal(arrow):
-        return Kind.DECIMAL
+        return ConversionKind.DECIMAL
     if pa.types.is_floating(arrow):
-        return Kind.FLOAT
+        return ConversionKind.FLOAT
     return None
 
 
@@ -356,7 +366,11 @@ def possible_choices(type_oid: int) -> str:
     kinds = sorted(_CHOICES.get(known.name, ()), key=lambda kind: kind.value)
     natural = _SCALARS.get(known.name)
     names = ["STRING", *(_CHOICE_NAMES[kind] for kind in kinds)]
-    if natural is not None and natural[0] not in kinds and natural[0] is not Kind.TEXT:
+    if (
+        natural is not None
+        and natural[0] not in kinds
+        and natural[0] is not ConversionKind.TEXT
+    ):
         names.append(ddl_from_arrow(natural[1]))
     return ", ".join(names)
 

@@ -23,7 +23,7 @@ from wal2lake.errors import (
 from wal2lake.model import Lsn
 from wal2lake.publish.capture.positions import CHANGE_BYTES, end_of_message
 from wal2lake.publish.decoding.changes import (
-    Message,
+    DecodedMessage,
     Run,
     Transaction,
     Truncation,
@@ -117,7 +117,7 @@ class Decoding:
             if isinstance(found, Lsn):
                 self.position = max(self.position, found)
                 continue
-            if isinstance(found, Message):
+            if isinstance(found, DecodedMessage):
                 if not self._plugin.filter_by_origin(None):
                     self.xid = 0
                     self._message(None, found)
@@ -186,7 +186,9 @@ class Decoding:
                 plugin.commit(context, transaction)
             yield transaction
 
-    def _decode(self, transaction: Transaction, runs: Iterator[Run | Message]) -> None:
+    def _decode(
+        self, transaction: Transaction, runs: Iterator[Run | DecodedMessage]
+    ) -> None:
         """As one transaction, or as a step of one that was prepared."""
         step, plugin, context = transaction.step, self._plugin, self._context
         if step is None:
@@ -217,7 +219,7 @@ class Decoding:
     def _transaction(
         self,
         transaction: Transaction,
-        runs: Iterator[Run | Message],
+        runs: Iterator[Run | DecodedMessage],
         *,
         prepared: bool = False,
     ) -> None:
@@ -274,7 +276,7 @@ class Decoding:
             end(context, transaction)
 
     def _message(
-        self, transaction: Transaction | None, one: Message, prefix: str = ""
+        self, transaction: Transaction | None, one: DecodedMessage, prefix: str = ""
     ) -> None:
         with self._callback(f"{prefix}message"):
             self._plugin.message(
@@ -288,7 +290,7 @@ class Decoding:
         plugin, context = self._plugin, self._context
         for run in changes:
             self.counts.total_bytes += _size(run)
-            if isinstance(run, Message):
+            if isinstance(run, DecodedMessage):
                 self._message(transaction, run, prefix)
                 continue
             if isinstance(run, Truncation):
@@ -338,7 +340,7 @@ def _pieces(changes: Iterator[Piece], most: int) -> Iterator[Piece]:
 
 
 def _size(piece: Piece) -> int:
-    if isinstance(piece, Message):
+    if isinstance(piece, DecodedMessage):
         return len(piece.content)
     return 0 if isinstance(piece, Truncation) else int(piece.rows.nbytes)
 

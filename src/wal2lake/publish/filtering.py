@@ -30,12 +30,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.pgtypes.expressions.evaluate import Filter
-from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode
 
 _BOOL: Final = 16
 
 
-class Outcome(Enum):
+class FilterOutcome(Enum):
     """What becomes of an UPDATE."""
 
     KEEP = "keep"
@@ -44,11 +44,11 @@ class Outcome(Enum):
     NOTHING = "nothing"
 
 
-def transform(old: bool | None, new: bool) -> Outcome:
+def transform(old: bool | None, new: bool) -> FilterOutcome:
     """Of one UPDATE; ``old`` None: there is no old row."""
     if old is None or old is new:
-        return Outcome.KEEP if new else Outcome.NOTHING
-    return Outcome.INSERT if new else Outcome.DELETE
+        return FilterOutcome.KEEP if new else FilterOutcome.NOTHING
+    return FilterOutcome.INSERT if new else FilterOutcome.DELETE
 
 
 def transforms(
@@ -56,7 +56,7 @@ def transforms(
     old: Sequence[pa.Array],
     new: Sequence[pa.Array],
     has_old: Sequence[bool],
-) -> list[Outcome]:
+) -> list[FilterOutcome]:
     """Of many: the filter's columns of both rows. ``new`` is whole (``filled``)."""
     rows = len(has_old)
     before = filter_.matches(old, rows) if any(has_old) else [False] * rows
@@ -96,12 +96,12 @@ def combined(
         return None
     if len(found) == 1:
         return found[0], tuple(names)
-    return Expression(Node.OR, _BOOL, tuple(found)), tuple(names)
+    return Expression(ExpressionNode.OR, _BOOL, tuple(found)), tuple(names)
 
 
 def _renumbered(one: Expression, numbers: Sequence[int]) -> Expression:
     value = one.value
-    if one.node is Node.COLUMN:
+    if one.node is ExpressionNode.COLUMN:
         assert isinstance(value, int)
         value = numbers[value]
     args = tuple(_renumbered(arg, numbers) for arg in one.args)

@@ -1,8 +1,8 @@
 """Which tables, columns and rows a publication has, and what it asks of a replica identity.
 
-Comes in: records of the catalog. Goes out: ``Published`` per table, as pg_get_publication_tables()
-has them; whether a table may be updated. Pure. Called by system views, by the front door before a
-write, and by decoding.
+Comes in: records of the catalog. Goes out: ``PublishedRelation`` per table, as
+pg_get_publication_tables() has them; whether a table may be updated. Pure. Called by system views,
+by the front door before a write, and by decoding.
 
     publication            a table is published as
     -------------------    ---------------------------------------------------------------------
@@ -33,7 +33,7 @@ from wal2lake.model import Oid, ReplicaIdentity
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedRelation:
     """A table as a publication sends it."""
 
     publication: Publication
@@ -48,11 +48,11 @@ def published_tables(
     publication: Publication,
     tables: Sequence[TableDef],
     namespaces: Iterable[Namespace],
-) -> list[Published]:
+) -> list[PublishedRelation]:
     """What subscribers of one publication get."""
     if publication.all_tables:
         found = [t for t in tables if _is_sent(publication, t)]
-        return [Published(publication, t, _all(publication, t)) for t in found]
+        return [PublishedRelation(publication, t, _all(publication, t)) for t in found]
     oids = {schema.nspid for schema in publication.schemas}
     schemas = {one.name for one in namespaces if one.oid in oids}
     by_oid = {table.oid: table for table in tables}
@@ -70,7 +70,7 @@ def all_published(
     publications: Iterable[Publication],
     tables: Sequence[TableDef],
     namespaces: Sequence[Namespace],
-) -> list[Published]:
+) -> list[PublishedRelation]:
     """What subscribers of several publications at once get: a partition whose partitioned table
     one of them sends is not sent apart."""
     publications = list(publications)
@@ -109,11 +109,11 @@ def _without_partitions(sent: dict[Oid, TableDef]) -> dict[Oid, TableDef]:
 
 def _published(
     publication: Publication, table: TableDef, schemas: set[str]
-) -> Published:
+) -> PublishedRelation:
     named = None if table.namespace in schemas else publication.table(table.oid)
     if named is None or named.columns is None:
-        return Published(publication, table, _all(publication, table), named)
-    return Published(publication, table, named.columns, named)
+        return PublishedRelation(publication, table, _all(publication, table), named)
+    return PublishedRelation(publication, table, named.columns, named)
 
 
 def _all(publication: Publication, table: TableDef) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from wal2lake.wire.encoder import FRAME_HEADER
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class DecodedChanges:
     """What was decoded."""
 
     rows: list[tuple[Lsn, int, bytes]]
@@ -44,7 +44,7 @@ def read_changes(
     function: str,
     work_mem: int,
     warn: Callable[[Wal2LakeError], None],
-) -> Changes:
+) -> DecodedChanges:
     """Decode what is visible now. ``up_to``: as in PostgreSQL 0 is no limit, too. ``consume``: the
     slot goes on behind it. ``function``: as the error for a plugin whose messages are no text names
     it. ``work_mem``: logical_decoding_work_mem, in bytes. ``warn`` takes warnings."""
@@ -108,4 +108,4 @@ def read_changes(
         plugin.shutdown(context)
         if consume:
             publishing.slots.confirm(name, decoding.position)
-        return Changes(rows, decoding.position)
+        return DecodedChanges(rows, decoding.position)

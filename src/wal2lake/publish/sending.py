@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal2lake.catalog import Catalog, Definitions, PublishedOperation, TableDef
+from wal2lake.catalog import Catalog, HistoricDefinitions, PublishedOperation, TableDef
 from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.pgtypes.expressions import Filter, decode
-from wal2lake.publish.filtering import Outcome, combined, transforms
-from wal2lake.publish.publications import Published, all_published
+from wal2lake.publish.filtering import FilterOutcome, combined, transforms
+from wal2lake.publish.publications import PublishedRelation, all_published
 
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = map(ord, "IUDT")
 _KEY = ord("K")
@@ -77,7 +77,7 @@ class Sending:
         )
 
 
-class Publications:
+class ClientPublications:
     """Those of one client, as they were at the positions of the log that it reads."""
 
     def __init__(self, catalog: Catalog, warn: Warn) -> None:
@@ -118,7 +118,7 @@ class Publications:
         return self._catalog.origin_numbers().get(name, 0)
 
     def _look_up(
-        self, names: Sequence[str], then: Definitions, lsn: Lsn
+        self, names: Sequence[str], then: HistoricDefinitions, lsn: Lsn
     ) -> Mapping[Oid, Sending]:
         chosen = [one for one in then.publications if one.name in names]
         present = {one.name for one in chosen}
@@ -126,7 +126,7 @@ class Publications:
             if name not in present and name not in self._missing:
                 self._missing.add(name)
                 self._warn(_skipped(name), lsn)
-        found: dict[Oid, list[Published]] = {}
+        found: dict[Oid, list[PublishedRelation]] = {}
         tables = then.tables
         # The log has partitions, whichever name was used to write them.
         partitions = {
@@ -147,7 +147,7 @@ def _skipped(name: str) -> Wal2LakeError:
     )
 
 
-def _together(relid: Oid, several: Sequence[Published]) -> Sending:
+def _together(relid: Oid, several: Sequence[PublishedRelation]) -> Sending:
     first = several[0]
     differ = any(set(one.columns) != set(first.columns) for one in several)
     operations, filters = set(), {}
@@ -215,11 +215,11 @@ def published_rows(
         some = rows.take(pa.array(here))
         outcomes = _outcomes(filter_, by, relation, some)
         for place, outcome in zip(here.tolist(), outcomes, strict=True):
-            if outcome is Outcome.NOTHING:
+            if outcome is FilterOutcome.NOTHING:
                 keep[place] = False
-            elif outcome is Outcome.INSERT and letter == "U":
+            elif outcome is FilterOutcome.INSERT and letter == "U":
                 ops[place], old[place] = _INSERT, 0
-            elif outcome is Outcome.DELETE and letter == "U":
+            elif outcome is FilterOutcome.DELETE and letter == "U":
                 ops[place] = _DELETE
     for name, values in (("op", ops), ("old", old)):
         at = rows.schema.get_field_index(name)
@@ -269,7 +269,7 @@ def _in_two(
 
 def _outcomes(
     filter_: Filter, letter: str, relation: Relation, rows: pa.RecordBatch
-) -> list[Outcome]:
+) -> list[FilterOutcome]:
     # A column that the table did not have yet is NULL.
     known = {column.name: i for i, column in enumerate(relation.columns)}
     places = [known.get(name) for name in filter_.columns]
@@ -281,7 +281,7 @@ def _outcomes(
         return transforms(filter_, before, new, has_old)
     arrays = before if letter == "D" else new
     found = filter_.matches(arrays, count)
-    return [Outcome.KEEP if one else Outcome.NOTHING for one in found]
+    return [FilterOutcome.KEEP if one else FilterOutcome.NOTHING for one in found]
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:

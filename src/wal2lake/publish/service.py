@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from wal2lake.publish.capture.requests import Point
 from wal2lake.publish.capture.statements import Statements
 from wal2lake.publish.capture.worker import Capture
-from wal2lake.publish.sending import Publications, Warn
+from wal2lake.publish.sending import ClientPublications, Warn
 from wal2lake.publish.slots import SlotManager
 from wal2lake.publish.statistics import Statistics
-from wal2lake.publish.synchronous import Commits
+from wal2lake.publish.synchronous import CommitWaits
 from wal2lake.publish.walsender.starting import Walsenders
 
 
@@ -24,7 +24,7 @@ class Publishing:
     statements: Statements
     slots: SlotManager
     walsenders: Walsenders
-    commits: Commits
+    commits: CommitWaits
     statistics: Statistics
     catalog_path: str
     warehouse: str
@@ -37,5 +37,5 @@ class Publishing:
     """A name for a state, for SET TRANSACTION SNAPSHOT, until ``withdraw`` of that session."""
     withdraw: Callable[[int], None]
     """What a session has exported can be imported no more."""
-    publications: Callable[[Warn], Publications]
+    publications: Callable[[Warn], ClientPublications]
     """What publications send, for one decoding."""

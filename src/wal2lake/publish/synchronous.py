@@ -1,7 +1,7 @@
 """Synchronous standbys: which subscribers a COMMIT waits for, and the wait.
 
 In: ``synchronous_standby_names``, walsenders with their positions. Out: priorities and states as in
-pg_stat_replication; the end of a wait. All but ``Commits`` is pure.
+pg_stat_replication; the end of a wait. All but ``CommitWaits`` is pure.
 
     s1, s2            FIRST 1 (s1, s2)
     2 (s1, s2, s3)    FIRST 2 (s1, s2, s3): the two of the smallest number in the list that stream
@@ -25,7 +25,7 @@ from wal2lake.errors import ConfigurationError, UsageError, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.publish.capture.requests import Point
 from wal2lake.publish.capture.worker import Capture
-from wal2lake.publish.walsender.page import Positions
+from wal2lake.publish.walsender.page import WalsenderPositions
 
 _ALL: Final = "*"
 
@@ -45,7 +45,7 @@ class Walsender:
 
     pid: int
     application_name: str
-    positions: Positions
+    positions: WalsenderPositions
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def _wrong(text: str, detail: str) -> ConfigurationError:
 # ---- the wait ------------------------------------------------------------------------
 
 
-class Commits:
+class CommitWaits:
     """Waits of the sessions of one node."""
 
     def __init__(

@@ -15,7 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
-from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
+from wal2lake.catalog import Catalog, ProgressFile, Subscription, WorkerKind
 from wal2lake.changelog import ChangeLog
 from wal2lake.errors import Wal2LakeError, description_of, sqlstate_of
 from wal2lake.model import Oid
@@ -65,7 +65,9 @@ def _report(
     else:
         described = description_of(error)
         get_logger().error(f"{text}: internal error", exc_info=error)
-    catalog.note_error(subscription.oid, Worker.RECEIVER, described, sqlstate_of(error))
+    catalog.note_error(
+        subscription.oid, WorkerKind.RECEIVER, described, sqlstate_of(error)
+    )
     if streaming:
         # PostgreSQL too disables for what goes wrong behind START_REPLICATION, on either
         # side, and not for a connection, a password or a slot: start_apply() in worker.c.
@@ -75,7 +77,7 @@ def _report(
 def _noted(catalog: Catalog, subscription: Subscription) -> str | None:
     """What stopped the process before this one, if that stands."""
     for one in catalog.errors():
-        if one.subid == subscription.oid and one.worker is Worker.RECEIVER:
+        if one.subid == subscription.oid and one.worker is WorkerKind.RECEIVER:
             return one.error
     return None
 

@@ -26,7 +26,7 @@ from wal2lake.model import INVALID_LSN, Lsn
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class FeedbackPositions:
     """What a status update says. write >= flush >= apply."""
 
     write: Lsn
@@ -51,7 +51,7 @@ class Feedback:
     """Payloads handed to the log that are not durable yet."""
     open_transaction: bool = False
     """A Begin has arrived without its Commit."""
-    last_sent: Positions | None = None
+    last_sent: FeedbackPositions | None = None
 
     def data_arrived(self, end: Lsn) -> None:
         """A gulp of changes was taken off the socket."""
@@ -78,7 +78,7 @@ class Feedback:
         """Everything that arrived is durable, and no transaction is half here."""
         return self.pending == 0 and not self.open_transaction
 
-    def positions(self) -> Positions:
+    def positions(self) -> FeedbackPositions:
         """The truth as of now."""
         flush = self.logged
         if self.idle:
@@ -87,10 +87,10 @@ class Feedback:
         write, apply = max(self.received, flush), min(apply, flush)
         sent = self.last_sent
         if sent is None:
-            return Positions(write, flush, apply)
+            return FeedbackPositions(write, flush, apply)
         # What was true stays true: a transaction that comes after keepalives must not
         # take the positions back to the one before it.
-        return Positions(
+        return FeedbackPositions(
             max(write, sent.write), max(flush, sent.flush), max(apply, sent.apply)
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.errors import ProtocolViolation
 from wal2lake.model import Relation
-from wal2lake.pg import Payloads
+from wal2lake.pg import CopyDataPayloads
 from wal2lake.wire.copyboth import (
     XLOGDATA_HEADER,
     Keepalive,
@@ -61,7 +61,7 @@ class Taken:
     keepalives: tuple[Keepalive, ...]
 
 
-def divide(payloads: Payloads, *, is_open: bool) -> Taken:
+def divide(payloads: CopyDataPayloads, *, is_open: bool) -> Taken:
     """``is_open``: a transaction is open before them. ProtocolViolation for what is empty, and
     for what is neither a keepalive nor begins as XLogData; more is found out when the gulp is
     decoded."""

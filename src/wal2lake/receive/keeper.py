@@ -58,7 +58,7 @@ from wal2lake.catalog import (
     Subscription,
     SubscriptionRel,
     SyncSnapshot,
-    Worker,
+    WorkerKind,
 )
 from wal2lake.errors import PublisherError, description_of, sqlstate_of
 from wal2lake.model import Lsn, Oid, SyncState
@@ -174,7 +174,10 @@ class SnapshotKeeper:
         try:
             self._let_go()
             self._catalog.note_error(
-                self._subid, Worker.SNAPSHOT, description_of(error), sqlstate_of(error)
+                self._subid,
+                WorkerKind.SNAPSHOT,
+                description_of(error),
+                sqlstate_of(error),
             )
         except Exception as again:
             get_logger().error("could not note an error", exc_info=again)
@@ -198,7 +201,7 @@ class SnapshotKeeper:
                 [r for r in waiting if self._held.covers(r) and int(r.relid) in left],
             )
         if not waiting:
-            self._catalog.note_error(self._subid, Worker.SNAPSHOT, None)
+            self._catalog.note_error(self._subid, WorkerKind.SNAPSHOT, None)
         elif self._held is None and (due := self._due(waiting)):
             self._take(due)
 

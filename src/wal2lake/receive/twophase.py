@@ -30,7 +30,7 @@ supervisor's poll that follows."""
 _FIRST_VERSION: Final = 150000
 
 
-class TwoPhase:
+class TwoPhaseState:
     """Of one run of the receiver."""
 
     def __init__(self, catalog: Catalog, subscription: Subscription) -> None:

@@ -43,7 +43,7 @@ from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import (
     CopyBothStream,
-    Payloads,
+    CopyDataPayloads,
     Publisher,
     Session,
     connect,
@@ -54,13 +54,13 @@ from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
 from wal2lake.receive.source.publications import PublicationKeeper
 from wal2lake.receive.source.schemas import SchemaKeeper
-from wal2lake.receive.source.source import Source
+from wal2lake.receive.source.source import SourceCheck
 from wal2lake.receive.threads.labels import LabelWatch
 from wal2lake.receive.threads.logwriter import RECORD_BYTES, LogWriter
 from wal2lake.receive.threads.pauses import Pauses
 from wal2lake.receive.threads.sealer import Sealer
-from wal2lake.receive.threads.verifier import Verifier
-from wal2lake.receive.twophase import TwoPhase
+from wal2lake.receive.threads.verifier import PositionVerifier
+from wal2lake.receive.twophase import TwoPhaseState
 from wal2lake.settings import Settings
 from wal2lake.wire.copyboth import StandbyStatus, write_payload
 
@@ -120,7 +120,7 @@ class WalReceiver:
             before=self._note,
         )
         self._types = RemoteTypesKeeper(catalog, subscription)
-        self._two_phase = TwoPhase(catalog, subscription)
+        self._two_phase = TwoPhaseState(catalog, subscription)
         self._events = get_logger()
 
     def _note(self, gulp: Gulp) -> None:
@@ -162,9 +162,9 @@ class WalReceiver:
                 f"publisher says: {text}", subscription=subscription.name
             ),
         )
-        verifier: Verifier | None = None
+        verifier: PositionVerifier | None = None
         try:
-            source = Source(
+            source = SourceCheck(
                 self._catalog,
                 subscription,
                 self._log,
@@ -225,11 +225,11 @@ class WalReceiver:
                 self._threads.append(verifier.stop())
 
     def _new_verifier(
-        self, confirmed: ConfirmedFile, known: Lsn, source: Source
-    ) -> Verifier:
+        self, confirmed: ConfirmedFile, known: Lsn, source: SourceCheck
+    ) -> PositionVerifier:
         slot_name = str(self._subscription.slot_name)
         settings = self._settings.subscription
-        return Verifier(
+        return PositionVerifier(
             self._session,
             lambda position: confirmed.record(slot_name, position),
             self._wake,
@@ -279,7 +279,7 @@ class WalReceiver:
     # ---- reader: the main thread ---------------------------------------------------
 
     def _read(
-        self, stream: CopyBothStream, feedback: Feedback, verifier: Verifier
+        self, stream: CopyBothStream, feedback: Feedback, verifier: PositionVerifier
     ) -> None:
         timeouts = self._settings.subscription
         timeout = timeouts.wal_receiver_timeout_ms / 1000
@@ -326,7 +326,7 @@ class WalReceiver:
                 pinged = pinged or ping
                 last_status = now
 
-    def _take(self, payloads: Payloads, feedback: Feedback) -> bool:
+    def _take(self, payloads: CopyDataPayloads, feedback: Feedback) -> bool:
         """Hand changes to the journal thread; True if a keepalive wants an answer."""
         stamp = now_us()
         taken = divide(payloads, is_open=self._open)
@@ -345,7 +345,7 @@ class WalReceiver:
         self._progress.set(received=feedback.received, last_msg_receipt_time=stamp)
         return any(alive.reply_requested for alive in taken.keepalives)
 
-    def _collect(self, feedback: Feedback, verifier: Verifier) -> None:
+    def _collect(self, feedback: Feedback, verifier: PositionVerifier) -> None:
         """Take what the journal thread and the engine have reached since."""
         for one in self._writer.collect():
             feedback.data_logged(one.lsn, one.gulp.open_at_end)

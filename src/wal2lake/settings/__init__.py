@@ -8,7 +8,7 @@ catalog.
 
 from wal2lake.settings.loading import (
     FILE_NAME,
-    Change,
+    SettingChange,
     changes,
     fixed_at_start,
     load,
@@ -30,10 +30,10 @@ __all__ = [
     "FILE_NAME",
     "PUBLISHER_LOG",
     "ApplySettings",
-    "Change",
     "LogSettings",
     "NodeSettings",
     "PublishSettings",
+    "SettingChange",
     "Settings",
     "SparkSettings",
     "SubscriptionSettings",

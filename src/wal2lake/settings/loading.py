@@ -101,7 +101,7 @@ def parameter_names() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """A setting that differs."""
 
     name: str
@@ -114,7 +114,7 @@ class Change:
     """Running receivers have the old one."""
 
 
-def changes(before: Settings, after: Settings) -> list[Change]:
+def changes(before: Settings, after: Settings) -> list[SettingChange]:
     """Each setting that differs."""
     found = []
     for section, f in _all_fields():
@@ -122,7 +122,7 @@ def changes(before: Settings, after: Settings) -> list[Change]:
         new = getattr(getattr(after, section), f.name)
         if old != new:
             found.append(
-                Change(
+                SettingChange(
                     f"{section}.{f.name}",
                     new,
                     restart=f.metadata["restart"],

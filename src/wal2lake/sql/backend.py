@@ -72,7 +72,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ResultBatch:
     """Some rows, by column, each value in the format asked for (text: UTF-8)."""
 
     rows: int
@@ -99,7 +99,7 @@ class Outcome:
     """The command tag: ``INSERT 0 5``, ``CREATE TABLE``. A plain ``SELECT`` gets the number of
     rows sent appended by the session."""
     fields: tuple[FieldDescription, ...] | None = None
-    batches: Iterator[Batch] = field(default_factory=lambda: iter(()))
+    batches: Iterator[ResultBatch] = field(default_factory=lambda: iter(()))
     """Consumed lazily, so that a result of any size takes the memory of a batch; its
     ``close()``, if it has one, stops what is unfinished."""
     notices: tuple[Notice, ...] = ()

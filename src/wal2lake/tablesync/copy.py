@@ -30,7 +30,7 @@ from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.convert import (
     NO_RULES,
     BadValue,
-    Rules,
+    ConversionRules,
     SentColumn,
     mapping_of,
 )
@@ -42,8 +42,8 @@ from wal2lake.pg import Publisher, Session, connect
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.pgtypes import CHECKED_HERE, RemoteTypes, remedy
 from wal2lake.pgtypes.choices.coerce import NO_POLICY, example_of
-from wal2lake.pgtypes.choices.policies import Policy
-from wal2lake.pgtypes.mapping import Kind
+from wal2lake.pgtypes.choices.policies import ValuePolicy
+from wal2lake.pgtypes.mapping import ConversionKind
 from wal2lake.tablesync.unaltered import (
     PlannedTable,
     check_files,
@@ -96,7 +96,7 @@ class CopyTask:
     """Type and typmod of each column at the publisher; empty: not known."""
     lsn: Lsn = INVALID_LSN
     """The snapshot's consistent point."""
-    rules: Rules = NO_RULES
+    rules: ConversionRules = NO_RULES
     must_use_password: bool = False
     """The publisher must ask for the password of ``conninfo``."""
     fills: Fills = field(default_factory=dict)
@@ -362,7 +362,7 @@ def _may_widen(task: CopyTask, columns: dict[str, SentColumn], one: BadValue) ->
     if sent is None or one.sqlstate in _NO_MATTER_OF_TYPE:
         return False
     field = next(f for f in task.fields if f.name == one.column)
-    if mapping_of(field).kind is Kind.TEXT:
+    if mapping_of(field).kind is ConversionKind.TEXT:
         return False
     return task.rules.widens(task.namespace, task.table, field, sent)
 
@@ -377,7 +377,7 @@ def _widened(
             text = columns[one.column].text_of(one.row)
             found[one.column] = Coercion(
                 one.column,
-                Policy.WIDEN.value,
+                ValuePolicy.WIDEN.value,
                 one.message,
                 1,
                 task.lsn,

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
-from wal2lake.apply.schema.follow import AlterTable, SchemaFollower
+from wal2lake.apply.schema.follow import SchemaFollower, TableAlteration
 from wal2lake.apply.schema.samekeys import keeps_apart
 from wal2lake.catalog import Catalog, CopyRange, TableDef
 from wal2lake.catalog.access.targets import INSERT, TRUNCATE
@@ -46,7 +46,7 @@ from wal2lake.lake import (
 )
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.spark.session import Pool
-from wal2lake.lake.staging.convert import Rules, decodes_whole_in_binary
+from wal2lake.lake.staging.convert import ConversionRules, decodes_whole_in_binary
 from wal2lake.lake.staging.defaults import (
     NO_DEFAULTS,
     ColumnDefaults,
@@ -68,8 +68,8 @@ from wal2lake.settings import Settings
 from wal2lake.tablesync.attempt import Attempt, Halted, SnapshotGone
 from wal2lake.tablesync.copy import CopyTask, Misfit, copy_ranges, count_ranges
 from wal2lake.tablesync.plan import (
+    CopyPart,
     PageRange,
-    Part,
     bundles,
     copies_in_binary,
     copy_statement,
@@ -122,7 +122,7 @@ class GroupCopy:
         tables: TablePort,
         executors: Executors,
         readers: int,
-        alter: AlterTable,
+        alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
     ) -> None:
         """``readers``: how many ranges are read at once, of all groups."""
@@ -253,7 +253,7 @@ class GroupCopy:
         for number, one in enumerate(planned):
             finished = self._finished(one.attempt)
             parts += [
-                Part(number, pages, range_bytes(one.remote, pages))
+                CopyPart(number, pages, range_bytes(one.remote, pages))
                 for pages in one.ranges
                 if pages.number not in finished
             ]
@@ -268,7 +268,9 @@ class GroupCopy:
             lambda: all(one.attempt.over for one in planned),
         )
 
-    def _read_bundle(self, planned: Sequence[_Planned], bundle: Sequence[Part]) -> None:
+    def _read_bundle(
+        self, planned: Sequence[_Planned], bundle: Sequence[CopyPart]
+    ) -> None:
         """One Spark task; an error of a table's own ends that table's attempt."""
         for attempt in {planned[part.table].attempt for part in bundle}:
             if not self._is_wanted(attempt):
@@ -325,7 +327,7 @@ class GroupCopy:
             tasks[i] = replace(tasks[i], fills=fills)
         return tasks
 
-    def _task(self, one: _Planned, part: Part) -> CopyTask:
+    def _task(self, one: _Planned, part: CopyPart) -> CopyTask:
         attempt, remote = one.attempt, one.remote
         subscription = attempt.subscription
         types: RemoteTypes = {}
@@ -361,7 +363,7 @@ class GroupCopy:
             max_lock_wait_ms=self.max_lock_wait_ms,
             counting=count_statement(remote, part.pages),
             shows_rows=self._settings.apply.log_conflict_values,
-            rules=Rules(
+            rules=ConversionRules(
                 ValuePolicies.parse(subscription.value_policies),
                 frozenset(c.name for c in one.table.columns if c.not_null),
                 frozenset(one.table.key),

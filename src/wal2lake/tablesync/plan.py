@@ -72,7 +72,7 @@ def page_ranges(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CopyPart:
     """A range of one of several tables."""
 
     table: int
@@ -97,7 +97,7 @@ def range_bytes(table: RemoteTable, pages: PageRange) -> int | None:
     return max(0, end - (pages.first or 0)) * _PAGE_BYTES
 
 
-def bundles(parts: Sequence[Part], *, readers: int) -> list[tuple[Part, ...]]:
+def bundles(parts: Sequence[CopyPart], *, readers: int) -> list[tuple[CopyPart, ...]]:
     """What is read by one reader over one connection: a large range is alone, small ones
     come together, as evenly over the readers as their number allows."""
     alone = [part for part in parts if part.size is None or part.size > SMALL_BYTES]

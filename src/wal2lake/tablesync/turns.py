@@ -1,7 +1,7 @@
 """Whose turn it is: among tables that wait for their copy, and among ranges that wait for a
 reader. Pure but for the threads that ``RangePool`` runs ranges on.
 
-``Turns`` orders tables. One whose copy has failed is not due again before
+``SyncTurns`` orders tables. One whose copy has failed is not due again before
 wal_retrieve_retry_interval is over, and comes after those that have failed less often: however
 many tables cannot be copied, the others are.
 
@@ -40,7 +40,7 @@ class _Failed:
         return self.failed_at + min(retry_seconds, self.longest_pause)
 
 
-class Turns:
+class SyncTurns:
     """Which of the waiting tables may be tried. Not thread-safe."""
 
     def __init__(self, retry_seconds: float) -> None:

@@ -25,7 +25,7 @@ from typing import Final
 
 from wal2lake.apply.local.altering import is_empty
 from wal2lake.apply.schema.columns import column_like, source_column
-from wal2lake.apply.schema.follow import AlterTable
+from wal2lake.apply.schema.follow import TableAlteration
 from wal2lake.catalog import Catalog, ChangeType, ColumnChange, SetDefault, TableDef
 from wal2lake.errors import UsageError
 from wal2lake.lake import TablePort
@@ -42,7 +42,9 @@ _TEXT: Final = Oid(25)
 class Widening:
     """Of all copies of a node. Safe for many threads."""
 
-    def __init__(self, catalog: Catalog, tables: TablePort, alter: AlterTable) -> None:
+    def __init__(
+        self, catalog: Catalog, tables: TablePort, alter: TableAlteration
+    ) -> None:
         self._catalog = catalog
         self._port = tables
         self._alter = alter

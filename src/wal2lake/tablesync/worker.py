@@ -41,7 +41,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from wal2lake.apply.schema.follow import AlterTable
+from wal2lake.apply.schema.follow import TableAlteration
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapshot
 from wal2lake.errors import PublisherError, sqlstate_of
 from wal2lake.lake import TablePort
@@ -55,7 +55,7 @@ from wal2lake.tablesync.attempt import Attempt, Halted, RunningCopy, SnapshotGon
 from wal2lake.tablesync.copy import LOCK_TIMEOUT_MS
 from wal2lake.tablesync.group import GroupCopy
 from wal2lake.tablesync.plan import groups, table_bytes
-from wal2lake.tablesync.turns import Key, Turns
+from wal2lake.tablesync.turns import Key, SyncTurns
 
 _POLL_SECONDS: Final = 0.02
 """How soon a snapshot is noticed: it is one read of the catalog's change counter."""
@@ -78,7 +78,7 @@ class TableSync:
         tables: TablePort,
         executors: Executors,
         cores: int,
-        alter: AlterTable,
+        alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
     ) -> None:
         """``cores``: how many ranges are read at once; ``alter`` changes a table as its
@@ -93,7 +93,7 @@ class TableSync:
         """There may be room for another worker since the last look."""
         self._guard = threading.Lock()
         """Of the five below."""
-        self._turns = Turns(self._settings.wal_retrieve_retry_interval_ms / 1000)
+        self._turns = SyncTurns(self._settings.wal_retrieve_retry_interval_ms / 1000)
         self._attempts: dict[Key, Attempt] = {}
         self._groups: list[Sequence[Attempt]] = []
         """Each is in the hands of one worker."""

@@ -22,7 +22,7 @@ Key = tuple[object, ...]
 Row = tuple[object, ...]
 
 
-class Unchanged(Enum):
+class UnchangedValue(Enum):
     """The one value that means: an unchanged TOAST value, not sent."""
 
     UNCHANGED = "unchanged"
@@ -31,11 +31,11 @@ class Unchanged(Enum):
         return "UNCHANGED"
 
 
-UNCHANGED: Final = Unchanged.UNCHANGED
+UNCHANGED: Final = UnchangedValue.UNCHANGED
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RowEvent:
     """One row change as the log has it."""
 
     lsn: int
@@ -52,7 +52,7 @@ class Event:
 class KeyTaken(Exception):
     """An event puts a row where one is: insert_exists or update_exists."""
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: RowEvent) -> None:
         super().__init__(event)
         self.event = event
 
@@ -71,7 +71,7 @@ class TableModel:
         """The key's columns of a row."""
         return tuple(row[i] for i in self.key)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: RowEvent) -> None:
         """Apply one event; raises KeyTaken and changes nothing then."""
         if event.kind == "T":
             self.rows.clear()
@@ -102,7 +102,7 @@ class TableModel:
             for old, new in zip(stored, event.new, strict=True)
         )
 
-    def apply_all(self, events: Iterable[Event]) -> None:
+    def apply_all(self, events: Iterable[RowEvent]) -> None:
         """Apply events in the order given."""
         for event in events:
             self.apply(event)
@@ -141,7 +141,7 @@ def initial_rows(shape: HistoryShape, rng: random.Random) -> dict[Key, Row]:
 
 def history(
     shape: HistoryShape, start: dict[Key, Row], rng: random.Random, first_lsn: int = 100
-) -> list[Event]:
+) -> list[RowEvent]:
     """Events in log order; valid on ``start`` as far as ``shape`` wants them to be.
 
     With ``conflicts`` the model stops at the first one: what comes later is noise.
@@ -149,7 +149,7 @@ def history(
     model = TableModel(KEY, dict(start))
     every = shape.groups * 2
     cut_at = {rng.randrange(shape.transactions * every) for _ in range(shape.truncates)}
-    events: list[Event] = []
+    events: list[RowEvent] = []
     lsn, step = first_lsn, 0
     for _ in range(shape.transactions):
         lsn += rng.randint(1, 1000)
@@ -157,9 +157,9 @@ def history(
         for _ in range(every):
             step += 1
             ordinal += rng.randint(1, 3)
-            event: Event | None
+            event: RowEvent | None
             if step - 1 in cut_at:
-                event = Event(lsn, ordinal, "T")
+                event = RowEvent(lsn, ordinal, "T")
             else:
                 group = rng.randrange(shape.groups)
                 event = _event(shape, model, group, lsn, ordinal, rng)
@@ -174,8 +174,8 @@ def history(
 
 
 def batches(
-    events: Sequence[Event], rng: random.Random, parts: int
-) -> list[list[Event]]:
+    events: Sequence[RowEvent], rng: random.Random, parts: int
+) -> list[list[RowEvent]]:
     """Split at transaction boundaries; a part may be empty."""
     lsns = sorted({e.lsn for e in events})
     cuts = sorted(rng.choice([*lsns, lsns[-1] + 1]) for _ in range(parts - 1))
@@ -192,7 +192,7 @@ def _event(
     lsn: int,
     ordinal: int,
     rng: random.Random,
-) -> Event | None:
+) -> RowEvent | None:
     keys = [(group, k) for k in range(shape.keys_per_group)]
     stored = [k for k in keys if k in model.rows]
     absent = [k for k in keys if k not in model.rows]
@@ -203,12 +203,12 @@ def _event(
         if not targets:
             return None
         new = (*rng.choice(targets), _text(rng), _text(rng))
-        return Event(lsn, ordinal, "I", new)
+        return RowEvent(lsn, ordinal, "I", new)
     if not sources:
         return None
     source = rng.choice(sources)
     if kind == "D":
-        return Event(lsn, ordinal, "D", old=source)
+        return RowEvent(lsn, ordinal, "D", old=source)
     target = source
     if kind == "M":
         others = [k for k in targets if k != source]
@@ -218,7 +218,7 @@ def _event(
     new = (*target, _value(shape, rng), _value(shape, rng))
     # An old key may be sent although it did not change (an external key, FULL).
     sent = source != target or rng.random() < 0.1
-    return Event(lsn, ordinal, "U", new, old=source if sent else None)
+    return RowEvent(lsn, ordinal, "U", new, old=source if sent else None)
 
 
 def _value(shape: HistoryShape, rng: random.Random) -> object:

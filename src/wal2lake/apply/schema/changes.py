@@ -1,7 +1,7 @@
 """Steps at the publisher as changes of our table, as far as it needs them.
 
-In: a ``Difference``, our table, the subscription's options. Out: ``ColumnChange`` values, and what
-wal2lake.schema_history says of each step. Called by ``follow``.
+In: a ``SchemaDifference``, our table, the subscription's options. Out: ``ColumnChange`` values, and
+what wal2lake.schema_history says of each step. Called by ``follow``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import replace
 from wal2lake.apply.schema.columns import column_like, source_column
 from wal2lake.apply.schema.diff import (
     Added,
-    Difference,
     Dropped,
     Keyed,
-    Moved,
     NullsAllowed,
+    RelationMoved,
     Renamed,
     Retyped,
+    SchemaDifference,
     Step,
 )
 from wal2lake.catalog import (
@@ -41,14 +41,14 @@ from wal2lake.pgtypes import TypeMappings, ValuePolicies
 from wal2lake.pgtypes.registry.pg_type import format_type
 
 
-class Changes:
+class SchemaChanges:
     """Steps at the publisher as changes of our table, as far as it needs them."""
 
     def __init__(
         self,
         subscription: Subscription,
         table: TableDef,
-        found: Difference,
+        found: SchemaDifference,
         required: tuple[int, ...],
         settled: Lsn | None,
     ) -> None:
@@ -130,7 +130,7 @@ class Changes:
                 return self._retype(step.attribute)
             case NullsAllowed():
                 return self._nulls(step)
-            case Moved():
+            case RelationMoved():
                 return "rows are taken under the new name"
             case Keyed():
                 return self._keyed(step)
@@ -248,7 +248,7 @@ def _words(step: Step) -> str:
             return f"ALTER COLUMN {quote_ident(step.name)} {verb} NOT NULL"
         case Keyed():
             return f"REPLICA IDENTITY ({', '.join(map(quote_ident, step.columns))})"
-        case Moved():
+        case RelationMoved():
             return f"RENAME TO {quote_ident(step.namespace)}.{quote_ident(step.name)}"
 
 

@@ -71,7 +71,7 @@ class NullsAllowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class RelationMoved:
     """RENAME TO, SET SCHEMA."""
 
     namespace: str
@@ -89,11 +89,11 @@ class Keyed:
     """All columns are published, so these are the whole key."""
 
 
-Step = Added | Dropped | Renamed | Retyped | NullsAllowed | Moved | Keyed
+Step = Added | Dropped | Renamed | Retyped | NullsAllowed | RelationMoved | Keyed
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SchemaDifference:
     """Between two descriptions."""
 
     steps: tuple[Step, ...]
@@ -106,7 +106,7 @@ class Difference:
     """Attached or detached; their rows are not sent, so nothing follows from it."""
 
 
-def difference(before: RemoteSchema, sent: SentSchema) -> Difference:
+def difference(before: RemoteSchema, sent: SentSchema) -> SchemaDifference:
     """From ``before`` to the columns of a Relation message."""
     relation = sent.relation
     after, certain = _as_sent(before, sent)
@@ -146,8 +146,8 @@ def difference(before: RemoteSchema, sent: SentSchema) -> Difference:
             )
         )
     if moved:
-        steps.append(Moved(relation.namespace, relation.name))
-    return Difference(
+        steps.append(RelationMoved(relation.namespace, relation.name))
+    return SchemaDifference(
         tuple(steps),
         after,
         _unknown(before, sent, added, retyped, dropped)

@@ -16,8 +16,8 @@ with the publisher's next description is written after it. A crash in between is
 definition, which is no longer the one that the steps began with.
 
 What a step finds done (somebody has added the column here) is left as it is; what it cannot find
-either. Where the rows that are here do not tell what the publisher's have (``Difference.unknown``)
-the table is copied anew.
+either. Where the rows that are here do not tell what the publisher's have
+(``SchemaDifference.unknown``) the table is copied anew.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from wal2lake.apply.schema.changes import Changes
+from wal2lake.apply.schema.changes import SchemaChanges
 from wal2lake.apply.schema.diff import (
-    Difference,
+    SchemaDifference,
     difference,
     names_now,
 )
@@ -65,7 +65,7 @@ from wal2lake.observe import get_logger
 from wal2lake.pg.quoting import quote_literal
 
 
-class AlterTable(Protocol):
+class TableAlteration(Protocol):
     """Definition, table and vector as one; see ``apply.local.altering``."""
 
     def __call__(
@@ -98,7 +98,7 @@ class Due:
 class SchemaFollower:
     """Of one subscription. For its worker's thread."""
 
-    def __init__(self, catalog: Catalog, subid: Oid, alter: AlterTable) -> None:
+    def __init__(self, catalog: Catalog, subid: Oid, alter: TableAlteration) -> None:
         self._catalog = catalog
         self._subid = subid
         self._alter = alter
@@ -296,7 +296,7 @@ class SchemaFollower:
             self._refuse_shared(table, found.unknown)
         made = followed.making is not None and followed.making != _definition(table)
         late = sent.settled > sent.at
-        changes = Changes(
+        changes = SchemaChanges(
             subscription,
             table,
             found,
@@ -418,8 +418,8 @@ class SchemaFollower:
         finishing: AbstractContextManager[object] | None,
     ) -> None:
         """Columns become NOT NULL. Made twice, after a crash, it changes nothing."""
-        changes = Changes(
-            subscription, table, Difference((), followed.schema), (), None
+        changes = SchemaChanges(
+            subscription, table, SchemaDifference((), followed.schema), (), None
         )
         changes.require(followed.required)
         if changes.wanted:

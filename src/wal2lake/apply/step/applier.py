@@ -34,8 +34,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from wal2lake.apply.batch import Batch, TableChanges, divide
-from wal2lake.apply.conflicts import Found, Transactions, conflict, met, tell
-from wal2lake.apply.failures import Failure, first_failure, row_failure
+from wal2lake.apply.conflicts import FoundConflict, Transactions, conflict, met, tell
+from wal2lake.apply.failures import BatchFailure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.relationmap import has_unique_key
 from wal2lake.apply.schema.follow import Due, SchemaFollower
@@ -43,13 +43,13 @@ from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.step.publishing import VectorPublisher
 from wal2lake.apply.step.restarts import Restart, fills_of, find_restarts
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
-from wal2lake.catalog import Catalog, Subscription, TableDef, Worker
+from wal2lake.catalog import Catalog, Subscription, TableDef, WorkerKind
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.lake import CommitConflict, Cursor
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
-from wal2lake.lake.origins import Commits
-from wal2lake.lake.staging.convert import Rules
+from wal2lake.lake.origins import BatchCommits
+from wal2lake.lake.staging.convert import ConversionRules
 from wal2lake.lake.staging.defaults import ColumnDefaults
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
@@ -96,9 +96,9 @@ class _Work:
     """Tables whose changes have to be read with other columns than the batch's."""
     restarts: Mapping[Oid, Restart] = field(default_factory=dict)
     """What becomes of sequences, by table."""
-    met: list[Found] = field(default_factory=list)
+    met: list[FoundConflict] = field(default_factory=list)
     """Conflicts of commits that are not published yet."""
-    told: list[Found] = field(default_factory=list)
+    told: list[FoundConflict] = field(default_factory=list)
     """Conflicts for the server log."""
 
 
@@ -107,7 +107,7 @@ class _DividedAnewError(Exception):
 
 
 _NOT_NOW: Final = InternalError("a table is altered in a batch of its own")
-"""For a ``Failure`` whose error nobody sees."""
+"""For a ``BatchFailure`` whose error nobody sees."""
 
 
 class BatchApplier:
@@ -173,7 +173,7 @@ class BatchApplier:
             skip is None and caught_up is None,
             Transactions(self._reader, batch.manifests),
         )
-        found: Failure | None = None
+        found: BatchFailure | None = None
         with self._commit_lock:
             failure = self._attempt(work, cut)
             while failure is not None:
@@ -191,11 +191,11 @@ class BatchApplier:
         )
         if found is not None and not found.divides:
             raise self._explained(found, work).error
-        self._catalog.note_error(self._subid, Worker.APPLY, None)
+        self._catalog.note_error(self._subid, WorkerKind.APPLY, None)
 
     # ---- one attempt -------------------------------------------------------------------
 
-    def _attempt(self, work: _Work, cut: Lsn | None) -> Failure | None:
+    def _attempt(self, work: _Work, cut: Lsn | None) -> BatchFailure | None:
         """Evaluate, commit and publish everything below ``cut``, or find where to cut before.
 
         After a failure ``work.staged`` keeps what lies below it.
@@ -209,7 +209,7 @@ class BatchApplier:
 
     def _attempt_alone(
         self, work: _Work, cut: Lsn | None, alone: ExitStack
-    ) -> Failure | None:
+    ) -> BatchFailure | None:
         """``alone`` keeps others from sequences that the batch restarts."""
         reached = work.batch.end if cut is None else cut
         try:
@@ -337,7 +337,7 @@ class BatchApplier:
 
     def _evaluate(
         self, work: _Work, parts: list[_Part], cut: Lsn | None
-    ) -> Failure | None:
+    ) -> BatchFailure | None:
         """Check and stage; what is staged already stays so."""
         parts = [
             one
@@ -387,7 +387,7 @@ class BatchApplier:
 
     def _alter(
         self, work: _Work, due: dict[Oid, Due], one: Due, cut: Lsn | None
-    ) -> Failure | None:
+    ) -> BatchFailure | None:
         """Carry out the first alteration that is due, below which everything has been evaluated,
         and evaluate the rest of its table's part."""
         relid = one.rel.relid
@@ -410,7 +410,7 @@ class BatchApplier:
             )
         except Wal2LakeError as error:
             # The next step finds it again, when all tables have what is below.
-            return Failure(one.at, error, resumes=True)
+            return BatchFailure(one.at, error, resumes=True)
         failpoint("apply.altered")
         if not self._tables.altered(relid):
             raise _DividedAnewError
@@ -420,7 +420,7 @@ class BatchApplier:
         if following is None:
             due.pop(relid)
         elif not self._is_free(relid, following):
-            return Failure(following.at, _NOT_NOW, resumes=True)
+            return BatchFailure(following.at, _NOT_NOW, resumes=True)
         else:
             due[relid] = following
         if not any(table.relid == relid for table in work.batch.tables):
@@ -473,7 +473,7 @@ class BatchApplier:
         types: RemoteTypes,
         policies: ValuePolicies,
         resolutions: ConflictResolutions,
-        commits: Commits | None,
+        commits: BatchCommits | None,
         restart: Restart | None,
         quotes: Callable[[TableDef], bool],
         *,
@@ -511,7 +511,7 @@ class BatchApplier:
             append=part.insert_only and (trusted or not definition.key),
             trusted=trusted,
             types=types,
-            rules=Rules(
+            rules=ConversionRules(
                 policies,
                 frozenset(c.name for c in definition.columns if c.not_null),
                 frozenset(definition.key),
@@ -598,7 +598,7 @@ class BatchApplier:
             return lambda table: False
         return self._catalog.target_rights(subscription).may_quote
 
-    def _explained(self, failure: Failure, work: _Work) -> Failure:
+    def _explained(self, failure: BatchFailure, work: _Work) -> BatchFailure:
         """What stops the subscription, with its transaction; noted, if it is one of PostgreSQL's
         conflicts."""
         lsn = int(failure.cut)

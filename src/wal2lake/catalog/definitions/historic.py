@@ -1,10 +1,10 @@
 """Rows of ``definition_history``: what was there to be published, from which position on.
 
-In: a connection, and in writes a transaction on it. Out: ``Definitions``. PostgreSQL decodes a
-change with the catalogs as they were when it was made; the publisher's log has only the table's
-columns of then. A row says: from ``lsn`` of that log on, the row ``oid`` of the catalog's table
-``kind`` is this one, or gone. Called by ``store``, for capture (which notes) and decoding (which
-asks).
+In: a connection, and in writes a transaction on it. Out: ``HistoricDefinitions``. PostgreSQL
+decodes a change with the catalogs as they were when it was made; the publisher's log has only the
+table's columns of then. A row says: from ``lsn`` of that log on, the row ``oid`` of the catalog's
+table ``kind`` is this one, or gone. Called by ``store``, for capture (which notes) and decoding
+(which asks).
 
 Source: SetupHistoricSnapshot() in snapmgr.c, and who calls it in reorderbuffer.c.
 """
@@ -43,7 +43,7 @@ Noted = dict[tuple[str, int], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Definitions:
+class HistoricDefinitions:
     """At one position of the log."""
 
     publications: Sequence[Publication]
@@ -114,13 +114,15 @@ def positions(connection: sqlite3.Connection) -> list[Lsn]:
     return [Lsn(row["lsn"]) for row in found]
 
 
-def definitions_at(connection: sqlite3.Connection, lsn: Lsn | None) -> Definitions:
+def definitions_at(
+    connection: sqlite3.Connection, lsn: Lsn | None
+) -> HistoricDefinitions:
     """What held at a position; None: what is there now."""
     noted = present(connection) if lsn is None else _at(connection, lsn)
     by_kind: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in _KINDS}
     for (kind, _), text in sorted(noted.items()):
         by_kind[kind].append(json.loads(text))
-    return Definitions(
+    return HistoricDefinitions(
         put_together(
             by_kind["publication"],
             by_kind["publication_rel"],

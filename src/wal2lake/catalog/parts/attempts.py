@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from wal2lake.catalog import subscriptions
-from wal2lake.catalog.parts.part import Part, change
+from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.records import (
     SubscriptionError,
     SubscriptionStats,
-    Worker,
+    WorkerKind,
 )
 from wal2lake.errors import Retry, StorageError, Wal2LakeError
 from wal2lake.model import Lsn, Oid
 from wal2lake.observe import get_logger
 
 
-class Attempts(Part):
+class Attempts(CatalogPart):
     """Errors, counts of them, and what is left out."""
 
     def errors(self) -> list[SubscriptionError]:
@@ -23,7 +23,11 @@ class Attempts(Part):
             return subscriptions.errors(connection)
 
     def note_error(
-        self, oid: Oid, worker: Worker, text: str | None, sqlstate: str | None = None
+        self,
+        oid: Oid,
+        worker: WorkerKind,
+        text: str | None,
+        sqlstate: str | None = None,
     ) -> None:
         """What one attempt of a worker has failed with, which counts; None: it succeeded,
         and no longer stops the subscription. Other workers' errors stay.

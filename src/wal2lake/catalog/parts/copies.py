@@ -8,18 +8,18 @@ from typing import Any
 
 from wal2lake.catalog import copies, subscriptions
 from wal2lake.catalog.database import take_oid
-from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.parts.part import CatalogPart
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.catalog.records import (
     CopyRange,
     SubscriptionRel,
     SyncSnapshot,
-    Worker,
+    WorkerKind,
 )
 from wal2lake.model import Lsn, Oid, SyncState
 
 
-class Copies(Part):
+class Copies(CatalogPart):
     """From i to f."""
 
     def rels(self, subid: Oid | None = None) -> list[SubscriptionRel]:
@@ -103,7 +103,7 @@ class Copies(Part):
             for rel, error, sqlstate, made in ended:
                 copies.end_attempt(transaction, rel, error, sqlstate, made=made)
                 if error is not None:
-                    subscriptions.count_error(transaction, rel.subid, Worker.COPY)
+                    subscriptions.count_error(transaction, rel.subid, WorkerKind.COPY)
 
     def finish_copies(self, copied: Sequence[SubscriptionRel]) -> set[Oid]:
         """Copies are committed (d -> f), each with its S as ``lsn``: what their ranges have
@@ -130,7 +130,7 @@ class Copies(Part):
             if found is None or generation not in (None, found.generation):
                 return False
             copies.hold_snapshot(transaction, held)
-            subscriptions.clear_error(transaction, held.subid, Worker.SNAPSHOT)
+            subscriptions.clear_error(transaction, held.subid, WorkerKind.SNAPSHOT)
             return True
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:

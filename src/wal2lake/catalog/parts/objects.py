@@ -12,7 +12,7 @@ from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history, publications
 from wal2lake.catalog.ownedsequence import OwnedSequence
-from wal2lake.catalog.parts.part import Part, change
+from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.records import (
     Altered,
     Comment,
@@ -25,7 +25,7 @@ from wal2lake.catalog.records import (
 from wal2lake.model import Acl, Oid, ReplicaIdentity
 
 
-class Objects(Part):
+class Objects(CatalogPart):
     """What PostgreSQL would call objects, and whose they are."""
 
     _authority: tuple[int, Authority] | None

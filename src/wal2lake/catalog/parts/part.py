@@ -12,7 +12,7 @@ from wal2lake.catalog.database import Database
 M = TypeVar("M", bound=Callable[..., Any])
 
 
-class Part:
+class CatalogPart:
     """The file, and the change that it is at."""
 
     _database: Database
@@ -48,7 +48,7 @@ def change(method: M) -> M:
     """Mark a method as a change that a transaction block can make; see ``uncommitted``."""
 
     @wraps(method)
-    def run(self: Part, *arguments: Any, **named: Any) -> Any:
+    def run(self: CatalogPart, *arguments: Any, **named: Any) -> Any:
         return self._change(method, arguments, named)
 
     return cast(M, run)

@@ -7,18 +7,18 @@ from typing import Any
 
 from wal2lake.catalog import comments
 from wal2lake.catalog.definitions import historic, publications
-from wal2lake.catalog.definitions.historic import Definitions
+from wal2lake.catalog.definitions.historic import HistoricDefinitions
 from wal2lake.catalog.definitions.publications import (
     Publication,
     PublishedSchema,
     PublishedTable,
 )
-from wal2lake.catalog.parts.part import Part, change
+from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.schema import PUBLICATION_CATALOG
 from wal2lake.model import Lsn, Oid
 
 
-class Publications(Part):
+class Publications(CatalogPart):
     """What leaves the node."""
 
     def publications(self) -> list[Publication]:
@@ -97,7 +97,7 @@ class Publications(Part):
         with self._database.reading() as connection:
             return historic.positions(connection)
 
-    def definitions_at(self, lsn: Lsn | None) -> Definitions:
+    def definitions_at(self, lsn: Lsn | None) -> HistoricDefinitions:
         """What held at a position, not below the first of ``definition_positions``; None: what
         is there now."""
         with self._database.reading() as connection:

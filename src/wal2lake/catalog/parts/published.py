@@ -9,7 +9,7 @@ from types import MappingProxyType
 from wal2lake.catalog import copies, origins, subscriptions
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history
-from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.parts.part import CatalogPart
 from wal2lake.catalog.published import (
     coercions,
     conflicts,
@@ -32,7 +32,7 @@ from wal2lake.catalog.records import (
 from wal2lake.model import Coercion, Conflict, Lsn, Oid
 
 
-class Published(Part):
+class PublishedStates(CatalogPart):
     """What readers see, and the floor."""
 
     def publish(

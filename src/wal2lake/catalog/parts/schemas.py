@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from wal2lake.catalog import subscriptions
 from wal2lake.catalog.parts.copies import copy_anew
-from wal2lake.catalog.parts.part import Part, change
+from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.remote import schemas
 from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
@@ -21,7 +21,7 @@ from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, Xid
 RelationName = tuple[str, str]
 
 
-class Schemas(Part):
+class Schemas(CatalogPart):
     """For subscriptions that follow them."""
 
     def note_sent(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 
 from wal2lake.catalog import origins, subscriptions
-from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.parts.part import CatalogPart
 from wal2lake.catalog.records import ReplicationOrigin, ReplicationSlot
 from wal2lake.errors import DuplicateObjectError
 from wal2lake.model import Lsn, Oid
 
 
-class Slots(Part):
+class Slots(CatalogPart):
     """Slots of the publisher's log, whose positions only grow; origins of what is replayed."""
 
     def slots(self) -> list[ReplicationSlot]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from wal2lake.catalog import comments, copies, origins, subscriptions
 from wal2lake.catalog.database import take_oid
-from wal2lake.catalog.parts.part import Part, change
+from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.catalog.records import (
     REMOTE_TYPES,
@@ -24,7 +24,7 @@ from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 
 
-class Subscriptions(Part):
+class Subscriptions(CatalogPart):
     """Each change is one transaction, the next generation included."""
 
     def subscriptions(self) -> list[Subscription]:

@@ -89,7 +89,7 @@ _FOREIGN: Final = foreign_kinds()
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class LoggedDefinition:
     """A Relation or Type message, whole, as it came."""
 
     is_type: bool
@@ -119,7 +119,7 @@ class StreamEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class TransactionPositions:
     """Where transactions begin and end in a gulp."""
 
     last_begin: Lsn
@@ -128,7 +128,7 @@ class Positions:
     last_end: Lsn
     """End LSN in the last Commit, or LSN of a later message outside of transactions; 0:
     neither is here."""
-    definitions: tuple[Definition | StreamEnd, ...]
+    definitions: tuple[LoggedDefinition | StreamEnd, ...]
     """In the order of arrival, with the ends of the streams that some belong to."""
     foreign: int | None = None
     """The first payload that is no message that was asked for; None: all are."""
@@ -141,7 +141,7 @@ def find_positions(
     lengths: Lengths,
     block: bytes | None = None,
     refused: Foreign = _FOREIGN,
-) -> Positions:
+) -> TransactionPositions:
     """Look through one gulp; raises ProtocolViolation for a message cut short.
 
     ``block``: the payload of the Stream Start whose block is open before it. ``refused``: the
@@ -168,19 +168,19 @@ def find_positions(
         last_end = max(last_end, lsn)
     marks = np.flatnonzero((kinds == _RELATION) | (kinds == _TYPE))
     if not marks.size:
-        return Positions(last_begin, last_end, (), foreign)
+        return TransactionPositions(last_begin, last_end, (), foreign)
     ends = np.cumsum(lengths, dtype=np.int64)
     definitions = []
     for i in marks.tolist():
         body, end = int(bodies[i]), int(ends[i])
         definitions.append(
-            Definition(
+            LoggedDefinition(
                 is_type=kinds[i] == _TYPE,
                 oid=Oid(int.from_bytes(data[body + 1 : body + 5], "big")),
                 payload=data[end - int(lengths[i]) : end],
             )
         )
-    return Positions(last_begin, last_end, tuple(definitions), foreign)
+    return TransactionPositions(last_begin, last_end, tuple(definitions), foreign)
 
 
 def _find_with_streams(
@@ -189,10 +189,10 @@ def _find_with_streams(
     kinds: npt.NDArray[np.uint8],
     bodies: npt.NDArray[np.int64],
     block: bytes | None,
-) -> Positions:
+) -> TransactionPositions:
     """``find_positions``, message by message where it matters which one came first."""
     last_begin = last_end = INVALID_LSN
-    notes: list[Definition | StreamEnd] = []
+    notes: list[LoggedDefinition | StreamEnd] = []
     wanted = _LATER.copy()
     wanted[[_BEGIN, _COMMIT, _RELATION, _TYPE, _MESSAGE]] = True
     ends = np.cumsum(lengths, dtype=np.int64)
@@ -227,17 +227,17 @@ def _find_with_streams(
             elif kind == ord("p"):
                 xid = _xid(data, body + 26)
                 notes.append(StreamEnd(xid, xid, committed=False))
-    return Positions(last_begin, last_end, tuple(notes), None, block)
+    return TransactionPositions(last_begin, last_end, tuple(notes), None, block)
 
 
-def _definition(payload: bytes, block: bytes | None) -> Definition:
+def _definition(payload: bytes, block: bytes | None) -> LoggedDefinition:
     xid = subxid = 0
     if block is not None:
         xid = _xid(block, XLOGDATA_HEADER + 1)
         subxid = _xid(payload, XLOGDATA_HEADER + 1)
         after = XLOGDATA_HEADER + 1 + _XID_BYTES
         payload = payload[: XLOGDATA_HEADER + 1] + payload[after:]
-    return Definition(
+    return LoggedDefinition(
         is_type=payload[XLOGDATA_HEADER] == _TYPE,
         oid=Oid(_xid(payload, XLOGDATA_HEADER + 1)),
         payload=payload,
@@ -251,7 +251,7 @@ def continued(block: bytes) -> bytes:
     return block[:-1] + b"\0"
 
 
-def block_of(xid: int, definitions: Sequence[Definition]) -> list[bytes]:
+def block_of(xid: int, definitions: Sequence[LoggedDefinition]) -> list[bytes]:
     """A stream block of these messages; nothing if there are none."""
     if not definitions:
         return []

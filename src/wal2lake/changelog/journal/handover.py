@@ -26,7 +26,7 @@ DEFAULT_MEMORY_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Gulp:
+class GulpHandover:
     """Appended payloads. ``data`` and ``lengths`` are None if they must be read back."""
 
     place: Place
@@ -48,7 +48,7 @@ class Handover:
 
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._memory_bytes = memory_bytes
-        self._items: deque[Gulp | Connected] = deque()
+        self._items: deque[GulpHandover | Connected] = deque()
         self._held = 0
         self._waiting = 0
         self._released = 0
@@ -69,9 +69,9 @@ class Handover:
         with self._ready:
             if self._held < self._memory_bytes:
                 self._held += size
-                self._items.append(Gulp(place, size, data, lengths))
+                self._items.append(GulpHandover(place, size, data, lengths))
             else:
-                self._items.append(Gulp(place, size, None, None))
+                self._items.append(GulpHandover(place, size, None, None))
             self._unreleased += size
 
     def put_connected(self, place: Place) -> None:
@@ -89,7 +89,7 @@ class Handover:
 
     def peek(
         self, timeout_seconds: float, *, enough_bytes: int
-    ) -> Connected | list[Gulp] | None:
+    ) -> Connected | list[GulpHandover] | None:
         """The oldest items, which stay until ``done``; None after the time without one.
 
         A Connected comes at once. Gulps are waited for until there are ``enough_bytes``, or
@@ -112,7 +112,7 @@ class Handover:
             first = self._items[0]
             if isinstance(first, Connected):
                 return first
-            gulps: list[Gulp] = []
+            gulps: list[GulpHandover] = []
             size = 0
             for item in itertools.islice(self._items, self._released):
                 if isinstance(item, Connected) or size >= enough_bytes:
@@ -130,7 +130,7 @@ class Handover:
             self._released -= count
             for _ in range(count):
                 item = self._items.popleft()
-                if isinstance(item, Gulp):
+                if isinstance(item, GulpHandover):
                     self._waiting -= item.size
                     if item.data is not None:
                         self._held -= item.size

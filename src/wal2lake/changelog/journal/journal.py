@@ -44,9 +44,9 @@ from wal2lake.changelog import files
 from wal2lake.changelog.journal import format as journal_format
 from wal2lake.changelog.journal.format import Broken, JournalRecord, RecordKind
 from wal2lake.changelog.journal.gulp import (
-    Definition,
     Lengths,
-    Positions,
+    LoggedDefinition,
+    TransactionPositions,
     block_of,
     continued,
     find_positions,
@@ -100,8 +100,10 @@ class Journal:
         self._failed: tuple[RecordKind, bytes, Lengths] | None = None
         self._lock = threading.Lock()
         self._closed: list[_ClosedFile] = []
-        self._definitions: dict[tuple[bool, Oid], Definition] = {}
-        self._of_streams: dict[int, dict[int, dict[tuple[bool, Oid], Definition]]] = {}
+        self._definitions: dict[tuple[bool, Oid], LoggedDefinition] = {}
+        self._of_streams: dict[
+            int, dict[int, dict[tuple[bool, Oid], LoggedDefinition]]
+        ] = {}
         """By streamed transaction and subtransaction: what holds from its commit on."""
         self._block: bytes | None = None
         """The Stream Start whose block is open."""
@@ -324,7 +326,7 @@ class Journal:
             known += block_of(xid, mine)
         return known if self._block is None else [*known, continued(self._block)]
 
-    def _note(self, positions: Positions | None) -> None:
+    def _note(self, positions: TransactionPositions | None) -> None:
         """Follow the stream: where transactions are, which relations are known."""
         if positions is None:
             self._definitions.clear()
@@ -333,7 +335,7 @@ class Journal:
             return
         self._block = positions.block
         for one in positions.definitions:
-            if isinstance(one, Definition):
+            if isinstance(one, LoggedDefinition):
                 self._define(one)
                 continue
             if one.subxid != one.xid:
@@ -345,7 +347,7 @@ class Journal:
         self._last_begin = positions.last_begin or self._last_begin
         self._appended = max(self._appended, positions.last_end)
 
-    def _define(self, one: Definition) -> None:
+    def _define(self, one: LoggedDefinition) -> None:
         """A relation or type is described: for its stream, or for all from now on."""
         key = one.is_type, one.oid
         if one.xid:
@@ -434,7 +436,7 @@ class Journal:
 
 def _positions(
     kind: RecordKind, data: bytes, lengths: Lengths, block: bytes | None
-) -> Positions | None:
+) -> TransactionPositions | None:
     """What a record tells of the stream; None: a new connection, nothing is known."""
     if kind is RecordKind.CONNECT:
         return None

@@ -16,7 +16,7 @@ from wal2lake.changelog import files, manifest
 from wal2lake.changelog.journal.journal import Place
 from wal2lake.changelog.spool.spool import Piece, PreparedFacts, Spool
 from wal2lake.model import Lsn, Xid
-from wal2lake.wire.columnar import Definition, OpenStream, caches
+from wal2lake.wire.columnar import OpenStream, StreamedDefinition, caches
 
 FORMAT_VERSION: Final = 1
 
@@ -111,9 +111,11 @@ def load(path: Path) -> Spool:
 
 
 def _stream(members: dict[str, Any]) -> OpenStream:
-    definitions: dict[Any, tuple[Definition, ...]] = {}
+    definitions: dict[Any, tuple[StreamedDefinition, ...]] = {}
     for m in members["definitions"]:
-        one = Definition(b64decode(m["message"]), m["sent"], frozenset(m["xids"]))
+        one = StreamedDefinition(
+            b64decode(m["message"]), m["sent"], frozenset(m["xids"])
+        )
         definitions[one.described] = (*definitions.get(one.described, ()), one)
     return OpenStream(
         xid=Xid(members["xid"]),

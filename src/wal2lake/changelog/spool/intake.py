@@ -34,12 +34,12 @@ from wal2lake.wire.columnar import (
     TRANSACTIONS_SCHEMA,
     Decoded,
     Event,
-    Prepared,
     PreparedCommitted,
     PreparedRolledBack,
     StreamAborted,
     StreamCommitted,
     Streamed,
+    StreamPrepared,
     no_messages,
 )
 
@@ -102,7 +102,7 @@ class Intake:
                 self._remove(self._spools.abort(event, file))
             case StreamCommitted():
                 self._stream_committed(event)
-            case Prepared():
+            case StreamPrepared():
                 self._remove(self._spools.prepare(event, file))
                 if event.stream is None:
                     self._lost.add((event.xid, event.gid))

@@ -24,7 +24,7 @@ from wal2lake.changelog.spool.spool import PreparedFacts, Spool
 from wal2lake.errors import InternalError
 from wal2lake.model import Lsn, Xid
 from wal2lake.observe import failpoint
-from wal2lake.wire.columnar import OpenStream, Prepared, StreamAborted, Streamed
+from wal2lake.wire.columnar import OpenStream, StreamAborted, Streamed, StreamPrepared
 
 _HELD_FILES: Final = 2
 """Closed journal files that one spool may hold back: fewer checkpoints than files, and an
@@ -133,7 +133,7 @@ class Spools:
                 spool.needs = file
         return None
 
-    def prepare(self, event: Prepared, file: int) -> Spool | None:
+    def prepare(self, event: StreamPrepared, file: int) -> Spool | None:
         """A transaction is prepared; returns a spool that is to be removed: the same has
         come again."""
         key = event.xid, event.gid

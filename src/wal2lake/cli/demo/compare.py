@@ -18,7 +18,7 @@ Row = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TableDifference:
     """What one table's copy has wrong."""
 
     table: str
@@ -42,7 +42,7 @@ class Difference:
 
 def compare_rows(
     table: str, key: Sequence[int], source: Iterable[Row], copy: Iterable[Row]
-) -> Difference:
+) -> TableDifference:
     """Compare two sets of rows; ``key`` are the positions of the key's columns."""
     theirs = {tuple(row[i] for i in key): row for row in source}
     ours: dict[Row, Row] = {}
@@ -51,7 +51,7 @@ def compare_rows(
         name = tuple(row[i] for i in key)
         repeated += name in ours
         ours[name] = row
-    return Difference(
+    return TableDifference(
         table,
         len(theirs),
         tuple(k for k in theirs if k not in ours),
@@ -63,7 +63,7 @@ def compare_rows(
 
 def compare_tables(
     source: Client, copy: Client, schema: str, tables: Mapping[str, Sequence[str]]
-) -> list[Difference]:
+) -> list[TableDifference]:
     """Compare every table; ``tables`` maps a name to its key's columns.
 
     Neither side may change meanwhile.
@@ -86,7 +86,7 @@ def compare_tables(
     return found
 
 
-def describe(difference: Difference) -> list[str]:
+def describe(difference: TableDifference) -> list[str]:
     """The verdict on one table, with a few examples of what is wrong."""
     name, rows = difference.table, difference.rows
     if difference.is_equal:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.cli.demo.compare import compare_tables, describe
-from wal2lake.cli.demo.workload import SCHEMA, TABLES, Entry, Workload
+from wal2lake.cli.demo.workload import SCHEMA, TABLES, LedgerEntry, ShopWorkload
 from wal2lake.cli.errors import print_error
 from wal2lake.errors import PublisherError, Wal2LakeError
 from wal2lake.model import Lsn
@@ -116,8 +116,8 @@ class _Demo:
         server.psql(SCHEMA)
         return server
 
-    def _start_workload(self, server: PostgresServer) -> Workload:
-        workload = Workload(server.conninfo())
+    def _start_workload(self, server: PostgresServer) -> ShopWorkload:
+        workload = ShopWorkload(server.conninfo())
         workload.start()
         self._stack.callback(workload.close)
         wait_until(lambda: workload.has_begun, describe="the first transaction")
@@ -143,7 +143,7 @@ class _Demo:
         )
         self._say.line("create subscription shop connection '...' publication shop")
 
-    def _watch_copy(self, workload: Workload) -> None:
+    def _watch_copy(self, workload: ShopWorkload) -> None:
         deadline = time.monotonic() + _COPY_SECONDS
         shown = ""
         with self.node.connect() as client:
@@ -168,7 +168,7 @@ class _Demo:
         self._say.line("all existing rows are copied; changes follow")
 
     def _watch_changes(
-        self, server: PostgresServer, workload: Workload, seconds: float
+        self, server: PostgresServer, workload: ShopWorkload, seconds: float
     ) -> None:
         deadline = time.monotonic() + seconds
         with Client(server.conninfo()) as source:
@@ -180,7 +180,7 @@ class _Demo:
                 self._say.line(_progress(before, now, before_applied, applied))
                 before, before_applied = now, applied
 
-    def _applied(self, source: Client, workload: Workload) -> Entry | None:
+    def _applied(self, source: Client, workload: ShopWorkload) -> LedgerEntry | None:
         rows = source.rows(
             "select replay_lsn from pg_stat_replication"
             f" where application_name = '{_SUBSCRIPTION}'"
@@ -189,7 +189,7 @@ class _Demo:
             return None
         return workload.at(Lsn.parse(rows[0][0]))
 
-    def _wait_applied(self, workload: Workload, end: Lsn) -> None:
+    def _wait_applied(self, workload: ShopWorkload, end: Lsn) -> None:
         deadline = time.monotonic() + _CATCH_UP_SECONDS
         told = time.monotonic()
         with self.node.connect() as client:
@@ -214,7 +214,7 @@ class _Demo:
         self.node.start()
         self._say.line("the node is started again and goes on where it was")
 
-    def _compare(self, server: PostgresServer, workload: Workload) -> bool:
+    def _compare(self, server: PostgresServer, workload: ShopWorkload) -> bool:
         end = workload.stop()
         self._say.line(
             f"the shop is closed after {workload.transactions:,} transactions and"
@@ -238,7 +238,10 @@ class _Demo:
 
 
 def _progress(
-    before: Entry, now: Entry, before_applied: Entry | None, applied: Entry | None
+    before: LedgerEntry,
+    now: LedgerEntry,
+    before_applied: LedgerEntry | None,
+    applied: LedgerEntry | None,
 ) -> str:
     seconds = max(now.at - before.at, 1e-3)
     text = f"source {(now.total - before.total) / seconds:7,.0f} changes/s"
@@ -252,7 +255,7 @@ def _progress(
     return f"{text}   {now.at - applied.at:4.1f} s behind ({lag} changes)"
 
 
-def _check(workload: Workload) -> None:
+def _check(workload: ShopWorkload) -> None:
     if workload.failure is not None:
         raise workload.failure
 

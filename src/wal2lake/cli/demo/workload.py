@@ -74,7 +74,7 @@ analyze shop.customers, shop.orders, shop.payments;
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """The ledger at one moment."""
 
     lsn: Lsn
@@ -89,7 +89,7 @@ class Entry:
         return sum(self.changes)
 
 
-class Workload:
+class ShopWorkload:
     """Somebody who uses the shop until told to stop."""
 
     def __init__(self, conninfo: str) -> None:
@@ -101,7 +101,7 @@ class Workload:
         self._changes = dict.fromkeys(TABLES, 0)
         self._next_order = ORDERS + 1
         self._next_key = 1_000_000
-        self._ledger: list[Entry] = []
+        self._ledger: list[LedgerEntry] = []
         self.transactions = 0
         self.failure: Exception | None = None
 
@@ -125,7 +125,7 @@ class Workload:
         self._thread.join()
 
     @property
-    def now(self) -> Entry:
+    def now(self) -> LedgerEntry:
         """The newest entry; there is one as soon as the first transaction is done."""
         return self._ledger[-1]
 
@@ -134,7 +134,7 @@ class Workload:
         """Whether there is an entry."""
         return bool(self._ledger) or self.failure is not None
 
-    def at(self, lsn: Lsn) -> Entry | None:
+    def at(self, lsn: Lsn) -> LedgerEntry | None:
         """The newest entry that a copy at ``lsn`` has; None: not even the first."""
         found = bisect.bisect_right(self._ledger, lsn, key=lambda entry: entry.lsn)
         return self._ledger[found - 1] if found else None
@@ -173,7 +173,7 @@ class Workload:
     def _note(self, client: Client) -> None:
         lsn = client.rows("select pg_current_wal_lsn()")[0][0]
         changes = tuple(self._changes.values())
-        self._ledger.append(Entry(Lsn.parse(str(lsn)), time.monotonic(), changes))
+        self._ledger.append(LedgerEntry(Lsn.parse(str(lsn)), time.monotonic(), changes))
 
     def _do(self, client: Client, sql: str, **changes: int) -> None:
         client.rows(sql)

@@ -47,7 +47,7 @@ from wal2lake.commands.calls.tables import (
     warn_apart,
 )
 from wal2lake.commands.calls.xids import assigned_xid, current_xid
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "wal2lake.pause_table": pause_table,
@@ -108,7 +108,7 @@ READS: Final = MAKE_SLOTS | {
 
 
 def perform(
-    node: Node, caller: Caller, function: str, arguments: Sequence[object]
+    node: EngineParts, caller: Caller, function: str, arguments: Sequence[object]
 ) -> Any:
     """Do it; durable on return. What the function answers, if it does."""
     return _FUNCTIONS[function](node, caller, *arguments)

@@ -40,7 +40,7 @@ from wal2lake.local.concurrency.activeorigins import (
     SessionOrigin,
     is_active,
 )
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Lsn, SyncState
 from wal2lake.observe import failpoint
 
@@ -49,7 +49,7 @@ _NAME_BYTES: Final = 512
 _FUNCTION: Final = "pg_replication_origin_advance"
 
 
-def create_origin(node: Node, caller: Caller, name: str) -> int:
+def create_origin(node: EngineParts, caller: Caller, name: str) -> int:
     """Its number. 42939 for a name that is reserved, 23505 if there is one."""
     if name.startswith("pg_") or name.lower() in ("any", "none"):
         raise UsageError(
@@ -67,7 +67,7 @@ def create_origin(node: Node, caller: Caller, name: str) -> int:
     return node.catalog.create_origin(name)
 
 
-def drop_origin(node: Node, caller: Caller, name: str) -> None:
+def drop_origin(node: EngineParts, caller: Caller, name: str) -> None:
     """42704 if there is none, 55006 if a session has it."""
     one = _created(node, name)
     user = node.origins.user_of(name)
@@ -80,36 +80,36 @@ def drop_origin(node: Node, caller: Caller, name: str) -> None:
     node.catalog.drop_origin(name)
 
 
-def set_up_session(node: Node, caller: Caller, name: str) -> None:
+def set_up_session(node: EngineParts, caller: Caller, name: str) -> None:
     """What the session commits from now on comes from there."""
     _session(caller).set_up(name, _created(node, name).number)
 
 
-def reset_session(node: Node, caller: Caller) -> None:
+def reset_session(node: EngineParts, caller: Caller) -> None:
     """It does not any more; 55000 if it did not."""
     _session(caller).need()
     _session(caller).end()
 
 
-def session_is_set_up(node: Node, caller: Caller) -> bool:
+def session_is_set_up(node: EngineParts, caller: Caller) -> bool:
     """Whether it does."""
     return _session(caller).name is not None
 
 
-def session_progress(node: Node, caller: Caller, flush: bool) -> int | None:
+def session_progress(node: EngineParts, caller: Caller, flush: bool) -> int | None:
     """How far its origin is, all of which is durable; None: nothing has come yet."""
     name = _session(caller).need()
     return int(_created(node, name).remote_lsn) or None
 
 
 def set_up_transaction(
-    node: Node, caller: Caller, lsn: int, time_us: int | None
+    node: EngineParts, caller: Caller, lsn: int, time_us: int | None
 ) -> None:
     """Where the transaction is there."""
     _session(caller).set_transaction(lsn, time_us)
 
 
-def reset_transaction(node: Node, caller: Caller) -> None:
+def reset_transaction(node: EngineParts, caller: Caller) -> None:
     """It is nowhere, also without an origin, as in PostgreSQL."""
     origin = _session(caller)
     if origin.name is not None:
@@ -121,7 +121,7 @@ def _session(caller: Caller) -> SessionOrigin:
     return caller.origin
 
 
-def _created(node: Node, name: str) -> ReplicationOrigin:
+def _created(node: EngineParts, name: str) -> ReplicationOrigin:
     for one in node.catalog.origins():
         if one.name == name:
             return one
@@ -132,7 +132,7 @@ def _created(node: Node, name: str) -> ReplicationOrigin:
     )
 
 
-def advance_origin(node: Node, caller: Caller, name: str, lsn: int) -> None:
+def advance_origin(node: EngineParts, caller: Caller, name: str, lsn: int) -> None:
     """Durable on return. 42704, 55006 as PostgreSQL; 55000 where it must not be."""
     for one in node.catalog.origins():
         if one.name == name:
@@ -172,7 +172,7 @@ def _origin(catalog: Catalog, name: str) -> tuple[int, Subscription]:
     raise UndefinedObjectError(f'replication origin "{name}" does not exist')
 
 
-def _in_use(node: Node, sub: Subscription, number: int) -> UsageError:
+def _in_use(node: EngineParts, sub: Subscription, number: int) -> UsageError:
     with ProgressFile(node.settings.run_directory, sub.oid) as file:
         progress: Progress = file.read()
     pid = progress.receiver_pid or progress.engine_pid
@@ -183,7 +183,7 @@ def _in_use(node: Node, sub: Subscription, number: int) -> UsageError:
     )
 
 
-def _check_even(node: Node, sub: Subscription, lsn: Lsn) -> None:
+def _check_even(node: EngineParts, sub: Subscription, lsn: Lsn) -> None:
     """No table has transactions that the others would not get."""
     vector = node.catalog.newest_vector(sub.oid)
     if vector is None or lsn <= vector.lsn:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.local.concurrency.sequences import SessionSequences, held
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Oid
 
 
-def next_value(node: Node, caller: Caller, number: int, oid: Oid) -> int:
+def next_value(node: EngineParts, caller: Caller, number: int, oid: Oid) -> int:
     """nextval; 2200H if there is none."""
     found = next((one for one in node.catalog.sequences() if one.oid == oid), None)
     if found is None:
@@ -25,7 +25,7 @@ def next_value(node: Node, caller: Caller, number: int, oid: Oid) -> int:
 
 
 def set_value(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     number: int,
     oid: Oid,
@@ -40,7 +40,7 @@ def set_value(
     return value
 
 
-def current_value(node: Node, caller: Caller, number: int, oid: Oid) -> int:
+def current_value(node: EngineParts, caller: Caller, number: int, oid: Oid) -> int:
     """currval; 55000 if the session has taken none."""
     found = _session(caller).values.get(oid)
     if found is None:
@@ -52,7 +52,7 @@ def current_value(node: Node, caller: Caller, number: int, oid: Oid) -> int:
     return found
 
 
-def last_value(node: Node, caller: Caller, number: int) -> int:
+def last_value(node: EngineParts, caller: Caller, number: int) -> int:
     """lastval; 55000 if there is none, or not any more."""
     session = _session(caller)
     known = {one.oid for one in node.catalog.sequences()}

@@ -48,7 +48,7 @@ from wal2lake.commands.subscription.steps.drop import (
 from wal2lake.commands.subscription.steps.recopy import check_recopy
 from wal2lake.commands.tables.past import written
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 from wal2lake.observe import failpoint
 from wal2lake.sql.backend import Notice
@@ -59,7 +59,7 @@ _STREAMED: Final = (SyncState.FINISHEDCOPY, SyncState.SYNCDONE, SyncState.READY)
 
 
 def pause_table(
-    node: Node, caller: Caller, relid: Oid, subscription: str | None = None
+    node: EngineParts, caller: Caller, relid: Oid, subscription: str | None = None
 ) -> None:
     """wal2lake.pause_table. 55000 for a table that is being copied."""
     with _member(node, caller, "pause_table", relid, subscription) as (sub, rel, table):
@@ -76,7 +76,7 @@ def pause_table(
 
 
 def resume_table(
-    node: Node, caller: Caller, relid: Oid, subscription: str | None = None
+    node: EngineParts, caller: Caller, relid: Oid, subscription: str | None = None
 ) -> None:
     """wal2lake.resume_table."""
     with _member(node, caller, "resume_table", relid, subscription) as (
@@ -95,7 +95,7 @@ def resume_table(
 
 
 def recopy_table(
-    node: Node, caller: Caller, relid: Oid, subscription: str | None = None
+    node: EngineParts, caller: Caller, relid: Oid, subscription: str | None = None
 ) -> None:
     """wal2lake.recopy_table: as REFRESH PUBLICATION WITH (recopy = true), for one table."""
     with _member(node, caller, "recopy_table", relid, subscription) as (
@@ -114,7 +114,11 @@ def recopy_table(
 
 
 def warn_apart(
-    node: Node, caller: Caller, table: TableDef, vector: SnapshotVector, relid: Oid
+    node: EngineParts,
+    caller: Caller,
+    table: TableDef,
+    vector: SnapshotVector,
+    relid: Oid,
 ) -> None:
     """Tell who reads a table that it stands apart from the others of a subscription."""
     sub = node.catalog.subscription(vector.subid)
@@ -144,7 +148,7 @@ def warn_apart(
 
 @contextmanager
 def _member(
-    node: Node, caller: Caller, function: str, relid: Oid, name: str | None
+    node: EngineParts, caller: Caller, function: str, relid: Oid, name: str | None
 ) -> Iterator[tuple[Subscription, SubscriptionRel, TableDef]]:
     """The table's place in a subscription that the caller may change, and has for himself."""
     table = node.catalog.table_by_oid(Oid(relid))
@@ -165,7 +169,7 @@ def _member(
         yield sub, _rel(node, sub.oid, table), table
 
 
-def _subscription_of(node: Node, table: TableDef, name: str | None) -> str:
+def _subscription_of(node: EngineParts, table: TableDef, name: str | None) -> str:
     """The name of the one that the table is in, or ``name``."""
     if name is not None:
         return name
@@ -186,7 +190,7 @@ def _subscription_of(node: Node, table: TableDef, name: str | None) -> str:
     return names[0]
 
 
-def _rel(node: Node, subid: Oid, table: TableDef) -> SubscriptionRel:
+def _rel(node: EngineParts, subid: Oid, table: TableDef) -> SubscriptionRel:
     places = node.catalog.sharing(table)
     for rel in node.catalog.rels(subid):
         if rel.relid in places:
@@ -199,7 +203,7 @@ def _rel(node: Node, subid: Oid, table: TableDef) -> SubscriptionRel:
     )
 
 
-def _again(node: Node, rel: SubscriptionRel, table: TableDef) -> SubscriptionRel:
+def _again(node: EngineParts, rel: SubscriptionRel, table: TableDef) -> SubscriptionRel:
     """As it is now: under the locks nobody changes it."""
     if node.catalog.table_by_oid(table.oid) is None:
         raise UndefinedObjectError(
@@ -209,7 +213,7 @@ def _again(node: Node, rel: SubscriptionRel, table: TableDef) -> SubscriptionRel
 
 
 def _stands(
-    node: Node, sub: Subscription, rel: SubscriptionRel, table: TableDef
+    node: EngineParts, sub: Subscription, rel: SubscriptionRel, table: TableDef
 ) -> tuple[Lsn, int]:
     """Where the table's changes begin, and its newest version, which is durable on return."""
     waits = rel.state is SyncState.FINISHEDCOPY

@@ -5,14 +5,14 @@ Source: pg_current_xact_id() and pg_current_xact_id_if_assigned() in xid8funcs.c
 
 from __future__ import annotations
 
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 
 
-def current_xid(node: Node, caller: Caller) -> int | None:
+def current_xid(node: EngineParts, caller: Caller) -> int | None:
     """The number; assigned if the transaction has none yet."""
     return caller.number(True)
 
 
-def assigned_xid(node: Node, caller: Caller) -> int | None:
+def assigned_xid(node: EngineParts, caller: Caller) -> int | None:
     """The number; None if the transaction has none yet."""
     return caller.number(False)

@@ -30,7 +30,7 @@ from wal2lake.lake.branch.checks import rows_of
 from wal2lake.lake.staging.checks import CHECK_VIOLATION, violating
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.staging.generated import computed, inputs_of
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.model import CheckConstraint
 from wal2lake.pgtypes.columnnames import derived_name
 from wal2lake.pgtypes.expressions import encode
@@ -96,7 +96,7 @@ def _free_name(
     raise AssertionError
 
 
-def check_rows(node: Node, plan: ColumnPlan, state: TableState) -> None:
+def check_rows(node: EngineParts, plan: ColumnPlan, state: TableState) -> None:
     """Raise for rows of which a generated column cannot be computed anew, and 23514 for those that
     violate a constraint that is new, or that reads such a column. What reads a column that becomes
     of another type waits for ``check_written``."""
@@ -143,7 +143,7 @@ def check_rows(node: Node, plan: ColumnPlan, state: TableState) -> None:
         _check(plan, new, table)
 
 
-def check_written(node: Node, plan: ColumnPlan, written: TableState) -> None:
+def check_written(node: EngineParts, plan: ColumnPlan, written: TableState) -> None:
     """The same of what reads columns that have another type in ``written``, which has all rows."""
     waits = _of_written(plan)
     new = [one for one in _new_checks(plan) if waits.intersection(one.columns)]

@@ -31,8 +31,8 @@ from wal2lake.commands.publication.filters import analyse_generation
 from wal2lake.commands.publication.operations import Mutable, unsupported
 from wal2lake.errors import UsageError
 from wal2lake.lake.branch.branches import Branch
-from wal2lake.lake.branch.generated import Refused, generate
-from wal2lake.local.node import Caller, Node
+from wal2lake.lake.branch.generated import RowRefused, generate
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Generation
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.expressions import (
@@ -193,7 +193,7 @@ def dropped_columns(
     return found
 
 
-def compute_in(node: Node, plan: ColumnPlan, branch: Branch) -> None:
+def compute_in(node: EngineParts, plan: ColumnPlan, branch: Branch) -> None:
     """What is to be computed of all rows, which one statement has put into a branch."""
     generated = computed_in(plan)
     state = node.branches.state(branch)
@@ -212,5 +212,5 @@ def compute_in(node: Node, plan: ColumnPlan, branch: Branch) -> None:
             frozenset(),
             plan.before.name,
         )
-    except Refused as error:
+    except RowRefused as error:
         raise UsageError(error.why.message, sqlstate=error.why.sqlstate) from None

@@ -25,7 +25,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.local.node import Caller, Node, need_schema
+from wal2lake.local.node import Caller, EngineParts, need_schema
 from wal2lake.model import Deferral, Oid
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.altering.statements import (
@@ -35,7 +35,7 @@ from wal2lake.sql.grammar.altering.statements import (
 from wal2lake.sql.grammar.constraints import ConstraintModes
 
 
-def added_key(node: Node, table: TableDef, clause: AddKeyClause) -> SetKey:
+def added_key(node: EngineParts, table: TableDef, clause: AddKeyClause) -> SetKey:
     """The table's key from now on."""
     if table.key:
         raise UsageError(
@@ -95,7 +95,7 @@ def refuse_taken(
 
 
 def deferrable_tables(
-    node: Node, caller: Caller, modes: ConstraintModes
+    node: EngineParts, caller: Caller, modes: ConstraintModes
 ) -> set[Oid] | None:
     """The tables whose keys SET CONSTRAINTS names; None: all."""
     found: set[Oid] = set()

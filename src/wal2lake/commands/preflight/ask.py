@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from wal2lake.commands.preflight.pooler import Pooler
-from wal2lake.commands.preflight.server import Publication, Server
+from wal2lake.commands.preflight.server import Server, SourcePublication
 from wal2lake.commands.preflight.tables import LeftOut, Table
 from wal2lake.pg import Publisher, RemoteTable, Session
 from wal2lake.pg.quoting import quote_literals
@@ -65,14 +65,14 @@ def ask_server(
     )
 
 
-def ask_publications(session: Session) -> list[Publication]:
+def ask_publications(session: Session) -> list[SourcePublication]:
     """All publications of the database."""
     rows = session.query(
         "SELECT pubname, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot"
         " FROM pg_catalog.pg_publication ORDER BY pubname"
     )
     return [
-        Publication(str(name), *(flag == "t" for flag in flags))
+        SourcePublication(str(name), *(flag == "t" for flag in flags))
         for name, *flags in rows
     ]
 

@@ -68,7 +68,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class SourcePublication:
     """pg_publication."""
 
     name: str
@@ -83,7 +83,7 @@ class Publication:
 class Chosen:
     """The publications to look at."""
 
-    found: tuple[Publication, ...]
+    found: tuple[SourcePublication, ...]
     findings: tuple[Finding, ...]
 
 
@@ -353,7 +353,7 @@ def _encoding(server: Server) -> Iterator[Finding]:
 
 
 def judge_publications(
-    existing: Sequence[Publication], wanted: Sequence[str]
+    existing: Sequence[SourcePublication], wanted: Sequence[str]
 ) -> Chosen:
     """Those that are wanted (none named: all), and what is wrong with them."""
     findings = []

@@ -18,12 +18,14 @@ from wal2lake.commands.preflight.tables import Table
 from wal2lake.errors import PublisherError
 from wal2lake.pg import RemoteColumn, Session
 from wal2lake.pg.quoting import quote_ident
-from wal2lake.pgtypes.mapping import Kind, mapping_for
+from wal2lake.pgtypes.mapping import ConversionKind, mapping_for
 
 _PATIENCE_MS: Final = 10_000
 """For one table; a guess at what somebody who waits for the report puts up with."""
 
-_MOMENTS: Final = frozenset((Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ))
+_MOMENTS: Final = frozenset(
+    (ConversionKind.DATE, ConversionKind.TIMESTAMP, ConversionKind.TIMESTAMPTZ)
+)
 
 _FAR_HINT: Final = (
     "They are stored as they are, and the node shows them so; other readers of the files may not:"
@@ -97,13 +99,13 @@ def _questions(column: RemoteColumn) -> tuple[str, str] | None:
         attndims=column.dimensions,
     )
     name = quote_ident(column.name)
-    if known.kind is Kind.DECIMAL:
+    if known.kind is ConversionKind.DECIMAL:
         return "false", f"pg_catalog.bool_or({name} = 'NaN')"
     if known.kind not in _MOMENTS:
         return None
     # Both infinities are beyond these.
     far = f"pg_catalog.bool_or({name} >= '10000-01-01' OR {name} < '0001-01-01')"
-    if known.kind is Kind.DATE:
+    if known.kind is ConversionKind.DATE:
         return far, "false"
     beyond = (
         f"pg_catalog.bool_or({name} > '294247-01-10 04:00:54.775806'"

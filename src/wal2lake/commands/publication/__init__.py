@@ -30,7 +30,7 @@ from wal2lake.commands.publication.create import (
     create_publication,
     drop_publication,
 )
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Oid
 from wal2lake.sql.grammar.publishing.statements import (
     AlterPublicationObjects,
@@ -42,14 +42,14 @@ from wal2lake.sql.grammar.publishing.statements import (
     DropPublication,
 )
 
-_Command = Callable[[Node, Caller, Any], str]
+_Command = Callable[[EngineParts, Caller, Any], str]
 
 
 def _in_turn(command: _Command, *, publishes: bool = True) -> _Command:
     """Nobody else changes the publication meanwhile. What it ``publishes`` by the command holds
     for what is committed behind it, and for nothing before."""
 
-    def run(node: Node, caller: Caller, statement: Any) -> str:
+    def run(node: EngineParts, caller: Caller, statement: Any) -> str:
         with ExitStack() as held:
             for oid in _named(node, statement):
                 held.enter_context(caller.turn(node.turns.altering, oid))
@@ -61,7 +61,7 @@ def _in_turn(command: _Command, *, publishes: bool = True) -> _Command:
     return run
 
 
-def _named(node: Node, statement: Any) -> list[Oid]:
+def _named(node: EngineParts, statement: Any) -> list[Oid]:
     """The publications that a statement changes; two commands take them in one order. A block
     holds them to its end, and others wait before they take the DDL lock."""
     if isinstance(statement, CreatePublication):

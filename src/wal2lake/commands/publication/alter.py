@@ -37,7 +37,7 @@ from wal2lake.local.access import (
     check_database_create_for,
     check_owner,
 )
-from wal2lake.local.node import PERMISSION_DENIED, Caller, Node
+from wal2lake.local.node import PERMISSION_DENIED, Caller, EngineParts
 from wal2lake.model import Oid
 from wal2lake.sql.grammar.publishing.statements import (
     AlterPublicationObjects,
@@ -51,14 +51,14 @@ from wal2lake.sql.grammar.publishing.statements import (
 _TAG = "ALTER PUBLICATION"
 
 
-def _need(node: Node, name: str) -> Publication:
+def _need(node: EngineParts, name: str) -> Publication:
     found = node.catalog.publication_named(name)
     if found is None:
         raise UndefinedObjectError(f'publication "{name}" does not exist')
     return found
 
 
-def _owned(node: Node, caller: Caller, name: str) -> Publication:
+def _owned(node: EngineParts, caller: Caller, name: str) -> Publication:
     found = _need(node, name)
     check_owner(node, caller, "publication", name, found.owner)
     return found
@@ -68,7 +68,7 @@ def _owned(node: Node, caller: Caller, name: str) -> Publication:
 
 
 def alter_objects(
-    node: Node, caller: Caller, statement: AlterPublicationObjects
+    node: EngineParts, caller: Caller, statement: AlterPublicationObjects
 ) -> str:
     """ALTER PUBLICATION ... ADD | SET | DROP objects."""
     with node.ddl_lock:
@@ -109,7 +109,7 @@ def _check_change(
 
 
 def _add(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     publication: Publication,
     tables: Sequence[NamedTable],
@@ -146,7 +146,7 @@ def _add(
 
 
 def _drop(
-    node: Node,
+    node: EngineParts,
     publication: Publication,
     tables: Sequence[NamedTable],
     schemas: Sequence[Namespace],
@@ -178,7 +178,7 @@ def _drop(
 
 
 def _set(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     publication: Publication,
     tables: Sequence[NamedTable],
@@ -218,7 +218,7 @@ def _plain(one: PublishedTable) -> PublishedTable:
 # ---- the rest ----------------------------------------------------------------------------
 
 
-def alter_set(node: Node, caller: Caller, statement: AlterPublicationSet) -> str:
+def alter_set(node: EngineParts, caller: Caller, statement: AlterPublicationSet) -> str:
     """ALTER PUBLICATION ... SET ( options )."""
     with node.ddl_lock:
         publication = _owned(node, caller, statement.name)
@@ -230,7 +230,7 @@ def alter_set(node: Node, caller: Caller, statement: AlterPublicationSet) -> str
     return _TAG
 
 
-def _check_no_roots(node: Node, publication: Publication) -> None:
+def _check_no_roots(node: EngineParts, publication: Publication) -> None:
     """What is said of a partitioned table needs publish_via_partition_root."""
     tables = {table.oid: table for table in node.catalog.tables()}
     for one in publication.tables:
@@ -249,7 +249,9 @@ def _check_no_roots(node: Node, publication: Publication) -> None:
         )
 
 
-def alter_rename(node: Node, caller: Caller, statement: AlterPublicationRename) -> str:
+def alter_rename(
+    node: EngineParts, caller: Caller, statement: AlterPublicationRename
+) -> str:
     """ALTER PUBLICATION ... RENAME TO."""
     with node.ddl_lock:
         publication = _owned(node, caller, statement.name)
@@ -261,7 +263,9 @@ def alter_rename(node: Node, caller: Caller, statement: AlterPublicationRename) 
     return _TAG
 
 
-def alter_owner(node: Node, caller: Caller, statement: AlterPublicationOwner) -> str:
+def alter_owner(
+    node: EngineParts, caller: Caller, statement: AlterPublicationOwner
+) -> str:
     """ALTER PUBLICATION ... OWNER TO."""
     with node.ddl_lock:
         authority = node.catalog.authority()
@@ -292,7 +296,7 @@ def alter_owner(node: Node, caller: Caller, statement: AlterPublicationOwner) ->
 
 
 def comment_on_publication(
-    node: Node, caller: Caller, statement: CommentOnPublication
+    node: EngineParts, caller: Caller, statement: CommentOnPublication
 ) -> str:
     """COMMENT ON PUBLICATION; NULL and an empty text take it away."""
     publication = _owned(node, caller, statement.name)

@@ -19,7 +19,7 @@ from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.decode.conversion import Failures
 from wal2lake.pgtypes.decode.inputs import read_as
 from wal2lake.pgtypes.encode.text import arrow_to_text
-from wal2lake.pgtypes.expressions import Expression, Node
+from wal2lake.pgtypes.expressions import Expression, ExpressionNode
 from wal2lake.pgtypes.expressions.operators import FLOATS, INTEGERS
 from wal2lake.pgtypes.expressions.values import (
     BOOL,
@@ -63,13 +63,13 @@ def number(text: str) -> Expression:
         value = int(text)
         for kind in (INT4, INT8):
             if abs(value) < 1 << (INTEGERS[kind] - 1):
-                return Expression(Node.CONST, kind, value=str(value))
+                return Expression(ExpressionNode.CONST, kind, value=str(value))
     return constant(text, NUMERIC, "UTC")
 
 
 def constant(text: str, kind: int, zone: str) -> Expression:
     """``'text'`` as a value of the type; ``zone`` is the session's."""
-    return Expression(Node.CONST, kind, value=_canonical(text, kind, zone))
+    return Expression(ExpressionNode.CONST, kind, value=_canonical(text, kind, zone))
 
 
 def _canonical(text: str, kind: int, zone: str) -> str:

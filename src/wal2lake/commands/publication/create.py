@@ -18,7 +18,7 @@ from wal2lake.commands.publication.objects import (
 from wal2lake.commands.publication.options import publication_options
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.local.access import check_database_create, check_owner
-from wal2lake.local.node import PERMISSION_DENIED, Caller, Node
+from wal2lake.local.node import PERMISSION_DENIED, Caller, EngineParts
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.publishing.statements import (
     CreatePublication,
@@ -26,7 +26,9 @@ from wal2lake.sql.grammar.publishing.statements import (
 )
 
 
-def create_publication(node: Node, caller: Caller, statement: CreatePublication) -> str:
+def create_publication(
+    node: EngineParts, caller: Caller, statement: CreatePublication
+) -> str:
     """CREATE PUBLICATION."""
     with node.ddl_lock:
         check_database_create(node, caller)
@@ -64,7 +66,9 @@ def create_publication(node: Node, caller: Caller, statement: CreatePublication)
     return "CREATE PUBLICATION"
 
 
-def drop_publication(node: Node, caller: Caller, statement: DropPublication) -> str:
+def drop_publication(
+    node: EngineParts, caller: Caller, statement: DropPublication
+) -> str:
     """DROP PUBLICATION: all of them, or none."""
     with node.ddl_lock:
         found = []

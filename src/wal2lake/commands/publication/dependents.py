@@ -18,14 +18,14 @@ from collections.abc import Collection, Iterator, Sequence
 
 from wal2lake.catalog import PublishedOperation, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
-from wal2lake.local.node import Caller, Node, described, find_table
+from wal2lake.local.node import Caller, EngineParts, described, find_table
 from wal2lake.model import ReplicaIdentity
 from wal2lake.publish.publications import check_replica_identity
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.altering.statements import ReplicaIdentityClause
 
 
-def check_writable(node: Node, table: TableDef, verb: str) -> None:
+def check_writable(node: EngineParts, table: TableDef, verb: str) -> None:
     """Raise if a published table's UPDATE or DELETE could not be sent."""
     if verb not in ("UPDATE", "DELETE"):
         return
@@ -42,7 +42,7 @@ def check_writable(node: Node, table: TableDef, verb: str) -> None:
 
 
 def check_dropped_columns(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     table: TableDef,
     dropped: Sequence[tuple[str, Sequence[str]]],
@@ -83,7 +83,7 @@ def check_dropped_columns(
 
 
 def check_retyped_columns(
-    node: Node, caller: Caller, table: TableDef, columns: Sequence[str]
+    node: EngineParts, caller: Caller, table: TableDef, columns: Sequence[str]
 ) -> None:
     """Of ALTER COLUMN ... TYPE."""
     for column in columns:
@@ -97,7 +97,7 @@ def check_retyped_columns(
 
 
 def _having(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     table: TableDef,
     column: str,
@@ -117,7 +117,7 @@ def _having(
 
 
 def replica_identity(
-    node: Node, caller: Caller, table: TableDef, clause: ReplicaIdentityClause
+    node: EngineParts, caller: Caller, table: TableDef, clause: ReplicaIdentityClause
 ) -> ReplicaIdentity:
     """What is to be kept of ALTER TABLE ... REPLICA IDENTITY."""
     name = clause.index

@@ -19,7 +19,7 @@ from typing import Final
 from wal2lake.catalog import TableDef
 from wal2lake.commands.publication.constants import UNKNOWN, constant, number
 from wal2lake.commands.publication.operations import (
-    Refused,
+    ExpressionRefused,
     Signature,
     common_type,
     function,
@@ -33,7 +33,7 @@ from wal2lake.commands.publication.operations import (
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
 from wal2lake.model import SYSTEM_COLUMNS
 from wal2lake.pgtypes import format_type
-from wal2lake.pgtypes.expressions import Expression, Node
+from wal2lake.pgtypes.expressions import Expression, ExpressionNode
 from wal2lake.pgtypes.expressions.operators import (
     COMPARISONS,
     MATCHES,
@@ -102,7 +102,7 @@ def _at(position: int, raw: RawExpression | None = None) -> Iterator[None]:
         yield
     except UsageError as error:
         if not error.position:
-            whole = raw if isinstance(error, Refused) else None
+            whole = raw if isinstance(error, ExpressionRefused) else None
             error.position = position if whole is None else whole.first
         raise
 
@@ -134,18 +134,18 @@ class _Analysis:
             case RawExpressionKind.NAME:
                 return self._column(raw.names)
             case RawExpressionKind.STRING:
-                return Expression(Node.CONST, UNKNOWN, value=raw.word)
+                return Expression(ExpressionNode.CONST, UNKNOWN, value=raw.word)
             case RawExpressionKind.NUMBER:
                 return number(raw.word)
             case RawExpressionKind.WORD:
                 if raw.word == "null":
-                    return Expression(Node.CONST, UNKNOWN)
-                return Expression(Node.CONST, BOOL, value=raw.word)
+                    return Expression(ExpressionNode.CONST, UNKNOWN)
+                return Expression(ExpressionNode.CONST, BOOL, value=raw.word)
             case RawExpressionKind.OPERATOR:
                 return self._operator(raw)
             case RawExpressionKind.BOOLEAN:
                 args = tuple(self.boolean(a, raw.word) for a in raw.args)
-                return Expression(Node[raw.word], BOOL, args)
+                return Expression(ExpressionNode[raw.word], BOOL, args)
             case RawExpressionKind.TEST:
                 return self._test(raw)
             case RawExpressionKind.DISTINCT:
@@ -159,11 +159,11 @@ class _Analysis:
             case RawExpressionKind.COALESCE:
                 args = tuple(self.typed(a) for a in raw.args)
                 kind = common_type(args, "COALESCE", _starts(raw.args))
-                return Expression(Node.COALESCE, kind, self._all(args, kind))
+                return Expression(ExpressionNode.COALESCE, kind, self._all(args, kind))
             case RawExpressionKind.EXTREME:
                 args = tuple(self.typed(a) for a in raw.args)
                 kind = common_type(args, raw.word, _starts(raw.args))
-                return Expression(Node[raw.word], kind, self._all(args, kind))
+                return Expression(ExpressionNode[raw.word], kind, self._all(args, kind))
             case RawExpressionKind.COLLATE:
                 return self._collated(self.typed(raw.args[0]), raw.names)
             case RawExpressionKind.ANY_OF:
@@ -238,7 +238,7 @@ class _Analysis:
         if name not in self.columns:
             self.columns.append(name)
         number = self.columns.index(name)
-        return Expression(Node.COLUMN, column.type_oid, value=number)
+        return Expression(ExpressionNode.COLUMN, column.type_oid, value=number)
 
     # ---- operators -----------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class _Analysis:
         args = [self.typed(arg) for arg in raw.args]
         if len(args) == 1:
             kind = prefix_operator(raw.word, args[0].type_oid)
-            return Expression(Node.OPERATOR, kind, tuple(args), raw.word)
+            return Expression(ExpressionNode.OPERATOR, kind, tuple(args), raw.word)
         return self._applied(raw.word, args[0], args[1])
 
     def _applied(self, name: str, left: Expression, right: Expression) -> Expression:
@@ -254,11 +254,11 @@ class _Analysis:
         args = self._operands(found, left, right)
         if name in MATCHES:
             pattern = args[1]
-            if pattern.node is not Node.CONST or not (
+            if pattern.node is not ExpressionNode.CONST or not (
                 pattern.value is None or can_match(str(pattern.value), name)
             ):
                 raise unsupported(f"operator {name} with this pattern")
-        return Expression(Node.OPERATOR, found.result, args, name)
+        return Expression(ExpressionNode.OPERATOR, found.result, args, name)
 
     def _operands(
         self, found: Signature, left: Expression, right: Expression
@@ -269,24 +269,26 @@ class _Analysis:
         if raw.word.endswith("NULL"):
             return self._null_test(raw.word, self.typed(raw.args[0]))
         arg = self.boolean(raw.args[0], raw.word)
-        return Expression(Node.TEST, BOOL, (arg,), raw.word)
+        return Expression(ExpressionNode.TEST, BOOL, (arg,), raw.word)
 
     def _null_test(self, word: str, arg: Expression) -> Expression:
         if arg.type_oid == UNKNOWN:
             arg = self._coerced(arg, TEXT)
-        return Expression(Node.TEST, BOOL, (arg,), word)
+        return Expression(ExpressionNode.TEST, BOOL, (arg,), word)
 
     def _distinct(self, raw: RawExpression) -> Expression:
         left, right = (self.typed(arg) for arg in raw.args)
         for null, other in ((right, left), (left, right)):
-            if null.node is Node.CONST and null.value is None:
+            if null.node is ExpressionNode.CONST and null.value is None:
                 same = raw.word == "IS NOT"
                 return self._null_test("IS NULL" if same else "IS NOT NULL", other)
         found = operator("=", left.type_oid, right.type_oid)
-        distinct = Expression(Node.DISTINCT, BOOL, self._operands(found, left, right))
+        distinct = Expression(
+            ExpressionNode.DISTINCT, BOOL, self._operands(found, left, right)
+        )
         if raw.word == "IS":
             return distinct
-        return Expression(Node.NOT, BOOL, (distinct,))
+        return Expression(ExpressionNode.NOT, BOOL, (distinct,))
 
     def _in(self, raw: RawExpression) -> Expression:
         """Constants are one array if there are several, the others are compared one by one."""
@@ -301,7 +303,7 @@ class _Analysis:
                 # PostgreSQL would convert the array.
                 raise not_simple()
             args = (self._coerced(left, resolved.left), *self._all(plain, kind))
-            node = Node.ANY if any_ else Node.ALL
+            node = ExpressionNode.ANY if any_ else ExpressionNode.ALL
             found = Expression(node, BOOL, args, raw.word)
             items = [one for one in items if list(one.columns())]
         for item in items:
@@ -309,7 +311,7 @@ class _Analysis:
             if found is None:
                 found = compared
             else:
-                connective = Node.OR if any_ else Node.AND
+                connective = ExpressionNode.OR if any_ else ExpressionNode.AND
                 found = Expression(connective, BOOL, (found, compared))
         assert found is not None
         return found
@@ -324,7 +326,7 @@ class _Analysis:
             # PostgreSQL would convert the array.
             raise not_simple()
         args = (self._coerced(left, found.left), *self._all(items, kind))
-        return Expression(Node[raw.names[0]], BOOL, args, raw.word)
+        return Expression(ExpressionNode[raw.names[0]], BOOL, args, raw.word)
 
     def _any_of(self, raw: RawExpression) -> Expression:
         """A constant array; it is of what the operator compares with, unless it says so."""
@@ -340,7 +342,7 @@ class _Analysis:
             known = type_by_oid(array.type_oid)
             assert known is not None
             item = known.element_oid
-        if array.node is not Node.CONST:
+        if array.node is not ExpressionNode.CONST:
             raise unsupported(f"{raw.names[0]} of what is no constant array")
         found = operator(raw.word, left.type_oid, item)
         if array.type_oid == UNKNOWN:
@@ -351,7 +353,7 @@ class _Analysis:
             # PostgreSQL would convert the array.
             raise not_simple()
         args = (self._coerced(left, found.left), array)
-        return Expression(Node[raw.names[0]], BOOL, args, raw.word)
+        return Expression(ExpressionNode[raw.names[0]], BOOL, args, raw.word)
 
     def _collated(self, one: Expression, names: Sequence[str]) -> Expression:
         if one.type_oid == UNKNOWN:
@@ -363,7 +365,7 @@ class _Analysis:
             )
         if tuple(names) not in (("C",), ("pg_catalog", "C")):
             raise unsupported(f"COLLATE {'.'.join(names)}")
-        return Expression(Node.COLLATE, one.type_oid, (one,), "C")
+        return Expression(ExpressionNode.COLLATE, one.type_oid, (one,), "C")
 
     def _nullif(self, raw: RawExpression) -> Expression:
         if len(raw.args) != 2:
@@ -371,7 +373,7 @@ class _Analysis:
         left, right = (self.typed(arg) for arg in raw.args)
         found = operator("=", left.type_oid, right.type_oid)
         args = self._operands(found, left, right)
-        return Expression(Node.NULLIF, args[0].type_oid, args)
+        return Expression(ExpressionNode.NULLIF, args[0].type_oid, args)
 
     # ---- calls and CASE ------------------------------------------------------------
 
@@ -386,7 +388,7 @@ class _Analysis:
         if name in ("lower", "upper") and not any(map(_is_collated, args)):
             # Queries change the case of all letters, and so do most publishers.
             raise unsupported(f'function {name}() without COLLATE "C"')
-        return Expression(Node.FUNCTION, found.result, coerced, name)
+        return Expression(ExpressionNode.FUNCTION, found.result, coerced, name)
 
     def _case(self, raw: RawExpression) -> Expression:
         args = list(raw.args)
@@ -400,7 +402,7 @@ class _Analysis:
         else:
             whens = [self._applied("=", of, self.typed(arg)) for arg in args[::2]]
         thens = [self.typed(arg) for arg in args[1::2]]
-        default = default or Expression(Node.CONST, UNKNOWN)
+        default = default or Expression(ExpressionNode.CONST, UNKNOWN)
         # ELSE comes first, as in PostgreSQL.
         at = [last.first if last is not None else raw.position, *_starts(args[1::2])]
         kind = common_type([default, *thens], "CASE", at)
@@ -411,8 +413,8 @@ class _Analysis:
         ]
         otherwise = self._coerced(default, kind)
         if of is None:
-            return Expression(Node.CASE, kind, (*pairs, otherwise))
-        return Expression(Node.CASE_OF, kind, (of, *pairs, otherwise))
+            return Expression(ExpressionNode.CASE, kind, (*pairs, otherwise))
+        return Expression(ExpressionNode.CASE_OF, kind, (of, *pairs, otherwise))
 
     # ---- types ---------------------------------------------------------------------
 
@@ -423,14 +425,14 @@ class _Analysis:
         """To a type that it can be implicitly."""
         if one.type_oid == kind:
             return one
-        if one.node is Node.COLLATE:
+        if one.node is ExpressionNode.COLLATE:
             # As in PostgreSQL the collation is of what the value becomes.
             inner = self._coerced(one.args[0], kind)
-            return Expression(Node.COLLATE, kind, (inner,), one.value)
+            return Expression(ExpressionNode.COLLATE, kind, (inner,), one.value)
         if one.type_oid == UNKNOWN:
-            assert one.node is Node.CONST
+            assert one.node is ExpressionNode.CONST
             if one.value is None:
-                return Expression(Node.CONST, kind)
+                return Expression(ExpressionNode.CONST, kind)
             _, at = self._constants.get(id(one), (one, 0))
             with _at(at):
                 return constant(str(one.value), kind, self._zone)
@@ -438,14 +440,14 @@ class _Analysis:
             raise unsupported(
                 f"a cast from {format_type(one.type_oid)} to {format_type(kind)}"
             )
-        return Expression(Node.CAST, kind, (one,))
+        return Expression(ExpressionNode.CAST, kind, (one,))
 
     def _cast(self, one: Expression, kind: int, typmod: int) -> Expression:
         """Explicit."""
         source = one.type_oid
-        if one.node is Node.COLLATE and kind in TEXTS:
+        if one.node is ExpressionNode.COLLATE and kind in TEXTS:
             inner = self._cast(one.args[0], kind, typmod)
-            return Expression(Node.COLLATE, kind, (inner,), one.value)
+            return Expression(ExpressionNode.COLLATE, kind, (inner,), one.value)
         if source == UNKNOWN and is_array(kind):
             return self._coerced(one, kind)
         if kind not in SUPPORTED:
@@ -454,11 +456,11 @@ class _Analysis:
             found = self._coerced(one, kind)
             if typmod < 0:
                 return found
-            return Expression(Node.CAST, kind, (found,), typmod=typmod)
+            return Expression(ExpressionNode.CAST, kind, (found,), typmod=typmod)
         if source not in SUPPORTED:
             raise unsupported(f"type {format_type(source)}")
         if can_cast(source, kind):
-            return Expression(Node.CAST, kind, (one,), typmod=typmod)
+            return Expression(ExpressionNode.CAST, kind, (one,), typmod=typmod)
         if source in MOMENTS and kind in MOMENTS and TIMESTAMPTZ in (source, kind):
             raise mutable()
         if source in TEXTS or kind in TEXTS:
@@ -470,7 +472,7 @@ class _Analysis:
 
 
 def _is_collated(one: Expression) -> bool:
-    return one.node is Node.COLLATE or any(map(_is_collated, one.args))
+    return one.node is ExpressionNode.COLLATE or any(map(_is_collated, one.args))
 
 
 _NOT_SIMPLE: Final = words(

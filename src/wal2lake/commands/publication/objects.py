@@ -22,7 +22,7 @@ from wal2lake.commands.publication.filters import analyse
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.lake import CommitConflict
 from wal2lake.local.access import check_owner
-from wal2lake.local.node import Caller, Node, find_table, need_schema
+from wal2lake.local.node import Caller, EngineParts, find_table, need_schema
 from wal2lake.model import SYSTEM_COLUMNS, Oid
 from wal2lake.pgtypes.expressions import Expression, encode
 from wal2lake.sql.grammar.publishing.statements import (
@@ -49,7 +49,7 @@ class NamedTable:
 
 
 def named_schemas(
-    node: Node, caller: Caller, objects: Sequence[PublicationObject]
+    node: EngineParts, caller: Caller, objects: Sequence[PublicationObject]
 ) -> list[Namespace]:
     """Each once; 3F000 if there is none."""
     found: list[Namespace] = []
@@ -61,7 +61,7 @@ def named_schemas(
     return found
 
 
-def _schema(node: Node, caller: Caller, name: str | None) -> Namespace:
+def _schema(node: EngineParts, caller: Caller, name: str | None) -> Namespace:
     if name in _SYSTEM_SCHEMAS:
         return Namespace(_SYSTEM_SCHEMAS[name], name, Oid(10))
     if name is not None:
@@ -76,7 +76,7 @@ def _schema(node: Node, caller: Caller, name: str | None) -> Namespace:
 
 
 def named_tables(
-    node: Node, caller: Caller, objects: Sequence[PublicationObject]
+    node: EngineParts, caller: Caller, objects: Sequence[PublicationObject]
 ) -> list[NamedTable]:
     """Each once; 42710 if it is named twice and not as a whole."""
     found: dict[Oid, NamedTable] = {}
@@ -99,7 +99,7 @@ def named_tables(
     return list(found.values())
 
 
-def _table(node: Node, caller: Caller, name: QualifiedName) -> TableDef:
+def _table(node: EngineParts, caller: Caller, name: QualifiedName) -> TableDef:
     if name.schema == "pg_catalog" or (
         name.schema is None and name.name.startswith("pg_")
     ):
@@ -170,7 +170,7 @@ def published(
 
 
 @contextmanager
-def _same_columns(tables: Sequence[TableDef], node: Node) -> Iterator[None]:
+def _same_columns(tables: Sequence[TableDef], node: EngineParts) -> Iterator[None]:
     """At the commit of a block that has named columns of these tables, and types in filters of
     their rows; 40001 if a table has others by now. PostgreSQL locks the tables instead."""
     with ExitStack() as held:
@@ -240,7 +240,9 @@ def _columns(one: NamedTable) -> tuple[str, ...] | None:
     return tuple(c.name for c in one.table.columns if c.name in listed)
 
 
-def check_owners(node: Node, caller: Caller, tables: Sequence[NamedTable]) -> None:
+def check_owners(
+    node: EngineParts, caller: Caller, tables: Sequence[NamedTable]
+) -> None:
     """Only the owner of a table may publish it."""
     for one in tables:
         check_owner(node, caller, "table", one.table.name, one.table.owner)

@@ -79,20 +79,20 @@ class FunctionSignature:
 # ---- what is refused ---------------------------------------------------------------------
 
 
-class Refused(FeatureNotSupportedError):
+class ExpressionRefused(FeatureNotSupportedError):
     """What is said when all types are known, of an expression from its beginning on."""
 
 
-class Mutable(Refused):
+class Mutable(ExpressionRefused):
     """Of what depends on more than its operands."""
 
 
-def refuse(detail: str) -> Refused:
+def refuse(detail: str) -> ExpressionRefused:
     """``invalid publication WHERE expression``."""
-    return Refused("invalid publication WHERE expression", detail=detail)
+    return ExpressionRefused("invalid publication WHERE expression", detail=detail)
 
 
-def not_simple() -> Refused:
+def not_simple() -> ExpressionRefused:
     """Of a kind of expression that no row filter may have."""
     return refuse(
         "Only columns, constants, built-in operators, built-in data types, built-in"

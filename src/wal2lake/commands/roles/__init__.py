@@ -27,7 +27,7 @@ from wal2lake.commands.roles.attributes import (
 from wal2lake.commands.roles.membership import grant_role
 from wal2lake.commands.roles.owners import alter_owner
 from wal2lake.commands.roles.privileges import grant_privileges
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.sql.grammar.access.statements import (
     AlterOwner,
     AlterRole,
@@ -38,7 +38,7 @@ from wal2lake.sql.grammar.access.statements import (
     RenameRole,
 )
 
-COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
+COMMANDS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
     CreateRole: create_role,
     AlterRole: alter_role,
     RenameRole: rename_role,

@@ -33,7 +33,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import BOOTSTRAP_SUPERUSER
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.access.statements import (
@@ -56,7 +56,7 @@ _OWN_ONLY: Final = ("createdb", "replication", "bypassrls")
 _MD5: Final = re.compile(r"md5[0-9a-f]{32}\Z")
 
 
-def create_role(node: Node, caller: Caller, statement: CreateRole) -> str:
+def create_role(node: EngineParts, caller: Caller, statement: CreateRole) -> str:
     """CREATE ROLE | USER | GROUP."""
     given = _given(statement.options)
     _check_limit(given)
@@ -85,7 +85,7 @@ def create_role(node: Node, caller: Caller, statement: CreateRole) -> str:
     return "CREATE ROLE"
 
 
-def alter_role(node: Node, caller: Caller, statement: AlterRole) -> str:
+def alter_role(node: EngineParts, caller: Caller, statement: AlterRole) -> str:
     """ALTER ROLE | USER ... options; ALTER GROUP ... ADD | DROP USER."""
     if not statement.role.keyword:
         _check_reserved(
@@ -121,7 +121,7 @@ def alter_role(node: Node, caller: Caller, statement: AlterRole) -> str:
     return "ALTER ROLE"
 
 
-def _restart_subscriptions(node: Node, owner: Role) -> None:
+def _restart_subscriptions(node: EngineParts, owner: Role) -> None:
     """Whether they must use a password has changed with their owner."""
     for subscription in node.catalog.subscriptions():
         if subscription.owner == owner.oid:
@@ -129,7 +129,7 @@ def _restart_subscriptions(node: Node, owner: Role) -> None:
     node.changed()
 
 
-def rename_role(node: Node, caller: Caller, statement: RenameRole) -> str:
+def rename_role(node: EngineParts, caller: Caller, statement: RenameRole) -> str:
     """ALTER ROLE | USER | GROUP ... RENAME TO."""
     with node.ddl_lock:
         authority = node.catalog.authority()
@@ -158,7 +158,7 @@ def rename_role(node: Node, caller: Caller, statement: RenameRole) -> str:
     return "ALTER ROLE"
 
 
-def drop_role(node: Node, caller: Caller, statement: DropRole) -> str:
+def drop_role(node: EngineParts, caller: Caller, statement: DropRole) -> str:
     """DROP ROLE | USER | GROUP."""
     if not may_create_roles(caller):
         raise denied(
@@ -345,7 +345,7 @@ def _roles(
 
 
 def _first_members(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     authority: Authority,
     role: Role,

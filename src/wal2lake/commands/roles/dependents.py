@@ -12,14 +12,14 @@ from typing import Final
 
 from wal2lake.catalog import FIRST_FREE_OID, Authority, Role
 from wal2lake.errors import UsageError
-from wal2lake.local.node import Caller, Node, described
+from wal2lake.local.node import Caller, EngineParts, described
 from wal2lake.model import DATABASE, DATABASE_OID, Acl
 
 _DEPENDENT: Final = "2BP01"
 
 
 def check_dropped(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     authority: Authority,
     role: Role,
@@ -41,7 +41,7 @@ def check_dropped(
 
 
 def _dependents(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     authority: Authority,
     role: Role,

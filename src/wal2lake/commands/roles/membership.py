@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog import Authority, Role, RoleMember
 from wal2lake.commands.roles.names import denied, need_role, role_named
 from wal2lake.errors import FeatureNotSupportedError, InternalError, UsageError
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.access.statements import GrantRole
@@ -35,14 +35,14 @@ class Granted:
 
 
 @dataclass(slots=True)
-class Change:
+class MembershipChange:
     """What a REVOKE does to the memberships."""
 
     put: list[RoleMember] = field(default_factory=list)
     removed: list[RoleMember] = field(default_factory=list)
 
 
-def grant_role(node: Node, caller: Caller, statement: GrantRole) -> str:
+def grant_role(node: EngineParts, caller: Caller, statement: GrantRole) -> str:
     """Both of them."""
     with node.ddl_lock:
         authority = node.catalog.authority()
@@ -113,7 +113,7 @@ def check_may_grant(
 
 
 def add_members(
-    node: Node,
+    node: EngineParts,
     authority: Authority,
     caller: Caller,
     role: Role,
@@ -175,10 +175,10 @@ def remove_members(
     only: set[str] | None = None,
     grantor: Role | None = None,
     cascade: bool = False,
-) -> Change:
+) -> MembershipChange:
     """DelRoleMems(): whole memberships, or the options ``only``."""
     by = _grantor(authority, caller, role, grantor, grants=False)
-    change = Change()
+    change = MembershipChange()
     rows = {(m.member, m.grantor): m for m in authority.members if m.roleid == role.oid}
     for member in members:
         known = rows.get((member.oid, by))
@@ -212,7 +212,7 @@ def remove_members(
 
 def _revoke_dependent(
     rows: dict[tuple[Oid, Oid], RoleMember],
-    change: Change,
+    change: MembershipChange,
     admin: Oid,
     *,
     cascade: bool,
@@ -234,7 +234,7 @@ def _revoke_dependent(
 
 def _set(
     rows: dict[tuple[Oid, Oid], RoleMember],
-    change: Change,
+    change: MembershipChange,
     known: RoleMember,
     left: RoleMember | None,
 ) -> None:

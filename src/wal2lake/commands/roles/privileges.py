@@ -22,7 +22,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.local.access import database_access
-from wal2lake.local.node import PERMISSION_DENIED, Caller, Node, need_table
+from wal2lake.local.node import PERMISSION_DENIED, Caller, EngineParts, need_table
 from wal2lake.model import (
     DATABASE,
     NAMES,
@@ -62,7 +62,9 @@ class _Object:
     acl: Acl | None
 
 
-def grant_privileges(node: Node, caller: Caller, statement: GrantPrivileges) -> str:
+def grant_privileges(
+    node: EngineParts, caller: Caller, statement: GrantPrivileges
+) -> str:
     """GRANT and REVOKE ... ON."""
     tag = "REVOKE" if statement.revoke else "GRANT"
     with node.ddl_lock:
@@ -95,7 +97,7 @@ def _of(
 
 
 def _objects(
-    node: Node, caller: Caller, authority: Authority, statement: GrantPrivileges
+    node: EngineParts, caller: Caller, authority: Authority, statement: GrantPrivileges
 ) -> Iterator[_Object]:
     match statement.target:
         case GrantTarget.TABLE:
@@ -121,7 +123,7 @@ def _objects(
                 yield _Object(ObjectKind.DATABASE, Oid(0), DATABASE, owner, acl)
 
 
-def _schema(node: Node, name: str) -> _Object:
+def _schema(node: EngineParts, name: str) -> _Object:
     for schema in node.catalog.namespaces():
         if schema.name == name:
             return _Object(

@@ -42,7 +42,7 @@ from wal2lake.commands.subscription.steps.drop import (
     remove_orphans,
 )
 from wal2lake.commands.subscription.steps.unfinished import UnfinishedCommands
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.sql.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -57,7 +57,7 @@ from wal2lake.sql.grammar.statements import (
     DropSubscription,
 )
 
-COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
+COMMANDS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
     CreateSubscription: create_subscription,
     AlterSubscriptionEnabled: alter_enabled,
     AlterSubscriptionConnection: alter_connection,

@@ -35,7 +35,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.local.access import check_database_create
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import INVALID_LSN
 from wal2lake.pg import parse_conninfo
 from wal2lake.pgtypes import TYPE_MAPPINGS, check_tracked
@@ -58,7 +58,7 @@ _COMMAND: Final = "ALTER SUBSCRIPTION"
 
 
 def alter_enabled(
-    node: Node, caller: Caller, statement: AlterSubscriptionEnabled
+    node: EngineParts, caller: Caller, statement: AlterSubscriptionEnabled
 ) -> str:
     """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
     with altering(node, caller, statement.name) as subscription:
@@ -79,7 +79,7 @@ def alter_enabled(
 
 
 def alter_connection(
-    node: Node, caller: Caller, statement: AlterSubscriptionConnection
+    node: EngineParts, caller: Caller, statement: AlterSubscriptionConnection
 ) -> str:
     """ALTER SUBSCRIPTION ... CONNECTION. Whether it is the same publisher, or one that has
     all that was received, the receiver finds out before it streams.
@@ -104,7 +104,9 @@ def alter_connection(
     return _COMMAND
 
 
-def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename) -> str:
+def alter_rename(
+    node: EngineParts, caller: Caller, statement: AlterSubscriptionRename
+) -> str:
     """ALTER SUBSCRIPTION ... RENAME TO. The log, the slot and the tables' cursors go by
     other names; the receiver connects again under the new one."""
     with altering(node, caller, statement.name) as subscription:
@@ -122,7 +124,9 @@ def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename)
     return _COMMAND
 
 
-def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> str:
+def alter_skip(
+    node: EngineParts, caller: Caller, statement: AlterSubscriptionSkip
+) -> str:
     """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
     with altering(node, caller, statement.name) as subscription:
         lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
@@ -136,7 +140,9 @@ def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> 
     return _COMMAND
 
 
-def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
+def alter_set(
+    node: EngineParts, caller: Caller, statement: AlterSubscriptionSet
+) -> str:
     """ALTER SUBSCRIPTION ... SET (options)."""
     with altering(node, caller, statement.name) as subscription:
         options = subscription_options(statement.options, OptionSet.SET)
@@ -152,7 +158,10 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
 
 
 def _set(
-    node: Node, caller: Caller, subscription: Subscription, options: SubscriptionOptions
+    node: EngineParts,
+    caller: Caller,
+    subscription: Subscription,
+    options: SubscriptionOptions,
 ) -> None:
     changes: dict[str, object] = {}
     if "slot_name" in options.given:

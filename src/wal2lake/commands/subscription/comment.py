@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from wal2lake.catalog import SUBSCRIPTION_CATALOG
 from wal2lake.commands.subscription.owner import owned_subscription
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.sql.grammar.statements import CommentOnSubscription
 
 
 def comment_on_subscription(
-    node: Node, caller: Caller, statement: CommentOnSubscription
+    node: EngineParts, caller: Caller, statement: CommentOnSubscription
 ) -> str:
     """COMMENT ON SUBSCRIPTION; NULL and an empty text take it away."""
     subscription = owned_subscription(node, caller, statement.name, connects=False)

@@ -52,8 +52,8 @@ from wal2lake.commands.subscription.publisher import (
 from wal2lake.commands.subscription.steps.unfinished import drop_planned
 from wal2lake.commands.subscription.targets import (
     Choices,
-    Target,
-    Wanted,
+    TargetTable,
+    WantedTables,
     ask_wanted,
     check_targets,
     follow_from,
@@ -69,7 +69,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, nudged, parse_conninfo
@@ -85,7 +85,7 @@ from wal2lake.sql.grammar.statements import CreateSubscription
 
 
 def create_subscription(
-    node: Node, caller: Caller, statement: CreateSubscription
+    node: EngineParts, caller: Caller, statement: CreateSubscription
 ) -> str:
     """CREATE SUBSCRIPTION."""
     options = subscription_options(statement.options, OptionSet.CREATE)
@@ -165,7 +165,7 @@ def create_subscription(
 class _Asked:
     """What the publisher has said."""
 
-    wanted: Wanted
+    wanted: WantedTables
     types: tuple[RemoteType, ...]
     two_phase: str
     """subtwophasestate."""
@@ -201,12 +201,12 @@ def _ask(
 
 
 def _look(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
     publisher: Publisher,
-    wanted: Wanted,
+    wanted: WantedTables,
     *,
     must_use_password: bool,
 ) -> None:
@@ -238,7 +238,7 @@ def _look(
 
 
 def _create_with_slot(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
@@ -268,13 +268,15 @@ def _create_with_slot(
         raise
 
 
-def _turn(node: Node, caller: Caller, slot: str | None) -> AbstractContextManager[None]:
+def _turn(
+    node: EngineParts, caller: Caller, slot: str | None
+) -> AbstractContextManager[None]:
     """So that nobody drops, as another command's left-over, what this one makes or takes."""
     return nullcontext() if slot is None else caller.turn(node.turns.making, slot)
 
 
 def _take_effect(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
@@ -301,7 +303,7 @@ def _take_effect(
 
 
 def _check_again(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
@@ -324,13 +326,13 @@ def _check_again(
     return now
 
 
-def _check_name(node: Node, name: str) -> None:
+def _check_name(node: EngineParts, name: str) -> None:
     if node.catalog.subscription_named(name) is not None:
         raise DuplicateObjectError(f'subscription "{name}" already exists')
 
 
 def _plan_slot(
-    node: Node,
+    node: EngineParts,
     publisher: Publisher,
     statement: CreateSubscription,
     slot: str,
@@ -363,7 +365,7 @@ def _plan_slot(
 
 
 def _make_slot(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     publisher: Publisher,
     statement: CreateSubscription,
@@ -395,7 +397,7 @@ def _make_slot(
         raise
 
 
-def _take_back(node: Node, publisher: Publisher, planned: PlannedSlot) -> None:
+def _take_back(node: EngineParts, publisher: Publisher, planned: PlannedSlot) -> None:
     """Drop the slot of a command that failed; what cannot be dropped now, or for the
     cancel of the command, stays planned."""
     try:
@@ -423,11 +425,11 @@ def _slot_name(
 
 
 def _record(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
-    targets: Sequence[Target],
+    targets: Sequence[TargetTable],
     start: Lsn,
     types: Sequence[RemoteType],
     two_phase: str,

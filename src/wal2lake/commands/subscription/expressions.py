@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wal2lake.catalog import TableDef
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.pgtypes import ConflictResolutions
 
 
 def check_expressions(
-    node: Node, text: str, made: Sequence[TableDef] | None = None
+    node: EngineParts, text: str, made: Sequence[TableDef] | None = None
 ) -> None:
     """Raises UsageError. ``made``: tables that the catalog may not know yet; without it those
     that it knows."""

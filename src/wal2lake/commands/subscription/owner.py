@@ -29,7 +29,7 @@ from wal2lake.local.access import check_database_create, check_owner
 from wal2lake.local.node import (
     PERMISSION_DENIED,
     Caller,
-    Node,
+    EngineParts,
     need_subscription,
 )
 from wal2lake.pg import check_password_given
@@ -39,7 +39,9 @@ from wal2lake.sql.grammar.statements import AlterSubscriptionOwner
 _COMMAND: Final = "ALTER SUBSCRIPTION"
 
 
-def check_may_create(node: Node, caller: Caller, options: SubscriptionOptions) -> None:
+def check_may_create(
+    node: EngineParts, caller: Caller, options: SubscriptionOptions
+) -> None:
     """Membership in pg_create_subscription, CREATE on the database; password_required."""
     if caller.role.superuser:
         return
@@ -56,7 +58,7 @@ def check_may_create(node: Node, caller: Caller, options: SubscriptionOptions) -
 
 
 def owned_subscription(
-    node: Node, caller: Caller, name: str, *, connects: bool = True
+    node: EngineParts, caller: Caller, name: str, *, connects: bool = True
 ) -> Subscription:
     """One that the caller may change. Not ``connects``: COMMENT and DROP, which are free of
     password_required."""
@@ -67,7 +69,7 @@ def owned_subscription(
 
 @contextmanager
 def altering(
-    node: Node, caller: Caller, name: str, *, connects: bool = True
+    node: EngineParts, caller: Caller, name: str, *, connects: bool = True
 ) -> Iterator[Subscription]:
     """The same, which no other command changes meanwhile. Asked before the turn is waited for,
     and again within: it may be another's by then. Source: AlterSubscription()
@@ -82,7 +84,11 @@ def altering(
 
 
 def check_may_change(
-    node: Node, caller: Caller, subscription: Subscription, *, connects: bool = True
+    node: EngineParts,
+    caller: Caller,
+    subscription: Subscription,
+    *,
+    connects: bool = True,
 ) -> None:
     """42501 unless the caller has the owner's privileges."""
     check_owner(node, caller, "subscription", subscription.name, subscription.owner)
@@ -107,7 +113,9 @@ def check_conninfo(
     return must_use_password
 
 
-def alter_owner(node: Node, caller: Caller, statement: AlterSubscriptionOwner) -> str:
+def alter_owner(
+    node: EngineParts, caller: Caller, statement: AlterSubscriptionOwner
+) -> str:
     """ALTER SUBSCRIPTION ... OWNER TO. Its workers start again: their privileges, and the
     password that they must use, are the new owner's."""
     now = need_subscription(node, statement.name)

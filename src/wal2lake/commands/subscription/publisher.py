@@ -28,7 +28,7 @@ from wal2lake.commands.preflight.server import (
 from wal2lake.commands.preflight.stored import judge_stored
 from wal2lake.commands.preflight.tables import judge_left_out, judge_tables
 from wal2lake.errors import FeatureNotSupportedError, PublisherError
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import (
@@ -48,7 +48,7 @@ _CONNECTION_FAILURE: Final = "08006"
 
 
 def connect_publisher(
-    node: Node,
+    node: EngineParts,
     name: str,
     conninfo: str,
     *,
@@ -84,7 +84,7 @@ def _connect_hint(message: str) -> str:
 
 
 def look_before(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     publisher: Publisher,
     publications: Sequence[str],
@@ -118,7 +118,7 @@ def look_before(
 
 
 def connect_ordinary(
-    node: Node,
+    node: EngineParts,
     name: str,
     conninfo: str,
     answer_seconds: float,
@@ -140,7 +140,7 @@ def connect_ordinary(
 
 
 def _connect(
-    node: Node,
+    node: EngineParts,
     name: str,
     conninfo: str,
     *,
@@ -271,7 +271,9 @@ def _slot_hint(sqlstate: str) -> str | None:
     }.get(sqlstate)
 
 
-def connect_to_drop(node: Node, subscription: Subscription, check: Check) -> Session:
+def connect_to_drop(
+    node: EngineParts, subscription: Subscription, check: Check
+) -> Session:
     """A connection on which the subscription's slot can be dropped."""
     try:
         return _connect(

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from wal2lake.catalog import Subscription, SubscriptionRel, Worker
+from wal2lake.catalog import Subscription, SubscriptionRel, WorkerKind
 from wal2lake.commands.preflight.server import Needs
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import altering
@@ -44,14 +44,14 @@ from wal2lake.commands.subscription.steps.drop import (
 )
 from wal2lake.commands.subscription.steps.recopy import (
     Asker,
-    Tables,
+    RecopiedTables,
     check_recopy,
     copy_anew,
 )
 from wal2lake.commands.subscription.targets import (
     Choices,
-    Target,
-    Wanted,
+    TargetTable,
+    WantedTables,
     ask_wanted,
     check_targets,
     follow_from,
@@ -61,7 +61,7 @@ from wal2lake.commands.subscription.targets import (
     present_versions,
 )
 from wal2lake.errors import DuplicateObjectError, UsageError
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.pg import Publisher
 from wal2lake.sql.backend import Notice
@@ -82,7 +82,7 @@ _COMMAND: Final = "ALTER SUBSCRIPTION"
 
 
 def alter_refresh(
-    node: Node, caller: Caller, statement: AlterSubscriptionRefresh
+    node: EngineParts, caller: Caller, statement: AlterSubscriptionRefresh
 ) -> str:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
     with altering(node, caller, statement.name) as subscription:
@@ -116,7 +116,7 @@ def _check_enabled(subscription: Subscription) -> None:
 
 
 def alter_publication(
-    node: Node, caller: Caller, statement: AlterSubscriptionPublication
+    node: EngineParts, caller: Caller, statement: AlterSubscriptionPublication
 ) -> str:
     """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
     with altering(node, caller, statement.name) as subscription:
@@ -181,7 +181,7 @@ def _check_refresh(subscription: Subscription, change: PublicationChange) -> Non
 
 
 def _refresh(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     subscription: Subscription,
     publications: Sequence[str],
@@ -272,21 +272,21 @@ def _refresh(
         end_copies(node, caller, subscription, gone)
 
 
-def _beginning(node: Node, subid: Oid, publisher: Publisher) -> Lsn | None:
+def _beginning(node: EngineParts, subid: Oid, publisher: Publisher) -> Lsn | None:
     """Below which position changes of tables that come without a copy are not wanted.
 
     The rows of before are neither copied nor applied: the receiver may have them already, or may
     still get them. None, where the apply worker stands at an error: the tables take part from
     there on, as at a PostgreSQL subscriber, whose worker has passed nothing by."""
     stands = any(
-        one.subid == subid and one.worker is Worker.APPLY
+        one.subid == subid and one.worker is WorkerKind.APPLY
         for one in node.catalog.errors()
     )
     return None if stands else publisher.position()
 
 
 def _tell_tables(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     subscription: Subscription,
     before: Sequence[SubscriptionRel],
@@ -320,7 +320,7 @@ def _tell_tables(
         caller.notice(Notice(text))
 
 
-def _tell_paused(node: Node, caller: Caller, subscription: Subscription) -> None:
+def _tell_paused(node: EngineParts, caller: Caller, subscription: Subscription) -> None:
     """Which tables have not been copied anew with the others."""
     for rel in node.catalog.rels(subscription.oid):
         table = node.catalog.table_by_oid(rel.relid)
@@ -338,15 +338,15 @@ def _tell_paused(node: Node, caller: Caller, subscription: Subscription) -> None
         )
 
 
-def _local(node: Node, relid: Oid) -> tuple[str, str] | None:
+def _local(node: EngineParts, relid: Oid) -> tuple[str, str] | None:
     table = node.catalog.table_by_oid(relid)
     return None if table is None else (table.namespace, table.name)
 
 
 @contextmanager
 def _made(
-    node: Node, caller: Caller, subscription: Subscription, wanted: Wanted
-) -> Iterator[list[Target]]:
+    node: EngineParts, caller: Caller, subscription: Subscription, wanted: WantedTables
+) -> Iterator[list[TargetTable]]:
     """The tables, under the DDL lock: whose they are may have changed."""
     now = node.catalog.subscription(subscription.oid) or subscription
     maker = _as_owner(node, caller, now)
@@ -354,17 +354,17 @@ def _made(
         yield targets
 
 
-def _as_owner(node: Node, caller: Caller, subscription: Subscription) -> Caller:
+def _as_owner(node: EngineParts, caller: Caller, subscription: Subscription) -> Caller:
     """What is made for a subscription is its owner's, whoever refreshes it."""
     owner = node.catalog.role_by_oid(subscription.owner)
     return caller if owner is None else replace(caller, role=owner)
 
 
 def _take(
-    node: Node,
+    node: EngineParts,
     subscription: Subscription,
     publications: Sequence[str],
-    targets: Sequence[Target],
+    targets: Sequence[TargetTable],
     *,
     copy_data: bool,
     begins: Lsn | None,
@@ -392,12 +392,12 @@ def _take(
 
 @contextmanager
 def _tables(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     subscription: Subscription,
     publications: Sequence[str],
-    wanted: Wanted,
-) -> Iterator[Tables]:
+    wanted: WantedTables,
+) -> Iterator[RecopiedTables]:
     """The same, to be copied anew; made only when that is recorded, which its publisher may
     let wait for long."""
     with (
@@ -407,7 +407,7 @@ def _tables(
         known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in known]
         with held_still(node, new):
-            yield Tables(
+            yield RecopiedTables(
                 publications,
                 added=new_rels(node, subscription.oid, new, copy_data=True),
                 versions=present_versions(node, new),

@@ -31,7 +31,7 @@ from wal2lake.errors import (
     SqlSyntaxError,
     UsageError,
 )
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.pg import Publisher
 from wal2lake.sql.grammar import SubscriptionOptions
 
@@ -39,7 +39,10 @@ _PREREQUISITE: Final = "55000"
 
 
 def check_two_phase(
-    node: Node, caller: Caller, subscription: Subscription, options: SubscriptionOptions
+    node: EngineParts,
+    caller: Caller,
+    subscription: Subscription,
+    options: SubscriptionOptions,
 ) -> None:
     """Raise what PostgreSQL raises."""
     disabling = not options.two_phase
@@ -66,7 +69,10 @@ def check_failover(caller: Caller, subscription: Subscription) -> None:
 
 
 def alter_slot(
-    node: Node, caller: Caller, subscription: Subscription, options: SubscriptionOptions
+    node: EngineParts,
+    caller: Caller,
+    subscription: Subscription,
+    options: SubscriptionOptions,
 ) -> None:
     """Have the publisher's slot follow, if what was given concerns it."""
     failover = options.failover if "failover" in options.given else None
@@ -114,7 +120,7 @@ def _check(
     outside_block(caller, f"ALTER SUBSCRIPTION ... SET ({option})")
 
 
-def _recover(node: Node, directory: Path) -> None:
+def _recover(node: EngineParts, directory: Path) -> None:
     """Have the log hold what so far only its journal may; raises while the receiver has it."""
     try:
         ChangeLog.open(directory, node.settings.log).close()

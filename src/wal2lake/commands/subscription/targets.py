@@ -1,7 +1,7 @@
 """Our table for each published one: found or created, checked, made a part of the subscription.
 
-In: a publisher's definitions. Out: ``Target`` values, relation states, the state that readers see
-until the copy. Called by CREATE and by REFRESH PUBLICATION, in three steps:
+In: a publisher's definitions. Out: ``TargetTable`` values, relation states, the state that readers
+see until the copy. Called by CREATE and by REFRESH PUBLICATION, in three steps:
 
     ask_wanted      what is published                            talks, no lock
     check_targets   would it do?                                 before a slot is made for it
@@ -29,16 +29,16 @@ from wal2lake.errors import (
 from wal2lake.lake import CommitConflict
 from wal2lake.local.access import check_database_create, check_schema
 from wal2lake.local.concurrency.blocks import OpenBlock
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Deferral, Lsn, Oid, RemoteSchema, ReplicaIdentity, SyncState
 from wal2lake.pg import Publisher, RemoteTable
 from wal2lake.pgtypes import (
     TYPE_MAPPINGS,
     VALUE_POLICIES,
-    Policy,
     SourceColumn,
     TypeMappings,
     ValuePolicies,
+    ValuePolicy,
 )
 from wal2lake.pgtypes.choices.entries import Match
 from wal2lake.pgtypes.choices.types import WIDENING, shown_type, unmatched
@@ -52,7 +52,7 @@ _PARTITIONED: Final = "p"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetTable:
     """A published table and ours for it."""
 
     namespace: str
@@ -84,7 +84,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedTables:
     """What is published, and what a command wants of it."""
 
     tables: Mapping[tuple[str, str], RemoteTable]
@@ -107,17 +107,21 @@ def ask_wanted(
     origin: str,
     subid: Oid | None = None,
     follows: bool = False,
-) -> Wanted:
+) -> WantedTables:
     """Ask the publisher for all that the rest needs."""
     names = tuple(publications)
     # With origin = none what others did to the publisher's rows is not sent.
     all_sent = origin == "any" and publisher.publish_everything(names)
     tables = publisher.tables(publisher.published_tables(names), names)
-    return Wanted(tables, all_sent, create_tables, choices, subid, follows)
+    return WantedTables(tables, all_sent, create_tables, choices, subid, follows)
 
 
 def check_targets(
-    node: Node, caller: Caller, wanted: Wanted, *, maker: Caller | None = None
+    node: EngineParts,
+    caller: Caller,
+    wanted: WantedTables,
+    *,
+    maker: Caller | None = None,
 ) -> None:
     """Whatever is wrong with one of the tables, now, and before anything is done about
     them. ``maker``: whose the new ones are to be; not given: the caller's. What the workers
@@ -133,8 +137,12 @@ def check_targets(
 
 @contextmanager
 def made_targets(
-    node: Node, caller: Caller, wanted: Wanted, *, maker: Caller | None = None
-) -> Iterator[list[Target]]:
+    node: EngineParts,
+    caller: Caller,
+    wanted: WantedTables,
+    *,
+    maker: Caller | None = None,
+) -> Iterator[list[TargetTable]]:
     """Our table for each published one, made if it is not there; what was made goes again if
     the block fails. The caller holds the DDL lock, and others may have changed what
     ``check_targets`` has seen: everything is checked again."""
@@ -148,7 +156,7 @@ def made_targets(
     new = {(table.namespace, table.name): table for table in made}
     try:
         yield [
-            Target(
+            TargetTable(
                 namespace,
                 name,
                 table
@@ -167,7 +175,7 @@ def made_targets(
         raise
 
 
-def _hold(node: Node, block: OpenBlock, location: str) -> None:
+def _hold(node: EngineParts, block: OpenBlock, location: str) -> None:
     """Nobody else takes the place before the block has ended."""
     place = location.lower()
     node.unfinished.add(place)
@@ -181,7 +189,7 @@ def _hold(node: Node, block: OpenBlock, location: str) -> None:
 
 
 def _plan(
-    node: Node, caller: Caller, maker: Caller, wanted: Wanted
+    node: EngineParts, caller: Caller, maker: Caller, wanted: WantedTables
 ) -> list[TableDef | NewTable]:
     """For each published table ours, or what it is going to be."""
     choices = wanted.choices
@@ -208,7 +216,7 @@ def _plan(
     return planned
 
 
-def _check_usage(node: Node, caller: Caller, schemas: Set[str]) -> None:
+def _check_usage(node: EngineParts, caller: Caller, schemas: Set[str]) -> None:
     """As whoever names a table; source: LookupExplicitNamespace()."""
     known = {n.name for n in node.catalog.namespaces()}
     for name in sorted(schemas & known):
@@ -263,7 +271,7 @@ def _check_policies(
     for source in _source_columns(remote):
         policy = policies.naming(source)
         column = next((c for c in table.columns if c.name == source.name), None)
-        if column is None or policy not in (Policy.NULL, Policy.CLAMP):
+        if column is None or policy not in (ValuePolicy.NULL, ValuePolicy.CLAMP):
             continue
         shown = f'value policy "{policy.value}" is not possible for column'
         if column.name in table.key:
@@ -273,7 +281,7 @@ def _check_policies(
                 " row.",
                 hint="Available policies: error, lossless, text, widen.",
             )
-        if policy is Policy.NULL and column.not_null:
+        if policy is ValuePolicy.NULL and column.not_null:
             raise UsageError(
                 f'{shown} "{source.qualified}"',
                 detail="It is declared NOT NULL.",
@@ -318,7 +326,7 @@ def _warn_of_unmatched(
 
 
 def _warn_of_missing_columns(
-    caller: Caller, planned: Sequence[TableDef | NewTable], wanted: Wanted
+    caller: Caller, planned: Sequence[TableDef | NewTable], wanted: WantedTables
 ) -> None:
     """Say what the workers are going to report, which do not look before the table's first
     row. PostgreSQL creates the subscription, too, and does not look at all."""
@@ -345,7 +353,7 @@ def _warn_of_missing_columns(
 
 
 def _check_partitions(
-    node: Node, tables: Sequence[TableDef], subid: Oid | None
+    node: EngineParts, tables: Sequence[TableDef], subid: Oid | None
 ) -> None:
     """A partitioned table and its partition are one, which two relations cannot fill."""
     taken = {table.oid for table in tables}
@@ -366,7 +374,9 @@ def _check_partitions(
             )
 
 
-def _check_may_make(node: Node, caller: Caller, tables: Sequence[NewTable]) -> None:
+def _check_may_make(
+    node: EngineParts, caller: Caller, tables: Sequence[NewTable]
+) -> None:
     """What is made for a subscription its owner could have made himself."""
     known = {n.name for n in node.catalog.namespaces()}
     for name in sorted({table.namespace for table in tables}):
@@ -377,7 +387,7 @@ def _check_may_make(node: Node, caller: Caller, tables: Sequence[NewTable]) -> N
 
 
 def _make_tables(
-    node: Node, caller: Caller, tables: Sequence[NewTable]
+    node: EngineParts, caller: Caller, tables: Sequence[NewTable]
 ) -> list[TableDef]:
     """All of them with their schemas, or none of the tables."""
     known = {n.name for n in node.catalog.namespaces()}
@@ -418,7 +428,7 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
     return new
 
 
-def _drop_made(node: Node, made: Sequence[TableDef]) -> None:
+def _drop_made(node: EngineParts, made: Sequence[TableDef]) -> None:
     """Undo the tables of a command that failed."""
     for table in made:
         node.catalog.drop_table(table.oid)
@@ -426,7 +436,7 @@ def _drop_made(node: Node, made: Sequence[TableDef]) -> None:
 
 
 @contextmanager
-def held_still(node: Node, targets: Sequence[Target]) -> Iterator[None]:
+def held_still(node: EngineParts, targets: Sequence[TargetTable]) -> Iterator[None]:
     """Nobody writes the tables from the look whether they are empty until they are recorded: a
     writer in between would not know that it has to tell. After locks of subscriptions."""
     with ExitStack() as stack:
@@ -440,7 +450,7 @@ def held_still(node: Node, targets: Sequence[Target]) -> Iterator[None]:
 
 @contextmanager
 def still_there(
-    targets: Sequence[Target], versions: Mapping[int, int], node: Node
+    targets: Sequence[TargetTable], versions: Mapping[int, int], node: EngineParts
 ) -> Iterator[None]:
     """The same at the commit of a block, which has found tables at these versions; 40001 if
     they have changed since."""
@@ -455,9 +465,9 @@ def still_there(
 
 
 def new_rels(
-    node: Node,
+    node: EngineParts,
     subid: Oid,
-    targets: Sequence[Target],
+    targets: Sequence[TargetTable],
     *,
     copy_data: bool,
     begins: Lsn | None = None,
@@ -483,13 +493,13 @@ def new_rels(
     ]
 
 
-def _is_empty(node: Node, table: TableDef) -> bool:
+def _is_empty(node: EngineParts, table: TableDef) -> bool:
     """Rows that were there before are not the publisher's, and rows whose end is not
     published stay: in both cases inserts must look for them."""
     return node.tables.state(table.location).version == 0
 
 
-def follow_from(node: Node, subid: Oid, targets: Sequence[Target]) -> None:
+def follow_from(node: EngineParts, subid: Oid, targets: Sequence[TargetTable]) -> None:
     """What is sent of new tables is compared with these columns, if the subscription follows
     them; a copy begins anew with its own."""
     subscription = node.catalog.subscription(subid)
@@ -499,7 +509,9 @@ def follow_from(node: Node, subid: Oid, targets: Sequence[Target]) -> None:
         )
 
 
-def present_versions(node: Node, targets: Sequence[Target]) -> dict[int, int]:
+def present_versions(
+    node: EngineParts, targets: Sequence[TargetTable]
+) -> dict[int, int]:
     """Each table as it is now: what readers see until it joins with its copy. They are
     ``held_still``."""
     return {

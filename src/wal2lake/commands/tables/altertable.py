@@ -68,7 +68,7 @@ from wal2lake.local.access import check_owner, check_schema
 from wal2lake.local.commits.commit import hold_tables
 from wal2lake.local.node import (
     Caller,
-    Node,
+    EngineParts,
     find_table,
     need_schema,
     need_table,
@@ -107,7 +107,7 @@ _NO_KEY: Final = ("23502", "23505")
 """Rows are not as a key would have them."""
 
 
-def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
+def alter_columns(node: EngineParts, caller: Caller, statement: AlterTable) -> str:
     """ALTER TABLE with actions."""
     with _altering(
         node, caller, statement.table, if_exists=statement.if_exists
@@ -134,7 +134,7 @@ def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
 
 
 def follow(
-    node: Node, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+    node: EngineParts, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
 ) -> None:
     """What a publisher has done to its table; ``replaced``: all rows will be, so they need not be
     what the columns ask for, and where a value cannot be converted it is null until then."""
@@ -196,7 +196,9 @@ def _refuse_identity(table: TableDef, name: str) -> None:
         )
 
 
-def rename_column(node: Node, caller: Caller, statement: RenameTableColumn) -> str:
+def rename_column(
+    node: EngineParts, caller: Caller, statement: RenameTableColumn
+) -> str:
     """ALTER TABLE ... RENAME COLUMN."""
     with _altering(
         node, caller, statement.table, if_exists=statement.if_exists
@@ -220,7 +222,7 @@ def rename_column(node: Node, caller: Caller, statement: RenameTableColumn) -> s
     return _TAG
 
 
-def rename_table(node: Node, caller: Caller, statement: RenameTable) -> str:
+def rename_table(node: EngineParts, caller: Caller, statement: RenameTable) -> str:
     """ALTER TABLE ... RENAME TO."""
     with _altering(
         node, caller, statement.table, if_exists=statement.if_exists
@@ -232,7 +234,7 @@ def rename_table(node: Node, caller: Caller, statement: RenameTable) -> str:
     return _TAG
 
 
-def set_schema(node: Node, caller: Caller, statement: SetTableSchema) -> str:
+def set_schema(node: EngineParts, caller: Caller, statement: SetTableSchema) -> str:
     """ALTER TABLE ... SET SCHEMA."""
     with _altering(
         node, caller, statement.table, if_exists=statement.if_exists
@@ -255,7 +257,7 @@ def set_schema(node: Node, caller: Caller, statement: SetTableSchema) -> str:
 
 @contextmanager
 def _altering(
-    node: Node, caller: Caller, name: QualifiedName, *, if_exists: bool
+    node: EngineParts, caller: Caller, name: QualifiedName, *, if_exists: bool
 ) -> Iterator[TableDef | None]:
     """The table, which nobody else writes or alters meanwhile; None: there is none, as may be."""
     with node.ddl_lock, ExitStack() as held:
@@ -280,7 +282,7 @@ def _altering(
 
 
 def _changes(
-    node: Node, caller: Caller, table: TableDef, actions: Sequence[AlterAction]
+    node: EngineParts, caller: Caller, table: TableDef, actions: Sequence[AlterAction]
 ) -> tuple[list[ColumnChange], dict[str, str]]:
     """In PostgreSQL's order, and the USING of columns by their names."""
     changes: list[ColumnChange] = []
@@ -391,7 +393,7 @@ def _pass(action: AlterAction) -> int:
 
 
 def _carry_out(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     table: TableDef,
     changes: Sequence[ColumnChange],
@@ -449,7 +451,7 @@ def _check_defaults(plan: ColumnPlan, zone: str) -> None:
             ) from None
 
 
-COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
+COMMANDS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
     AlterTable: alter_columns,
     RenameTableColumn: rename_column,
     RenameTable: rename_table,

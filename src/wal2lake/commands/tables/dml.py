@@ -13,7 +13,7 @@ from collections.abc import Callable
 from wal2lake.catalog import TableDef
 from wal2lake.errors import UsageError
 from wal2lake.local.access import check_tables
-from wal2lake.local.node import Caller, Node, need_table
+from wal2lake.local.node import Caller, EngineParts, need_table
 from wal2lake.sql.grammar.statements import TruncateTable
 from wal2lake.sql.query.writes import SparkWrite, truncate_sql
 
@@ -21,7 +21,7 @@ Run = Callable[[SparkWrite], int]
 """Executes one; the number of rows."""
 
 
-def run_dml(node: Node, write: SparkWrite, run: Run) -> str:
+def run_dml(node: EngineParts, write: SparkWrite, run: Run) -> str:
     """Execute one statement; returns its command tag."""
     table = write.table
     partitioned = table.partition_key is not None
@@ -34,7 +34,7 @@ def run_dml(node: Node, write: SparkWrite, run: Run) -> str:
 
 
 def truncated_tables(
-    node: Node, caller: Caller, statement: TruncateTable
+    node: EngineParts, caller: Caller, statement: TruncateTable
 ) -> list[TableDef]:
     """The tables of a TRUNCATE, which the caller may truncate."""
     tables = [

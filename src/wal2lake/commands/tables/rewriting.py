@@ -24,7 +24,7 @@ from wal2lake.errors import UsageError
 from wal2lake.lake import FieldSpec, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.query import relation
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import INVALID_OID
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.equality import alike_key
@@ -50,7 +50,7 @@ def _type(column: ColumnDef) -> str:
 class Rewriting:
     """The rows of a table with its next columns."""
 
-    node: Node
+    node: EngineParts
     caller: Caller
     plan: ColumnPlan
     using: Mapping[str, str]

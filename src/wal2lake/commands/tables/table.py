@@ -42,7 +42,7 @@ from wal2lake.local.access import (
 from wal2lake.local.node import (
     PERMISSION_DENIED,
     Caller,
-    Node,
+    EngineParts,
     described,
     find_table,
     need_table,
@@ -113,7 +113,7 @@ class NewTable:
         return f"{self.namespace}.{self.name}"
 
 
-def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
+def create_schema(node: EngineParts, caller: Caller, statement: CreateSchema) -> str:
     """CREATE SCHEMA."""
     owner = caller.role
     if statement.authorization is not None:
@@ -140,7 +140,7 @@ def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
     return "CREATE SCHEMA"
 
 
-def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
+def create_table(node: EngineParts, caller: Caller, statement: CreateTable) -> str:
     """CREATE TABLE."""
     with node.ddl_lock:
         schema = _free_name(node, caller, statement.table, statement.if_not_exists)
@@ -195,7 +195,7 @@ def _refuse_generated_partition_key(new: NewTable) -> None:
 
 
 def _free_name(
-    node: Node, caller: Caller, name: QualifiedName, if_not_exists: bool
+    node: EngineParts, caller: Caller, name: QualifiedName, if_not_exists: bool
 ) -> str | None:
     """The schema of a new table; None: it is there, which is right."""
     schema = target_schema(node.catalog, caller, name.schema)
@@ -209,7 +209,9 @@ def _free_name(
     return None
 
 
-def create_partition(node: Node, caller: Caller, statement: CreatePartition) -> str:
+def create_partition(
+    node: EngineParts, caller: Caller, statement: CreatePartition
+) -> str:
     """CREATE TABLE ... PARTITION OF ... DEFAULT."""
     with node.ddl_lock:
         schema = _free_name(node, caller, statement.table, statement.if_not_exists)
@@ -246,13 +248,13 @@ def create_partition(node: Node, caller: Caller, statement: CreatePartition) -> 
     return "CREATE TABLE"
 
 
-def default_partition(node: Node, table: TableDef) -> TableDef | None:
+def default_partition(node: EngineParts, table: TableDef) -> TableDef | None:
     """Of a partitioned table."""
     return next((t for t in node.catalog.tables() if t.partition_of == table.oid), None)
 
 
 def make_tables(
-    node: Node, caller: Caller, wanted: Sequence[NewTable]
+    node: EngineParts, caller: Caller, wanted: Sequence[NewTable]
 ) -> list[TableDef]:
     """Storage, then catalog; all of them or none. The caller holds the DDL lock."""
     tables: list[TableDef] = []
@@ -312,7 +314,7 @@ def _definition(oid: Oid, caller: Caller, new: NewTable, location: str) -> Table
     )
 
 
-def _make_storage(node: Node, table: TableDef, new: NewTable) -> None:
+def _make_storage(node: EngineParts, table: TableDef, new: NewTable) -> None:
     if node.tables.exists(table.location):
         _reclaim(node, table.location)
     node.tables.create(
@@ -362,7 +364,7 @@ def _check_clustering(new: NewTable) -> None:
             )
 
 
-def _reclaim(node: Node, location: str) -> None:
+def _reclaim(node: EngineParts, location: str) -> None:
     """Remove what a crashed CREATE of this node left; refuse to touch anything else."""
     state = node.tables.state(location)
     owner = state.properties.get(OWNER_PROPERTY, "")
@@ -377,7 +379,9 @@ def _reclaim(node: Node, location: str) -> None:
     node.tables.drop(location)
 
 
-def _free_location(node: Node, oid: Oid, new: NewTable, taken: Collection[str]) -> str:
+def _free_location(
+    node: EngineParts, oid: Oid, new: NewTable, taken: Collection[str]
+) -> str:
     """Where a table of that name belongs; beside it if one that has been renamed is there, or
     one whose name differs in case only: not every file system tells them apart."""
     found = table_location(node.settings.warehouse, new.namespace, new.name)
@@ -407,7 +411,7 @@ def field_specs(
     )
 
 
-def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
+def drop_table(node: EngineParts, caller: Caller, statement: DropTable) -> str:
     """DROP TABLE."""
     with node.ddl_lock:
         found: list[TableDef] = []
@@ -425,7 +429,9 @@ def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
     return "DROP TABLE"
 
 
-def _drop_all(node: Node, caller: Caller, tables: Sequence[TableDef]) -> list[TableDef]:
+def _drop_all(
+    node: EngineParts, caller: Caller, tables: Sequence[TableDef]
+) -> list[TableDef]:
     """Partitions go with their tables; returns those that had to be named."""
     oids = {table.oid for table in tables}
     for table in tables:
@@ -443,7 +449,7 @@ def _drop_all(node: Node, caller: Caller, tables: Sequence[TableDef]) -> list[Ta
     return named
 
 
-def _check_droppable(node: Node, caller: Caller, table: TableDef) -> None:
+def _check_droppable(node: EngineParts, caller: Caller, table: TableDef) -> None:
     """The owner of a table may drop it, and that of its schema."""
     schemas = node.catalog.namespaces()
     owners = [n.owner for n in schemas if n.name == table.namespace]
@@ -454,7 +460,7 @@ def _check_droppable(node: Node, caller: Caller, table: TableDef) -> None:
     node.prepared.refuse_held(table, f'drop table "{table.name}"')
 
 
-def _drop_one(node: Node, table: TableDef) -> None:
+def _drop_one(node: EngineParts, table: TableDef) -> None:
     partition = default_partition(node, table)
     # The partition first: its row must never name a table that is not there.
     oids = [table.oid] if partition is None else [partition.oid, table.oid]
@@ -476,7 +482,7 @@ def _drop_one(node: Node, table: TableDef) -> None:
         node.tables.drop(table.location)
 
 
-def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
+def drop_schema(node: EngineParts, caller: Caller, statement: DropSchema) -> str:
     """DROP SCHEMA; CASCADE drops its tables."""
     with node.ddl_lock:
         known = {n.name: n.owner for n in node.catalog.namespaces()}
@@ -518,7 +524,7 @@ def _cascaded(caller: Caller, tables: Sequence[TableDef]) -> Notice:
     )
 
 
-COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
+COMMANDS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
     CreateSchema: create_schema,
     DropSchema: drop_schema,
     CreateTable: create_table,

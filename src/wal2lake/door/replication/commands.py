@@ -30,7 +30,7 @@ from wal2lake.pg import Check
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.service import Publishing
 from wal2lake.publish.walsender.starting import Task
-from wal2lake.sql.backend import Batch, Outcome, TransactionKind
+from wal2lake.sql.backend import Outcome, ResultBatch, TransactionKind
 from wal2lake.sql.parameters import Parameters
 from wal2lake.wire.frontback import CommandComplete, FieldDescription
 from wal2lake.wire.replication import (
@@ -43,7 +43,7 @@ from wal2lake.wire.replication import (
     Option,
     ReadReplicationSlot,
     Show,
-    Snapshot,
+    SnapshotAction,
     StartLogical,
     StartPhysical,
     TimelineHistory,
@@ -191,9 +191,9 @@ class ReplicationCommands:
             failover=command.options.failover,
         )
         name = None
-        if wanted is Snapshot.EXPORT:
+        if wanted is SnapshotAction.EXPORT:
             name = self._publishing.export(point, self._pid)
-        elif wanted is Snapshot.USE:
+        elif wanted is SnapshotAction.USE:
             transaction.enter(TransactionKind.BLOCK)
             self._use_versions(self._publishing.locations(point))
         return _answer(
@@ -208,14 +208,14 @@ class ReplicationCommands:
         )
 
     def _check_snapshot(
-        self, wanted: Snapshot, transaction: SessionTransaction
+        self, wanted: SnapshotAction, transaction: SessionTransaction
     ) -> None:
-        if wanted is Snapshot.EXPORT and transaction.in_block:
+        if wanted is SnapshotAction.EXPORT and transaction.in_block:
             raise InternalError(
                 "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') must not be called inside"
                 " a transaction"
             )
-        if wanted is not Snapshot.USE:
+        if wanted is not SnapshotAction.USE:
             return
         must = "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use') must be called"
         if not transaction.in_block:
@@ -280,4 +280,4 @@ def _answer(
 ) -> Outcome:
     columns = tuple([None if v is None else v.encode()] for v in row)
     described = tuple(FieldDescription(name, oid) for name, oid in fields)
-    return Outcome(tag, described, iter((Batch(1, columns),)))
+    return Outcome(tag, described, iter((ResultBatch(1, columns),)))

@@ -12,6 +12,6 @@ SQL beyond transaction control, SET and SHOW.
 """
 
 from wal2lake.door.session.interrupts import Interrupt
-from wal2lake.door.session.main import ReplicationRunner, Session
+from wal2lake.door.session.main import ClientSession, ReplicationRunner
 
-__all__ = ["Interrupt", "ReplicationRunner", "Session"]
+__all__ = ["ClientSession", "Interrupt", "ReplicationRunner"]

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from wal2lake.door.client.transport import Transport
 from wal2lake.door.session.results import TEXT_IN_BINARY
-from wal2lake.sql.backend import Batch, CopyRows, Outcome
+from wal2lake.sql.backend import CopyRows, Outcome, ResultBatch
 from wal2lake.sql.grammar.copying import CopyFormat, CopyOptions
 from wal2lake.sql.parameters import convert_column, is_utf8
 from wal2lake.wire.encoder import Parts, big_endian, offsets_of
@@ -117,7 +117,7 @@ def send_copy(
     return rows
 
 
-def _slices(batch: Batch, *, alone: bool) -> Iterator[tuple[list[Column], int]]:
+def _slices(batch: ResultBatch, *, alone: bool) -> Iterator[tuple[list[Column], int]]:
     """Cut a batch into slices; with ``alone``, the first row is a slice of its own."""
     start = 0
     while start < batch.rows:
@@ -126,7 +126,7 @@ def _slices(batch: Batch, *, alone: bool) -> Iterator[tuple[list[Column], int]]:
         start, alone = stop, False
 
 
-def _arrow_slices(batch: Batch) -> Iterator[tuple[list[pa.Array], int]]:
+def _arrow_slices(batch: ResultBatch) -> Iterator[tuple[list[pa.Array], int]]:
     assert batch.texts is not None
     for start in range(0, batch.rows, _ARROW_SLICE_ROWS):
         size = min(_ARROW_SLICE_ROWS, batch.rows - start)

@@ -28,10 +28,10 @@ from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.sql.backend import (
     Backend,
-    Batch,
     Notice,
     Outcome,
     Parameter,
+    ResultBatch,
     TransactionKind,
 )
 from wal2lake.sql.grammar import split_statements
@@ -279,5 +279,5 @@ def _rows(
     fields: tuple[FieldDescription, ...],
     columns: list[list[bytes | None]],
 ) -> Outcome:
-    batch = Batch(len(columns[0]), tuple(columns))
+    batch = ResultBatch(len(columns[0]), tuple(columns))
     return Outcome(tag, fields, iter((batch,)))

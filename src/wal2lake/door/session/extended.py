@@ -39,6 +39,7 @@ from wal2lake.wire.frontback import (
     Close,
     CommandComplete,
     Describe,
+    DescribeTarget,
     Execute,
     FieldDescription,
     Flush,
@@ -48,7 +49,6 @@ from wal2lake.wire.frontback import (
     Parse,
     RowDescription,
     Signal,
-    Target,
 )
 
 
@@ -95,9 +95,9 @@ class ExtendedQuery:
                 self._parse(message)
             case Bind():
                 self._bind(message)
-            case Describe(Target.STATEMENT, name):
+            case Describe(DescribeTarget.STATEMENT, name):
                 self._describe_statement(self._text(name))
-            case Describe(Target.PORTAL, name):
+            case Describe(DescribeTarget.PORTAL, name):
                 self._describe_portal(self._text(name))
             case Execute(portal, max_rows):
                 self._execute(self._text(portal), max_rows)
@@ -247,8 +247,8 @@ class ExtendedQuery:
             raise UsageError(f'portal "{name}" cannot be run', sqlstate="55000")
         self._conversation.send(CommandComplete("SELECT 0"))
 
-    def _close(self, target: Target, name: str) -> None:
-        if target is Target.STATEMENT:
+    def _close(self, target: DescribeTarget, name: str) -> None:
+        if target is DescribeTarget.STATEMENT:
             self._table.deallocate(name)
         else:
             self._table.close_portal(name)

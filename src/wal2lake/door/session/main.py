@@ -100,7 +100,7 @@ _QUERY_CHARACTERS: Final = 1024
 """The characters of a query that are shown. PostgreSQL's track_activity_query_size is in bytes."""
 
 
-class Session:
+class ClientSession:
     """One client's session, from its first ReadyForQuery to its end."""
 
     def __init__(

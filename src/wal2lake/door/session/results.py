@@ -14,7 +14,7 @@ from typing import Final
 
 from wal2lake.door.client.transport import Transport
 from wal2lake.errors import InternalError
-from wal2lake.sql.backend import Batch, Outcome
+from wal2lake.sql.backend import Outcome, ResultBatch
 from wal2lake.sql.parameters import convert_column, is_utf8
 from wal2lake.wire.frontback import Format, write_data_rows
 
@@ -52,8 +52,8 @@ class RowStream:
             code is Format.TEXT or field.type_oid in TEXT_IN_BINARY
             for field, code in zip(fields, formats, strict=True)
         )
-        self._batches: Iterator[Batch] = iter(outcome.batches)
-        self._batch: Batch | None = None
+        self._batches: Iterator[ResultBatch] = iter(outcome.batches)
+        self._batch: ResultBatch | None = None
         self._at = 0
         self._slice_rows = _FIRST_SLICE_ROWS
 
@@ -93,7 +93,7 @@ class RowStream:
         self._batches = iter(())
         self.outcome.close()
 
-    def _next_batch(self) -> Batch | None:
+    def _next_batch(self) -> ResultBatch | None:
         while self._batch is None or self._at >= self._batch.rows:
             self._batch = next(self._batches, None)
             self._at = 0
@@ -104,7 +104,7 @@ class RowStream:
         return self._batch
 
     def _encode(
-        self, batch: Batch, start: int, stop: int, encoding: str | None
+        self, batch: ResultBatch, start: int, stop: int, encoding: str | None
     ) -> bytes:
         columns = [column[start:stop] for column in batch.columns]
         if encoding is not None:

@@ -21,9 +21,9 @@ from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.engine.rows.plainanswers import plain_answer
 from wal2lake.lake import FieldSpec
 from wal2lake.lake.plain.read import PlainRead
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.pg import Check
-from wal2lake.sql.backend import Batch, Outcome
+from wal2lake.sql.backend import Outcome, ResultBatch
 from wal2lake.sql.grammar.copying import CopyFormat
 from wal2lake.sql.query.results import Rendering, columns_in, fields_of
 from wal2lake.sql.query.translate import SparkQuery
@@ -31,7 +31,7 @@ from wal2lake.wire.frontback import Format
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ValueFormats:
     """How a query's values are to be given."""
 
     formats: Sequence[Format] = ()
@@ -51,7 +51,7 @@ class Answer:
     """A query's rows. What is behind them ends with the last one, with an error, and with
     ``close``, also if no row was ever taken."""
 
-    def __init__(self, rows: Iterator[Batch], held: ExitStack) -> None:
+    def __init__(self, rows: Iterator[ResultBatch], held: ExitStack) -> None:
         """``held``: what is behind them."""
         self._rows = rows
         self._held = held
@@ -59,7 +59,7 @@ class Answer:
     def __iter__(self) -> Answer:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> ResultBatch:
         try:
             return next(self._rows)
         except BaseException:
@@ -72,9 +72,9 @@ class Answer:
 
 
 def answered(
-    node: Node,
+    node: EngineParts,
     asked: SparkQuery | FilteredRead,
-    wanted: Wanted,
+    wanted: ValueFormats,
     rendering: Rendering,
     job_group: str,
     held: ExitStack,
@@ -100,9 +100,9 @@ def answered(
 
 
 def _rows(
-    node: Node,
+    node: EngineParts,
     query: SparkQuery,
-    wanted: Wanted,
+    wanted: ValueFormats,
     job_group: str,
     held: ExitStack,
     check: Check,

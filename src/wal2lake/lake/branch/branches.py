@@ -30,7 +30,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import StorageError, Wal2LakeError
-from wal2lake.lake.branch.changes import NetChange, in_branch, net_change
+from wal2lake.lake.branch.changes import BranchChange, in_branch, net_change
 from wal2lake.lake.delta.datafile import remove_file, storage_error
 from wal2lake.lake.delta.durability import local_path, sync_files
 from wal2lake.lake.delta.jvm import DeltaJvm
@@ -190,7 +190,7 @@ class Branches:
         """Its newest version."""
         return self._tables.state(branch.location)
 
-    def net_change(self, branch: Branch) -> NetChange:
+    def net_change(self, branch: Branch) -> BranchChange:
         """What it has become, as actions for its table; 0A000 if that cannot be said."""
         state = self.state(branch)
         commits = self._tables.actions(branch.location, 1, state.version)

@@ -44,7 +44,7 @@ def file_url(location: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class NetChange:
+class BranchChange:
     """What a transaction does to one table."""
 
     actions: tuple[Action, ...]
@@ -79,7 +79,7 @@ def net_change(
     commits: Iterable[Sequence[Action]],
     location: str,
     instants: frozenset[str] = frozenset(),
-) -> NetChange:
+) -> BranchChange:
     """Of the table at ``location``; 0A000 if the branch has changed more than rows. ``instants``:
     see ``partitions``."""
     found: dict[str, _File] = {}
@@ -122,7 +122,7 @@ def net_change(
             written = None if vector is None else vector_file(vector)
             if written is not None:
                 files.append(written)
-    return NetChange(tuple(actions), tuple(dict.fromkeys(files)))
+    return BranchChange(tuple(actions), tuple(dict.fromkeys(files)))
 
 
 class _Table:

@@ -27,7 +27,7 @@ from wal2lake.model import Generated
 _OF_ROWS: Final = ("remove", "add")
 
 
-class Refused(Exception):
+class RowRefused(Exception):
     """A row that cannot be."""
 
     def __init__(self, why: NotComputed) -> None:
@@ -42,13 +42,13 @@ def generated_rows(
     relation: str,
     rows: pa.Table,
 ) -> pa.Table:
-    """Rows in a version's columns, with the generated ones computed. ``Refused`` if one cannot be;
-    ``required``: columns that must not be null."""
+    """Rows in a version's columns, with the generated ones computed. ``RowRefused`` if one cannot
+    be; ``required``: columns that must not be null."""
     rows, failed = computed(generated, state.fields, rows)
     missing = missing_value(generated, required, relation, rows)
     found = [*failed[:1], *(() if missing is None else (missing,))]
     if found:
-        raise Refused(min(found, key=lambda one: one.row))
+        raise RowRefused(min(found, key=lambda one: one.row))
     return rows
 
 
@@ -64,7 +64,7 @@ def generate(
     relation: str,
 ) -> list[Action]:
     """Compute the columns in the files that the commit behind ``version``, the branch's last, has
-    ``added``; the ``add`` objects of those that are there instead. ``Refused`` as above. The new
+    ``added``; the ``add`` objects of those that are there instead. ``RowRefused`` as above. The new
     commit has the cursor of ``writer``."""
     state = branches.state(branch)
     (commit,) = tables.actions(branch.location, version + 1, state.version)

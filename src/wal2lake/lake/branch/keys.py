@@ -47,7 +47,7 @@ class Key:
     columns: tuple[str, ...]
 
 
-class Keys:
+class BranchKeys:
     """On one session; safe for all threads."""
 
     def __init__(

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from wal2lake.lake.branch.branches import Branch
-from wal2lake.lake.branch.changes import Action, NetChange, vector_file
+from wal2lake.lake.branch.changes import Action, BranchChange, vector_file
 from wal2lake.lake.delta.deletionvectors import Rows, read_vector, write_vectors
 from wal2lake.lake.tablefiles import DataFile, Replaced
 
@@ -42,10 +42,10 @@ class Overtaken(Exception):
 
 
 def rebase(
-    branch: Branch, change: NetChange, commits: Iterable[Sequence[Action]]
-) -> NetChange:
+    branch: Branch, change: BranchChange, commits: Iterable[Sequence[Action]]
+) -> BranchChange:
     """``change`` on the version that others' ``commits``, all since the branch's base, have made.
-    New vectors are files of the branch, as all of ``NetChange.files``; not synced.
+    New vectors are files of the branch, as all of ``BranchChange.files``; not synced.
 
     Raises Overtaken, and StorageError for a vector that cannot be read or written."""
     theirs = _others_files(commits, change.touched)
@@ -113,7 +113,7 @@ def _gone(branch: Branch, file: DataFile, own: frozenset[str]) -> Rows:
     return read_vector(where, file.vector)
 
 
-def _with(change: NetChange, replaced: Sequence[Replaced]) -> NetChange:
+def _with(change: BranchChange, replaced: Sequence[Replaced]) -> BranchChange:
     """The change with other actions of these files."""
     paths = {one.file.key for one in replaced}
     now = time.time_ns() // 1_000_000
@@ -127,10 +127,10 @@ def _with(change: NetChange, replaced: Sequence[Replaced]) -> NetChange:
         add = one.add(data_change=True)
         if add is not None:
             actions.append({"add": add})
-    return NetChange(tuple(actions), _files(change, actions))
+    return BranchChange(tuple(actions), _files(change, actions))
 
 
-def _files(change: NetChange, actions: Sequence[Action]) -> tuple[str, ...]:
+def _files(change: BranchChange, actions: Sequence[Action]) -> tuple[str, ...]:
     """Without vectors that no file has any more, and with those that are new."""
     used = _vectors(actions)
     left = _vectors(change.actions) - used

@@ -14,8 +14,8 @@ written again, and is left out, unless the commit has updated all that went: Pos
 UPDATE that leaves a row as it was, too. Rows without a key are compared as a whole, equal ones told
 apart by their number.
 
-Beyond ``Memory`` it is on disk; so are large values (``apart``), for which there are marks. Called
-by ``rows``.
+Beyond ``ComparisonMemory`` it is on disk; so are large values (``apart``), for which there are
+marks. Called by ``rows``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from wal2lake.errors import StorageError, words_of
 from wal2lake.lake.capture.apart import Apart, kept_apart
-from wal2lake.lake.capture.moves import Key, Moved, arranged, chosen
+from wal2lake.lake.capture.moves import Key, MovedKey, arranged, chosen
 from wal2lake.lake.delta.datafile import storage_error
 
 DELETE, UPDATE, MOVE, INSERT = range(4)
@@ -39,7 +39,7 @@ _BATCH_ROWS: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ComparisonMemory:
     """What a comparison may use."""
 
     bytes: int
@@ -51,7 +51,7 @@ class Memory:
 class Said:
     """What a commit says of its rows."""
 
-    moved: Sequence[Moved] = ()
+    moved: Sequence[MovedKey] = ()
     """Whose key has changed."""
     updated: int = 0
     """How many it has updated."""
@@ -63,7 +63,7 @@ def compare(
     schema: pa.Schema,
     key: Sequence[int],
     said: Said,
-    memory: Memory,
+    memory: ComparisonMemory,
 ) -> Iterator[pa.Table]:
     """See the module; ``schema`` is that of the rows. StorageError if neither memory nor disk
     suffices."""
@@ -181,10 +181,10 @@ class _Comparison:
                     self._create(one, one, self._number())
                 return
 
-    def _fits(self, one: Moved) -> bool:
+    def _fits(self, one: MovedKey) -> bool:
         return len(one.old) == len(one.new) == len(self._by)
 
-    def _move(self, moved: Sequence[Moved]) -> None:
+    def _move(self, moved: Sequence[MovedKey]) -> None:
         """Take what has moved out of both sides, into a table of its own."""
         self._register(((one, 0, 0) for one in moved), "said")
         pairs = chosen(
@@ -214,7 +214,9 @@ class _Comparison:
             for at, i in enumerate(self._by)
         )
 
-    def _counted(self, name: str, side: str, moved: Sequence[Moved]) -> dict[Key, int]:
+    def _counted(
+        self, name: str, side: str, moved: Sequence[MovedKey]
+    ) -> dict[Key, int]:
         """How many rows of it have each of the keys."""
         counts = self._database.execute(
             f"select p.place, count(*) from said p join {name} r on {self._on(side, 'r')}"
@@ -222,7 +224,7 @@ class _Comparison:
         ).fetchall()
         return {moved[at].old if side == "o" else moved[at].new: n for at, n in counts}
 
-    def _register(self, pairs: Iterable[tuple[Moved, int, int]], name: str) -> None:
+    def _register(self, pairs: Iterable[tuple[MovedKey, int, int]], name: str) -> None:
         """As table: place, o0.. and w0.. of the keys, numbers no and nw."""
         listed = list(pairs)
         columns = {

@@ -24,7 +24,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from wal2lake.lake.capture.moves import Moved, moved_from
+from wal2lake.lake.capture.moves import MovedKey, moved_from
 from wal2lake.model import Relation
 
 _MARK: Final = " with "
@@ -93,7 +93,7 @@ class More:
     origin: OriginMark | None = None
     truncate_options: int = 0
     """Of its TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedKey, ...] = ()
     """Rows of this table whose key it has changed."""
     updated: int = 0
     """How many rows of this table it has updated, if that is all that it has done to any."""

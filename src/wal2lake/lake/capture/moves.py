@@ -2,7 +2,7 @@
 
 A commit is read as the difference of two versions, by key, so a row whose key has changed would be
 one that went and another that came. Which is which is known when an UPDATE is executed: it says
-so in pairs, those of a transaction's statements are one after the other (``Moves``), and its
+so in pairs, those of a transaction's statements are one after the other (``KeyMoves``), and its
 commit carries what they come to (``messages``). Capture takes of them what the difference has:
 a pair says how two rows belong together, never that there are any.
 
@@ -34,7 +34,7 @@ Key = tuple[str | None, ...]
 """Values as PostgreSQL's text, in the order of the table's columns; None is NULL."""
 
 
-class Moved(NamedTuple):
+class MovedKey(NamedTuple):
     """One row: its key before and now."""
 
     old: Key
@@ -42,13 +42,13 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class KeyMoves:
     """Of one table, in a transaction so far."""
 
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedKey, ...] = ()
     too_many: bool = False
 
-    def then(self, moved: Sequence[Moved]) -> Moves:
+    def then(self, moved: Sequence[MovedKey]) -> KeyMoves:
         """Behind one more statement, which has moved these at once."""
         origins: dict[Key, list[Key]] = {}
         for old, new in self.moved:
@@ -56,18 +56,18 @@ class Moves:
         last = []
         for old, new in moved:
             known = origins.get(old)
-            last.append(Moved(known.pop() if known else old, new))
-        before = (Moved(old, new) for new, olds in origins.items() for old in olds)
+            last.append(MovedKey(known.pop() if known else old, new))
+        before = (MovedKey(old, new) for new, olds in origins.items() for old in olds)
         found = tuple(one for one in (*before, *last) if one.old != one.new)
         size = sum(len(text or "") for one in found for key in one for text in key)
         if self.too_many or len(found) > MOST_ROWS or size > _MOST_BYTES:
-            return Moves(too_many=True)
-        return Moves(found)
+            return KeyMoves(too_many=True)
+        return KeyMoves(found)
 
 
-def moved_from(found: Any) -> tuple[Moved, ...]:
+def moved_from(found: Any) -> tuple[MovedKey, ...]:
     """From what JSON has of them; ValueError or TypeError if it is something else."""
-    return tuple(Moved(_key(old), _key(new)) for old, new in found)
+    return tuple(MovedKey(_key(old), _key(new)) for old, new in found)
 
 
 def _key(found: Any) -> Key:
@@ -77,8 +77,8 @@ def _key(found: Any) -> Key:
 
 
 def chosen(
-    moved: Iterable[Moved], gone: Mapping[Key, int], came: Mapping[Key, int]
-) -> list[tuple[Moved, int, int]]:
+    moved: Iterable[MovedKey], gone: Mapping[Key, int], came: Mapping[Key, int]
+) -> list[tuple[MovedKey, int, int]]:
     """Those that the difference has: so many rows of a key went, so many came. With the number
     among the equal ones of the row that went, and of the one that came, from 0."""
     left: dict[Key, int] = {}
@@ -92,12 +92,12 @@ def chosen(
     return found
 
 
-def arranged(moved: Iterable[Moved]) -> list[Moved]:
+def arranged(moved: Iterable[MovedKey]) -> list[MovedKey]:
     """Of rows with a key, each key at most once on either side: the order in which a unique
     index takes them, without those that move in a circle."""
     by_old = {one.old: one for one in moved}
     targets = {one.new for one in by_old.values()}
-    found: list[Moved] = []
+    found: list[MovedKey] = []
     for first in [one for key, one in by_old.items() if key not in targets]:
         chain = [first]
         while (following := by_old.get(chain[-1].new)) is not None:

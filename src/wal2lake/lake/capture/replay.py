@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.lake.capture.commits import TableCommit
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.rows import as_text, rows_gone
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import (
@@ -74,7 +74,7 @@ class SentTable:
     """See ``messages.Sent``."""
     types: RemoteTypes
     """The publisher's types that are not built in."""
-    memory: Memory
+    memory: ComparisonMemory
     """For values that have to be remembered."""
 
     @property

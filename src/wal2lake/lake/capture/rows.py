@@ -28,7 +28,7 @@ from wal2lake.lake.capture.comparison import (
     INSERT,
     MOVE,
     UPDATE,
-    Memory,
+    ComparisonMemory,
     Said,
     compare,
 )
@@ -50,7 +50,7 @@ def row_changes(
     commit: TableCommit,
     relation: Relation,
     key: Sequence[int],
-    memory: Memory,
+    memory: ComparisonMemory,
 ) -> Iterator[pa.RecordBatch]:
     """Of one commit. ``relation`` has the columns of ``state``, in an order of its own; ``key``:
     positions in it of the primary key, empty if there is none.

@@ -52,7 +52,7 @@ from wal2lake.lake.delta.datafile import DataFileWriter, discard_added, row_grou
 from wal2lake.lake.delta.log.clustering import references
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile, Cube, DataFile
-from wal2lake.lake.upsert.memory import Memory
+from wal2lake.lake.upsert.memory import UpsertMemory
 from wal2lake.lake.upsert.stored import StoredRows
 
 FILE_BYTES: Final = 16 << 20
@@ -203,7 +203,7 @@ class _Pieces:
         self._columns = range(len(state.fields))
         self._marked = stored.are_marked()
         # What is read is bounded by the pieces' rows.
-        self._unbounded = Memory(1 << 62)
+        self._unbounded = UpsertMemory(1 << 62)
         size = stored.scan_bytes(self._columns, range(len(stored.files)))
         rows = sum(file.rows or 0 for file in stored.files)
         self._rows = max(1, min(_FIRST_ROWS, SORTED_BYTES * rows // max(1, size)))

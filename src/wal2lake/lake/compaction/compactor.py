@@ -43,7 +43,7 @@ _LOOKS: Final = 3
 """Between a table's version and its files others may commit."""
 
 
-class Tables(Protocol):
+class CompactedTables(Protocol):
     """What is asked of the tables."""
 
     def state(self, location: str) -> TableState:
@@ -76,7 +76,7 @@ class Tables(Protocol):
 class Compactor:
     """One for all tables of a process; safe for all threads."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: CompactedTables) -> None:
         self._tables = tables
         self._lock = threading.Lock()
         self._keys: dict[str, tuple[int, ...]] = {}

@@ -29,8 +29,8 @@ from wal2lake.lake.delta.log.clustering import FEATURE, clustering_domain
 from wal2lake.lake.delta.log.firstversion import (
     CHECKSUM,
     COMMIT,
-    Kind,
     Model,
+    TableKind,
     commit_lines,
     is_plain,
     write_locally,
@@ -61,7 +61,7 @@ class Creation:
         self._delta = delta
         self._lock = threading.Lock()
         self._bins: Bins | None = None
-        self._models: dict[Kind, Model] = {}
+        self._models: dict[TableKind, Model] = {}
 
     def create(
         self,
@@ -95,7 +95,7 @@ class Creation:
             "configuration": wanted,
             "createdTime": int(time.time() * 1000),
         }
-        kind = Kind(
+        kind = TableKind(
             self._delta.settings_hash(),
             frozenset(_NUMBERS.sub("", field.spark_ddl) for field in fields),
             frozenset(
@@ -113,7 +113,11 @@ class Creation:
             self._create_first_of(kind, location, metadata, clustering)
 
     def _create_first_of(
-        self, kind: Kind, location: str, metadata: Object, clustering: Sequence[str]
+        self,
+        kind: TableKind,
+        location: str,
+        metadata: Object,
+        clustering: Sequence[str],
     ) -> None:
         """Delta decides what the table needs of a reader and of a writer, and what its settings
         add: the same for each table of the kind."""

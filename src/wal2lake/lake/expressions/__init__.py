@@ -3,6 +3,11 @@
 ``evaluate`` looks at them and has Spark evaluate them; ``allowed`` says what they may be made of.
 """
 
-from wal2lake.lake.expressions.evaluate import Expressions, Outcome, Pairs, facts_table
+from wal2lake.lake.expressions.evaluate import (
+    EvaluatedPair,
+    Expressions,
+    Pairs,
+    facts_table,
+)
 
-__all__ = ["Expressions", "Outcome", "Pairs", "facts_table"]
+__all__ = ["EvaluatedPair", "Expressions", "Pairs", "facts_table"]

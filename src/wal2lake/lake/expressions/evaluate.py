@@ -69,7 +69,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EvaluatedPair:
     """Of one pair."""
 
     choice: str | None = None
@@ -159,14 +159,14 @@ class Expressions:
         required: frozenset[str],
         expression: ConflictExpression,
         pairs: Pairs,
-    ) -> list[Outcome]:
+    ) -> list[EvaluatedPair]:
         """One for each pair up to the first that fails, which is the last. ``required``: columns
         that must not be null."""
         use_pool(self._spark, Pool.APPLY)
         wrong = self._checked(fields, key, expression)
         if wrong is not None:
-            return [Outcome(error=wrong)]
-        outcomes: list[Outcome] = []
+            return [EvaluatedPair(error=wrong)]
+        outcomes: list[EvaluatedPair] = []
         for outcome in self._outcomes(fields, required, expression, pairs):
             outcomes.append(outcome)
             if outcome.error is not None:
@@ -201,7 +201,7 @@ class Expressions:
         required: frozenset[str],
         expression: ConflictExpression,
         pairs: Pairs,
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[EvaluatedPair]:
         count = pairs.local.num_rows
         try:
             with translated():
@@ -211,7 +211,7 @@ class Expressions:
             if _is_of_the_work(error):
                 raise
             if count == 1:
-                yield Outcome(error=(sqlstate_of(error), error.message))
+                yield EvaluatedPair(error=(sqlstate_of(error), error.message))
                 return
             half = count // 2
             for part in (pairs.part(0, half), pairs.part(half, count - half)):
@@ -230,7 +230,7 @@ class Expressions:
         expression: ConflictExpression,
         pairs: Pairs,
         found: pa.Table,
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[EvaluatedPair]:
         rows = pairs.remote
         errors: dict[int, tuple[str, str]] = {}
         for number, (name, _) in enumerate(expression.values):
@@ -248,9 +248,9 @@ class Expressions:
             rows = rows.set_column(at, rows.column_names[at], column)
         for i in range(rows.num_rows):
             if i in errors:
-                yield Outcome(error=errors[i])
+                yield EvaluatedPair(error=errors[i])
             else:
-                yield Outcome(row=rows.slice(i, 1))
+                yield EvaluatedPair(row=rows.slice(i, 1))
 
     def _items(
         self, fields: Sequence[FieldSpec], expression: ConflictExpression
@@ -375,13 +375,13 @@ def _listed(kinds: Sequence[DataType]) -> str:
     return ", ".join(names)
 
 
-def _chosen(said: bytes | None) -> Outcome:
+def _chosen(said: bytes | None) -> EvaluatedPair:
     """Of a text, which Spark may have made of bytes that are none."""
     text = None if said is None else said.decode(errors="replace").strip().lower()
     if text in CONFLICT_CHOICES:
-        return Outcome(choice=text)
+        return EvaluatedPair(choice=text)
     what = "null" if said is None else "another word"
-    return Outcome(
+    return EvaluatedPair(
         error=(
             "22023",
             f"conflict resolution must be one of {', '.join(CONFLICT_CHOICES)}: the"

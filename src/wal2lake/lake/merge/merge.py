@@ -47,7 +47,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from wal2lake.lake.branch.branches import Branch, Branches
 from wal2lake.lake.capture.messages import NOTHING_MORE, More, with_more
 from wal2lake.lake.merge.netchange import NetChange, net_change
-from wal2lake.lake.origins import COLUMNS, Commits
+from wal2lake.lake.origins import COLUMNS, BatchCommits
 from wal2lake.lake.port import (
     Committed,
     Cursor,
@@ -98,7 +98,7 @@ class Merge:
     state: TableState
     staged: StagedChanges
     net: NetChange
-    commits: Commits | None = None
+    commits: BatchCommits | None = None
     """Those of the batch, if it is kept who has made a row."""
 
 
@@ -107,7 +107,7 @@ def plan_merge(
     state: TableState,
     staged: StagedChanges,
     uniqueness: Uniqueness,
-    commits: Commits | None = None,
+    commits: BatchCommits | None = None,
 ) -> Merge | RowFailure:
     """Reduce the staged changes; see ``netchange.net_change`` for what it can refuse."""
     session = spark.newSession()

@@ -37,7 +37,7 @@ from wal2lake.lake.merge.follow import ARRIVE, FOUND, LEAVE, LINKS, follow
 from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE, ChangeShape
 
 
-class Base:
+class BaseTable:
     """The table before the batch, with its columns called b<i> (keys) and v<i>."""
 
     __slots__ = ("_rows", "_shape")
@@ -78,7 +78,7 @@ def plain_touches(events: DataFrame, shape: ChangeShape) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class BatchMoves:
     """A batch with key changes, its ineffective ones taken out."""
 
     touches: DataFrame
@@ -89,8 +89,8 @@ class Moves:
 
 
 def follow_moves(
-    events: DataFrame, shape: ChangeShape, table: Base | None, trusted: bool
-) -> Moves:
+    events: DataFrame, shape: ChangeShape, table: BaseTable | None, trusted: bool
+) -> BatchMoves:
     """Find out which key changes found their row, and what row that was.
 
     ``trusted``: a key that no event of the batch has filled or emptied is in the table.
@@ -137,7 +137,7 @@ def follow_moves(
             *_columns("p", shape),
         )
     )
-    return Moves(touches, on_insert.unionByName(on_base))
+    return BatchMoves(touches, on_insert.unionByName(on_base))
 
 
 def _links(touches: DataFrame, shape: ChangeShape) -> DataFrame:
@@ -191,7 +191,9 @@ def _found(links: DataFrame, shape: ChangeShape) -> DataFrame:
     )
 
 
-def net_of_lives(moves: Moves, shape: ChangeShape, table: Base | None) -> DataFrame:
+def net_of_lives(
+    moves: BatchMoves, shape: ChangeShape, table: BaseTable | None
+) -> DataFrame:
     """The net change of a batch with key changes."""
     lives = _lives(moves, shape).localCheckpoint()
     width = range(len(shape.fields))
@@ -247,7 +249,7 @@ def net_of_lives(moves: Moves, shape: ChangeShape, table: Base | None) -> DataFr
     return net.unionByName(stayed).unionByName(moved).unionByName(deleted)
 
 
-def _lives(moves: Moves, shape: ChangeShape) -> DataFrame:
+def _lives(moves: BatchMoves, shape: ChangeShape) -> DataFrame:
     """One row per life: its root (rlsn, rord | b<i>), last kind and LSN, last key, values."""
     keys = shape.key
     touches = moves.touches

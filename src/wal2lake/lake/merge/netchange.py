@@ -35,7 +35,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from wal2lake.lake.merge.alike import AlikeKeys
 from wal2lake.lake.merge.follow import ARRIVE
-from wal2lake.lake.merge.moves import Base, follow_moves, net_of_lives, plain_touches
+from wal2lake.lake.merge.moves import (
+    BaseTable,
+    follow_moves,
+    net_of_lives,
+    plain_touches,
+)
 from wal2lake.lake.staging.changes import (
     INSERT,
     TRUNCATE,
@@ -102,7 +107,7 @@ def _net_change(
         return NetChange(
             events.filter(F.col("op") == INSERT), replaces=shape.truncate is not None
         )
-    table = Base(base, shape) if base is not None else None
+    table = BaseTable(base, shape) if base is not None else None
     if shape.moved:
         moves = follow_moves(events, shape, table, uniqueness.trusted)
         failure = _first_conflict(moves.touches, table, uniqueness)
@@ -164,7 +169,7 @@ def _last_of_each_key(events: DataFrame, shape: ChangeShape) -> DataFrame:
 
 
 def _first_conflict(
-    touches: DataFrame, table: Base | None, uniqueness: Uniqueness
+    touches: DataFrame, table: BaseTable | None, uniqueness: Uniqueness
 ) -> RowFailure | None:
     """The first event that puts a row where one is; None without a look when trusted."""
     if uniqueness.trusted:

@@ -30,7 +30,7 @@ from wal2lake.lake.port import (
 )
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
-from wal2lake.lake.upsert import Memory, TooLarge, is_readable
+from wal2lake.lake.upsert import TooLarge, UpsertMemory, is_readable
 from wal2lake.lake.upsert.stored import StoredRows
 
 _MOST_FILE_BYTES: Final = 64 << 20
@@ -49,7 +49,7 @@ Matches = Callable[[pa.Table], pa.Array | pa.ChunkedArray | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRows:
     """Places of rows."""
 
     file: Index
@@ -60,7 +60,7 @@ class Found:
         return len(self.row)
 
     @classmethod
-    def nothing(cls) -> Found:
+    def nothing(cls) -> FoundRows:
         """No row."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
@@ -123,7 +123,7 @@ class PlainChange:
 
     def find(
         self, columns: Sequence[str], matches: Matches, check: Callable[[], None]
-    ) -> Found:
+    ) -> FoundRows:
         """Rows that match by some of their columns, in the order in which they are stored."""
         files, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         positions = [self._places[name] for name in columns] or [0]
@@ -135,7 +135,7 @@ class PlainChange:
                 here = here[kept]
             rows.append(here.astype(np.int64))
             files.append(np.full(len(here), number, np.int64))
-        return Found(np.concatenate(files), np.concatenate(rows))
+        return FoundRows(np.concatenate(files), np.concatenate(rows))
 
     def table_of(
         self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]
@@ -157,10 +157,10 @@ class PlainChange:
         ]
         return pa.Table.from_arrays(arrays, names=[field.name for field in fields])
 
-    def rows(self, found: Found) -> pa.Table | None:
+    def rows(self, found: FoundRows) -> pa.Table | None:
         """All columns of those rows, in their order; None: they are too many."""
         try:
-            with Memory(_MOST_BYTES).share(0) as share:
+            with UpsertMemory(_MOST_BYTES).share(0) as share:
                 columns = list(range(len(self.state.fields)))
                 return self._stored.fetch(found.file, found.row, columns, share)
         except TooLarge:
@@ -169,7 +169,7 @@ class PlainChange:
     def commit(
         self,
         tables: TablePort,
-        found: Found,
+        found: FoundRows,
         rows: pa.Table | None,
         cursor: Cursor,
         operation: str,

@@ -25,7 +25,12 @@ from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.rowtexts import row_texts
 from wal2lake.model import CheckConstraint
-from wal2lake.pgtypes.expressions import Expression, Node, StoredFilter, decode
+from wal2lake.pgtypes.expressions import (
+    Expression,
+    ExpressionNode,
+    StoredFilter,
+    decode,
+)
 
 CHECK_VIOLATION: Final = "23514"
 
@@ -51,7 +56,7 @@ class Violation:
 def _negated(check: CheckConstraint) -> StoredFilter:
     """True for rows that violate it."""
     tree = decode(check.expression)
-    return StoredFilter(Expression(Node.NOT, _BOOL, (tree,)), check.columns)
+    return StoredFilter(Expression(ExpressionNode.NOT, _BOOL, (tree,)), check.columns)
 
 
 def violating(

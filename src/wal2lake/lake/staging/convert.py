@@ -10,7 +10,7 @@ The target's field decides, not the publisher's column: PostgreSQL's subscriber 
 text to the input function of its own column. A binary value is read as the publisher's
 type, for it says nothing otherwise, and then means its text. What type the target has stands
 in the field: its PostgreSQL type, stored as its Spark type (which a user may have chosen).
-What becomes of a value that the field cannot hold say the table's ``Rules``.
+What becomes of a value that the field cannot hold say the table's ``ConversionRules``.
 
 Source: PostgreSQL worker.c, slot_store_data.
 """
@@ -32,12 +32,12 @@ from wal2lake.model import INVALID_OID, CheckConstraint, Generated, Oid
 from wal2lake.pgtypes import (
     MAX_VALUE_BYTES,
     NO_POLICIES,
-    Kind,
-    Policy,
+    ConversionKind,
     RemoteTypes,
     SourceColumn,
     TypeMapping,
     ValuePolicies,
+    ValuePolicy,
     arrow_from_ddl,
     coerce,
     ddl_from_arrow,
@@ -48,7 +48,7 @@ from wal2lake.pgtypes import (
     result_type,
     type_by_oid,
 )
-from wal2lake.pgtypes.choices.coerce import Change
+from wal2lake.pgtypes.choices.coerce import CoercedValues
 from wal2lake.pgtypes.decode.inputs import has_input, reads_any
 from wal2lake.pgtypes.receive.columns import sent_to_text
 from wal2lake.pgtypes.receive.remote import FIRST_NORMAL_OID, base_type
@@ -114,7 +114,7 @@ class BadValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ConversionRules:
     """What becomes of values that a table's columns cannot hold. Picklable."""
 
     policies: ValuePolicies = NO_POLICIES
@@ -135,10 +135,10 @@ class Rules:
 
     def policy(
         self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
-    ) -> Policy:
+    ) -> ValuePolicy:
         """Of one column of a publisher's table."""
         if field.name in self.key:
-            return Policy.ERROR
+            return ValuePolicy.ERROR
         return self._policy(namespace, table, field, sent)
 
     def widens(
@@ -146,13 +146,13 @@ class Rules:
     ) -> bool:
         """Whether a value that the column cannot hold may make it text; a key's column, too, for
         all of its values are text then."""
-        return self._policy(namespace, table, field, sent) is Policy.WIDEN
+        return self._policy(namespace, table, field, sent) is ValuePolicy.WIDEN
 
     def _policy(
         self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
-    ) -> Policy:
+    ) -> ValuePolicy:
         if not self.policies.entries:
-            return Policy.ERROR
+            return ValuePolicy.ERROR
         oid, typmod = source_type(sent, field)
         column = SourceColumn(
             namespace,
@@ -176,12 +176,19 @@ class Rules:
         return field.name not in self.required or (sent and self.follows)
 
 
-_READ: Final = frozenset((Kind.TEXT, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ))
+_READ: Final = frozenset(
+    (
+        ConversionKind.TEXT,
+        ConversionKind.DATE,
+        ConversionKind.TIMESTAMP,
+        ConversionKind.TIMESTAMPTZ,
+    )
+)
 """Whose conversion expects the output of the type's own function, unless it is told otherwise."""
 
 _NUMERIC: Final = 1700
 
-NO_RULES: Final = Rules()
+NO_RULES: Final = ConversionRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +198,7 @@ class Converted:
     array: pa.Array
     bad: tuple[BadValue, ...] = ()
     """In row order; the first few. Null in the array."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[CoercedValues, ...] = ()
     """Values that a policy replaced."""
 
 
@@ -236,8 +243,8 @@ def convert_column(
     sent: SentColumn,
     field: FieldSpec,
     mapping: TypeMapping,
-    policy: Policy = Policy.ERROR,
-    rules: Rules = NO_RULES,
+    policy: ValuePolicy = ValuePolicy.ERROR,
+    rules: ConversionRules = NO_RULES,
 ) -> Converted:
     """Convert one column; a value that cannot be stored is null, and listed, unless the
     policy has another way."""
@@ -300,7 +307,7 @@ def _with_input(
         return replace(mapping, element=replace(element, reads=reads))
     if mapping.kind not in _READ or reads_any(own.oid):
         return mapping
-    is_text = mapping.kind is Kind.TEXT
+    is_text = mapping.kind is ConversionKind.TEXT
     if is_text and type_by_oid(source) is None and not has_input(own.oid):
         # A type of the publisher's that is not known here, a domain perhaps.
         return mapping
@@ -319,7 +326,9 @@ def _with_length(
     if mapping.element is not None:
         return replace(mapping, element=replace(mapping.element, length=length))
     known = type_by_oid(field.pg_type_oid)
-    if mapping.kind is not Kind.TEXT or (known is not None and known.is_array):
+    if mapping.kind is not ConversionKind.TEXT or (
+        known is not None and known.is_array
+    ):
         # A whole array that is kept as text.
         return mapping
     return replace(mapping, length=length)

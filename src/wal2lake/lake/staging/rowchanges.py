@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal2lake.lake.origins import Commits
+from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.changes import (
     DELETE,
@@ -40,9 +40,9 @@ from wal2lake.lake.staging.changes import (
 from wal2lake.lake.staging.convert import (
     NO_RULES,
     BadValue,
+    ConversionRules,
     Converted,
     Mask,
-    Rules,
     SentColumn,
     convert_column,
     mapping_of,
@@ -71,12 +71,12 @@ class StageTarget:
     """Primary key columns; empty: a row is named by its ``content``."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in, for values in binary format."""
-    rules: Rules = NO_RULES
+    rules: ConversionRules = NO_RULES
     content: tuple[str, ...] = ()
     """Without a key: the columns that the batch's relation sends."""
     fills: Fills = field(default_factory=dict)
     """What inserts put into columns that are not sent."""
-    commits: Commits | None = None
+    commits: BatchCommits | None = None
     """Of the batch: rows that go into the table as they are say whose they are."""
 
     def behind(self, inserts: int) -> StageTarget:
@@ -102,7 +102,7 @@ class StageTarget:
 
 
 @dataclass(slots=True)
-class Found:
+class StagedContents:
     """What staged rows contain; adds up over batches."""
 
     inserts: int = 0
@@ -119,7 +119,7 @@ class Found:
         """All of them."""
         return self.inserts + self.updates + self.deletes + self.truncates
 
-    def add(self, other: Found) -> None:
+    def add(self, other: StagedContents) -> None:
         """Take in another part of the same batch of transactions."""
         self.inserts += other.inserts
         self.updates += other.updates
@@ -191,7 +191,7 @@ def incompatible_columns(
 
 def insert_rows(
     batch: pa.RecordBatch, relation: Relation, target: StageTarget
-) -> tuple[pa.Table, Found, tuple[RowFailure, ...]]:
+) -> tuple[pa.Table, StagedContents, tuple[RowFailure, ...]]:
     """A batch of INSERTs as rows of the target, its columns in its order."""
     rows = _Rows(batch, relation, target)
     arrays = []
@@ -214,13 +214,13 @@ def insert_rows(
     if target.commits is not None:
         lsn = batch.column("commit_lsn").to_numpy()
         table = target.commits.of(lsn).appended(table)
-    found = Found(inserts=batch.num_rows, coercions=rows.coercions)
+    found = StagedContents(inserts=batch.num_rows, coercions=rows.coercions)
     return table, found, rows.located(bad)
 
 
 def change_rows(
     batch: pa.RecordBatch, relation: Relation, target: StageTarget
-) -> tuple[pa.Table, Found, tuple[RowFailure, ...]]:
+) -> tuple[pa.Table, StagedContents, tuple[RowFailure, ...]]:
     """A batch of any events as staged changes."""
     rows = _Rows(batch, relation, target)
     keys = target.identity_positions
@@ -514,11 +514,11 @@ class _Rows:
             target.rules, target.name, target.fields, rows, known, where
         )
 
-    def found(self, unchanged: set[int], moved: Mask) -> Found:
+    def found(self, unchanged: set[int], moved: Mask) -> StagedContents:
         """Counts and flags."""
         counts = np.bincount(self.op, minlength=256)
         truncates = np.flatnonzero(self.op == TRUNCATE)
-        return Found(
+        return StagedContents(
             inserts=int(counts[INSERT]),
             updates=int(counts[UPDATE]),
             deletes=int(counts[DELETE]),

@@ -55,7 +55,7 @@ from wal2lake.lake.staging.logrows import (
     read_rows,
 )
 from wal2lake.lake.staging.rowchanges import (
-    Found,
+    StagedContents,
     StageTarget,
     change_rows,
     check_columns,
@@ -73,7 +73,7 @@ class StagedInserts:
     """Rows that lie in the table's directory and wait for ``commit_files``."""
 
     files: tuple[AddedFile, ...]
-    found: Found
+    found: StagedContents
     failures: tuple[RowFailure, ...]
     """Ascending; not empty: then ``files`` is."""
 
@@ -99,7 +99,7 @@ class StagedChanges:
     """Their files; none if they are few."""
     size: int
     """Bytes of all values, not compressed."""
-    found: Found
+    found: StagedContents
     shape: ChangeShape
     first_key: KeyRange | None
     """Bounds of all keys' first column, new and old, if the files' statistics tell."""
@@ -215,7 +215,7 @@ class _Answer:
     files: list[AddedFile]
     paths: list[str]
     """Of staged changes; ``files`` then has their statistics."""
-    found: Found
+    found: StagedContents
     failures: list[RowFailure]
     held: list[pa.Table] = field(default_factory=list)
     """Staged changes in memory."""
@@ -241,7 +241,7 @@ def _insert_task(
     target: StageTarget, span: LsnRange, parts: tuple[LogPart, ...]
 ) -> _Answer:
     """Runs in an executor: parts of the log into one data file, or one for each partition."""
-    answer = _Answer([], [], Found(), [])
+    answer = _Answer([], [], StagedContents(), [])
     try:
         with TableWriter(target.location, target.physical) as writer:
             for part in parts:
@@ -292,7 +292,7 @@ def _change_task(
 ) -> _Answer:
     """Runs in an executor: parts of the log into a staged file per set of columns, or into memory
     as long as they have at most ``most_held`` bytes."""
-    answer = _Answer([], [], Found(), [])
+    answer = _Answer([], [], StagedContents(), [])
     try:
         with ExitStack() as stack:
             writers: dict[tuple[str, ...], DataFileWriter] = {}
@@ -409,8 +409,8 @@ def _unfit(
     return (RowFailure(first, None, *wrong, op=op),)
 
 
-def _found(answers: Iterable[_Answer]) -> Found:
-    found = Found()
+def _found(answers: Iterable[_Answer]) -> StagedContents:
+    found = StagedContents()
     for answer in answers:
         found.add(answer.found)
     return found

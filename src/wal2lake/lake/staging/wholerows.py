@@ -1,9 +1,9 @@
 """Whole rows of a table, as they are inserted: converted, filled in, computed and checked.
 
-Comes in: columns as PostgreSQL sent them, the target's fields, its ``Rules``. Goes out: a typed
-Arrow table with exactly those fields, and the rows that cannot be stored. In PostgreSQL's order:
-what is sent and defaults, generated columns, NOT NULL, CHECK. Called by the initial copy; staging
-does the same for events of the log (``rowchanges``).
+Comes in: columns as PostgreSQL sent them, the target's fields, its ``ConversionRules``. Goes out: a
+typed Arrow table with exactly those fields, and the rows that cannot be stored. In PostgreSQL's
+order: what is sent and defaults, generated columns, NOT NULL, CHECK. Called by the initial copy;
+staging does the same for events of the log (``rowchanges``).
 
 Source: CopyFrom() in copyfrom.c; ExecInsert() in nodeModifyTable.c.
 """
@@ -21,8 +21,8 @@ from wal2lake.lake.staging.checks import first_violation
 from wal2lake.lake.staging.convert import (
     NO_RULES,
     BadValue,
+    ConversionRules,
     Mask,
-    Rules,
     SentColumn,
     convert_column,
     mapping_of,
@@ -31,11 +31,11 @@ from wal2lake.lake.staging.convert import (
 )
 from wal2lake.lake.staging.defaults import Fills, filled
 from wal2lake.lake.staging.generated import computed, missing_value
-from wal2lake.pgtypes.choices.coerce import Change
+from wal2lake.pgtypes.choices.coerce import CoercedValues
 
 
 def with_generated(
-    rules: Rules,
+    rules: ConversionRules,
     relation: str,
     fields: Sequence[FieldSpec],
     rows: pa.Table,
@@ -67,7 +67,7 @@ def with_generated(
 
 
 def refused_by_checks(
-    rules: Rules,
+    rules: ConversionRules,
     relation: str,
     fields: Sequence[FieldSpec],
     rows: pa.Table,
@@ -94,9 +94,9 @@ def convert_columns(
     namespace: str = "",
     relation: str | None = None,
     required: Sequence[str] = (),
-    rules: Rules = NO_RULES,
+    rules: ConversionRules = NO_RULES,
     fills: Fills = MappingProxyType({}),
-) -> tuple[pa.Table, tuple[BadValue, ...], dict[str, tuple[Change, ...]]]:
+) -> tuple[pa.Table, tuple[BadValue, ...], dict[str, tuple[CoercedValues, ...]]]:
     """Whole rows as the target's columns, in the target's order.
 
     A field without a column has its default, or null; one that is generated is computed.
@@ -107,7 +107,7 @@ def convert_columns(
     length = len(next(iter(columns.values())).values) if columns else 0
     arrays = []
     bad: list[BadValue] = []
-    changes: dict[str, tuple[Change, ...]] = {}
+    changes: dict[str, tuple[CoercedValues, ...]] = {}
     generated = {name for name, _ in rules.generated}
     for spec in fields:
         mapping = mapping_of(spec)

@@ -6,15 +6,15 @@ Owns: the net change by numbered keys, finding keys in files, the deletion vecto
 Never: Spark, commits, or a batch larger than ``apply.upsert_bytes``.
 """
 
-from wal2lake.lake.upsert.memory import Memory, NotForUs, TooLarge
+from wal2lake.lake.upsert.memory import NotForUs, TooLarge, UpsertMemory
 from wal2lake.lake.upsert.plan import Upsert, load, plan_upsert
 from wal2lake.lake.upsert.stored import is_readable
 
 __all__ = [
-    "Memory",
     "NotForUs",
     "TooLarge",
     "Upsert",
+    "UpsertMemory",
     "is_readable",
     "load",
     "plan_upsert",

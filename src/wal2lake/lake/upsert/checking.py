@@ -25,12 +25,12 @@ import pyarrow.compute as pc
 from wal2lake.lake.staging.changes import UPDATE, ChangeShape, RowFailure, Seq
 from wal2lake.lake.staging.checks import explained, violating
 from wal2lake.lake.staging.generated import computed, inputs_of, missing_value
-from wal2lake.lake.upsert.judging import Rules
+from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.lives import STORED, Events, HeldRow, Lives, Mask
 
 
 def watched_events(
-    rules: Rules, shape: ChangeShape, table: pa.Table, events: Events
+    rules: ConflictRules, shape: ChangeShape, table: pa.Table, events: Events
 ) -> Mask | None:
     """The events whose rows have to be looked at; None: none."""
     if not rules.looks_at_rows:
@@ -61,7 +61,7 @@ def _new_rows(shape: ChangeShape, table: pa.Table) -> pa.Table:
     )
 
 
-def _missing(rules: Rules, rows: pa.Table) -> Mask:
+def _missing(rules: ConflictRules, rows: pa.Table) -> Mask:
     """Rows in which a generated column is null that must not be."""
     found = np.zeros(rows.num_rows, np.bool_)
     for name, _ in rules.generated:
@@ -71,7 +71,11 @@ def _missing(rules: Rules, rows: pa.Table) -> Mask:
 
 
 def generated_anew(
-    rules: Rules, shape: ChangeShape, rows: pa.Table, lives: Lives, events: Events
+    rules: ConflictRules,
+    shape: ChangeShape,
+    rows: pa.Table,
+    lives: Lives,
+    events: Events,
 ) -> pa.Table:
     """The rows to be written with generated columns where they have values of several events, or of
     the stored row: what their last event says of these columns is not of them."""
@@ -85,7 +89,7 @@ def generated_anew(
 
 
 def judged_rows(
-    rules: Rules, shape: ChangeShape, table: pa.Table, rows: Sequence[HeldRow]
+    rules: ConflictRules, shape: ChangeShape, table: pa.Table, rows: Sequence[HeldRow]
 ) -> pa.Table:
     """The rows, which are in ``table``, as an expression of a conflict's resolution sees them:
     generated columns are of the row as it would be."""
@@ -94,7 +98,7 @@ def judged_rows(
 
 
 def first_unfit(
-    rules: Rules,
+    rules: ConflictRules,
     shape: ChangeShape,
     table: pa.Table,
     events: Sequence[int],

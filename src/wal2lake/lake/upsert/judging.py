@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.expressions import Expressions, Outcome, Pairs, facts_table
-from wal2lake.lake.origins import LONG_AGO, UNKNOWN, Commits, Marks
+from wal2lake.lake.expressions import EvaluatedPair, Expressions, Pairs, facts_table
+from wal2lake.lake.origins import LONG_AGO, UNKNOWN, BatchCommits, RowMarks
 from wal2lake.lake.staging.changes import ChangeShape
 from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.upsert.keys import Places
@@ -42,11 +42,11 @@ _LEFT_OUT = (Resolution.SKIP, Resolution.KEEP_LOCAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ConflictRules:
     """Of one table in one batch."""
 
     resolutions: Resolutions = DEFAULT_RESOLUTIONS
-    commits: Commits | None = None
+    commits: BatchCommits | None = None
     """None: who has made a row is not kept."""
     unsent: frozenset[int] = field(default_factory=frozenset)
     """Columns that the publisher does not have, and that are null in rows without them."""
@@ -72,7 +72,7 @@ class Rules:
         return not self.resolutions.chosen and self.commits is None
 
 
-AS_POSTGRESQL = Rules()
+AS_POSTGRESQL = ConflictRules()
 
 
 class TableJudge:
@@ -80,9 +80,9 @@ class TableJudge:
 
     def __init__(
         self,
-        rules: Rules,
-        events: Marks,
-        stored: Marks,
+        rules: ConflictRules,
+        events: RowMarks,
+        stored: RowMarks,
         foreign: Mask,
         *,
         repeats: bool,
@@ -92,7 +92,7 @@ class TableJudge:
         self._events = events
         self._stored = stored
         self._repeats = repeats
-        self._known: dict[tuple[ConflictType, int], Outcome] = {}
+        self._known: dict[tuple[ConflictType, int], EvaluatedPair] = {}
         self._merged: dict[tuple[ConflictType, int], int] = {}
         self._events_of: list[int] = []
         """Of merged rows, whose numbers come after those of the events."""
@@ -106,7 +106,7 @@ class TableJudge:
         the rows."""
         rule = self._rules.resolutions.of(kind)
         if rule is Resolution.MERGE and self._repeats:
-            self._known[kind, event] = Outcome(error=_WITHOUT_KEY)
+            self._known[kind, event] = EvaluatedPair(error=_WITHOUT_KEY)
         if rule in (Resolution.EXPRESSION, Resolution.MERGE):
             known = self._known.get((kind, event))
             if known is None:
@@ -175,7 +175,7 @@ class TableJudge:
         kind: ConflictType,
         questions: Sequence[Question],
         rows_of: Callable[[Sequence[HeldRow]], pa.Table],
-    ) -> list[Outcome]:
+    ) -> list[EvaluatedPair]:
         """Fewer, if one of them fails."""
         asks = self._rules.expressions
         if asks is None:
@@ -220,7 +220,7 @@ class TableJudge:
 
 
 def judge_for(
-    rules: Rules,
+    rules: ConflictRules,
     lsn: Index,
     places: Places,
     count: int,
@@ -232,11 +232,11 @@ def judge_for(
     is left to decide."""
     if rules.are_postgresqls:
         return None
-    held = Marks.unknown(count)
+    held = RowMarks.unknown(count)
     foreign = np.zeros(count, np.bool_)
     mine = rules.commits
     if mine is None:
-        events = Marks.unknown(len(lsn))
+        events = RowMarks.unknown(len(lsn))
     else:
         events = mine.of(lsn)
         found = stored.marks(places.file, places.row)

@@ -61,7 +61,7 @@ _FEW: Final = 20_000
 """Keys that are looked up on one core: of one column, a table of a million takes it 20 ms."""
 
 
-class Keys(Protocol):
+class BatchKeys(Protocol):
     """The distinct keys of one batch."""
 
     numbers: Index
@@ -92,7 +92,7 @@ def open_keys(
     *,
     bitwise: bool = False,
     loose: Looseness = _NONE,
-) -> AbstractContextManager[Keys]:
+) -> AbstractContextManager[BatchKeys]:
     """``columns``: the key's columns, as long as all events' keys together.
     What does not fit into memory is spilled below ``directory``. ``bitwise``: of floating
     point numbers 0 and -0 are two keys; NaN is one. ``loose``: columns that are compared as
@@ -132,7 +132,7 @@ def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class _FewKeys:
-    """Sets in Arrow, one for each column; see ``Keys``."""
+    """Sets in Arrow, one for each column; see ``BatchKeys``."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class _FewKeys:
             self.sought = first.to_numpy().astype(np.int64)
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
-        """See ``Keys``."""
+        """See ``BatchKeys``."""
         found = []
         for probe in _grouped(alike_scans(scans, self._loose)):
             here = np.arange(probe.num_rows)
@@ -205,7 +205,7 @@ def _paired(first: Index, second: Index, seconds: int) -> Index:
 
 
 class _JoinedKeys:
-    """See ``Keys``. A context manager: it holds a DuckDB database."""
+    """See ``BatchKeys``. A context manager: it holds a DuckDB database."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class _JoinedKeys:
         )
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
-        """See ``Keys``."""
+        """See ``BatchKeys``."""
         found = []
         for probe in _grouped(alike_scans(scans, self._loose)):
             self._database.register("given", self._exact(probe))

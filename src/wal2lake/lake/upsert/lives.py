@@ -119,7 +119,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KeyQuestions:
     """All questions that do not depend on each other; reduce once more when they are answered."""
 
     questions: tuple[Question, ...]
@@ -163,7 +163,7 @@ def net_lives(
     unique: bool,
     judge: Judge | None = None,
     watched: Mask | None = None,
-) -> Lives | Stopped | Asked:
+) -> Lives | Stopped | KeyQuestions:
     """Reduce the events; ``stored`` says for each key whether the table has a row.
 
     With ``unique`` a row that meets another is a conflict, else it takes its place. Without a
@@ -193,7 +193,7 @@ def net_lives(
         alone &= ~meets
     walked = linked[events.key]
     plain = np.flatnonzero(~walked & ~alone)
-    parts: list[Lives | Stopped | Asked] = [
+    parts: list[Lives | Stopped | KeyQuestions] = [
         _reduce(events, plain, stored, unique=unique)
     ]
     if alone.any():
@@ -204,7 +204,7 @@ def net_lives(
         parts.append(walk.run(np.flatnonzero(walked)))
         seen = tuple(walk.seen)
     for part in parts:
-        if isinstance(part, Asked):
+        if isinstance(part, KeyQuestions):
             return part
     stops = [one for one in parts if isinstance(one, Stopped)]
     if stops:
@@ -354,7 +354,7 @@ class _Walk:
         self._undecided: set[int] = set()
         """Keys of which it is not known what they hold."""
 
-    def run(self, chosen: Index) -> Lives | Stopped | Asked:
+    def run(self, chosen: Index) -> Lives | Stopped | KeyQuestions:
         """Apply the chosen events in order."""
         events = self._events
         masks = [events.unknown[column][chosen].tolist() for column in self._columns]
@@ -392,7 +392,7 @@ class _Walk:
             if row is not None and self._is_watched(event, row):
                 self.seen.append((event, row))
         if self._questions:
-            return Asked(tuple(self._questions))
+            return KeyQuestions(tuple(self._questions))
         return self._result()
 
     def _is_watched(self, event: int, row: HeldRow) -> bool:

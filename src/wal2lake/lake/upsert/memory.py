@@ -23,7 +23,7 @@ class NotForUs(TooLarge):
 class Share:
     """What one batch holds."""
 
-    def __init__(self, memory: Memory, size: int, held: int) -> None:
+    def __init__(self, memory: UpsertMemory, size: int, held: int) -> None:
         self._memory = memory
         self._used = size
         self.held = held
@@ -37,7 +37,7 @@ class Share:
         self._used += size
 
 
-class Memory:
+class UpsertMemory:
     """One for the process; safe for many threads."""
 
     def __init__(self, limit: int) -> None:

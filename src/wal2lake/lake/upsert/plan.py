@@ -67,7 +67,7 @@ from wal2lake.lake.upsert.conflicts import (
 from wal2lake.lake.upsert.deferral import ByContent, first_repeated
 from wal2lake.lake.upsert.judging import (
     AS_POSTGRESQL,
-    Rules,
+    ConflictRules,
     TableJudge,
     judge_for,
 )
@@ -75,9 +75,9 @@ from wal2lake.lake.upsert.keys import Looseness, Places, open_keys
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
     STORED,
-    Asked,
     Events,
     HeldRow,
+    KeyQuestions,
     Lives,
     Mask,
     Stopped,
@@ -167,7 +167,7 @@ def plan_upsert(
     share: Share,
     directory: str,
     *,
-    rules: Rules = AS_POSTGRESQL,
+    rules: ConflictRules = AS_POSTGRESQL,
     shows_rows: bool = False,
     index: KeyIndex | None = None,
 ) -> Upsert | RowFailure:
@@ -246,7 +246,7 @@ def plan_upsert(
     watched = watched_events(rules, loaded.shape, loaded.table, events)
     lives = net_lives(events, present, unique=unique, judge=judge, watched=watched)
     met = _MetRows(places, stored, range(len(loaded.shape.fields)), share)
-    while isinstance(lives, Asked):
+    while isinstance(lives, KeyQuestions):
         if judge is None:
             raise InternalError("a conflict is asked for without a judge")
         loaded = _answered(loaded, lives, events, judge, met, rules)
@@ -569,11 +569,11 @@ class _MetRows:
 
 def _answered(
     loaded: Loaded,
-    asked: Asked,
+    asked: KeyQuestions,
     events: Events,
     judge: TableJudge,
     met: _MetRows,
-    rules: Rules,
+    rules: ConflictRules,
 ) -> Loaded:
     """The judge knows more; the rows that it has merged follow those of the events."""
 

@@ -27,13 +27,13 @@ from wal2lake.lake.delta.datafile import storage_error
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.keyindex import KeyIndex
-from wal2lake.lake.origins import COLUMNS, Marks, marks_in, tag_of
+from wal2lake.lake.origins import COLUMNS, RowMarks, marks_in, tag_of
 from wal2lake.lake.partitions import column_of
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert.calendar import legacy_of
-from wal2lake.lake.upsert.keys import Keys, Places
+from wal2lake.lake.upsert.keys import BatchKeys, Places
 from wal2lake.lake.upsert.memory import Share, TooLarge
 from wal2lake.model import Modified
 from wal2lake.pgtypes import arrow_from_ddl
@@ -80,7 +80,7 @@ class StoredRows:
 
     def locate(
         self,
-        keys: Keys,
+        keys: BatchKeys,
         columns: Sequence[int],
         index: KeyIndex | None = None,
         *,
@@ -109,7 +109,7 @@ class StoredRows:
         return self.without_deleted(Places.joined(found))
 
     def _learned(
-        self, index: KeyIndex, columns: Sequence[int], keys: Keys
+        self, index: KeyIndex, columns: Sequence[int], keys: BatchKeys
     ) -> dict[int, str]:
         """Files about which the index can be asked now, by what it calls them."""
         if keys.sought is None:
@@ -143,7 +143,7 @@ class StoredRows:
         return names
 
     def _known(
-        self, index: KeyIndex | None, number: int, name: str | None, keys: Keys
+        self, index: KeyIndex | None, number: int, name: str | None, keys: BatchKeys
     ) -> Places | None:
         if index is None or name is None or keys.sought is None:
             return None
@@ -244,9 +244,9 @@ class StoredRows:
             or column.path_in_schema in names
         )
 
-    def marks(self, file: Index, row: Index) -> Marks:
+    def marks(self, file: Index, row: Index) -> RowMarks:
         """Who has made the given rows, in the order given."""
-        found = Marks.unknown(len(file))
+        found = RowMarks.unknown(len(file))
         for number in np.unique(file).tolist():
             here = np.flatnonzero(file == number)
             one = tag_of(self.files[number].action)
@@ -303,7 +303,7 @@ class StoredRows:
                     elif tag is not None:
                         marks = _of_one(tag, table.num_rows)
                     else:
-                        marks = Marks.unknown(table.num_rows)
+                        marks = RowMarks.unknown(table.num_rows)
                     table = marks.appended(table)
                 rows = np.arange(first, first + table.num_rows, dtype=np.uint64)
                 first += table.num_rows
@@ -548,8 +548,8 @@ def _has_marks(parquet: pq.ParquetFile) -> bool:
     return COLUMNS[0] in parquet.schema_arrow.names
 
 
-def _of_one(modified: Modified, rows: int) -> Marks:
-    return Marks(
+def _of_one(modified: Modified, rows: int) -> RowMarks:
+    return RowMarks(
         np.full(rows, modified.origin, np.int64),
         np.full(rows, modified.xid, np.int64),
         np.full(rows, modified.time_us, np.int64),

@@ -24,7 +24,7 @@ from typing import Final
 from wal2lake.launch.children.child import LIFELINE_FD, LISTEN_FD, SPARE, SUPERVISOR_PID
 from wal2lake.launch.children.spare import Spare
 from wal2lake.launch.directory.status import WorkerStatus
-from wal2lake.launch.plan import Desired, Role, Running, WorkerKey
+from wal2lake.launch.plan import ChildRole, Desired, Running, WorkerKey
 from wal2lake.launch.processes import MARKER, kill_session
 from wal2lake.model import Oid
 
@@ -89,7 +89,7 @@ class Ended:
 
 def describe(worker: Desired) -> str:
     """``engine process``, or ``receiver process for subscription "s"``."""
-    if worker.key.role is Role.ENGINE:
+    if worker.key.role is ChildRole.ENGINE:
         return "engine process"
     return f'receiver process for subscription "{worker.name}"'
 
@@ -138,7 +138,7 @@ class Children:
         """All, as the plan sees them."""
         return [child.running for child in self._children.values()]
 
-    def desired(self, role: Role) -> list[Desired]:
+    def desired(self, role: ChildRole) -> list[Desired]:
         """What the running ones of a role were started as."""
         return [c.desired for k, c in self._children.items() if k.role is role]
 
@@ -184,7 +184,7 @@ class Children:
         environ = dict(self._environ)
         descriptors = [self._lifeline]
         command: tuple[str, ...]
-        if worker.key.role is Role.ENGINE:
+        if worker.key.role is ChildRole.ENGINE:
             command = self._commands.engine
             environ[LISTEN_FD] = ",".join(map(str, self._listeners))
             descriptors.extend(self._listeners)
@@ -208,7 +208,7 @@ class Children:
         if child.running.stopping_since is None:
             self._note(key, replace(child.running, stopping_since=now))
 
-    def send(self, role: Role, number: signal.Signals) -> None:
+    def send(self, role: ChildRole, number: signal.Signals) -> None:
         """A signal that is no request to end, to all of a role."""
         for key, child in self._children.items():
             if key.role is role:

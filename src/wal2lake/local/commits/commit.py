@@ -41,15 +41,15 @@ from wal2lake.catalog import TableChange, TableDef
 from wal2lake.catalog import local_writer as writer_of
 from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
-from wal2lake.lake.branch.changes import Action, NetChange, others_rows
+from wal2lake.lake.branch.changes import Action, BranchChange, others_rows
 from wal2lake.lake.branch.rebase import Overtaken, rebase
 from wal2lake.lake.capture.messages import Emitted, More, OriginMark, with_more
-from wal2lake.lake.capture.moves import Moved, moved_from
+from wal2lake.lake.capture.moves import MovedKey, moved_from
 from wal2lake.lake.origins import LOCAL, tagged
-from wal2lake.lake.plain.change import Found, PlainChange
+from wal2lake.lake.plain.change import FoundRows, PlainChange
 from wal2lake.local.commits.uniqueness import key_of, refuse_repeated
 from wal2lake.local.commits.upkeep import tend
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.model import Modified, Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Check
@@ -78,15 +78,15 @@ _LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenTable:
     """What a transaction has made of one table."""
 
     table: TableDef
     branch: Branch
-    change: NetChange
+    change: BranchChange
     truncated: int | None = None
     """All rows of before are gone, by TRUNCATE with these options."""
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedKey, ...] = ()
     """Rows whose key it has changed."""
     updated: int = 0
     """How many rows it has updated, if that is all that it has done to any."""
@@ -95,7 +95,7 @@ class Written:
 
 
 def hold_tables(
-    node: Node,
+    node: EngineParts,
     tables: Iterable[TableDef],
     held: ExitStack,
     check: Check,
@@ -129,13 +129,13 @@ def _take(lock: threading.RLock, taken: ExitStack, check: Check) -> None:
     taken.callback(lock.release)
 
 
-def _subscribers(node: Node, names: Collection[Oid]) -> list[Oid]:
+def _subscribers(node: EngineParts, names: Collection[Oid]) -> list[Oid]:
     return sorted({rel.subid for rel in node.catalog.rels() if rel.relid in names})
 
 
 def commit_tables(
-    node: Node,
-    written: Sequence[Written],
+    node: EngineParts,
+    written: Sequence[WrittenTable],
     rendering: Rendering,
     job_group: str,
     check: Check = lambda: None,
@@ -164,7 +164,7 @@ def commit_tables(
             tend(node, one.table, own=1)
 
 
-def _commit(node: Node, changes: Sequence[TableChange]) -> None:
+def _commit(node: EngineParts, changes: Sequence[TableChange]) -> None:
     before = {change.location: change.read_version for change in changes}
     with node.snapshots.committing(before) as publish:
         if len(changes) == 1 and changes[0].origin is None:
@@ -184,8 +184,8 @@ def _commit(node: Node, changes: Sequence[TableChange]) -> None:
 
 
 def changes_of(
-    node: Node,
-    written: Sequence[Written],
+    node: EngineParts,
+    written: Sequence[WrittenTable],
     rendering: Rendering,
     job_group: str,
     xid: int,
@@ -212,7 +212,7 @@ def changes_of(
 
 
 @contextmanager
-def committed_by_spark(node: Node, table: TableDef) -> Iterator[int]:
+def committed_by_spark(node: EngineParts, table: TableDef) -> Iterator[int]:
     """Around one statement of Spark's on the table itself, under its locks: what it commits is
     made durable, then visible. Gives the version before."""
     before = node.tables.state(table.location).version
@@ -224,7 +224,7 @@ def committed_by_spark(node: Node, table: TableDef) -> Iterator[int]:
             publish(lambda: _show(node, {table.oid: table.location}))
 
 
-def truncate_table(node: Node, table: TableDef, options: int) -> None:
+def truncate_table(node: EngineParts, table: TableDef, options: int) -> None:
     """A TRUNCATE that is a transaction by itself, under the table's locks."""
     for attempt in range(_ATTEMPTS):
         try:
@@ -236,7 +236,7 @@ def truncate_table(node: Node, table: TableDef, options: int) -> None:
     raise AssertionError
 
 
-def _truncate_table(node: Node, table: TableDef, options: int) -> None:
+def _truncate_table(node: EngineParts, table: TableDef, options: int) -> None:
     state = node.tables.state(table.location)
     writer = writer_of(node.catalog.system_identifier)
     with node.snapshots.committing({table.location: state.version}) as publish:
@@ -253,7 +253,11 @@ def _truncate_table(node: Node, table: TableDef, options: int) -> None:
 
 
 def commit_plainly(
-    node: Node, table: TableDef, change: PlainChange, found: Found, new: pa.Table | None
+    node: EngineParts,
+    table: TableDef,
+    change: PlainChange,
+    found: FoundRows,
+    new: pa.Table | None,
 ) -> None:
     """One statement's change of rows, ``new`` in the place of those that were ``found``, under the
     table's locks. CommitConflict if a writer outside of the node was faster."""
@@ -264,7 +268,7 @@ def commit_plainly(
 
 
 def write_plainly(
-    node: Node, change: PlainChange, found: Found, new: pa.Table | None
+    node: EngineParts, change: PlainChange, found: FoundRows, new: pa.Table | None
 ) -> None:
     """The same, as one commit: of a table, or of a branch, which nobody sees."""
     writer = writer_of(node.catalog.system_identifier)
@@ -274,8 +278,8 @@ def write_plainly(
 
 
 def _on_newest(
-    node: Node, one: Written, rendering: Rendering, job_group: str
-) -> tuple[Written, TableState]:
+    node: EngineParts, one: WrittenTable, rendering: Rendering, job_group: str
+) -> tuple[WrittenTable, TableState]:
     """The change for the table's newest version."""
     state = node.tables.state(one.table.location)
     if state.table_id != one.branch.table_id:
@@ -322,7 +326,7 @@ def _conflict(table: TableDef, detail: str) -> CommitConflict:
     )
 
 
-def _check_publishable(node: Node, table: TableDef, state: TableState) -> None:
+def _check_publishable(node: EngineParts, table: TableDef, state: TableState) -> None:
     """Readers must see all tables of a transaction at once; 40001 if this one must wait."""
     catalog = node.catalog
     for rel in visible.rels_of(catalog, table.oid):
@@ -335,7 +339,9 @@ def _check_publishable(node: Node, table: TableDef, state: TableState) -> None:
             )
 
 
-def _table_change(node: Node, one: Written, state: TableState, xid: int) -> TableChange:
+def _table_change(
+    node: EngineParts, one: WrittenTable, state: TableState, xid: int
+) -> TableChange:
     cursor = state.cursor(writer_of(node.catalog.system_identifier)) or 0
     return TableChange(
         one.table.oid,
@@ -353,7 +359,7 @@ def _table_change(node: Node, one: Written, state: TableState, xid: int) -> Tabl
 
 
 def _with_origin(
-    node: Node, change: NetChange, state: TableState, xid: int
+    node: EngineParts, change: BranchChange, state: TableState, xid: int
 ) -> tuple[Action, ...]:
     """The actions, new files with who wrote them if that is kept. Without deletion vectors they
     have rows of others, too."""
@@ -370,7 +376,7 @@ def _with_origin(
 
 
 def wait_for_standbys(
-    node: Node, level: str, notice: Callable[[Notice], None], check: Check
+    node: EngineParts, level: str, notice: Callable[[Notice], None], check: Check
 ) -> None:
     """Behind a commit, without a lock: it is durable and visible already. ``level``: of
     synchronous_commit."""
@@ -389,7 +395,7 @@ def wait_for_standbys(
 # ---- what cannot be taken back ---------------------------------------------------------
 
 
-def commit_one(node: Node, change: TableChange, name: str | None = None) -> None:
+def commit_one(node: EngineParts, change: TableChange, name: str | None = None) -> None:
     """One table, if it does not have the change yet; durable. ``name``: of the transaction, if
     it has others, or was prepared. CommitConflict if the table is at another version than the
     change was made for."""
@@ -420,7 +426,7 @@ def commit_one(node: Node, change: TableChange, name: str | None = None) -> None
     failpoint("local.table_committed")
 
 
-def on_newest(node: Node, change: TableChange) -> TableChange:
+def on_newest(node: EngineParts, change: TableChange) -> TableChange:
     """The change for the version that is there now; as it is, if others have changed the same."""
     state = node.tables.state(change.location)
     if state.version == change.read_version or is_done(node, change):
@@ -437,7 +443,7 @@ def on_newest(node: Node, change: TableChange) -> TableChange:
     return replace(change, read_version=state.version, truncates=truncates)
 
 
-def is_done(node: Node, change: TableChange) -> bool:
+def is_done(node: EngineParts, change: TableChange) -> bool:
     """Whether the table has the change."""
     state = node.tables.state(change.location)
     done = state.cursor(writer_of(node.catalog.system_identifier))
@@ -445,7 +451,7 @@ def is_done(node: Node, change: TableChange) -> bool:
 
 
 def finish(
-    node: Node,
+    node: EngineParts,
     changes: Sequence[TableChange],
     name: str,
     publish: Callable[[], None],
@@ -485,7 +491,7 @@ def _is_taken_back(take_back: Callable[[], None]) -> bool:
     return True
 
 
-def _begun(node: Node, changes: Sequence[TableChange]) -> bool:
+def _begun(node: EngineParts, changes: Sequence[TableChange]) -> bool:
     """Whether one of the tables has the change; so it must be said if nobody knows."""
     try:
         return any(is_done(node, change) for change in changes)
@@ -494,13 +500,15 @@ def _begun(node: Node, changes: Sequence[TableChange]) -> bool:
 
 
 def make_visible(
-    node: Node, changes: Sequence[TableChange], number: int | None = None
+    node: EngineParts, changes: Sequence[TableChange], number: int | None = None
 ) -> None:
     """Let readers see the newest versions of the tables, unless the apply worker must."""
     _show(node, {change.relid: change.location for change in changes}, number)
 
 
-def _show(node: Node, tables: Mapping[Oid, str], number: int | None = None) -> None:
+def _show(
+    node: EngineParts, tables: Mapping[Oid, str], number: int | None = None
+) -> None:
     found = visible.make_visible(node.catalog, node.tables, tables)
     if found.written or number is not None:
         node.catalog.publish_local(found.versions, found.written, number)

@@ -51,7 +51,7 @@ from wal2lake.lake.capture.messages import Emitted, More, with_more
 from wal2lake.lake.capture.moves import moved_from
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.local.commits.commit import (
-    Written,
+    WrittenTable,
     changes_of,
     finish,
     hold_tables,
@@ -59,7 +59,7 @@ from wal2lake.local.commits.commit import (
     on_newest,
 )
 from wal2lake.local.concurrency.heldtables import name_of
-from wal2lake.local.node import PERMISSION_DENIED, Node
+from wal2lake.local.node import PERMISSION_DENIED, EngineParts
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Check
@@ -83,7 +83,7 @@ class Preparing:
     check: Check
 
 
-def check_prepare(node: Node, gid: str) -> None:
+def check_prepare(node: EngineParts, gid: str) -> None:
     """22023 for an identifier that is too long, 55000 if there can be none."""
     if len(gid.encode()) >= _GID_BYTES:
         raise UsageError(
@@ -98,10 +98,10 @@ def check_prepare(node: Node, gid: str) -> None:
 
 
 def prepare(
-    node: Node,
+    node: EngineParts,
     who: Preparing,
     xid: int,
-    written: Sequence[Written],
+    written: Sequence[WrittenTable],
     messages: Sequence[Emitted],
     settled: Callable[[], AbstractContextManager[None]],
 ) -> None:
@@ -123,10 +123,10 @@ def prepare(
 
 
 def _record(
-    node: Node,
+    node: EngineParts,
     who: Preparing,
     xid: int,
-    written: Sequence[Written],
+    written: Sequence[WrittenTable],
     messages: Sequence[Emitted],
     settled: Callable[[], AbstractContextManager[None]],
 ) -> PreparedCommit:
@@ -163,7 +163,7 @@ def _record(
         return one
 
 
-def _check_room(node: Node) -> None:
+def _check_room(node: EngineParts) -> None:
     most = node.settings.node.max_prepared_transactions
     if len(node.catalog.prepared_commits()) >= most:
         raise UsageError(
@@ -187,7 +187,7 @@ def _preparation(one: PreparedCommit, xid: int) -> Preparation:
     )
 
 
-def _undo(node: Node, one: PreparedCommit) -> None:
+def _undo(node: EngineParts, one: PreparedCommit) -> None:
     """Of a PREPARE that fails, or a client that rolls back. What cannot be said now is said by the
     next engine, which must not let it commit."""
     try:
@@ -199,7 +199,7 @@ def _undo(node: Node, one: PreparedCommit) -> None:
         )
 
 
-def _roll_back(node: Node, one: PreparedCommit) -> None:
+def _roll_back(node: EngineParts, one: PreparedCommit) -> None:
     failpoint("rollback_prepared.recorded")
     capture = _capture(node)
     if capture is not None:
@@ -210,7 +210,7 @@ def _roll_back(node: Node, one: PreparedCommit) -> None:
     node.prepared.let_go(one.number)
 
 
-def _remove_files(node: Node, changes: Sequence[TableChange]) -> None:
+def _remove_files(node: EngineParts, changes: Sequence[TableChange]) -> None:
     """Those that no version will have."""
     for change in changes:
         root = local_path(change.location)
@@ -229,7 +229,7 @@ def _new_files(change: TableChange) -> list[str]:
 
 
 def finish_prepared(
-    node: Node, gid: str, role: Role, check: Check, *, commit: bool
+    node: EngineParts, gid: str, role: Role, check: Check, *, commit: bool
 ) -> None:
     """COMMIT PREPARED, or ROLLBACK PREPARED. 42704, 42501, 55000 as PostgreSQL."""
     with node.prepared.busy(gid):
@@ -241,7 +241,7 @@ def finish_prepared(
         _roll_back(node, one)
 
 
-def _commit(node: Node, one: PreparedCommit, check: Check) -> None:
+def _commit(node: EngineParts, one: PreparedCommit, check: Check) -> None:
     """40001 if somebody outside of the node has changed the same; it is prepared
     then as before."""
     if not one.tables:
@@ -270,7 +270,7 @@ def _commit(node: Node, one: PreparedCommit, check: Check) -> None:
 
 
 def _changes(
-    node: Node, one: PreparedCommit, tables: Sequence[TableDef]
+    node: EngineParts, one: PreparedCommit, tables: Sequence[TableDef]
 ) -> list[TableChange]:
     """As they are to be committed now, under the tables' locks."""
     writer = local_writer(node.catalog.system_identifier)
@@ -305,10 +305,10 @@ def _check_files(table: TableDef, change: TableChange) -> None:
             )
 
 
-def finish_interrupted(node: Node) -> None:
+def finish_interrupted(node: EngineParts) -> None:
     """At the engine's start, once the publisher's log can be written: what a crash has left."""
     for one in node.catalog.prepared_commits():
-        end: Callable[[Node, PreparedCommit], None] = _commit_messages
+        end: Callable[[EngineParts, PreparedCommit], None] = _commit_messages
         if one.state is PreparedState.ROLLING_BACK:
             end = _roll_back
         elif one.state is not PreparedState.COMMITTING:
@@ -319,7 +319,7 @@ def finish_interrupted(node: Node) -> None:
             get_logger().error("a prepared transaction has not ended", exc_info=error)
 
 
-def _commit_messages(node: Node, one: PreparedCommit) -> None:
+def _commit_messages(node: EngineParts, one: PreparedCommit) -> None:
     """Of one that has written no table."""
     capture = _capture(node)
     if capture is not None:
@@ -327,7 +327,7 @@ def _commit_messages(node: Node, one: PreparedCommit) -> None:
     node.catalog.end_prepared(one.number)
 
 
-def _need(node: Node, gid: str, role: Role) -> PreparedCommit:
+def _need(node: EngineParts, gid: str, role: Role) -> PreparedCommit:
     for one in node.catalog.prepared_commits():
         if one.gid == gid and one.state is PreparedState.PREPARED:
             if not role.superuser and role.oid != one.owner:
@@ -342,7 +342,7 @@ def _need(node: Node, gid: str, role: Role) -> PreparedCommit:
     )
 
 
-def _table(node: Node, change: TableChange) -> TableDef:
+def _table(node: EngineParts, change: TableChange) -> TableDef:
     found = node.catalog.table_by_oid(change.relid)
     if found is None:
         raise UndefinedObjectError(
@@ -353,5 +353,5 @@ def _table(node: Node, change: TableChange) -> TableDef:
     return found
 
 
-def _capture(node: Node) -> Capture | None:
+def _capture(node: EngineParts) -> Capture | None:
     return None if node.publishing is None else node.publishing.capture

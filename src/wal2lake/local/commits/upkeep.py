@@ -11,11 +11,11 @@ from __future__ import annotations
 from wal2lake.apply.local import visible
 from wal2lake.catalog import TableDef, local_writer
 from wal2lake.lake import Cursor
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.observe import get_logger
 
 
-def tend(node: Node, table: TableDef, own: int = 0) -> None:
+def tend(node: EngineParts, table: TableDef, own: int = 0) -> None:
     """``own``: how many branches of the table are the caller's, who is done with them."""
     try:
         if visible.rels_of(node.catalog, table.oid):

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 from wal2lake.local.concurrency.turns import Turns, Waiter
 
 if TYPE_CHECKING:
-    from wal2lake.local.node import Node
+    from wal2lake.local.node import EngineParts
 
 K = TypeVar("K", bound=Hashable)
 
-Around = Callable[["Node"], AbstractContextManager[object]]
+Around = Callable[["EngineParts"], AbstractContextManager[object]]
 """Gets the node as others see it."""
 
 
@@ -43,7 +43,7 @@ class OpenBlock:
         """Entered before the commit, without a lock; left when it is done or has failed."""
         self.under_lock: list[Around] = []
         """Entered before the commit, under the DDL lock."""
-        self.afterwards: list[Callable[[Node], None]] = []
+        self.afterwards: list[Callable[[EngineParts], None]] = []
         """Once the commit is durable."""
         self._undo: list[Callable[[], None]] = []
         self._turns = ExitStack()

@@ -17,7 +17,7 @@ from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.branch.checks import added_violation
 from wal2lake.lake.staging.checks import CHECK_VIOLATION
 from wal2lake.local.access import check_tables
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.local.transaction.generation import refuse_altered
 
 
@@ -37,7 +37,7 @@ def refuse_violations(
 
 
 @contextmanager
-def told_to(node: Node, caller: Caller, table: TableDef) -> Iterator[None]:
+def told_to(node: EngineParts, caller: Caller, table: TableDef) -> Iterator[None]:
     """Who may not read the table is not told the values of its rows."""
     try:
         yield

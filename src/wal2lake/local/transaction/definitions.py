@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from wal2lake.catalog import UncommittedCatalog
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.local.concurrency.blocks import BlockMark, OpenBlock
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.observe import get_logger
 from wal2lake.pg import Check
 
@@ -41,10 +41,10 @@ class _Mark:
 _BEGIN = _Mark(0, BlockMark(0, 0, 0, 0))
 
 
-class Definitions:
+class TransactionDefinitions:
     """Of one block, from its first command that defines something to its end."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: EngineParts) -> None:
         self._node = node
         self.catalog = UncommittedCatalog(node.catalog)
         self.view = replace(node, catalog=self.catalog, changed=lambda: None)

@@ -17,8 +17,8 @@ from wal2lake.errors import About, UsageError
 from wal2lake.lake import CommitConflict, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action
-from wal2lake.lake.branch.generated import Refused, generate, generated_rows
-from wal2lake.local.node import Node
+from wal2lake.lake.branch.generated import RowRefused, generate, generated_rows
+from wal2lake.local.node import EngineParts
 
 
 def _required(table: TableDef) -> frozenset[str]:
@@ -29,7 +29,7 @@ def _required(table: TableDef) -> frozenset[str]:
 def _told(table: TableDef) -> Iterator[None]:
     try:
         yield
-    except Refused as refused:
+    except RowRefused as refused:
         why = refused.why
         raise UsageError(
             why.message,
@@ -50,7 +50,7 @@ def with_generated(table: TableDef, state: TableState, rows: pa.Table) -> pa.Tab
 
 
 def generate_added(
-    node: Node,
+    node: EngineParts,
     table: TableDef,
     branch: Branch,
     version: int,

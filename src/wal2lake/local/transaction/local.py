@@ -44,10 +44,10 @@ from wal2lake.lake.branch.branches import Branch, place_of_branches
 from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.capture.commits import updated_by
 from wal2lake.lake.capture.messages import Emitted, More, OriginMark
-from wal2lake.lake.capture.moves import MOST_ROWS, Moved, Moves
+from wal2lake.lake.capture.moves import MOST_ROWS, KeyMoves, MovedKey
 from wal2lake.lake.partitions import instants
 from wal2lake.local.commits.commit import (
-    Written,
+    WrittenTable,
     commit_plainly,
     commit_tables,
     committed_by_spark,
@@ -63,7 +63,7 @@ from wal2lake.local.concurrency.sequences import (
     TransactionSequences,
 )
 from wal2lake.local.concurrency.snapshots import Snapshot
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.checks import refuse_violations
 from wal2lake.local.transaction.generation import generate_added
 from wal2lake.local.transaction.messages import (
@@ -90,7 +90,7 @@ class DefinitionChanged(Exception):
     again."""
 
 
-def scratch(node: Node) -> str:
+def scratch(node: EngineParts) -> str:
     """Where the branches of all transactions of a node are."""
     return place_of_branches(node.settings.warehouse, node.catalog.system_identifier)
 
@@ -103,7 +103,7 @@ class _Branched:
     """Of the branch: what the statements so far have made."""
     truncated: int | None = None
     """A TRUNCATE was among them: its options, and those of others."""
-    moves: Moves = field(default_factory=Moves)
+    moves: KeyMoves = field(default_factory=KeyMoves)
     updated: int = 0
     """How many rows the only statement so far has updated."""
     unjudged: bool = False
@@ -126,7 +126,7 @@ class LocalTransaction:
 
     def __init__(
         self,
-        node: Node,
+        node: EngineParts,
         kind: TransactionKind,
         check: Check = lambda: None,
         origin: Callable[[], OriginMark | None] = lambda: None,
@@ -310,7 +310,7 @@ class LocalTransaction:
             return count
         if branched.unjudged and write.by_key:
             self._refuse_repeated(branched, write)
-        moved: list[Moved] = []
+        moved: list[MovedKey] = []
         if write.moves and not branched.moves.too_many and is_read(node):
             moved = self._moved(write, job_group)
             branched.moves = branched.moves.then(moved)
@@ -402,7 +402,7 @@ class LocalTransaction:
         branched: _Branched,
         before: int,
         truncates: int | None,
-        moved: Sequence[Moved],
+        moved: Sequence[MovedKey],
     ) -> None:
         """What a statement has made, for those who are told of each."""
         catalog, branch = self._node.catalog, branched.branch
@@ -421,11 +421,11 @@ class LocalTransaction:
             raise
         return [batch for batch in result.batches if batch.num_rows]
 
-    def _moved(self, write: SparkWrite, job_group: str) -> list[Moved]:
+    def _moved(self, write: SparkWrite, job_group: str) -> list[MovedKey]:
         """The keys that an UPDATE is about to change, as capture reads them."""
         columns = identifying(write.table)
         sql = f"{write.moves} LIMIT {MOST_ROWS + 1}"
-        found: list[Moved] = []
+        found: list[MovedKey] = []
         for batch in self._node.queries.run(sql, job_group=job_group).batches:
             texts = [
                 arrow_to_text(array, int(column.type_oid), column.typmod)
@@ -433,7 +433,7 @@ class LocalTransaction:
             ]
             values = [[t if t is None else t.decode() for t in one] for one in texts]
             old, new = values[: len(columns)], values[len(columns) :]
-            found += map(Moved, zip(*old, strict=True), zip(*new, strict=True))
+            found += map(MovedKey, zip(*old, strict=True), zip(*new, strict=True))
         return found
 
     # ---- savepoints -----------------------------------------------------------------
@@ -496,7 +496,7 @@ class LocalTransaction:
 
     def _commit_tables(
         self,
-        written: Sequence[Written],
+        written: Sequence[WrittenTable],
         rendering: Rendering,
         job_group: str,
         messages: Sequence[Emitted],
@@ -536,10 +536,10 @@ class LocalTransaction:
         finally:
             self.rollback()
 
-    def _written(self) -> list[Written]:
+    def _written(self) -> list[WrittenTable]:
         # TRUNCATE of an empty table is one, too.
         return [
-            Written(
+            WrittenTable(
                 one.table,
                 one.branch,
                 change,

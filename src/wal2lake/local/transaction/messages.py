@@ -20,14 +20,14 @@ from contextlib import contextmanager
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.lake.capture.messages import Emitted, OriginMark
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.observe import get_logger
 from wal2lake.publish.capture.statements import Statement
 from wal2lake.publish.service import Publishing
 
 
 def emit(
-    node: Node,
+    node: EngineParts,
     waiting: Callable[[Emitted], None],
     transactional: bool,
     prefix: str,
@@ -45,7 +45,7 @@ def emit(
 
 
 def emit_transaction(
-    node: Node,
+    node: EngineParts,
     messages: Sequence[Emitted],
     origin: OriginMark | None,
     statements: str,
@@ -60,7 +60,7 @@ def emit_transaction(
 
 @contextmanager
 def told_empty(
-    node: Node, check: Callable[[], None], xid: Callable[[], int] | None = None
+    node: EngineParts, check: Callable[[], None], xid: Callable[[], int] | None = None
 ) -> Iterator[None]:
     """Around a definition, or a transaction of them. In PostgreSQL it is a transaction of the
     catalog's tables, whose rows are not decoded: plugins begin and commit it, unless they skip
@@ -78,18 +78,20 @@ def told_empty(
         get_logger().warning("a definition is not decoded", reason=str(error))
 
 
-def is_read(node: Node) -> bool:
+def is_read(node: EngineParts) -> bool:
     """Whether anybody reads what is published."""
     return node.publishing is not None and bool(node.publishing.slots.all())
 
 
-def kept(node: Node, messages: Sequence[Emitted]) -> Sequence[Emitted]:
+def kept(node: EngineParts, messages: Sequence[Emitted]) -> Sequence[Emitted]:
     """What somebody can read."""
     return messages if messages and _publishing(node).slots.all() else ()
 
 
 @contextmanager
-def written_down(node: Node, told: Sequence[Statement | Emitted]) -> Iterator[str]:
+def written_down(
+    node: EngineParts, told: Sequence[Statement | Emitted]
+) -> Iterator[str]:
     """Around a commit: where what each statement has done and said is written down, if anybody
     reads it; else nothing."""
     if node.publishing is None or not is_read(node):
@@ -109,7 +111,7 @@ def written_down(node: Node, told: Sequence[Statement | Emitted]) -> Iterator[st
         raise
 
 
-def _publishing(node: Node) -> Publishing:
+def _publishing(node: EngineParts) -> Publishing:
     if node.publishing is None:
         raise FeatureNotSupportedError("this node does not publish")
     return node.publishing

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from wal2lake.errors import UsageError
 from wal2lake.lake import CommitConflict
-from wal2lake.lake.plain.change import Found, PlainChange
-from wal2lake.local.node import Node
+from wal2lake.lake.plain.change import FoundRows, PlainChange
+from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.generation import with_generated
 from wal2lake.pg import Check
 from wal2lake.sql.query.matching import bounds, can_compare, matches
@@ -39,12 +39,12 @@ class _SparksToDo(Exception):
     """It is more than a few rows of plain columns."""
 
 
-Commit = Callable[[PlainChange, Found, pa.Table | None], None]
+Commit = Callable[[PlainChange, FoundRows, pa.Table | None], None]
 """Of rows, and of those that take their places."""
 
 
 def change_plainly(
-    node: Node, write: SparkWrite, job_group: str, check: Check, commit: Commit
+    node: EngineParts, write: SparkWrite, job_group: str, check: Check, commit: Commit
 ) -> int | None:
     """``check`` raises once the statement is to end. None: nothing has happened."""
     asked = write.plain
@@ -92,7 +92,7 @@ def change_plainly(
 
 
 def _insert(
-    node: Node,
+    node: EngineParts,
     write: SparkWrite,
     asked: PlainInsert,
     check: Check,
@@ -105,7 +105,7 @@ def _insert(
     check()
     new = with_generated(write.table, change.state, new)
     try:
-        commit(change, Found.nothing(), new)
+        commit(change, FoundRows.nothing(), new)
     except CommitConflict:
         return None
     return len(asked.rows)
@@ -129,7 +129,7 @@ def _with_constants(asked: PlainWrite, rows: pa.Table) -> pa.Table:
 
 
 def _updated(
-    node: Node,
+    node: EngineParts,
     write: SparkWrite,
     asked: PlainWrite,
     change: PlainChange,

@@ -24,12 +24,12 @@ from wal2lake.local.commits.commit import (
     on_newest,
 )
 from wal2lake.local.concurrency.heldtables import name_of
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.local import scratch
 from wal2lake.observe import get_logger
 
 
-def recover(node: Node) -> None:
+def recover(node: EngineParts) -> None:
     """Finish commits, and remove what was not committed."""
     for commit in node.catalog.local_commits():
         if commit.altered:
@@ -48,7 +48,10 @@ def recover(node: Node) -> None:
 
 
 def _finish(
-    node: Node, changes: Sequence[TableChange], name: str, number: int | None = None
+    node: EngineParts,
+    changes: Sequence[TableChange],
+    name: str,
+    number: int | None = None,
 ) -> None:
     """``number``: of a ``LocalCommit``."""
     log = get_logger()

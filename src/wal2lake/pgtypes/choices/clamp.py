@@ -25,7 +25,7 @@ import pyarrow as pa
 from wal2lake.pgtypes.decode.array import decode_array
 from wal2lake.pgtypes.decode.conversion import Conversion, Failures
 from wal2lake.pgtypes.decode.text import text_to_arrow
-from wal2lake.pgtypes.mapping import Kind, TypeMapping
+from wal2lake.pgtypes.mapping import ConversionKind, TypeMapping
 from wal2lake.pgtypes.moments import (
     FIRST_DAY,
     FIRST_MICROSECOND,
@@ -50,7 +50,7 @@ class _NoNearest(Exception):
 
 def clamped(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
     """Convert texts, with the nearest value for those that are out of range."""
-    if mapping.kind is Kind.ARRAY:
+    if mapping.kind is ConversionKind.ARRAY:
         return decode_array(values, mapping, clamped)
     found = text_to_arrow(values, mapping)
     nearest = _NEAREST.get(mapping.kind)
@@ -84,7 +84,9 @@ def _nearest_or_none(
     """The value, or the _NoNearest that says that there is none."""
     try:
         word = text.decode("utf-8", "replace")
-        return nearest(word if mapping.kind is Kind.TEXT else word.strip(), mapping)
+        return nearest(
+            word if mapping.kind is ConversionKind.TEXT else word.strip(), mapping
+        )
     except _NoNearest as reason:
         return reason
 
@@ -168,14 +170,16 @@ def _timestamp(word: str, mapping: TypeMapping) -> int | None:
     return LAST_MICROSECOND if is_high else FIRST_MICROSECOND
 
 
-_NEAREST: Mapping[Kind, Callable[[str, TypeMapping], object]] = MappingProxyType(
-    {
-        Kind.TEXT: _text,
-        Kind.INTEGER: _integer,
-        Kind.DECIMAL: _decimal,
-        Kind.FLOAT: _float,
-        Kind.DATE: _date,
-        Kind.TIMESTAMP: _timestamp,
-        Kind.TIMESTAMPTZ: _timestamp,
-    }
+_NEAREST: Mapping[ConversionKind, Callable[[str, TypeMapping], object]] = (
+    MappingProxyType(
+        {
+            ConversionKind.TEXT: _text,
+            ConversionKind.INTEGER: _integer,
+            ConversionKind.DECIMAL: _decimal,
+            ConversionKind.FLOAT: _float,
+            ConversionKind.DATE: _date,
+            ConversionKind.TIMESTAMP: _timestamp,
+            ConversionKind.TIMESTAMPTZ: _timestamp,
+        }
+    )
 )

@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.pgtypes.choices.clamp import clamped, replaced
-from wal2lake.pgtypes.choices.policies import Policy
+from wal2lake.pgtypes.choices.policies import ValuePolicy
 from wal2lake.pgtypes.decode.conversion import (
-    Failure,
+    ConversionFailure,
     Failures,
     Mask,
     Rows,
     raw,
     without,
 )
-from wal2lake.pgtypes.mapping import Kind, TypeMapping
+from wal2lake.pgtypes.mapping import ConversionKind, TypeMapping
 from wal2lake.pgtypes.receive.columns import convert_sent, sent_to_text
 from wal2lake.pgtypes.receive.remote import RemoteTypes, base_type, element_type
 
@@ -46,10 +46,10 @@ _FLOAT4, _FLOAT8 = 700, 701
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CoercedValues:
     """Values that were stored as something else, for one reason."""
 
-    policy: Policy
+    policy: ValuePolicy
     reason: str
     rows: Rows
     """Positions in the input, ascending."""
@@ -62,9 +62,9 @@ class Coerced:
     """A converted column. Rows that failed are null."""
 
     array: pa.Array
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[ConversionFailure, ...] = ()
     """By first row."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[CoercedValues, ...] = ()
 
 
 def coerce(
@@ -73,7 +73,7 @@ def coerce(
     type_oid: int,
     types: RemoteTypes,
     mapping: TypeMapping,
-    policy: Policy = Policy.ERROR,
+    policy: ValuePolicy = ValuePolicy.ERROR,
     max_bytes: int = MAX_VALUE_BYTES,
     *,
     nullable: bool = True,
@@ -93,7 +93,9 @@ def coerce(
     if failures:
         failures.extend(found.failures, np.arange(len(values)))
         whole = failures.conclude(found.array).failures
-    if policy is not Policy.CLAMP and not (policy is Policy.NULL and nullable):
+    if policy is not ValuePolicy.CLAMP and not (
+        policy is ValuePolicy.NULL and nullable
+    ):
         return Coerced(found.array, whole)
     eligible = [f for f in whole if f.sqlstate not in NO_POLICY]
     standing = [f for f in whole if f.sqlstate in NO_POLICY]
@@ -105,7 +107,7 @@ def coerce(
     texts = chosen
     if is_binary is not None:
         texts = _as_text(chosen, is_binary[rows], type_oid, types)
-    if policy is Policy.CLAMP:
+    if policy is ValuePolicy.CLAMP:
         again = clamped(texts, mapping)
         failed = {int(rows[at]) for f in again.failures for at in f.rows}
         # What was too long, or has no text, has nothing near to it.
@@ -148,17 +150,21 @@ def _without_long(
 
 def _exact_for(mapping: TypeMapping, type_oid: int, types: RemoteTypes) -> TypeMapping:
     """Digits may be lost only where the publisher's type has more of them."""
-    of = mapping.element if mapping.kind is Kind.ARRAY else mapping
-    if of is None or of.kind is not Kind.FLOAT or not type_oid:
+    of = mapping.element if mapping.kind is ConversionKind.ARRAY else mapping
+    if of is None or of.kind is not ConversionKind.FLOAT or not type_oid:
         return mapping
     sent = base_type(type_oid, types)
-    if mapping.kind is Kind.ARRAY:
+    if mapping.kind is ConversionKind.ARRAY:
         sent = element_type(sent, types) or 0
     single = of.arrow_type == pa.float32()
     if sent == _FLOAT4 or (sent == _FLOAT8 and not single):
         return mapping
     exact = replace(of, exact=True)
-    return replace(mapping, element=exact) if mapping.kind is Kind.ARRAY else exact
+    return (
+        replace(mapping, element=exact)
+        if mapping.kind is ConversionKind.ARRAY
+        else exact
+    )
 
 
 def _as_text(
@@ -171,18 +177,18 @@ def _as_text(
 
 
 def _change(
-    failure: Failure,
-    policy: Policy,
+    failure: ConversionFailure,
+    policy: ValuePolicy,
     values: pa.BinaryArray,
     rows: Rows,
     texts: pa.BinaryArray,
-) -> Change:
+) -> CoercedValues:
     first = int(failure.rows[0])
     text = texts[int(np.searchsorted(rows, first))].as_py()
     if text is None:
         # Too long, or binary that has no text: its own bytes.
         text = values[first].as_py()
-    return Change(policy, failure.message, failure.rows, example_of(text))
+    return CoercedValues(policy, failure.message, failure.rows, example_of(text))
 
 
 def example_of(text: bytes) -> str:

@@ -68,7 +68,7 @@ class SourceColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ChoiceTarget:
     """What an entry is about."""
 
     text: str
@@ -99,19 +99,19 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[Choice]):
+class ChoiceEntry(Generic[Choice]):
     """One ``target = choice``."""
 
-    target: Target
+    target: ChoiceTarget
     choice: Choice
 
 
 def parse_entries(
-    option: str, text: str, read: Callable[[Target, str], Choice]
-) -> tuple[Entry[Choice], ...]:
+    option: str, text: str, read: Callable[[ChoiceTarget, str], Choice]
+) -> tuple[ChoiceEntry[Choice], ...]:
     """All entries; ``read`` makes a choice of its text. UsageError (22023) for what is not
     an entry, and for a target that is named twice."""
-    found: list[Entry[Choice]] = []
+    found: list[ChoiceEntry[Choice]] = []
     for part in parts_of(text):
         left, equals, right = divided(part)
         if not equals or not left or not right:
@@ -127,42 +127,42 @@ def parse_entries(
             for e in found
         ):
             raise UsageError(f'"{option}" has more than one entry for "{left}"')
-        found.append(Entry(target, read(target, right)))
+        found.append(ChoiceEntry(target, read(target, right)))
     return tuple(found)
 
 
 def best_entry(
-    entries: tuple[Entry[Choice], ...], column: SourceColumn
-) -> Entry[Choice] | None:
+    entries: tuple[ChoiceEntry[Choice], ...], column: SourceColumn
+) -> ChoiceEntry[Choice] | None:
     """The most specific entry about a column; None: there is none."""
     fitting = [e for e in entries if e.target.fits(column)]
     return max(fitting, key=_specific, default=None)
 
 
-def _specific(entry: Entry[Choice]) -> tuple[int, int]:
+def _specific(entry: ChoiceEntry[Choice]) -> tuple[int, int]:
     # A domain's name is more than that of its base type, with or without a modifier.
     return len(entry.target.names), entry.target.match
 
 
-def _target(option: str, text: str) -> Target:
+def _target(option: str, text: str) -> ChoiceTarget:
     if text == "*":
-        return Target(text, Match.ALL)
+        return ChoiceTarget(text, Match.ALL)
     names = names_in(text)
     if names is not None and len(names) == 3:
-        return Target(text, Match.COLUMN, names)
+        return ChoiceTarget(text, Match.COLUMN, names)
     try:
         oid, typmod = parse_type_name(text)
     except UndefinedObjectError:
         if names is None and text.endswith("[]"):
             names = _array_of(names_in(text[:-2].strip()))
         if names is not None and len(names) < 3:
-            return Target(text, Match.TYPE, names)
+            return ChoiceTarget(text, Match.TYPE, names)
         raise _no_target(option, text) from None
     except Wal2LakeError:
         raise _no_target(option, text) from None
     if "(" in text:
-        return Target(text, Match.EXACT, (), int(oid), typmod)
-    return Target(text, Match.TYPE, (), int(oid))
+        return ChoiceTarget(text, Match.EXACT, (), int(oid), typmod)
+    return ChoiceTarget(text, Match.TYPE, (), int(oid))
 
 
 def _no_target(option: str, text: str) -> UsageError:

@@ -21,10 +21,10 @@ from typing import Final
 
 from wal2lake.errors import UsageError
 from wal2lake.pgtypes.choices.entries import (
-    Entry,
+    ChoiceEntry,
+    ChoiceTarget,
     Match,
     SourceColumn,
-    Target,
     best_entry,
     parse_entries,
 )
@@ -33,7 +33,7 @@ from wal2lake.pgtypes.registry.pg_type import type_by_oid
 VALUE_POLICIES: Final = "value_policies"
 
 
-class Policy(Enum):
+class ValuePolicy(Enum):
     """What happens to a value that its column cannot hold."""
 
     ERROR = "error"
@@ -63,25 +63,27 @@ _WITH_NEAREST: Final = frozenset((*_NUMBERS, *_FLOATS, *_MOMENTS))
 class ValuePolicies:
     """All entries; empty: every column is ``error``."""
 
-    entries: tuple[Entry[Policy], ...] = ()
+    entries: tuple[ChoiceEntry[ValuePolicy], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> ValuePolicies:
         """Raises UsageError (22023)."""
         return cls(parse_entries(VALUE_POLICIES, text, _read))
 
-    def of(self, column: SourceColumn) -> Policy:
+    def of(self, column: SourceColumn) -> ValuePolicy:
         """The column's policy."""
         return self.entry_for(column)[0]
 
-    def entry_for(self, column: SourceColumn) -> tuple[Policy, int]:
+    def entry_for(self, column: SourceColumn) -> tuple[ValuePolicy, int]:
         """The column's policy, and how specific the entry is that says so (0: none)."""
         found = best_entry(self.entries, column)
         return (
-            (Policy.ERROR, 0) if found is None else (found.choice, found.target.match)
+            (ValuePolicy.ERROR, 0)
+            if found is None
+            else (found.choice, found.target.match)
         )
 
-    def naming(self, column: SourceColumn) -> Policy | None:
+    def naming(self, column: SourceColumn) -> ValuePolicy | None:
         """The policy of the entry that names this very column; None: there is none."""
         policy, level = self.entry_for(column)
         return policy if level == Match.COLUMN else None
@@ -90,15 +92,15 @@ class ValuePolicies:
 NO_POLICIES: Final = ValuePolicies()
 
 
-def _read(target: Target, text: str) -> Policy:
+def _read(target: ChoiceTarget, text: str) -> ValuePolicy:
     try:
-        policy = Policy(text.lower())
+        policy = ValuePolicy(text.lower())
     except ValueError:
         raise UsageError(
             f'unrecognized value policy: "{text}"',
-            hint=f"Available policies: {', '.join(p.value for p in Policy)}.",
+            hint=f"Available policies: {', '.join(p.value for p in ValuePolicy)}.",
         ) from None
-    if policy is Policy.CLAMP and not _has_nearest(target):
+    if policy is ValuePolicy.CLAMP and not _has_nearest(target):
         raise UsageError(
             f'value policy "clamp" is not possible for type {target.text}',
             detail="Its values have no nearest value that could be stored instead.",
@@ -107,7 +109,7 @@ def _read(target: Target, text: str) -> Policy:
     return policy
 
 
-def _has_nearest(target: Target) -> bool:
+def _has_nearest(target: ChoiceTarget) -> bool:
     if target.match in (Match.ALL, Match.COLUMN):
         return True
     known = type_by_oid(target.type_oid)

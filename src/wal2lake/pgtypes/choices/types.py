@@ -26,16 +26,16 @@ from typing import Any, Final
 
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
 from wal2lake.pgtypes.choices.entries import (
-    Entry,
+    ChoiceEntry,
+    ChoiceTarget,
     Match,
     SourceColumn,
-    Target,
     best_entry,
     parse_entries,
 )
-from wal2lake.pgtypes.choices.policies import Policy, ValuePolicies
+from wal2lake.pgtypes.choices.policies import ValuePolicies, ValuePolicy
 from wal2lake.pgtypes.mapping import (
-    Kind,
+    ConversionKind,
     TypeMapping,
     choose,
     mapping_for,
@@ -52,18 +52,22 @@ _NUMERIC: Final = (1700, 1231)
 
 _COMPLETE: Final = frozenset(
     (
-        Kind.BOOL,
-        Kind.INTEGER,
-        Kind.FLOAT,
-        Kind.DATE,
-        Kind.TEXT,
-        Kind.BYTEA,
-        Kind.HSTORE,
+        ConversionKind.BOOL,
+        ConversionKind.INTEGER,
+        ConversionKind.FLOAT,
+        ConversionKind.DATE,
+        ConversionKind.TEXT,
+        ConversionKind.BYTEA,
+        ConversionKind.HSTORE,
     )
 )
 """Kinds that hold every value of the type whose default they are."""
 
-_ENOUGH: Final = _COMPLETE | {Kind.DECIMAL, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
+_ENOUGH: Final = _COMPLETE | {
+    ConversionKind.DECIMAL,
+    ConversionKind.TIMESTAMP,
+    ConversionKind.TIMESTAMPTZ,
+}
 """Kinds that hold all but NaN, and timestamps that hardly anybody has."""
 
 
@@ -71,7 +75,7 @@ _ENOUGH: Final = _COMPLETE | {Kind.DECIMAL, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
 class TypeMappings:
     """All entries; empty: the defaults."""
 
-    entries: tuple[Entry[str], ...] = ()
+    entries: tuple[ChoiceEntry[str], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> TypeMappings:
@@ -96,7 +100,7 @@ class TypeMappings:
         if entry is None:
             return _type_of("STRING") if _is_widened(default, policy) else None
         chosen = choose(column.type_oid, column.typmod, default, entry.choice)
-        whole = chosen.kind is Kind.TEXT or (
+        whole = chosen.kind is ConversionKind.TEXT or (
             _same(chosen, default) and not _is_widened(default, policy)
         )
         if policy in WIDENING and level > Match.ALL and not whole:
@@ -113,7 +117,7 @@ class TypeMappings:
         """Whether an entry is about this column."""
         return self._entry(column) is not None
 
-    def _entry(self, column: SourceColumn) -> Entry[str] | None:
+    def _entry(self, column: SourceColumn) -> ChoiceEntry[str] | None:
         found = best_entry(self.entries, column)
         if found is None or found.target.match is Match.COLUMN:
             return found
@@ -129,22 +133,24 @@ class TypeMappings:
 
 
 def unmatched(
-    entries: Iterable[Entry[Any]], columns: Iterable[SourceColumn]
+    entries: Iterable[ChoiceEntry[Any]], columns: Iterable[SourceColumn]
 ) -> list[str]:
     """Targets, as they were written, that are about none of the columns."""
     known = list(columns)
     return [e.target.text for e in entries if not any(e.target.fits(c) for c in known)]
 
 
-WIDENING: Final = frozenset((Policy.LOSSLESS, Policy.TEXT))
+WIDENING: Final = frozenset((ValuePolicy.LOSSLESS, ValuePolicy.TEXT))
 """Policies that may make a column text."""
 
 
-def _is_widened(default: TypeMapping, policy: Policy) -> bool:
+def _is_widened(default: TypeMapping, policy: ValuePolicy) -> bool:
     """Whether a column becomes text because its type does not hold what comes."""
     if policy not in WIDENING:
         return False
-    return default.kind not in (_ENOUGH if policy is Policy.LOSSLESS else _COMPLETE)
+    return default.kind not in (
+        _ENOUGH if policy is ValuePolicy.LOSSLESS else _COMPLETE
+    )
 
 
 def _same(one: TypeMapping, other: TypeMapping) -> bool:
@@ -156,7 +162,7 @@ def _type_of(ddl: str) -> tuple[int, int]:
     return int(oid), typmod
 
 
-def _read(target: Target, text: str) -> str:
+def _read(target: ChoiceTarget, text: str) -> str:
     if target.match is Match.ALL:
         raise UsageError(
             f'"*" in "{TYPE_MAPPINGS}" is neither a type nor a column',
@@ -175,7 +181,7 @@ def _read(target: Target, text: str) -> str:
     return ddl
 
 
-def _possible(target: Target) -> str:
+def _possible(target: ChoiceTarget) -> str:
     if target.type_oid:
         return possible_choices(target.type_oid)
     return (

@@ -30,7 +30,7 @@ from wal2lake.pgtypes.decode.conversion import (
 )
 from wal2lake.pgtypes.decode.literal import (
     Elements,
-    Marks,
+    LiteralStructure,
     mark,
     nested_arrays,
     split_arrays,
@@ -185,10 +185,10 @@ class _Column:
     def _load(self) -> None:
         self.data, self.offsets, _ = packed(self._values)
         self.present: Mask = np.diff(self.offsets) > 0
-        self._marks: Marks | None = None
+        self._marks: LiteralStructure | None = None
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> LiteralStructure:
         """Quotes and escapes of the rows that are left."""
         if self._marks is None:
             self._marks = mark(self.data)

@@ -39,7 +39,7 @@ class Rejected(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ConversionFailure:
     """One reason, and the rows it holds for."""
 
     sqlstate: str
@@ -57,10 +57,10 @@ class Conversion:
     """Of the mapping's Arrow type; chunked iff the input was."""
     bad: pa.BooleanArray | None
     """None: every value was converted. Never contains null."""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[ConversionFailure, ...] = ()
     """By first row."""
 
-    def failure_at(self, row: int) -> Failure | None:
+    def failure_at(self, row: int) -> ConversionFailure | None:
         """Why a row is bad; None if it is not."""
         for failure in self.failures:
             at = int(np.searchsorted(failure.rows, row))
@@ -95,7 +95,7 @@ class Failures:
         for row in rows:
             self.add(int(row), sqlstate, message)
 
-    def extend(self, failures: Sequence[Failure], parent: Rows) -> None:
+    def extend(self, failures: Sequence[ConversionFailure], parent: Rows) -> None:
         """Take over failures of elements; ``parent`` maps element to row."""
         for failure in failures:
             self.add_rows(parent[failure.rows], failure.sqlstate, failure.message)
@@ -111,7 +111,7 @@ class Failures:
         if not self._seen:
             return Conversion(array, None)
         found = [
-            Failure(sqlstate, message, np.array(sorted(rows), np.int64))
+            ConversionFailure(sqlstate, message, np.array(sorted(rows), np.int64))
             for (sqlstate, message), rows in self._by_reason.items()
         ]
         found.sort(key=lambda f: int(f.rows[0]))

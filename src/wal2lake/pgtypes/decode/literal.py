@@ -47,7 +47,7 @@ class Elements:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class LiteralStructure:
     """Structure of a buffer of literals."""
 
     toggles: Mask
@@ -58,7 +58,7 @@ class Marks:
     """Between quotes, the opening quote included; None: there is no quote at all."""
 
 
-def mark(data: Bytes) -> Marks:
+def mark(data: Bytes) -> LiteralStructure:
     """Find quotes and escapes; parity starts outside at the first byte."""
     escapers = data == _BACKSLASH
     toggles = data == _QUOTE
@@ -76,7 +76,7 @@ def mark(data: Bytes) -> Marks:
         turns = np.flatnonzero(toggles)
         stretches = np.diff(np.concatenate(([0], turns, [len(data)])))
         inside = np.repeat(np.arange(len(stretches)) % 2 == 1, stretches)
-    return Marks(toggles, escapers, inside)
+    return LiteralStructure(toggles, escapers, inside)
 
 
 def count_in_rows(mask: Mask, offsets: Offsets) -> npt.NDArray[np.int64]:
@@ -106,7 +106,7 @@ def unframed(data: Bytes, offsets: Offsets, opening: bytes, closing: bytes) -> M
     return bad
 
 
-def unbalanced(marks: Marks, offsets: Offsets) -> Mask:
+def unbalanced(marks: LiteralStructure, offsets: Offsets) -> Mask:
     """Rows whose last byte is escaped, or with an odd number of quotes.
 
     All rows are framed. Without these rows the parity of quotes holds across rows.
@@ -118,7 +118,7 @@ def unbalanced(marks: Marks, offsets: Offsets) -> Mask:
     return bad
 
 
-def nested_arrays(data: Bytes, offsets: Offsets, marks: Marks) -> Mask:
+def nested_arrays(data: Bytes, offsets: Offsets, marks: LiteralStructure) -> Mask:
     """Rows with a brace inside their own pair: several dimensions."""
     braces = data == _OPEN
     braces &= ~_escaped(marks)
@@ -127,14 +127,14 @@ def nested_arrays(data: Bytes, offsets: Offsets, marks: Marks) -> Mask:
     return count_in_rows(braces, offsets) > 1
 
 
-def _escaped(marks: Marks) -> Mask:
+def _escaped(marks: LiteralStructure) -> Mask:
     escaped = np.zeros(len(marks.escapers), np.bool_)
     escaped[1:] = marks.escapers[:-1]
     return escaped
 
 
 def split_arrays(
-    data: Bytes, offsets: Offsets, marks: Marks, delimiter: int
+    data: Bytes, offsets: Offsets, marks: LiteralStructure, delimiter: int
 ) -> tuple[Elements, Mask]:
     """Elements of well-framed one-dimensional literals; which rows are malformed.
 
@@ -176,7 +176,7 @@ def split_arrays(
 
 
 def _quoting(
-    marks: Marks, begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
+    marks: LiteralStructure, begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
 ) -> tuple[Mask, Mask]:
     """Which elements are quoted as a whole, and which only in part."""
     toggles = _count_between(marks.toggles, begin, end)
@@ -190,7 +190,7 @@ def _quoting(
 def _compact(
     data: Bytes,
     between: Mask,
-    marks: Marks,
+    marks: LiteralStructure,
     begin: npt.NDArray[np.int64],
     end: npt.NDArray[np.int64],
     quoted: Mask,
@@ -214,7 +214,9 @@ def _compact(
     return binary_array(np.ascontiguousarray(kept), offsets, null)
 
 
-def split_hstores(data: Bytes, offsets: Offsets, marks: Marks) -> tuple[Elements, Mask]:
+def split_hstores(
+    data: Bytes, offsets: Offsets, marks: LiteralStructure
+) -> tuple[Elements, Mask]:
     """Keys and values in turn, as hstore_out writes them; which rows are malformed.
 
     Every key is quoted and so is every value that is not NULL.

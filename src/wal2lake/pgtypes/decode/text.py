@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.pgtypes.decode.array import decode_array, decode_hstore
-from wal2lake.pgtypes.decode.conversion import Conversion, Failure
+from wal2lake.pgtypes.decode.conversion import Conversion, ConversionFailure
 from wal2lake.pgtypes.decode.datetime import decode_date, decode_timestamp
 from wal2lake.pgtypes.decode.scalar import (
     decode_bool,
@@ -32,7 +32,7 @@ from wal2lake.pgtypes.decode.scalar import (
     decode_integer,
     decode_text_family,
 )
-from wal2lake.pgtypes.mapping import Kind, TypeMapping
+from wal2lake.pgtypes.mapping import ConversionKind, TypeMapping
 
 
 def _array(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
@@ -43,22 +43,22 @@ def _hstore(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
     return decode_hstore(values, mapping, decode_text_family)
 
 
-_CONVERSIONS: Mapping[Kind, Callable[[pa.BinaryArray, TypeMapping], Conversion]] = (
-    MappingProxyType(
-        {
-            Kind.BOOL: decode_bool,
-            Kind.INTEGER: decode_integer,
-            Kind.FLOAT: decode_float,
-            Kind.DECIMAL: decode_decimal,
-            Kind.DATE: decode_date,
-            Kind.TIMESTAMP: decode_timestamp,
-            Kind.TIMESTAMPTZ: decode_timestamp,
-            Kind.TEXT: decode_text_family,
-            Kind.BYTEA: decode_bytea,
-            Kind.ARRAY: _array,
-            Kind.HSTORE: _hstore,
-        }
-    )
+_CONVERSIONS: Mapping[
+    ConversionKind, Callable[[pa.BinaryArray, TypeMapping], Conversion]
+] = MappingProxyType(
+    {
+        ConversionKind.BOOL: decode_bool,
+        ConversionKind.INTEGER: decode_integer,
+        ConversionKind.FLOAT: decode_float,
+        ConversionKind.DECIMAL: decode_decimal,
+        ConversionKind.DATE: decode_date,
+        ConversionKind.TIMESTAMP: decode_timestamp,
+        ConversionKind.TIMESTAMPTZ: decode_timestamp,
+        ConversionKind.TEXT: decode_text_family,
+        ConversionKind.BYTEA: decode_bytea,
+        ConversionKind.ARRAY: _array,
+        ConversionKind.HSTORE: _hstore,
+    }
 )
 
 
@@ -90,7 +90,7 @@ def text_to_arrow(
     if not rows_by_reason:
         return Conversion(array, None)
     failures = [
-        Failure(sqlstate, message, np.concatenate(rows))
+        ConversionFailure(sqlstate, message, np.concatenate(rows))
         for (sqlstate, message), rows in rows_by_reason.items()
     ]
     failures.sort(key=lambda f: int(f.rows[0]))

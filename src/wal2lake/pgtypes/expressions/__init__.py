@@ -21,13 +21,13 @@ from wal2lake.pgtypes.expressions.computed import Computation, assignable
 from wal2lake.pgtypes.expressions.deparse import deparse
 from wal2lake.pgtypes.expressions.evaluate import Filter
 from wal2lake.pgtypes.expressions.stored import StoredFilter
-from wal2lake.pgtypes.expressions.tree import Expression, Node, decode, encode
+from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode, decode, encode
 
 __all__ = [
     "Computation",
     "Expression",
+    "ExpressionNode",
     "Filter",
-    "Node",
     "StoredFilter",
     "assignable",
     "decode",

@@ -22,7 +22,7 @@ from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.expressions.evaluate import Filter
 from wal2lake.pgtypes.expressions.operators import FLOATS, INTEGERS, NUMBERS, TEXTS
 from wal2lake.pgtypes.expressions.stored import stored_values
-from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode
 from wal2lake.pgtypes.expressions.values import (
     BOOL,
     BYTEA,
@@ -80,7 +80,9 @@ class Computation:
         scale = typmod if type_oid == NUMERIC else -1
         printed = type_oid in TEXTS and self._kind not in TEXTS
         if not printed and (self._kind != type_oid or scale >= 0):
-            cast = Expression(Node.CAST, type_oid, (expression,), typmod=scale)
+            cast = Expression(
+                ExpressionNode.CAST, type_oid, (expression,), typmod=scale
+            )
             expression, self._kind = cast, type_oid
         self._as_text = printed and self._kind == BOOL
         moments = type_oid in (TIMESTAMP, TIMESTAMPTZ)

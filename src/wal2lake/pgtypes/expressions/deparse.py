@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from wal2lake.pgtypes.expressions.operators import TEXTS
-from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode
 from wal2lake.pgtypes.expressions.values import is_array
 from wal2lake.pgtypes.registry.pg_type import format_type
 
@@ -36,10 +36,10 @@ def deparse(
     if assigned is not None:
         kind, typmod = assigned
         if kind != expression.type_oid:
-            casts.append(Expression(Node.CAST, kind, (expression,)))
+            casts.append(Expression(ExpressionNode.CAST, kind, (expression,)))
         if typmod >= 0:
             inner = casts[-1] if casts else expression
-            casts.append(Expression(Node.CAST, kind, (inner,), typmod=typmod))
+            casts.append(Expression(ExpressionNode.CAST, kind, (inner,), typmod=typmod))
     if casts:
         writer.hidden(casts[-1], expression)
     else:
@@ -60,31 +60,31 @@ class _Writer:
     def put(self, one: Expression) -> None:
         args = one.args
         match one.node:
-            case Node.COLUMN:
+            case ExpressionNode.COLUMN:
                 assert isinstance(one.value, int)
                 self.text += self._quote(self._columns[one.value])
-            case Node.CONST:
+            case ExpressionNode.CONST:
                 self.text += _constant(one)
-            case Node.OPERATOR if len(args) == 1:
+            case ExpressionNode.OPERATOR if len(args) == 1:
                 self._open(f"{one.value} ")
                 self.inner(args[0], one)
                 self._close()
-            case Node.OPERATOR:
+            case ExpressionNode.OPERATOR:
                 self._between(one, f" {one.value} ")
-            case Node.AND | Node.OR:
+            case ExpressionNode.AND | ExpressionNode.OR:
                 self._between(one, f" {one.node.name} ")
-            case Node.DISTINCT:
+            case ExpressionNode.DISTINCT:
                 self._between(one, " IS DISTINCT FROM ")
-            case Node.NOT:
+            case ExpressionNode.NOT:
                 self._open("NOT ")
                 self.inner(args[0], one)
                 self._close()
-            case Node.TEST:
+            case ExpressionNode.TEST:
                 self._open()
                 self.inner(args[0], one)
                 self.text += f" {one.value}"
                 self._close()
-            case Node.ANY | Node.ALL:
+            case ExpressionNode.ANY | ExpressionNode.ALL:
                 self._open()
                 self.inner(args[0], one)
                 self.text += f" {one.value} {one.node.name} ("
@@ -96,23 +96,28 @@ class _Writer:
                     self.text += "]"
                 self.text += ")"
                 self._close()
-            case Node.FUNCTION:
+            case ExpressionNode.FUNCTION:
                 self._call(str(one.value), args)
-            case Node.COLLATE:
+            case ExpressionNode.COLLATE:
                 self._open()
                 self.inner(args[0], one)
                 self.text += f" COLLATE {self._quote(str(one.value))}"
                 self._close()
-            case Node.COALESCE | Node.NULLIF | Node.GREATEST | Node.LEAST:
+            case (
+                ExpressionNode.COALESCE
+                | ExpressionNode.NULLIF
+                | ExpressionNode.GREATEST
+                | ExpressionNode.LEAST
+            ):
                 self._call(one.node.name, args)
-            case Node.CAST:
+            case ExpressionNode.CAST:
                 self._open()
                 self.inner(args[0], one)
                 self._close()
                 self.text += f"::{format_type(one.type_oid, one.typmod)}"
-            case Node.CASE:
+            case ExpressionNode.CASE:
                 self._case(None, args)
-            case Node.CASE_OF:
+            case ExpressionNode.CASE_OF:
                 self._case(args[0], args[1:])
 
     def _between(self, one: Expression, word: str) -> None:
@@ -183,23 +188,25 @@ _LOW, _HIGH = "+-", "*/%"
 
 def _is_simple(one: Expression, parent: Expression) -> bool:
     """Whether it needs no parentheses inside of ``parent``, which has none of its own."""
-    connectives = (Node.AND, Node.OR)
+    connectives = (ExpressionNode.AND, ExpressionNode.OR)
     match one.node:
-        case Node.OPERATOR if parent.node is Node.OPERATOR:
+        case ExpressionNode.OPERATOR if parent.node is ExpressionNode.OPERATOR:
             words = [str(x.value) for x in (one, parent) if len(x.args) == 2]
             if len(words) < 2 or any(word not in (*_LOW, *_HIGH) for word in words):
                 return False
             inner, outer = (word in _HIGH for word in words)
             return inner and not outer if inner != outer else one is parent.args[0]
-        case Node.OPERATOR | Node.TEST | Node.DISTINCT:
-            return parent.node in (*connectives, Node.NOT)
-        case Node.AND | Node.NOT:
+        case ExpressionNode.OPERATOR | ExpressionNode.TEST | ExpressionNode.DISTINCT:
+            return parent.node in (*connectives, ExpressionNode.NOT)
+        case ExpressionNode.AND | ExpressionNode.NOT:
             return parent.node in connectives
-        case Node.OR:
-            return parent.node is Node.OR
-        case Node.ANY | Node.ALL | Node.COLLATE:
+        case ExpressionNode.OR:
+            return parent.node is ExpressionNode.OR
+        case ExpressionNode.ANY | ExpressionNode.ALL | ExpressionNode.COLLATE:
             return False
-        case Node.CAST if one.type_oid in TEXTS and one.args[0].type_oid in TEXTS:
+        case ExpressionNode.CAST if (
+            one.type_oid in TEXTS and one.args[0].type_oid in TEXTS
+        ):
             # Nothing is computed.
             return one.typmod >= 0 or _is_simple(one.args[0], one)
     return True

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.pgtypes.expressions import operators
-from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode
 from wal2lake.pgtypes.expressions.values import Value, array_items, is_array, reader
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
@@ -82,7 +82,7 @@ class Filter:
 
 
 def _types(expression: Expression) -> list[tuple[int, int]]:
-    if expression.node is Node.COLUMN:
+    if expression.node is ExpressionNode.COLUMN:
         assert isinstance(expression.value, int)
         return [(expression.value, expression.type_oid)]
     return [found for arg in expression.args for found in _types(arg)]
@@ -103,39 +103,39 @@ def _compiled(one: Expression) -> _Evaluator:
     args = [_compiled(arg) for arg in one.args]
     kinds = tuple(arg.type_oid for arg in one.args)
     match one.node:
-        case Node.COLUMN:
+        case ExpressionNode.COLUMN:
             at = one.value
             assert isinstance(at, int)
             return lambda row: row[at]
-        case Node.CONST:
+        case ExpressionNode.CONST:
             text = one.value
             constant = None
             if text is not None:
                 constant = reader(one.type_oid)(str(text).encode())
             return lambda row: constant
-        case Node.OPERATOR if len(args) == 1:
+        case ExpressionNode.OPERATOR if len(args) == 1:
             return _strict(operators.sign(str(one.value), kinds[0]), args)
-        case Node.OPERATOR:
+        case ExpressionNode.OPERATOR:
             left, right = kinds
             compute = operators.operation(str(one.value), left, right, one.type_oid)
             return _strict(compute, args)
-        case Node.FUNCTION:
+        case ExpressionNode.FUNCTION:
             compute = operators.function(str(one.value), kinds, one.type_oid)
             return _strict(compute, args)
-        case Node.CAST:
+        case ExpressionNode.CAST:
             return _strict(operators.cast(kinds[0], one.type_oid, one.typmod), args)
-        case Node.AND:
+        case ExpressionNode.AND:
             return _connected(args, stops_at=False)
-        case Node.OR:
+        case ExpressionNode.OR:
             return _connected(args, stops_at=True)
-        case Node.NOT:
+        case ExpressionNode.NOT:
             return _strict(lambda a: not a, args)
-        case Node.TEST:
+        case ExpressionNode.TEST:
             return _test(str(one.value), args[0])
-        case Node.DISTINCT:
+        case ExpressionNode.DISTINCT:
             left, right = kinds
             return _distinct(operators.comparison("<>", left, right), *args)
-        case Node.ANY | Node.ALL:
+        case ExpressionNode.ANY | ExpressionNode.ALL:
             if spread(one) is not one:
                 return _compiled(spread(one))
             compares = [
@@ -144,21 +144,21 @@ def _compiled(one: Expression) -> _Evaluator:
                 )
                 for arg, kind in zip(args[1:], kinds[1:], strict=True)
             ]
-            return _connected(compares, stops_at=one.node is Node.ANY)
-        case Node.COALESCE:
+            return _connected(compares, stops_at=one.node is ExpressionNode.ANY)
+        case ExpressionNode.COALESCE:
             return _coalesce(args)
-        case Node.GREATEST | Node.LEAST:
-            word = ">" if one.node is Node.GREATEST else "<"
+        case ExpressionNode.GREATEST | ExpressionNode.LEAST:
+            word = ">" if one.node is ExpressionNode.GREATEST else "<"
             return _extreme(operators.comparison(word, kinds[0], kinds[0]), args)
-        case Node.COLLATE:
+        case ExpressionNode.COLLATE:
             return args[0]
-        case Node.NULLIF:
+        case ExpressionNode.NULLIF:
             left, right = kinds
             same = _strict(operators.comparison("=", left, right), args)
             return lambda row: None if same(row) is True else args[0](row)
-        case Node.CASE:
+        case ExpressionNode.CASE:
             return _case(args)
-        case Node.CASE_OF:
+        case ExpressionNode.CASE_OF:
             return _case(args[1:])
 
 
@@ -168,11 +168,14 @@ def spread(one: Expression) -> Expression:
         return one
     left, array = one.args
     if array.value is None:
-        return Expression(Node.CONST, one.type_oid)
+        return Expression(ExpressionNode.CONST, one.type_oid)
     items = array_items(str(array.value))
     known = type_by_oid(array.type_oid)
     assert items is not None and known is not None
-    consts = (Expression(Node.CONST, known.element_oid, value=item) for item in items)
+    consts = (
+        Expression(ExpressionNode.CONST, known.element_oid, value=item)
+        for item in items
+    )
     return Expression(one.node, one.type_oid, (left, *consts), one.value)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from wal2lake.pgtypes.encode.text import arrow_to_text, plain_text
 from wal2lake.pgtypes.expressions.evaluate import Filter, spread, values_of_texts
 from wal2lake.pgtypes.expressions.operators import COMPARISONS, INTEGERS, TEXTS
-from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode
 from wal2lake.pgtypes.expressions.values import (
     BOOL,
     DATE,
@@ -118,26 +118,30 @@ def _counted(array: pa.Array, epoch: int, infinite: int) -> list[Value]:
 def _bounds(one: Expression) -> dict[int, tuple[int, int]]:
     """By the columns' numbers."""
     found: dict[int, tuple[int, int]] = {}
-    if one.node is Node.AND:
+    if one.node is ExpressionNode.AND:
         for arg in one.args:
             for number, (low, high) in _bounds(arg).items():
                 before = found.get(number, (_LOWEST, _HIGHEST))
                 found[number] = max(before[0], low), min(before[1], high)
         return found
-    is_any = one.node is Node.ANY and one.value == "="
-    if not is_any and not (one.node is Node.OPERATOR and one.value in COMPARISONS):
+    is_any = one.node is ExpressionNode.ANY and one.value == "="
+    if not is_any and not (
+        one.node is ExpressionNode.OPERATOR and one.value in COMPARISONS
+    ):
         return {}
     args = spread(one).args if is_any else one.args
     if not args:
         # ANY of an array that is NULL.
         return {}
     operator, (column, *others) = one.value, map(_uncast, args)
-    if column.node is Node.CONST and len(others) == 1:
+    if column.node is ExpressionNode.CONST and len(others) == 1:
         operator = _TURNED.get(str(operator), operator)
         column, others = others[0], [column]
-    if column.node is not Node.COLUMN or column.type_oid not in INTEGERS:
+    if column.node is not ExpressionNode.COLUMN or column.type_oid not in INTEGERS:
         return {}
-    if any(x.node is not Node.CONST or x.type_oid not in INTEGERS for x in others):
+    if any(
+        x.node is not ExpressionNode.CONST or x.type_oid not in INTEGERS for x in others
+    ):
         return {}
     assert isinstance(column.value, int)
     values = [int(str(x.value)) for x in others if x.value is not None]
@@ -153,7 +157,7 @@ def _bounds(one: Expression) -> dict[int, tuple[int, int]]:
 
 def _uncast(one: Expression) -> Expression:
     """An integer's cast to another size changes nothing, or fails."""
-    while one.node is Node.CAST and one.type_oid in INTEGERS:
+    while one.node is ExpressionNode.CAST and one.type_oid in INTEGERS:
         if one.args[0].type_oid not in INTEGERS:
             break
         one = one.args[0]

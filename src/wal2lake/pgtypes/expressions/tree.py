@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Node(Enum):
+class ExpressionNode(Enum):
     """What an expression is; ``value`` and ``args`` of each."""
 
     COLUMN = "column"
@@ -56,7 +56,7 @@ class Node(Enum):
 class Expression:
     """One node."""
 
-    node: Node
+    node: ExpressionNode
     type_oid: int
     args: tuple[Expression, ...] = ()
     value: str | int | None = None
@@ -68,7 +68,7 @@ class Expression:
 
     def columns(self) -> Iterator[int]:
         """The columns in it, each as often as it stands there."""
-        if self.node is Node.COLUMN:
+        if self.node is ExpressionNode.COLUMN:
             assert isinstance(self.value, int)
             yield self.value
         for arg in self.args:
@@ -95,4 +95,6 @@ def _read(found: list[object]) -> Expression:
     assert isinstance(type_oid, int) and isinstance(typmod, int)
     assert value is None or isinstance(value, (str, int))
     assert isinstance(args, list)
-    return Expression(Node(node), type_oid, tuple(map(_read, args)), value, typmod)
+    return Expression(
+        ExpressionNode(node), type_oid, tuple(map(_read, args)), value, typmod
+    )

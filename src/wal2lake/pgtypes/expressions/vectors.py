@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from wal2lake.errors import Wal2LakeError
 from wal2lake.pgtypes.expressions.evaluate import spread, value_of
 from wal2lake.pgtypes.expressions.operators import COMPARISONS, INTEGERS, LIKES, TEXTS
-from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode
 from wal2lake.pgtypes.expressions.values import (
     BOOL,
     BPCHAR,
@@ -89,26 +89,28 @@ class _Compiler:
             answer = pa.scalar(_constant(one), pa.bool_())
             return lambda row: answer
         match one.node:
-            case Node.COLUMN:
+            case ExpressionNode.COLUMN:
                 return self._operand(one).compute
-            case Node.AND | Node.OR:
-                both = pc.and_kleene if one.node is Node.AND else pc.or_kleene
+            case ExpressionNode.AND | ExpressionNode.OR:
+                both = pc.and_kleene if one.node is ExpressionNode.AND else pc.or_kleene
                 parts = [self.boolean(arg) for arg in one.args]
                 return _folded(both, parts)
-            case Node.NOT:
+            case ExpressionNode.NOT:
                 inner = self.boolean(one.args[0])
                 return lambda row: pc.invert(inner(row))
-            case Node.TEST:
+            case ExpressionNode.TEST:
                 return self._test(str(one.value), one.args[0])
-            case Node.DISTINCT:
+            case ExpressionNode.DISTINCT:
                 return self._distinct(*one.args)
-            case Node.ANY | Node.ALL:
+            case ExpressionNode.ANY | ExpressionNode.ALL:
                 return self._listed(one)
-            case Node.OPERATOR if one.value in COMPARISONS and len(one.args) == 2:
+            case ExpressionNode.OPERATOR if (
+                one.value in COMPARISONS and len(one.args) == 2
+            ):
                 left, right = self._pair(*one.args)
                 compare = _COMPARES[str(one.value)]
                 return lambda row: compare(left(row), right(row))
-            case Node.OPERATOR if one.value in LIKES:
+            case ExpressionNode.OPERATOR if one.value in LIKES:
                 return self._like(one)
         raise _Other
 
@@ -140,7 +142,7 @@ class _Compiler:
     def _test(self, word: str, arg: Expression) -> Vector:
         if word.endswith("NULL"):
             # Of any type.
-            is_column = arg.node is Node.COLUMN
+            is_column = arg.node is ExpressionNode.COLUMN
             value = _column(arg) if is_column else self.boolean(arg)
             if word == "IS NULL":
                 return lambda row: pc.is_null(value(row))
@@ -172,7 +174,7 @@ class _Compiler:
 
     def _listed(self, one: Expression) -> Vector:
         """A column in a list, or not in it."""
-        among = one.node is Node.ANY
+        among = one.node is ExpressionNode.ANY
         one = spread(one)
         if one.value != ("=" if among else "<>"):
             raise _Other
@@ -217,15 +219,18 @@ class _Compiler:
         if _is_constant(one):
             return _scalar(_constant(one), one.type_oid, beside)
         match one.node:
-            case Node.COLUMN:
+            case ExpressionNode.COLUMN:
                 return self._stored(one)
-            case Node.CAST if one.typmod < 0:
+            case ExpressionNode.CAST if one.typmod < 0:
                 return self._cast(one)
-            case Node.COLLATE:
+            case ExpressionNode.COLLATE:
                 return self._operand(one.args[0])
-            case Node.OPERATOR | Node.FUNCTION if one.value in ("%", "mod"):
+            case ExpressionNode.OPERATOR | ExpressionNode.FUNCTION if one.value in (
+                "%",
+                "mod",
+            ):
                 return self._remainder(one)
-            case Node.OPERATOR if one.type_oid == BOOL:
+            case ExpressionNode.OPERATOR if one.type_oid == BOOL:
                 return _Operand(pa.bool_(), self.boolean(one))
         raise _Other
 

@@ -29,7 +29,7 @@ from wal2lake.pgtypes.decode.conversion import (
     without,
 )
 from wal2lake.pgtypes.decode.text import text_to_arrow
-from wal2lake.pgtypes.mapping import Kind, TypeMapping
+from wal2lake.pgtypes.mapping import ConversionKind, TypeMapping
 from wal2lake.pgtypes.receive.arrays import decode_sent_arrays
 from wal2lake.pgtypes.receive.kernels import kernel_for
 from wal2lake.pgtypes.receive.remote import (
@@ -58,7 +58,7 @@ def sent_to_arrow(
     if base == _JSONB:
         return _jsonb(values, types, mapping)
     element = element_type(base, types)
-    if mapping.kind is Kind.ARRAY and element is not None:
+    if mapping.kind is ConversionKind.ARRAY and element is not None:
         return _arrays(values, base, element, types, mapping)
     # A kernel knows no length, and no other type.
     kernel = kernel_for(base, mapping) if _takes_any(mapping) else None
@@ -79,7 +79,7 @@ def decodes_whole(type_oid: int, types: RemoteTypes, mapping: TypeMapping) -> bo
     if base == _JSONB:
         return True
     element = element_type(base, types)
-    if mapping.kind is Kind.ARRAY and element is not None:
+    if mapping.kind is ConversionKind.ARRAY and element is not None:
         # An array with an element that is no valid text has no text to be shown either.
         return (
             mapping.element is not None

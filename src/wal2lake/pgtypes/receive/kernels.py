@@ -29,7 +29,7 @@ from wal2lake.pgtypes.binary import (
     TIMESTAMP_INFINITY,
 )
 from wal2lake.pgtypes.decode.conversion import Mask, binary_array, packed, without
-from wal2lake.pgtypes.mapping import Kind, TypeMapping
+from wal2lake.pgtypes.mapping import ConversionKind, TypeMapping
 from wal2lake.pgtypes.moments import (
     FIRST_DAY,
     FIRST_MICROSECOND,
@@ -175,34 +175,36 @@ def _uuid(values: pa.BinaryArray, mapping: TypeMapping) -> tuple[pa.Array, Mask 
     return array.cast(mapping.arrow_type), odd
 
 
-_BY_TYPE: Mapping[int, tuple[Kind, pa.DataType | None, Kernel]] = MappingProxyType(
-    {
-        16: (Kind.BOOL, pa.bool_(), _bool),
-        17: (Kind.BYTEA, pa.binary(), _bytes),
-        20: (Kind.INTEGER, pa.int64(), _number(">i8")),
-        21: (Kind.INTEGER, pa.int16(), _number(">i2")),
-        23: (Kind.INTEGER, pa.int32(), _number(">i4")),
-        26: (Kind.INTEGER, pa.int64(), _number(">u4")),
-        700: (Kind.FLOAT, pa.float32(), _number(">f4")),
-        701: (Kind.FLOAT, pa.float64(), _number(">f8")),
-        1082: (
-            Kind.DATE,
-            pa.date32(),
-            _moment(">i4", _DAYS),
-        ),
-        1114: (
-            Kind.TIMESTAMP,
-            pa.timestamp("us"),
-            _moment(">i8", _MICROSECONDS),
-        ),
-        1184: (
-            Kind.TIMESTAMPTZ,
-            pa.timestamp("us", "UTC"),
-            _moment(">i8", _MICROSECONDS),
-        ),
-        1700: (Kind.DECIMAL, None, _decimal),
-        2950: (Kind.TEXT, pa.string(), _uuid),
-    }
+_BY_TYPE: Mapping[int, tuple[ConversionKind, pa.DataType | None, Kernel]] = (
+    MappingProxyType(
+        {
+            16: (ConversionKind.BOOL, pa.bool_(), _bool),
+            17: (ConversionKind.BYTEA, pa.binary(), _bytes),
+            20: (ConversionKind.INTEGER, pa.int64(), _number(">i8")),
+            21: (ConversionKind.INTEGER, pa.int16(), _number(">i2")),
+            23: (ConversionKind.INTEGER, pa.int32(), _number(">i4")),
+            26: (ConversionKind.INTEGER, pa.int64(), _number(">u4")),
+            700: (ConversionKind.FLOAT, pa.float32(), _number(">f4")),
+            701: (ConversionKind.FLOAT, pa.float64(), _number(">f8")),
+            1082: (
+                ConversionKind.DATE,
+                pa.date32(),
+                _moment(">i4", _DAYS),
+            ),
+            1114: (
+                ConversionKind.TIMESTAMP,
+                pa.timestamp("us"),
+                _moment(">i8", _MICROSECONDS),
+            ),
+            1184: (
+                ConversionKind.TIMESTAMPTZ,
+                pa.timestamp("us", "UTC"),
+                _moment(">i8", _MICROSECONDS),
+            ),
+            1700: (ConversionKind.DECIMAL, None, _decimal),
+            2950: (ConversionKind.TEXT, pa.string(), _uuid),
+        }
+    )
 )
 """By type OID: what it must be stored as. Any decimal type will do for numeric."""
 

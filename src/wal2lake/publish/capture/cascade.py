@@ -27,13 +27,17 @@ import pyarrow.compute as pc
 from wal2lake.catalog import Catalog, TableDef
 from wal2lake.changelog import LogReader, Manifest, RowsFile
 from wal2lake.lake import TablePort
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import Sent, relation_mark
 from wal2lake.lake.capture.replay import NotAsSent, SentTable, sent_changes
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.pgtypes import RemoteTypes, remote_types_from_json
-from wal2lake.publish.capture.ordering import Captured, Source, source_of
+from wal2lake.publish.capture.ordering import (
+    BatchSource,
+    CapturedTransaction,
+    source_of,
+)
 from wal2lake.publish.capture.relations import key_of, relation_of
 
 _TOLD: Final = ["xid", "commit_lsn", "end_lsn", "commit_time", "changes"]
@@ -54,7 +58,7 @@ class Cascade:
     """Of one node. For capture's thread."""
 
     def __init__(
-        self, catalog: Catalog, tables: TablePort, logs: Path, memory: Memory
+        self, catalog: Catalog, tables: TablePort, logs: Path, memory: ComparisonMemory
     ) -> None:
         """``logs``: where each subscription's log is, by its OID."""
         self._catalog = catalog
@@ -64,7 +68,7 @@ class Cascade:
 
     def read(
         self,
-        transaction: Captured,
+        transaction: CapturedTransaction,
         tables: Mapping[Oid, TableDef],
         shown: Callable[[TableDef, Relation], Relation],
     ) -> Cascaded | None:
@@ -92,7 +96,7 @@ class Cascade:
         )
 
     def _segments(
-        self, reader: LogReader, transaction: Captured, source: Source
+        self, reader: LogReader, transaction: CapturedTransaction, source: BatchSource
     ) -> Sequence[Manifest]:
         """All that are there and may have something of the batch; none, if the newest of it is not.
         Whether one of the first has gone the count of the changes tells."""
@@ -108,7 +112,7 @@ class Cascade:
         self,
         reader: LogReader,
         segments: Sequence[Manifest],
-        transaction: Captured,
+        transaction: CapturedTransaction,
         tables: Mapping[Oid, TableDef],
         types: RemoteTypes,
         shown: Callable[[TableDef, Relation], Relation],

@@ -47,7 +47,7 @@ from wal2lake.changelog.manifest import encode_relation
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake import TablePort
 from wal2lake.lake.capture.commits import TableCommit
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.replay import NotAsSent, SentTable, sent_changes
 from wal2lake.lake.staging.logrows import LsnRange
 from wal2lake.model import Lsn, Oid, Relation, SyncState
@@ -55,7 +55,7 @@ from wal2lake.observe import get_logger
 from wal2lake.pgtypes import remote_types_from_json
 from wal2lake.publish.capture.cascade import Cascaded, source_file
 from wal2lake.publish.capture.relations import key_of, relation_of
-from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.capture.writer import PublisherLogWriter
 
 Shown = Callable[[TableDef, Relation], Relation]
 """As which relation a table is in the log."""
@@ -97,7 +97,7 @@ class HandingOn:
     """Of one node."""
 
     def __init__(
-        self, catalog: Catalog, tables: TablePort, logs: Path, memory: Memory
+        self, catalog: Catalog, tables: TablePort, logs: Path, memory: ComparisonMemory
     ) -> None:
         """``logs``: where each subscription's log is, by its OID."""
         self._catalog = catalog
@@ -112,7 +112,7 @@ class HandingOn:
         """Where each subscription stands; what readers are asked to see afterwards has it."""
         return self._catalog.newest_vectors()
 
-    def end(self, writer: LogWriter, now_us: int) -> None:
+    def end(self, writer: PublisherLogWriter, now_us: int) -> None:
         """Withdraw what was rolled back. Behind what readers see was asked for, before any of it
         is in the log."""
         for one in list(writer.handed_on.values()):
@@ -136,7 +136,10 @@ class HandingOn:
             return False
 
     def settle(
-        self, writer: LogWriter, reached: Mapping[Oid, SnapshotVector], now_us: int
+        self,
+        writer: PublisherLogWriter,
+        reached: Mapping[Oid, SnapshotVector],
+        now_us: int,
     ) -> None:
         """Withdraw what commits below all that was captured and was not in it."""
         for one in list(writer.handed_on.values()):
@@ -147,7 +150,7 @@ class HandingOn:
                 writer.withdraw(one, now_us)
 
     def in_the_way(
-        self, writer: LogWriter, tables: Collection[Oid], subid: Oid | None
+        self, writer: PublisherLogWriter, tables: Collection[Oid], subid: Oid | None
     ) -> list[HandedOn]:
         """What others than ``subid`` have handed on of any of the tables."""
         names = {int(relid) for relid in tables}
@@ -160,7 +163,7 @@ class HandingOn:
         ]
 
     def ending(
-        self, writer: LogWriter, subid: Oid, end: int, batch: Cascaded
+        self, writer: PublisherLogWriter, subid: Oid, end: int, batch: Cascaded
     ) -> tuple[dict[int, HandedOn], Cascaded]:
         """What was handed on and commits in a batch that ends at ``end``, by commit; and the
         batch, which raises OtherwisePrepared behind its last change if it is not what was told.
@@ -185,7 +188,7 @@ class HandingOn:
 
     def tell(
         self,
-        writer: LogWriter,
+        writer: PublisherLogWriter,
         tables: Mapping[Oid, TableDef],
         versions: Mapping[Oid, int],
         reached: Mapping[Oid, SnapshotVector],
@@ -226,7 +229,7 @@ class HandingOn:
 
     def _tell(
         self,
-        writer: LogWriter,
+        writer: PublisherLogWriter,
         found: _Found,
         tables: Mapping[Oid, TableDef],
         versions: Mapping[Oid, int],

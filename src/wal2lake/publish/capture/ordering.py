@@ -31,7 +31,7 @@ _SEVERAL: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BatchSource:
     """A subscription whose batch a transaction is."""
 
     subid: Oid
@@ -40,13 +40,13 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedTransaction:
     """One transaction to be."""
 
     commits: tuple[tuple[Oid, TableCommit], ...]
-    source: Source | None
+    source: BatchSource | None
     """None: no subscription's."""
-    parts: tuple[Captured, ...] = ()
+    parts: tuple[CapturedTransaction, ...] = ()
     """Of a batch that was torn, in their order."""
 
     @property
@@ -90,23 +90,25 @@ class Captured:
         return int(found["number"]) if found and found["prepared"] else None
 
 
-def source_of(commit: TableCommit, node: int) -> Source | None:
+def source_of(commit: TableCommit, node: int) -> BatchSource | None:
     """The subscription of ``node`` whose batch it carries."""
     for name, position in commit.cursors.items():
         found = _SUBSCRIPTION.fullmatch(name)
         if found is not None and int(found[1]) == node:
-            return Source(Oid(int(found[2])), position)
+            return BatchSource(Oid(int(found[2])), position)
     return None
 
 
-def in_order(tables: Mapping[Oid, Sequence[TableCommit]], node: int) -> list[Captured]:
+def in_order(
+    tables: Mapping[Oid, Sequence[TableCommit]], node: int
+) -> list[CapturedTransaction]:
     """All their commits. ``node``: its system identifier."""
     queues = {relid: deque(commits) for relid, commits in tables.items() if commits}
     members: dict[Hashable, Counter[Oid]] = {}
     for relid, commits in tables.items():
         for commit in commits:
             members.setdefault(_group(relid, commit, node), Counter())[relid] += 1
-    found: list[Captured] = []
+    found: list[CapturedTransaction] = []
     while queues:
         heads = {
             relid: _group(relid, queue[0], node) for relid, queue in queues.items()
@@ -131,7 +133,7 @@ def in_order(tables: Mapping[Oid, Sequence[TableCommit]], node: int) -> list[Cap
                 queues.pop(relid, None)
         # Where the order was broken some of a table's commits in it are still to come.
         members[group] -= Counter(relid for relid, _ in taken)
-        one = Captured(tuple(taken), source_of(taken[0][1], node))
+        one = CapturedTransaction(tuple(taken), source_of(taken[0][1], node))
         # Several crashes may have torn it.
         while (at := _torn(found, one)) is not None:
             one = _joined(found.pop(at), one)
@@ -139,7 +141,9 @@ def in_order(tables: Mapping[Oid, Sequence[TableCommit]], node: int) -> list[Cap
     return found
 
 
-def _torn(found: Sequence[Captured], then: Captured) -> int | None:
+def _torn(
+    found: Sequence[CapturedTransaction], then: CapturedTransaction
+) -> int | None:
     """Where the batch is from which a crash has torn ``then``, which comes behind all."""
     if then.source is None or not _as_sent(then):
         return None
@@ -152,18 +156,20 @@ def _torn(found: Sequence[Captured], then: Captured) -> int | None:
     return None
 
 
-def _joined(before: Captured, then: Captured) -> Captured:
+def _joined(
+    before: CapturedTransaction, then: CapturedTransaction
+) -> CapturedTransaction:
     sources = [one.source for one in (before, then) if one.source is not None]
     last = max(sources, key=lambda source: source.end)
     parts = (*(before.parts or [before]), *(then.parts or [then]))
-    return Captured(before.commits + then.commits, last, parts)
+    return CapturedTransaction(before.commits + then.commits, last, parts)
 
 
-def _as_sent(one: Captured) -> bool:
+def _as_sent(one: CapturedTransaction) -> bool:
     return all(commit.more.sent for _, commit in one.commits)
 
 
-def _tears(before: Captured, then: Captured) -> bool:
+def _tears(before: CapturedTransaction, then: CapturedTransaction) -> bool:
     """A crash between the commits of a batch's tables: the other tables had the same transactions
     in their next batch. Told together, each of these is one."""
     end = before.source.end if before.source is not None else 0

@@ -1,7 +1,7 @@
 """Requests that sessions hand to the thread that captures, with their answers.
 
-A session makes a ``Request``, and waits until ``done``; the thread fills in ``point``, ``lsn``,
-``two_phase`` or ``error``.
+A session makes a ``CaptureRequest``, and waits until ``done``; the thread fills in ``point``,
+``lsn``, ``two_phase`` or ``error``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Preparation:
 
 
 @dataclass(slots=True)
-class Request:
+class CaptureRequest:
     """A session's question, and its answer once ``done`` is set."""
 
     messages: Sequence[Emitted] = ()

@@ -38,9 +38,9 @@ from wal2lake.changelog.files import (
 )
 from wal2lake.lake import TablePort
 from wal2lake.lake.capture.commits import TableCommit, read_commit
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import Emitted, More
-from wal2lake.lake.capture.moves import Moved
+from wal2lake.lake.capture.moves import MovedKey
 from wal2lake.lake.capture.rows import most_changes, row_changes
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.relations import key_of, relation_of
@@ -66,14 +66,16 @@ class Statement:
     after: int
     truncates: int | None = None
     """It is a TRUNCATE, with these options."""
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedKey, ...] = ()
     """Rows whose key it has changed."""
 
 
 class Statements:
     """Of one node. Safe for all threads."""
 
-    def __init__(self, directory: Path, tables: TablePort, memory: Memory) -> None:
+    def __init__(
+        self, directory: Path, tables: TablePort, memory: ComparisonMemory
+    ) -> None:
         """The directory is made with its first file."""
         self._directory = directory
         self._tables = tables

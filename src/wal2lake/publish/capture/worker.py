@@ -40,7 +40,7 @@ from wal2lake.errors import (
 )
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
-from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import Emitted, OriginMark
 from wal2lake.lake.capture.replay import NotAsSent
 from wal2lake.lake.capture.rows import most_changes, row_changes
@@ -50,11 +50,11 @@ from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.observe import RepeatedErrors, failpoint, get_logger
 from wal2lake.publish.capture.cascade import Cascade
 from wal2lake.publish.capture.handing import HandingOn, OtherwisePrepared
-from wal2lake.publish.capture.ordering import Captured, in_order
+from wal2lake.publish.capture.ordering import CapturedTransaction, in_order
 from wal2lake.publish.capture.relations import key_of, relation_of
-from wal2lake.publish.capture.requests import Point, Preparation, Request
+from wal2lake.publish.capture.requests import CaptureRequest, Point, Preparation
 from wal2lake.publish.capture.statements import Statements, count_of
-from wal2lake.publish.capture.writer import Change, LogWriter
+from wal2lake.publish.capture.writer import Change, PublisherLogWriter
 from wal2lake.publish.publications import all_published
 
 LOOK_SECONDS: Final = 1.0
@@ -93,7 +93,7 @@ class Capture:
         visible: Visible,
         wanted: Callable[[], Sequence[TableDef]],
         directory: Path,
-        memory: Memory,
+        memory: ComparisonMemory,
         statements: Statements,
         cascade: Cascade,
         handing: HandingOn,
@@ -123,10 +123,10 @@ class Capture:
         self._log = get_logger().bind(worker="capture")
         self._repeated = RepeatedErrors()
         self._wake = threading.Condition()
-        self._asked: list[Request] = []
+        self._asked: list[CaptureRequest] = []
         self._told = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
-        self._writer: LogWriter | None = None
+        self._writer: PublisherLogWriter | None = None
         self._retention = Retention(directory, history_bytes=0)
         self._idle = not catalog.slots()
         """Nobody needs what was committed so far."""
@@ -157,7 +157,7 @@ class Capture:
     ) -> Point:
         """Capture all that is visible now; raises what went wrong, or TimeoutError. ``check``,
         called meanwhile, may end the wait."""
-        return self._ask(Request(), timeout_seconds, check)
+        return self._ask(CaptureRequest(), timeout_seconds, check)
 
     def emit(
         self,
@@ -172,33 +172,33 @@ class Capture:
         is. While there is no slot nobody could read them, so nothing is kept. ``transactional``:
         they are one transaction, which ``statements`` has more of, and whose number is ``xid``;
         else each belongs to none."""
-        request = Request(messages, transactional, origin, statements, xid=xid)
+        request = CaptureRequest(messages, transactional, origin, statements, xid=xid)
         point = self._ask(request, CATCH_UP_SECONDS)
         return point.lsn if request.lsn is None else request.lsn
 
     def defined(self, check: Callable[[], None], xid: int | None = None) -> None:
         """Log the transaction of a definition, in which decoders find nothing, behind all that is
         visible now; while there is no slot nothing is kept. ``check`` may end the wait."""
-        self._ask(Request(defines=True, xid=xid), CATCH_UP_SECONDS, check)
+        self._ask(CaptureRequest(defines=True, xid=xid), CATCH_UP_SECONDS, check)
 
     def prepare(self, preparation: Preparation) -> TwoPhase | None:
         """Log a transaction that is prepared, once; durable on return. None: while there is no
         slot nobody can be told of it."""
-        request = Request(preparation=preparation)
+        request = CaptureRequest(preparation=preparation)
         self._ask(request, CATCH_UP_SECONDS)
         return request.two_phase
 
     def commit_prepared(self, number: int, messages: Sequence[Emitted]) -> None:
         """Log the end of one that has written no table, once."""
-        self._ask(Request(messages, commits=number), CATCH_UP_SECONDS)
+        self._ask(CaptureRequest(messages, commits=number), CATCH_UP_SECONDS)
 
     def roll_back_prepared(self, number: int) -> None:
         """Log the end of a prepared transaction, once, if its PREPARE is there."""
-        self._ask(Request(rolls_back=number), CATCH_UP_SECONDS)
+        self._ask(CaptureRequest(rolls_back=number), CATCH_UP_SECONDS)
 
     def _ask(
         self,
-        request: Request,
+        request: CaptureRequest,
         timeout_seconds: float,
         check: Callable[[], None] = lambda: None,
     ) -> Point:
@@ -261,7 +261,7 @@ class Capture:
                 for one in asked:
                     one.done.set()
 
-    def _look(self, asked: Sequence[Request]) -> Point | None:
+    def _look(self, asked: Sequence[CaptureRequest]) -> Point | None:
         slots = self._catalog.slots()
         self._idle = self._idle or not slots
         if not slots and not asked:
@@ -320,9 +320,9 @@ class Capture:
         state = {relid: max(v, before[relid]) for relid, v in visible.items()}
         return Point(writer.sealed, state)
 
-    def _open(self) -> LogWriter:
+    def _open(self) -> PublisherLogWriter:
         """Where the log ends; what was noted for beyond that did not happen."""
-        self._writer = writer = LogWriter(
+        self._writer = writer = PublisherLogWriter(
             self._directory, self._segment_bytes, self._catalog.xids
         )
         self._catalog.forget_definitions(writer.end)
@@ -330,7 +330,7 @@ class Capture:
         self._noted = True
         return writer
 
-    def _note(self, writer: LogWriter) -> None:
+    def _note(self, writer: PublisherLogWriter) -> None:
         """What may be published, if it is not as it was."""
         counter = self._catalog.change_counter
         if counter != self._definitions:
@@ -339,7 +339,10 @@ class Capture:
             self._definitions = counter
 
     def _serve(
-        self, request: Request, tables: Mapping[Oid, TableDef], writer: LogWriter
+        self,
+        request: CaptureRequest,
+        tables: Mapping[Oid, TableDef],
+        writer: PublisherLogWriter,
     ) -> None:
         now = _now_us()
         if request.preparation is not None:
@@ -372,9 +375,14 @@ class Capture:
             request.lsn = writer.message(message)
 
     def _prepare(
-        self, one: Preparation, tables: Mapping[Oid, TableDef], writer: LogWriter
+        self,
+        one: Preparation,
+        tables: Mapping[Oid, TableDef],
+        writer: PublisherLogWriter,
     ) -> TwoPhase:
-        found = Captured(tuple(c for c in one.commits if c[0] in tables), None)
+        found = CapturedTransaction(
+            tuple(c for c in one.commits if c[0] in tables), None
+        )
         return writer.prepare(
             one.number,
             one.gid,
@@ -409,7 +417,9 @@ class Capture:
         writer.versions[int(table.oid)] = version
         writer.seal(note=True)
 
-    def _trim(self, slots: Sequence[ReplicationSlot], writer: LogWriter) -> None:
+    def _trim(
+        self, slots: Sequence[ReplicationSlot], writer: PublisherLogWriter
+    ) -> None:
         """What no slot needs any more goes; one that is just being made needs all."""
         needed = [slot.restart_lsn for slot in slots if slot.invalidation is None]
         lowest = min(needed, default=writer.sealed)
@@ -429,7 +439,10 @@ class Capture:
         return found
 
     def _capture(
-        self, transaction: Captured, tables: Mapping[Oid, TableDef], writer: LogWriter
+        self,
+        transaction: CapturedTransaction,
+        tables: Mapping[Oid, TableDef],
+        writer: PublisherLogWriter,
     ) -> None:
         versions = {int(relid): commit.version for relid, commit in transaction.commits}
         if self._cascaded(transaction, tables, writer, versions):
@@ -462,9 +475,9 @@ class Capture:
 
     def _cascaded(
         self,
-        transaction: Captured,
+        transaction: CapturedTransaction,
         tables: Mapping[Oid, TableDef],
-        writer: LogWriter,
+        writer: PublisherLogWriter,
         versions: Mapping[int, int],
     ) -> bool:
         """A subscription's batch as the transactions that it is of, if it is just those."""
@@ -502,14 +515,17 @@ class Capture:
         return True
 
     def _withdraw(
-        self, writer: LogWriter, tables: Sequence[Oid], subid: Oid | None = None
+        self,
+        writer: PublisherLogWriter,
+        tables: Sequence[Oid],
+        subid: Oid | None = None,
     ) -> None:
         """Roll back what was handed on of these tables by others than ``subid``."""
         for one in self._handing.in_the_way(writer, tables, subid):
             writer.withdraw(one, _now_us())
 
     def _by_statement(
-        self, transaction: Captured, tables: Mapping[Oid, TableDef]
+        self, transaction: CapturedTransaction, tables: Mapping[Oid, TableDef]
     ) -> list[Change | Emitted] | None:
         """What its statements have done one after the other, if it has written that down."""
         names = (commit.more.statements for _, commit in transaction.commits)
@@ -544,7 +560,7 @@ class Capture:
 
     def _changes(
         self,
-        transaction: Captured,
+        transaction: CapturedTransaction,
         tables: Mapping[Oid, TableDef],
         messages: Sequence[Emitted],
     ) -> Iterator[Change | Emitted]:
@@ -568,7 +584,9 @@ class Capture:
                 for batch in row_changes(state, commit, relation, key, self._memory):
                     yield relation, batch
 
-    def _at_most(self, transaction: Captured, tables: Mapping[Oid, TableDef]) -> int:
+    def _at_most(
+        self, transaction: CapturedTransaction, tables: Mapping[Oid, TableDef]
+    ) -> int:
         """How many changes it can be."""
         found = 0
         for relid, commit in transaction.commits:

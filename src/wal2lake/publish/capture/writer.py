@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from wal2lake.catalog.xids import TransactionNumbers
 from wal2lake.changelog import (
-    Captured,
+    CaptureState,
     HandedOn,
     Manifest,
     SegmentWriter,
@@ -61,7 +61,7 @@ Change = tuple[Relation, pa.RecordBatch | int]
 """Rows of one relation, or a TRUNCATE of it, with these options (1 CASCADE, 2 RESTART IDENTITY)."""
 
 
-class LogWriter:
+class PublisherLogWriter:
     """The publisher's log, from its end on."""
 
     def __init__(
@@ -322,7 +322,7 @@ class LogWriter:
     def _note(self) -> None:
         sealed = self.sealed
         self._steps = {lsn: step for lsn, step in self._steps.items() if lsn >= sealed}
-        self._segments.captured = Captured(
+        self._segments.captured = CaptureState(
             dict(self.versions),
             self._last_xid,
             dict(self.prepared),

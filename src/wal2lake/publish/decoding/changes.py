@@ -40,7 +40,7 @@ Values = tuple[bytes | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DecodedChange:
     """One row's."""
 
     op: str
@@ -55,7 +55,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class DecodedMessage:
     """What pg_logical_emit_message was given."""
 
     lsn: Lsn
@@ -90,12 +90,12 @@ class Transaction:
         return self.two_phase
 
 
-def changes_of(transaction: Transaction, run: Run) -> Iterator[Change]:
+def changes_of(transaction: Transaction, run: Run) -> Iterator[DecodedChange]:
     """The rows of a run, one by one; T for a TRUNCATE."""
     yield from changes_at(run, [int(transaction.first_lsn)] * run.rows.num_rows)
 
 
-def changes_at(run: Run, firsts: Sequence[int]) -> Iterator[Change]:
+def changes_at(run: Run, firsts: Sequence[int]) -> Iterator[DecodedChange]:
     """The same of rows of several transactions. ``firsts``: where each row's begins."""
     rows: Any = run.rows
     names = set(rows.schema.names)
@@ -113,7 +113,7 @@ def changes_at(run: Run, firsts: Sequence[int]) -> Iterator[Change]:
     )
     for n, (op, kind, ordinal) in enumerate(zip(ops, kinds, ordinals, strict=True)):
         letter = chr(op)
-        yield Change(
+        yield DecodedChange(
             letter,
             Lsn(firsts[n] + CHANGE_BYTES * ordinal),
             tuple(c[n] for c in new) if letter in "IU" else None,

@@ -23,7 +23,12 @@ import pyarrow as pa
 from wal2lake.changelog import Manifest
 from wal2lake.model import Lsn, Relation, Xid
 from wal2lake.publish.capture.positions import CHANGE_BYTES
-from wal2lake.publish.decoding.changes import Change, Run, Transaction, changes_at
+from wal2lake.publish.decoding.changes import (
+    DecodedChange,
+    Run,
+    Transaction,
+    changes_at,
+)
 
 MOST_ROWS: Final = 16 * 1024
 """Of a group: some milliseconds, after which a client is heard again. A guess."""
@@ -87,10 +92,10 @@ class Group:
 
     def changes(
         self,
-    ) -> Iterator[tuple[Transaction, Sequence[tuple[Relation, Change]]]]:
+    ) -> Iterator[tuple[Transaction, Sequence[tuple[Relation, DecodedChange]]]]:
         """Each transaction with its changes, in their order."""
         commits, firsts = self.numbers("commit_lsn"), self.first_lsns()
-        listed: list[tuple[Relation, Change]] = []
+        listed: list[tuple[Relation, DecodedChange]] = []
         keys = []
         for run in self.runs:
             rows: Any = run.rows

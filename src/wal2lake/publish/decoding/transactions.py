@@ -22,17 +22,22 @@ import pyarrow as pa
 from wal2lake.changelog import LogReader, Manifest
 from wal2lake.model import Lsn, Relation
 from wal2lake.publish.capture.positions import CHANGE_BYTES
-from wal2lake.publish.decoding.changes import Message, Run, Transaction, Truncation
+from wal2lake.publish.decoding.changes import (
+    DecodedMessage,
+    Run,
+    Transaction,
+    Truncation,
+)
 from wal2lake.publish.decoding.groups import Group, divided, transaction_of
 
 _TRUNCATE: Final = ord("T")
 
 
-Piece = Run | Truncation | Message
+Piece = Run | Truncation | DecodedMessage
 
-Runs = Iterator[Run | Message]
+Runs = Iterator[Run | DecodedMessage]
 
-_Found = tuple[Transaction, Runs] | Group | Message
+_Found = tuple[Transaction, Runs] | Group | DecodedMessage
 
 
 def transactions_of(
@@ -49,20 +54,22 @@ def transactions_of(
 
 
 def _position(found: _Found) -> Lsn:
-    if isinstance(found, Message):
+    if isinstance(found, DecodedMessage):
         return found.lsn
     return found.first_commit if isinstance(found, Group) else found[0].commit_lsn
 
 
 def _messages(
     reader: LogReader, manifest: Manifest, start: Lsn
-) -> tuple[dict[Lsn, list[Message]], list[Message]]:
+) -> tuple[dict[Lsn, list[DecodedMessage]], list[DecodedMessage]]:
     """Of transactions, by commit, and of none."""
-    inside: defaultdict[Lsn, list[Message]] = defaultdict(list)
+    inside: defaultdict[Lsn, list[DecodedMessage]] = defaultdict(list)
     alone = []
     for file in manifest.messages_files:
         for found in reader.read(file.file).to_pylist():
-            message = Message(Lsn(found["lsn"]), found["prefix"], found["content"])
+            message = DecodedMessage(
+                Lsn(found["lsn"]), found["prefix"], found["content"]
+            )
             if found["transactional"]:
                 inside[Lsn(found["commit_lsn"])].append(message)
             elif message.lsn > start:
@@ -74,7 +81,7 @@ def _of_segment(
     reader: LogReader,
     manifest: Manifest,
     start: Lsn,
-    messages: dict[Lsn, list[Message]],
+    messages: dict[Lsn, list[DecodedMessage]],
 ) -> Iterator[_Found]:
     if manifest.last_commit_lsn < start:
         return
@@ -184,8 +191,8 @@ def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
 
 
 def _with_messages(
-    runs: Iterator[Run], messages: list[Message], transaction: Transaction
-) -> Iterator[Run | Message]:
+    runs: Iterator[Run], messages: list[DecodedMessage], transaction: Transaction
+) -> Iterator[Run | DecodedMessage]:
     """The changes of a transaction with its messages where they are among them."""
     first = transaction.first_lsn
     waiting = deque(((one.lsn - first) // CHANGE_BYTES, one) for one in messages)
@@ -205,7 +212,7 @@ def _with_messages(
         yield message
 
 
-def truncations(runs: Iterator[Run | Message]) -> Iterator[Piece]:
+def truncations(runs: Iterator[Run | DecodedMessage]) -> Iterator[Piece]:
     """The same, TRUNCATEs that follow each other with the same options together."""
     waiting: list[Relation] = []
     ordinal = options = 0
@@ -224,10 +231,10 @@ def truncations(runs: Iterator[Run | Message]) -> Iterator[Piece]:
         yield Truncation(tuple(waiting), ordinal, options)
 
 
-def _pieces(runs: Iterator[Run | Message]) -> Iterator[Piece]:
+def _pieces(runs: Iterator[Run | DecodedMessage]) -> Iterator[Piece]:
     """Each TRUNCATE by itself."""
     for run in runs:
-        if isinstance(run, Message):
+        if isinstance(run, DecodedMessage):
             yield run
             continue
         rows: Any = run.rows

@@ -32,11 +32,11 @@ from wal2lake.pgtypes import text_to_binary
 from wal2lake.publish.capture.positions import CHANGE_BYTES
 from wal2lake.publish.decoding.changes import Run, Transaction, changes_of
 from wal2lake.publish.decoding.groups import Group
-from wal2lake.publish.plugins.port import Base, Change, Context, Values
+from wal2lake.publish.plugins.port import Base, Context, DecodedChange, Values
 from wal2lake.publish.sending import Sending, published_rows
 from wal2lake.wire.encoder import (
+    MessageSource,
     RowsEncoder,
-    Source,
     begins,
     commits,
     frames,
@@ -294,7 +294,7 @@ class PgOutput(Base):
         told = group.transactions.filter(pa.array(present))
         commit, first = commit[present], first[present]
         time_of, end = (told.column(n).to_numpy() for n in ("commit_time", "end_lsn"))
-        sources: list[Source] = [
+        sources: list[MessageSource] = [
             # The last message of a callback has a position.
             begins(
                 commit,
@@ -344,14 +344,18 @@ class PgOutput(Base):
         context: Context,
         transaction: Transaction,
         relation: Relation,
-        change: Change,
+        change: DecodedChange,
     ) -> None:
         """Rows come by runs, but for those that cannot be sent."""
         self._sending[relation.relid].check()
         raise AssertionError
 
     def _change(
-        self, context: Context, relid: Oid, change: Change, columns: tuple[int, ...]
+        self,
+        context: Context,
+        relid: Oid,
+        change: DecodedChange,
+        columns: tuple[int, ...],
     ) -> None:
         old = None
         if change.old is not None:

@@ -58,7 +58,7 @@ from typing import Protocol
 
 from wal2lake.catalog import TableDef
 from wal2lake.model import Lsn, Oid, Relation, Xid
-from wal2lake.publish.decoding.changes import Change, Run, Transaction, Values
+from wal2lake.publish.decoding.changes import DecodedChange, Run, Transaction, Values
 from wal2lake.publish.decoding.groups import Group
 from wal2lake.publish.sending import Sending
 
@@ -108,7 +108,7 @@ class OutputPlugin(Protocol):
         context: Context,
         transaction: Transaction,
         relation: Relation,
-        change: Change,
+        change: DecodedChange,
     ) -> None:
         """A row."""
         ...
@@ -275,8 +275,8 @@ class Base:
 
 __all__ = [
     "Base",
-    "Change",
     "Context",
+    "DecodedChange",
     "Group",
     "OutputPlugin",
     "Run",

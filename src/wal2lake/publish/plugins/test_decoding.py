@@ -17,7 +17,7 @@ from wal2lake.model import Lsn, Relation, Xid
 from wal2lake.pgtypes.keywords import quote_identifier, quote_literal
 from wal2lake.pgtypes.registry.pg_type import format_type
 from wal2lake.publish.decoding.changes import Transaction
-from wal2lake.publish.plugins.port import Base, Change, Context, Values
+from wal2lake.publish.plugins.port import Base, Context, DecodedChange, Values
 
 _BARE: Final = frozenset({20, 21, 23, 26, 700, 701, 1700})
 """Types whose values are printed without quotes."""
@@ -204,7 +204,7 @@ class TestDecoding(Base):
         context: Context,
         transaction: Transaction,
         relation: Relation,
-        change: Change,
+        change: DecodedChange,
     ) -> None:
         """``table s.t: UPDATE: old-key: ... new-tuple: ...``"""
         self._open(context, transaction)

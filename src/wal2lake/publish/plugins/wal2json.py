@@ -23,7 +23,7 @@ from wal2lake.errors import UsageError
 from wal2lake.model import Column, Lsn, Relation
 from wal2lake.pgtypes.registry.pg_type import BUILT_IN, format_type
 from wal2lake.publish.decoding.changes import Transaction
-from wal2lake.publish.plugins.port import Base, Change, Context, Values
+from wal2lake.publish.plugins.port import Base, Context, DecodedChange, Values
 from wal2lake.publish.plugins.test_decoding import boolean, timestamp
 
 _NUMBERS: Final = frozenset({20, 21, 23, 26, 700, 701, 1700})
@@ -236,7 +236,7 @@ class Wal2Json(Base):
         context: Context,
         transaction: Transaction,
         relation: Relation,
-        change: Change,
+        change: DecodedChange,
     ) -> None:
         """A row, with what identifies it; an UPDATE or DELETE where nothing does is left out."""
         if change.op not in self._options.actions or not self._wanted(relation):
@@ -259,7 +259,7 @@ class Wal2Json(Base):
         return not named(options.filter_tables) and named(options.add_tables)
 
     def _change_element(
-        self, context: Context, relation: Relation, change: Change
+        self, context: Context, relation: Relation, change: DecodedChange
     ) -> None:
         _, _, space = self._blanks()
         words = {"I": "insert", "U": "update", "D": "delete"}
@@ -342,7 +342,7 @@ class Wal2Json(Base):
         context: Context,
         transaction: Transaction,
         relation: Relation,
-        change: Change,
+        change: DecodedChange,
     ) -> None:
         text = "".join(f",{one}" for one in self._named(relation))
         if change.new is not None:

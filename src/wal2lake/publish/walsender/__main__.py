@@ -28,7 +28,7 @@ from wal2lake.observe import configure, get_logger
 from wal2lake.publish.driver import Decoding, callback_context
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context
-from wal2lake.publish.sending import Publications
+from wal2lake.publish.sending import ClientPublications
 from wal2lake.publish.walsender.page import Page
 from wal2lake.publish.walsender.starting import Task
 from wal2lake.publish.walsender.stream import ConnectionEnd, Stream
@@ -96,7 +96,7 @@ def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
         if task.warns:
             streams[0].warn(said, task.codec)
 
-    publications = Publications(catalog, warn)
+    publications = ClientPublications(catalog, warn)
     context = Context(
         task.slot,
         task.plugin,

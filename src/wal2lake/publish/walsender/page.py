@@ -26,7 +26,7 @@ _INDEX: Final = {name: i for i, name in enumerate((*_WORDS, *_LAGS, *_COUNTS))}
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class WalsenderPositions:
     """One reading; 0: nothing yet."""
 
     sent: Lsn
@@ -68,7 +68,7 @@ class Page:
         for name, lag_us in zip(_LAGS, lags_us, strict=True):
             self._words[_INDEX[name]] = 0 if lag_us is None else lag_us + 1
 
-    def read(self) -> Positions:
+    def read(self) -> WalsenderPositions:
         """All of them."""
         sent, write, flush, apply, at, streaming = self._words[: len(_WORDS)]
         first = len(_WORDS)
@@ -76,7 +76,7 @@ class Page:
             word - 1 if word else None
             for word in self._words[first : first + len(_LAGS)]
         )
-        return Positions(
+        return WalsenderPositions(
             Lsn(sent),
             Lsn(write),
             Lsn(flush),

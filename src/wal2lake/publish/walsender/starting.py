@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from wal2lake.errors import InternalError, StorageError, Wal2LakeError
 from wal2lake.publish.statistics import Statistics
-from wal2lake.publish.walsender.page import Page, Positions, page_path
+from wal2lake.publish.walsender.page import Page, WalsenderPositions, page_path
 from wal2lake.publish.walsender.template import Template
 
 _STOP_SECONDS: Final = 10.0
@@ -63,7 +63,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StreamResult:
     """How a stream ended."""
 
     done: bool
@@ -107,7 +107,7 @@ class Walsenders:
         """Where the positions of a session's walsender are."""
         return str(page_path(self._run_directory, pid))
 
-    def stream(self, pid: int, socket_fd: int, task: Task) -> Outcome:
+    def stream(self, pid: int, socket_fd: int, task: Task) -> StreamResult:
         """Run one to its end, in the session's thread. ``pid``: the session's."""
         grown_read, grown_write = os.pipe()
         outcome_read, outcome_write = os.pipe()
@@ -161,7 +161,7 @@ class Walsenders:
         with self._lock:
             return next((o.pid for o in self._running.values() if o.slot == slot), None)
 
-    def positions(self) -> list[tuple[int, str, Positions]]:
+    def positions(self) -> list[tuple[int, str, WalsenderPositions]]:
         """Of each: session, slot, positions."""
         with self._lock:
             return [(o.pid, o.slot, o.page.read()) for o in self._running.values()]
@@ -190,10 +190,10 @@ class Walsenders:
         self.grown()
 
 
-def _outcome(text: bytes) -> Outcome:
+def _outcome(text: bytes) -> StreamResult:
     if not text:
         # Killed, or it has died: its log says why.
-        return Outcome(False)
+        return StreamResult(False)
     try:
         found: dict[str, Any] = json.loads(text)
     except ValueError as error:
@@ -208,7 +208,7 @@ def _outcome(text: bytes) -> Outcome:
             context=found["context"],
             original=found["original"],
         )
-    return Outcome(
+    return StreamResult(
         found["end"] == "DONE",
         bytes.fromhex(found["left"]),
         told,

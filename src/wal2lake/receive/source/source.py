@@ -73,7 +73,7 @@ def ask_history(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SourceFindings:
     """What ``check`` has found."""
 
     identity: Identity
@@ -89,7 +89,7 @@ class Found:
     """The slot's confirmed position, before it was ours."""
 
 
-class Source:
+class SourceCheck:
     """Of one connection: first ``check``, then ``accepted``."""
 
     def __init__(
@@ -110,14 +110,14 @@ class Source:
         self._ask = ask
         self._ask_walsender = ask_walsender
         self._slot_name = str(subscription.slot_name)
-        self._found: Found | None = None
+        self._found: SourceFindings | None = None
         self._timeline: int | None = None
         """On record of what streams."""
         self._promoted = False
         self._followed_at = -FOLLOW_SECONDS
         self._unfollowed = False
 
-    def check(self, publisher: Publisher) -> Found:
+    def check(self, publisher: Publisher) -> SourceFindings:
         """Raises DivergedHistory, and UnusableSlot if the slot cannot send what is missing."""
         ours = self._subscription
         # First: one that is promoted in between may still have said its old timeline.
@@ -144,7 +144,7 @@ class Source:
         same = known is not None
         seen = self._look(publisher, identity, received, same=same)
         recorded = known if last is not None else None
-        self._found = Found(
+        self._found = SourceFindings(
             identity,
             started,
             standby,
@@ -223,7 +223,7 @@ class Source:
         self._learn_timeline(publisher.timeline(), "has been promoted to")
         self._promoted = True
 
-    def _follow(self, found: Found) -> None:
+    def _follow(self, found: SourceFindings) -> None:
         """It is a standby still: the timeline that it replays, now and then."""
         now = time.monotonic()
         if now - self._followed_at < FOLLOW_SECONDS:
@@ -271,7 +271,7 @@ class Source:
             same=same and self._log.undecodable is None,
         )
 
-    def _warn_of_gap(self, found: Found, start: Lsn) -> None:
+    def _warn_of_gap(self, found: SourceFindings, start: Lsn) -> None:
         if self._confirmed.last is not None and start > found.received:
             get_logger().warning(
                 f'replication slot "{self._slot_name}" starts at {start}, above'

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from wal2lake.catalog import Catalog, Worker
+from wal2lake.catalog import Catalog, WorkerKind
 from wal2lake.errors import StorageError
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
@@ -63,7 +63,7 @@ class Pauses:
         text = None if last is None else last.describe()
         sqlstate = None if last is None else last.sqlstate
         try:
-            self._catalog.note_error(self._subid, Worker.RECEIVER, text, sqlstate)
+            self._catalog.note_error(self._subid, WorkerKind.RECEIVER, text, sqlstate)
         except StorageError as error:
             if not self._owed:
                 self._events.error("could not clear an error", error=error)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
+from wal2lake.catalog import Catalog, ProgressFile, Subscription, WorkerKind
 from wal2lake.changelog import (
     ChangeLog,
     LimitState,
@@ -96,7 +96,7 @@ class Sealer:
                 self._repeated.say(self._events, "could not seal a segment", error)
                 self._catalog.note_error(
                     self._subscription.oid,
-                    Worker.RECEIVER,
+                    WorkerKind.RECEIVER,
                     error.describe(),
                     error.sqlstate,
                 )

@@ -45,7 +45,7 @@ _STOP_SECONDS: Final = 1.0
 """An answer that is still awaited then is left behind: the thread dies with the process."""
 
 
-class Verifier:
+class PositionVerifier:
     """Of one connection, from ``start`` to ``stop``. ``ask`` and ``position`` are for the
     reader."""
 

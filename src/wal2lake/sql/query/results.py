@@ -19,7 +19,7 @@ from wal2lake.pgtypes.encode.binary import arrow_to_binary
 from wal2lake.pgtypes.encode.text import arrow_to_text, plain_text
 from wal2lake.pgtypes.mapping import result_type
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
-from wal2lake.sql.backend import Batch
+from wal2lake.sql.backend import ResultBatch
 from wal2lake.sql.parameters import Parameters
 from wal2lake.sql.query.translate import SparkQuery, TableRef
 from wal2lake.wire.frontback import FieldDescription, Format
@@ -117,7 +117,7 @@ def columns_in(
     rendering: Rendering,
     *,
     arrow: bool = False,
-) -> Batch:
+) -> ResultBatch:
     """Encode an Arrow batch in the formats that the client requests.
 
     With ``arrow``, the texts stay Arrow arrays if all columns allow that.
@@ -125,7 +125,7 @@ def columns_in(
     if arrow and fields:
         texts = _all_plain(batch, fields, rendering)
         if texts is not None:
-            return Batch(batch.num_rows, (), texts)
+            return ResultBatch(batch.num_rows, (), texts)
     columns = []
     for i, field in enumerate(fields):
         format_ = formats[i] if i < len(formats) else Format.TEXT
@@ -144,4 +144,4 @@ def columns_in(
                     bytea_output=rendering.bytea_output,
                 )
             )
-    return Batch(batch.num_rows, tuple(columns))
+    return ResultBatch(batch.num_rows, tuple(columns))

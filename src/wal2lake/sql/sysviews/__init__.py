@@ -15,7 +15,7 @@ search) are declared and empty: a node has none that SQL could change.
     query/           a query for the embedded engine, its answer as PostgreSQL's
 """
 
-from wal2lake.sql.sysviews.functions.call import Request
+from wal2lake.sql.sysviews.functions.call import FunctionRequest
 from wal2lake.sql.sysviews.query.rewrite import (
     calls_functions,
     is_system_query,
@@ -32,9 +32,9 @@ from wal2lake.sql.sysviews.system_catalog import SystemCatalog
 __all__ = [
     "ActiveSession",
     "CatalogSource",
+    "FunctionRequest",
     "LogReading",
     "LoggedMessage",
-    "Request",
     "SystemCatalog",
     "calls_functions",
     "is_system_query",

@@ -47,7 +47,7 @@ from wal2lake.publish.limits import Room
 from wal2lake.publish.slots import SlotUse
 from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.synchronous import Standbys
-from wal2lake.publish.walsender.page import Positions
+from wal2lake.publish.walsender.page import WalsenderPositions
 from wal2lake.settings import LogSettings
 from wal2lake.tablesync.attempt import RunningCopy
 
@@ -279,7 +279,7 @@ class CatalogSource(Protocol):
         """What slots have decoded."""
         ...
 
-    def walsenders(self) -> Sequence[tuple[int, str, Positions]]:
+    def walsenders(self) -> Sequence[tuple[int, str, WalsenderPositions]]:
         """Who streams now: session, slot, positions."""
         ...
 

@@ -35,7 +35,7 @@ from wal2lake.sql.sysviews.declarations.relations import (
     PG_CATALOG,
     SystemRelation,
 )
-from wal2lake.sql.sysviews.functions.call import Asked, Call, Request
+from wal2lake.sql.sysviews.functions.call import AnswerNeeded, Call, FunctionRequest
 from wal2lake.sql.sysviews.functions.pg_proc import (
     FUNCTIONS,
     Function,
@@ -79,17 +79,17 @@ _SETTINGS: Final = {
 log in asks them: the engine reaches no file, no network and no variable of this process."""
 
 
-class _Unknown(dict[Request, object]):
+class _Unknown(dict[FunctionRequest, object]):
     """For a query that is only described: nothing is known, and nothing asked."""
 
     def __contains__(self, request: object) -> bool:
         return True
 
-    def __missing__(self, request: Request) -> object:
+    def __missing__(self, request: FunctionRequest) -> object:
         return None
 
 
-def _refuse(request: Request) -> None:
+def _refuse(request: FunctionRequest) -> None:
     raise FeatureNotSupportedError(f"{request.function}() is not supported here")
 
 
@@ -130,19 +130,19 @@ class SystemCatalog:
         parameters: Sequence[BoundParameter],
         context: SessionContext,
         formats: Sequence[Format] = (),
-        perform: Callable[[Request], object] = _refuse,
+        perform: Callable[[FunctionRequest], object] = _refuse,
     ) -> Outcome:
         """Run the query; all rows are in the one batch of the outcome. What its functions ask
         for ``perform`` does, when the lock is free: afterwards, or before the query is run
         again with the answer. Views that move are read once: what the query has done itself
         does not take away the rows that it was done for."""
         query = translate(sql, parameters)
-        answers: dict[Request, object] = {}
+        answers: dict[FunctionRequest, object] = {}
         read: dict[str, pa.Table] = {}
         while True:
             try:
                 return self._execute(query, context, formats, perform, answers, read)
-            except Asked as asked:
+            except AnswerNeeded as asked:
                 answers[asked.request] = perform(asked.request)
 
     def _execute(
@@ -150,8 +150,8 @@ class SystemCatalog:
         query: Translated,
         context: SessionContext,
         formats: Sequence[Format],
-        perform: Callable[[Request], object],
-        answers: Mapping[Request, object],
+        perform: Callable[[FunctionRequest], object],
+        answers: Mapping[FunctionRequest, object],
         read: dict[str, pa.Table],
     ) -> Outcome:
         with self._lock:
@@ -211,7 +211,7 @@ class SystemCatalog:
         self,
         query: Translated,
         context: SessionContext,
-        answers: Mapping[Request, object],
+        answers: Mapping[FunctionRequest, object],
         read: dict[str, pa.Table],
     ) -> Any:
         """The engine's relation for a query, its inputs up to date, but for those that the

@@ -14,14 +14,14 @@ from wal2lake.wire.columnar.changes import STREAMED_MESSAGES_SCHEMA, as_messages
 from wal2lake.wire.columnar.decoder import Decoded, Decoder
 from wal2lake.wire.columnar.messages import MESSAGES_SCHEMA, no_messages
 from wal2lake.wire.columnar.streamed import (
-    Definition,
     OpenStream,
-    Prepared,
     PreparedCommitted,
     PreparedRolledBack,
     StreamAborted,
     StreamCommitted,
     Streamed,
+    StreamedDefinition,
+    StreamPrepared,
     caches,
 )
 from wal2lake.wire.columnar.streams import Event, StreamDecoder
@@ -34,16 +34,16 @@ __all__ = [
     "ChangeBlock",
     "Decoded",
     "Decoder",
-    "Definition",
     "Event",
     "OpenStream",
-    "Prepared",
     "PreparedCommitted",
     "PreparedRolledBack",
     "StreamAborted",
     "StreamCommitted",
     "StreamDecoder",
+    "StreamPrepared",
     "Streamed",
+    "StreamedDefinition",
     "as_messages",
     "caches",
     "no_messages",

@@ -67,7 +67,7 @@ class ChangeBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ChangeRows:
     """Row changes in stream order; all arrays have one element per row."""
 
     message: Ints
@@ -82,13 +82,13 @@ class Rows:
     ordinal: Ints
     options: Bytes
 
-    def taken(self, index: Ints) -> Rows:
+    def taken(self, index: Ints) -> ChangeRows:
         """These rows."""
-        return Rows(*(getattr(self, f.name)[index] for f in fields(self)))
+        return ChangeRows(*(getattr(self, f.name)[index] for f in fields(self)))
 
-    def merged(self, other: Rows) -> Rows:
+    def merged(self, other: ChangeRows) -> ChangeRows:
         """Both, in stream order."""
-        both = Rows(
+        both = ChangeRows(
             *(
                 np.concatenate((getattr(self, f.name), getattr(other, f.name)))
                 for f in fields(self)
@@ -99,7 +99,7 @@ class Rows:
 
 def read_rows(
     frames: Frames, messages: Ints, timeline: Timeline, skip_below: Lsn
-) -> Rows:
+) -> ChangeRows:
     """The headers of INSERT, UPDATE and DELETE messages; raises Suspect."""
     messages, commit_lsn = _wanted(messages, timeline, skip_below)
     require((frames.lengths(messages) >= _ROW_HEADER).all())
@@ -110,7 +110,7 @@ def read_rows(
     old = (action == _KEY) | (action == _FULL)
     new = action == _NEW
     require(((new & (op != _DELETE)) | (old & (op != _INSERT))).all())
-    return Rows(
+    return ChangeRows(
         message=messages,
         relid=(header >> np.uint64(24)) & np.uint64(0xFFFFFFFF),
         op=op,
@@ -124,7 +124,7 @@ def read_rows(
 
 def read_truncates(
     frames: Frames, messages: Ints, timeline: Timeline, skip_below: Lsn
-) -> Rows:
+) -> ChangeRows:
     """One row per relation of each TRUNCATE; raises Suspect or ProtocolViolation."""
     messages, commit_lsn = _wanted(messages, timeline, skip_below)
     truncates = []
@@ -136,7 +136,7 @@ def read_truncates(
     of = np.repeat(
         np.arange(len(messages)), np.array([len(t.relids) for t in truncates], np.int64)
     )
-    return Rows(
+    return ChangeRows(
         message=messages[of],
         relid=np.array([r for t in truncates for r in t.relids], np.uint64),
         op=np.full(len(of), _TRUNCATE, np.uint8),
@@ -169,7 +169,7 @@ class Versions:
     of_key: Ints
     """Per key: its position in ``versions``."""
 
-    def of(self, rows: Rows) -> Ints:
+    def of(self, rows: ChangeRows) -> Ints:
         """Per row: its position in ``versions``; raises Suspect for an unknown relid."""
         at = rows.relid << _KEY_SHIFT | rows.message.view(np.uint64)
         found = np.searchsorted(self.keys, at, side="right") - 1
@@ -237,7 +237,9 @@ class KnownRelations:
         return state, Versions(versions, all_keys[order], all_of_key[order])
 
 
-def change_blocks(frames: Frames, rows: Rows, versions: Versions) -> list[ChangeBlock]:
+def change_blocks(
+    frames: Frames, rows: ChangeRows, versions: Versions
+) -> list[ChangeBlock]:
     """The rows as blocks, in the order of their first rows; raises Suspect."""
     if not len(rows.message):
         return []
@@ -252,7 +254,7 @@ def change_blocks(frames: Frames, rows: Rows, versions: Versions) -> list[Change
     return blocks
 
 
-def _grouped(rows: Rows, at: Ints) -> list[tuple[int, Rows]]:
+def _grouped(rows: ChangeRows, at: Ints) -> list[tuple[int, ChangeRows]]:
     # NumPy sorts 16-bit numbers stably by radix, ten times faster than wider ones.
     narrow = at.astype(np.uint16) if at.max() < 1 << 16 else at
     order = np.argsort(narrow, kind="stable")
@@ -264,7 +266,7 @@ def _grouped(rows: Rows, at: Ints) -> list[tuple[int, Rows]]:
     return [(position, rows.taken(part)) for position, part in groups]
 
 
-def _batch(frames: Frames, rows: Rows, relation: Relation) -> Any:
+def _batch(frames: Frames, rows: ChangeRows, relation: Relation) -> Any:
     """The log-layout batch of rows of one relation version; raises Suspect."""
     columns = len(relation.columns)
     truncated = rows.op == _TRUNCATE

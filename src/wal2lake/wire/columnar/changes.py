@@ -30,9 +30,9 @@ from wal2lake.wire.columnar.blocks import (
 from wal2lake.wire.columnar.framing import Frames, require, where
 from wal2lake.wire.columnar.messages import no_messages, read_messages
 from wal2lake.wire.columnar.streamed import (
-    Definition,
     OpenStream,
     Streamed,
+    StreamedDefinition,
 )
 from wal2lake.wire.columnar.timeline import (
     CLASS_OF_KIND,
@@ -115,12 +115,12 @@ def read_changes(
     return Streamed(stream, blocks, messages, whole=not own)
 
 
-def _definitions(frames: Frames, described: list[int]) -> list[Definition]:
+def _definitions(frames: Frames, described: list[int]) -> list[StreamedDefinition]:
     xids = frames.xids
     if xids is None:
         return []
     return [
-        Definition(
+        StreamedDefinition(
             frames.message(at), frames.send_time(at), frozenset((int(xids[at]),))
         )
         for at in described

@@ -41,7 +41,7 @@ _TYPE: Final = ord("Y")
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class StreamedDefinition:
     """A Relation or Type message of a stream."""
 
     message: bytes
@@ -65,7 +65,7 @@ class Definition:
         return found
 
 
-Definitions = Mapping[Described, tuple[Definition, ...]]
+Definitions = Mapping[Described, tuple[StreamedDefinition, ...]]
 """Of each relation and type all that are not rolled back, oldest first."""
 
 
@@ -88,7 +88,9 @@ class OpenStream:
     state: StreamState = field(default_factory=StreamState)
     """The caches that follow from ``definitions``."""
 
-    def defined(self, added: list[Definition], state: StreamState) -> OpenStream:
+    def defined(
+        self, added: list[StreamedDefinition], state: StreamState
+    ) -> OpenStream:
         """With these descriptions behind the others; ``state`` has them already."""
         if not added:
             return self
@@ -106,7 +108,7 @@ class OpenStream:
         if xid in self.latest:
             latest = tuple(x for x in self.latest if x != xid)
             return replace(self, latest=latest).without(xid)
-        definitions: dict[Described, tuple[Definition, ...]] = {}
+        definitions: dict[Described, tuple[StreamedDefinition, ...]] = {}
         changed = False
         for described, versions in self.definitions.items():
             left = versions
@@ -170,7 +172,7 @@ class StreamCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class StreamPrepared:
     """A transaction is prepared, streamed before or not."""
 
     xid: Xid

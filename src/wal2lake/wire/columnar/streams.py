@@ -59,15 +59,15 @@ from wal2lake.wire.columnar.changes import (
 from wal2lake.wire.columnar.decoder import Decoded, Decoder
 from wal2lake.wire.columnar.framing import Frames, Suspect, misframed, where
 from wal2lake.wire.columnar.streamed import (
-    Definition,
     Described,
     OpenStream,
-    Prepared,
     PreparedCommitted,
     PreparedRolledBack,
     StreamAborted,
     StreamCommitted,
     Streamed,
+    StreamedDefinition,
+    StreamPrepared,
 )
 from wal2lake.wire.columnar.timeline import (
     CLASS_OF_KIND,
@@ -98,7 +98,7 @@ Event: TypeAlias = (
     | Streamed
     | StreamAborted
     | StreamCommitted
-    | Prepared
+    | StreamPrepared
     | PreparedCommitted
     | PreparedRolledBack
 )
@@ -235,7 +235,9 @@ class StreamDecoder:
         sent = dict(self._state.sent or {})
         for at in described.tolist():
             if frames.ends[at] - frames.fields[at] >= 4:
-                one = Definition(frames.message(at), frames.send_time(at), frozenset())
+                one = StreamedDefinition(
+                    frames.message(at), frames.send_time(at), frozenset()
+                )
                 sent[one.described] = one.sent
         self._state = replace(self._state, sent=sent)
 
@@ -380,7 +382,7 @@ class StreamDecoder:
             self._keep(stream)
         return StreamAborted(message.xid, message.subxid, _whole(stream))
 
-    def _prepare(self, message: Prepare) -> Prepared:
+    def _prepare(self, message: Prepare) -> StreamPrepared:
         begun, changes = self._state.preparing, self._state.prepared
         kind = ord("P")
         if self._plain.open_transaction is not None:
@@ -402,10 +404,10 @@ class StreamDecoder:
 
     def _prepared(
         self, message: Prepare | StreamPrepare, stream: OpenStream | None
-    ) -> Prepared:
+    ) -> StreamPrepared:
         kind = ord("P") if isinstance(message, Prepare) else ord("p")
         self._ended(message.prepare_lsn, message.end_lsn, kind, late=True)
-        return Prepared(
+        return StreamPrepared(
             message.xid,
             message.gid,
             message.prepare_lsn,

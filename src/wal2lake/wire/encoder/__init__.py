@@ -11,7 +11,7 @@ from __future__ import annotations
 from wal2lake.wire.encoder.payloads import (
     AFTER,
     BEFORE,
-    Payloads,
+    MessagePayloads,
     begins,
     commits,
     messages,
@@ -25,17 +25,17 @@ from wal2lake.wire.encoder.rows import (
     big_endian,
     offsets_of,
 )
-from wal2lake.wire.encoder.sending import FRAME_HEADER, Source, frames
+from wal2lake.wire.encoder.sending import FRAME_HEADER, MessageSource, frames
 
 __all__ = [
     "AFTER",
     "BEFORE",
     "FRAME_HEADER",
     "LARGEST_MESSAGE",
+    "MessagePayloads",
+    "MessageSource",
     "Parts",
-    "Payloads",
     "RowsEncoder",
-    "Source",
     "begins",
     "big_endian",
     "commits",

@@ -34,7 +34,7 @@ _RESTART_IDENTITY: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Payloads:
+class MessagePayloads:
     """Messages in ascending places; one element per message."""
 
     commit_lsn: Ints
@@ -56,7 +56,7 @@ class Payloads:
 
 def begins(
     commit_lsn: Ints, commit_time: Ints, xid: Ints, *, lsns: Ints | None = None
-) -> Payloads:
+) -> MessagePayloads:
     """A Begin for each transaction, in commit order. ``commit_time`` in microseconds since
     2000-01-01 UTC; ``lsns``: of the XLogData, without it the commit LSNs."""
     blocks = [
@@ -66,12 +66,12 @@ def begins(
         big_endian(xid, ">u4"),
     ]
     ordinal = np.full(len(commit_lsn), BEFORE, np.int64)
-    return Payloads(
+    return MessagePayloads(
         commit_lsn, ordinal, commit_lsn if lsns is None else lsns, _joined(blocks)
     )
 
 
-def commits(commit_lsn: Ints, end_lsn: Ints, commit_time: Ints) -> Payloads:
+def commits(commit_lsn: Ints, end_lsn: Ints, commit_time: Ints) -> MessagePayloads:
     """A Commit for each transaction, in commit order; their XLogData has the end LSN."""
     blocks = [
         _kinds(b"C\0", commit_lsn),
@@ -80,10 +80,12 @@ def commits(commit_lsn: Ints, end_lsn: Ints, commit_time: Ints) -> Payloads:
         big_endian(commit_time, ">i8"),
     ]
     ordinal = np.full(len(commit_lsn), AFTER, np.int64)
-    return Payloads(commit_lsn, ordinal, end_lsn, _joined(blocks))
+    return MessagePayloads(commit_lsn, ordinal, end_lsn, _joined(blocks))
 
 
-def origins(commit_lsn: Ints, origin_lsn: Ints, name: str, *, lsns: Ints) -> Payloads:
+def origins(
+    commit_lsn: Ints, origin_lsn: Ints, name: str, *, lsns: Ints
+) -> MessagePayloads:
     """An Origin for each transaction, all of the same one, in commit order: its commit's LSN at
     the origin. ``lsns``: of the XLogData."""
     blocks = [
@@ -92,13 +94,13 @@ def origins(commit_lsn: Ints, origin_lsn: Ints, name: str, *, lsns: Ints) -> Pay
         _kinds(name.encode() + b"\0", commit_lsn),
     ]
     ordinal = np.full(len(commit_lsn), BEFORE, np.int64)
-    return Payloads(commit_lsn, ordinal, lsns, _joined(blocks))
+    return MessagePayloads(commit_lsn, ordinal, lsns, _joined(blocks))
 
 
-def messages(written: Iterable[tuple[Lsn, int, Lsn, Message]]) -> Payloads:
+def messages(written: Iterable[tuple[Lsn, int, Lsn, Message]]) -> MessagePayloads:
     """Any messages: (commit LSN, ordinal, LSN of the XLogData, message), in ascending places."""
     placed = list(written)
-    return Payloads(
+    return MessagePayloads(
         np.array([int(one[0]) for one in placed], np.int64),
         np.array([one[1] for one in placed], np.int64),
         np.array([int(one[2]) for one in placed], np.int64),
@@ -111,7 +113,7 @@ def truncates(
     *,
     commit_lsn: Lsn | None = None,
     streamed: bool = False,
-) -> Payloads:
+) -> MessagePayloads:
     """The TRUNCATEs in batches of the log layout. Relations at the same place have been emptied by
     one statement, so they share a message, in the order of the batches.
 

@@ -41,7 +41,7 @@ _PIECE_BYTES: Final = 1 << 20
 """Fits the processor's cache with all that it is made from, and is more than a socket takes."""
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Messages with their places, ascending by (commit_lsn, ordinal); one element per message."""
 
     @property
@@ -61,7 +61,7 @@ class Source(Protocol):
 
 
 def frames(
-    sources: Sequence[Source], send_time: int, *, piece_bytes: int = _PIECE_BYTES
+    sources: Sequence[MessageSource], send_time: int, *, piece_bytes: int = _PIECE_BYTES
 ) -> Iterator[memoryview]:
     """Everything in the order of the stream; at one place, in the order of the sources.
 
@@ -95,7 +95,7 @@ def frames(
         first, sent = last, int(ends[last - 1])
 
 
-def _order(sources: Sequence[Source]) -> tuple[Ints | None, Ints]:
+def _order(sources: Sequence[MessageSource]) -> tuple[Ints | None, Ints]:
     """Per message of the stream: its source (None: there is one only), its number there."""
     for source in sources:
         later = np.diff(source.commit_lsn)
@@ -115,7 +115,7 @@ def _order(sources: Sequence[Source]) -> tuple[Ints | None, Ints]:
     return of, order - base[of]
 
 
-def _woven(sources: Sequence[Source], of: Ints, at: Ints) -> Any:
+def _woven(sources: Sequence[MessageSource], of: Ints, at: Ints) -> Any:
     """The messages of a piece, whose sources and numbers these are."""
     present, inverse, counts = np.unique(of, return_inverse=True, return_counts=True)
     arrays = []

@@ -58,7 +58,7 @@ from wal2lake.wire.frontback.startup import (
 _AUTH_TOKEN_BYTES: Final = 65_535
 
 
-class Target(Enum):
+class DescribeTarget(Enum):
     """What Describe and Close are about."""
 
     STATEMENT = b"S"
@@ -98,7 +98,7 @@ class Bind:
 class Describe:
     """Ask for the parameters and fields of a statement, or the fields of a portal."""
 
-    target: Target
+    target: DescribeTarget
     name: bytes
 
 
@@ -114,7 +114,7 @@ class Execute:
 class Close:
     """Forget a statement or portal; not an error if there is none."""
 
-    target: Target
+    target: DescribeTarget
     name: bytes
 
 
@@ -235,10 +235,10 @@ def _write_target(message: Describe | Close) -> bytes:
     return message.target.value + string(message.name)
 
 
-def _read_target(cursor: Body, command: str) -> tuple[Target, bytes]:
+def _read_target(cursor: Body, command: str) -> tuple[DescribeTarget, bytes]:
     kind = cursor.byte()
     try:
-        target = Target(kind)
+        target = DescribeTarget(kind)
     except ValueError:
         raise cursor.violation(f"invalid {command} message subtype {kind[0]}") from None
     return target, cursor.string()

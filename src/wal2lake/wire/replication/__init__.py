@@ -29,9 +29,9 @@ from wal2lake.wire.replication.commands import (
 from wal2lake.wire.replication.conversation import (
     FAREWELL,
     TIMEOUT_TEXT,
+    ClientPositions,
     Conversation,
-    Event,
-    Positions,
+    ConversationEvent,
 )
 from wal2lake.wire.replication.pgoutputoptions import (
     OriginFilter,
@@ -43,7 +43,7 @@ from wal2lake.wire.replication.pgoutputoptions import (
 from wal2lake.wire.replication.slotoptions import (
     CreateOptions,
     Option,
-    Snapshot,
+    SnapshotAction,
     validate_slot_name,
 )
 
@@ -52,20 +52,20 @@ __all__ = [
     "TIMEOUT_TEXT",
     "AlterReplicationSlot",
     "BaseBackup",
+    "ClientPositions",
     "Command",
     "Conversation",
+    "ConversationEvent",
     "CreateOptions",
     "CreateReplicationSlot",
     "DropReplicationSlot",
-    "Event",
     "IdentifySystem",
     "Option",
     "OriginFilter",
     "PgoutputOptions",
-    "Positions",
     "ReadReplicationSlot",
     "Show",
-    "Snapshot",
+    "SnapshotAction",
     "StartLogical",
     "StartPhysical",
     "Streaming",

@@ -18,8 +18,8 @@ from wal2lake.errors import SqlSyntaxError
 from wal2lake.model import Lsn
 from wal2lake.wire.replication.scanner import (
     KEYWORDS,
-    Kind,
-    Token,
+    ReplicationToken,
+    ReplicationTokenKind,
     is_replication_command,
     quoted_ident,
     quoted_string,
@@ -28,7 +28,7 @@ from wal2lake.wire.replication.scanner import (
 from wal2lake.wire.replication.slotoptions import (
     CreateOptions,
     Option,
-    Snapshot,
+    SnapshotAction,
     read_alter_options,
     read_create_options,
 )
@@ -52,18 +52,18 @@ _NO_OPTIONS: Final = CreateOptions()
 class _Parser:
     """A cursor over the tokens of one command."""
 
-    def __init__(self, found: Iterator[Token]) -> None:
+    def __init__(self, found: Iterator[ReplicationToken]) -> None:
         self._tokens = found
         self.token = next(found)
 
-    def next(self) -> Token:
+    def next(self) -> ReplicationToken:
         """The current token, which is then behind the cursor."""
         token = self.token
-        if token.kind is not Kind.END:
+        if token.kind is not ReplicationTokenKind.END:
             self.token = next(self._tokens)
         return token
 
-    def expect(self, kind: Kind) -> Token:
+    def expect(self, kind: ReplicationTokenKind) -> ReplicationToken:
         if self.token.kind is not kind:
             raise syntax_error()
         return self.next()
@@ -71,7 +71,8 @@ class _Parser:
     def skip(self, word: str) -> bool:
         """Step over this keyword or character, if it is there."""
         if (
-            self.token.kind in (Kind.KEYWORD, Kind.CHARACTER)
+            self.token.kind
+            in (ReplicationTokenKind.KEYWORD, ReplicationTokenKind.CHARACTER)
             and self.token.text == word
         ):
             self.next()
@@ -83,7 +84,7 @@ class _Parser:
             raise syntax_error()
 
     def name(self) -> str:
-        return self.expect(Kind.IDENT).text
+        return self.expect(ReplicationTokenKind.IDENT).text
 
     def parameter(self) -> str:
         """A name, or two with a dot between them, or more."""
@@ -94,7 +95,7 @@ class _Parser:
 
     def timeline(self) -> int:
         # Checked before the next token is looked at, as bison does it.
-        if self.token.kind is not Kind.NUMBER:
+        if self.token.kind is not ReplicationTokenKind.NUMBER:
             raise syntax_error()
         if not self.token.number:
             raise SqlSyntaxError(f"invalid timeline {self.token.number}")
@@ -109,13 +110,16 @@ class _Parser:
         return tuple(found)
 
     def _option(self) -> Option:
-        if self.token.kind is Kind.KEYWORD and self.token.text in _OPTION_KEYWORDS:
+        if (
+            self.token.kind is ReplicationTokenKind.KEYWORD
+            and self.token.text in _OPTION_KEYWORDS
+        ):
             name = self.next().text.lower()
         else:
             name = self.name()
-        if self.token.kind in (Kind.IDENT, Kind.STRING):
+        if self.token.kind in (ReplicationTokenKind.IDENT, ReplicationTokenKind.STRING):
             return Option(name, self.next().text)
-        if self.token.kind is Kind.NUMBER:
+        if self.token.kind is ReplicationTokenKind.NUMBER:
             number = self.next().number
             return Option(name, number - 2 * _INT32 if number >= _INT32 else number)
         return Option(name)
@@ -125,7 +129,11 @@ class _Parser:
         found = []
         while True:
             name = self.name()
-            value = self.next().text if self.token.kind is Kind.STRING else None
+            value = (
+                self.next().text
+                if self.token.kind is ReplicationTokenKind.STRING
+                else None
+            )
             found.append(Option(name, value))
             if not self.skip(","):
                 break
@@ -263,7 +271,7 @@ def _write_create_replication_slot(command: CreateReplicationSlot) -> str:
         written.append("FAILOVER")
     if options.reserve_wal:
         written.append("RESERVE_WAL")
-    if command.plugin is not None and options.snapshot is not Snapshot.EXPORT:
+    if command.plugin is not None and options.snapshot is not SnapshotAction.EXPORT:
         written.append(f"SNAPSHOT '{options.snapshot.value}'")
     words = ["CREATE_REPLICATION_SLOT", quoted_ident(command.slot)]
     if command.temporary:
@@ -292,7 +300,8 @@ def _read_create_replication_slot(
     else:
         legacy = []
         while (
-            parser.token.kind is Kind.KEYWORD and parser.token.text in _LEGACY_OPTIONS
+            parser.token.kind is ReplicationTokenKind.KEYWORD
+            and parser.token.text in _LEGACY_OPTIONS
         ):
             legacy.append(_LEGACY_OPTIONS[parser.next().text])
         options = tuple(legacy)
@@ -390,11 +399,11 @@ def _write_start_logical(command: StartLogical) -> str:
 def _read_start_replication(parser: _Parser) -> StartPhysical | StartLogical:
     slot = parser.name() if parser.skip("SLOT") else None
     if slot is not None and parser.skip("LOGICAL"):
-        start = Lsn(parser.expect(Kind.LSN).number)
+        start = Lsn(parser.expect(ReplicationTokenKind.LSN).number)
         options = parser.plugin_options() if parser.skip("(") else ()
         return StartLogical(slot, start, options)
     parser.skip("PHYSICAL")
-    start = Lsn(parser.expect(Kind.LSN).number)
+    start = Lsn(parser.expect(ReplicationTokenKind.LSN).number)
     return StartPhysical(
         slot, start, parser.timeline() if parser.skip("TIMELINE") else None
     )
@@ -451,12 +460,12 @@ def write_command(command: Command) -> str:
 def read_command(text: str) -> Command:
     """A text for which ``is_replication_command`` is true; raises UsageError."""
     parser = _Parser(tokens(text))
-    keyword = parser.expect(Kind.KEYWORD).text
+    keyword = parser.expect(ReplicationTokenKind.KEYWORD).text
     if keyword not in _READERS:
         raise syntax_error()
     command = _READERS[keyword](parser)
     parser.skip(";")
-    if parser.token.kind is not Kind.END:
+    if parser.token.kind is not ReplicationTokenKind.END:
         raise syntax_error()
     return command() if callable(command) else command
 

@@ -59,7 +59,7 @@ _DONE: Final = (
 session's to add."""
 
 
-class Event(Enum):
+class ConversationEvent(Enum):
     """What a frame of the client has brought."""
 
     NOTHING = "nothing"
@@ -73,7 +73,7 @@ class Event(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class ClientPositions:
     """How far the client says it is; 0: it has not said. They may go back."""
 
     write: Lsn = INVALID_LSN
@@ -94,7 +94,7 @@ class Conversation:
         self.timeout_seconds = timeout_seconds
         self.sent = start
         """Up to here everything has been sent, or is none of the client's."""
-        self.positions = Positions()
+        self.positions = ClientPositions()
         self.confirmed = INVALID_LSN
         """The greatest flush position, so what the slot may forget. Never above ``sent``:
         nobody has what was not sent."""
@@ -104,27 +104,29 @@ class Conversation:
 
     # ---- what the client says ---------------------------------------------------
 
-    def receive(self, frame: Frame, now: float, send_time: int) -> tuple[Event, bytes]:
+    def receive(
+        self, frame: Frame, now: float, send_time: int
+    ) -> tuple[ConversationEvent, bytes]:
         """What a frame means, and the answer; raises ProtocolViolation."""
         match frame.kind:
             case b"d":
                 event, answer = self._payload(frame.body, send_time)
             case b"c":
-                event, answer = Event.DONE, _DONE
+                event, answer = ConversationEvent.DONE, _DONE
             case b"X":
-                return Event.TERMINATED, b""
+                return ConversationEvent.TERMINATED, b""
             case kind:
                 raise ProtocolViolation(f'invalid standby message type "{_char(kind)}"')
         self._last_reply = now
         self._waiting_for_reply = False
         return event, answer
 
-    def _payload(self, data: bytes, send_time: int) -> tuple[Event, bytes]:
+    def _payload(self, data: bytes, send_time: int) -> tuple[ConversationEvent, bytes]:
         if data and data[0] not in b"rhp":
             raise ProtocolViolation(f'unexpected message type "{_char(data[:1])}"')
         match read_from_client(data):
             case StandbyStatus() as status:
-                self.positions = Positions(
+                self.positions = ClientPositions(
                     status.write_lsn,
                     status.flush_lsn,
                     status.apply_lsn,
@@ -134,11 +136,11 @@ class Conversation:
                 self.confirmed = max(self.confirmed, flushed)
                 asked = status.reply_requested
                 answer = self._keepalive(send_time, ask=False) if asked else b""
-                return Event.POSITIONS, answer
+                return ConversationEvent.POSITIONS, answer
             case PrimaryStatusRequest():
-                return Event.STATUS_REQUESTED, b""
+                return ConversationEvent.STATUS_REQUESTED, b""
             case HotStandbyFeedback():
-                return Event.NOTHING, b""
+                return ConversationEvent.NOTHING, b""
 
     # ---- what is said to it -----------------------------------------------------
 

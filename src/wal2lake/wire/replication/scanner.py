@@ -55,7 +55,7 @@ _MAX_UINT32: Final = (1 << 32) - 1
 _MAX_UINT64: Final = (1 << 64) - 1
 
 
-class Kind(Enum):
+class ReplicationTokenKind(Enum):
     """What a token is."""
 
     KEYWORD = "keyword"
@@ -71,10 +71,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ReplicationToken:
     """``text``: an identifier's or a string's content, or the keyword or character itself."""
 
-    kind: Kind
+    kind: ReplicationTokenKind
     text: str = ""
     number: int = 0
 
@@ -87,40 +87,42 @@ _IDENT: Final = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff
 _UPPER: Final = {c: c + 32 for c in range(ord("A"), ord("Z") + 1)}
 
 
-def tokens(text: str) -> Iterator[Token]:
+def tokens(text: str) -> Iterator[ReplicationToken]:
     """The tokens up to END; raises SqlSyntaxError where a quoted one does not end."""
     at = 0
     while True:
         at = _spaces_end(text, at)
         if at == len(text):
-            yield Token(Kind.END)
+            yield ReplicationToken(ReplicationTokenKind.END)
             return
         if text[at] in "\"'":
             content, at = _quoted(text, at)
             yield (
-                Token(Kind.STRING, content)
+                ReplicationToken(ReplicationTokenKind.STRING, content)
                 if text[at - 1] == "'"
-                else Token(Kind.IDENT, truncated(content))
+                else ReplicationToken(ReplicationTokenKind.IDENT, truncated(content))
             )
         elif match := _LSN.match(text, at):
             # An identifier or a number can only be a beginning of it, and the longest wins.
             at = match.end()
             high, low = (_wrapped(int(half, 16)) for half in match.groups())
-            yield Token(Kind.LSN, number=high << 32 | low)
+            yield ReplicationToken(ReplicationTokenKind.LSN, number=high << 32 | low)
         elif match := _NUMBER.match(text, at):
             at = match.end()
-            yield Token(Kind.NUMBER, number=_wrapped(_decimal(match[0])))
+            yield ReplicationToken(
+                ReplicationTokenKind.NUMBER, number=_wrapped(_decimal(match[0]))
+            )
         elif match := _IDENT.match(text, at):
             at = match.end()
             word = match[0]
             yield (
-                Token(Kind.KEYWORD, word)
+                ReplicationToken(ReplicationTokenKind.KEYWORD, word)
                 if word in KEYWORDS
-                else Token(Kind.IDENT, folded(word))
+                else ReplicationToken(ReplicationTokenKind.IDENT, folded(word))
             )
         else:
             at += 1
-            yield Token(Kind.CHARACTER, text[at - 1])
+            yield ReplicationToken(ReplicationTokenKind.CHARACTER, text[at - 1])
 
 
 def is_replication_command(text: str) -> bool:

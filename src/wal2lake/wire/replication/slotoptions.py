@@ -59,7 +59,7 @@ def conflicting() -> SqlSyntaxError:
     return SqlSyntaxError("conflicting or redundant options")
 
 
-class Snapshot(Enum):
+class SnapshotAction(Enum):
     """What CREATE_REPLICATION_SLOT does with the snapshot at the slot's start."""
 
     EXPORT = "export"
@@ -73,7 +73,7 @@ class Snapshot(Enum):
 class CreateOptions:
     """Of CREATE_REPLICATION_SLOT."""
 
-    snapshot: Snapshot = Snapshot.EXPORT
+    snapshot: SnapshotAction = SnapshotAction.EXPORT
     two_phase: bool = False
     failover: bool = False
     reserve_wal: bool = False
@@ -94,13 +94,13 @@ def read_create_options(options: Iterable[Option], *, logical: bool) -> CreateOp
             snapshot = _snapshot(option)
         else:
             flags[name] = option.boolean()
-    return CreateOptions(snapshot or Snapshot.EXPORT, **flags)
+    return CreateOptions(snapshot or SnapshotAction.EXPORT, **flags)
 
 
-def _snapshot(option: Option) -> Snapshot:
+def _snapshot(option: Option) -> SnapshotAction:
     value = option.string()
     try:
-        return Snapshot(value)
+        return SnapshotAction(value)
     except ValueError:
         raise UsageError(
             "unrecognized value for CREATE_REPLICATION_SLOT option"

@@ -38,7 +38,7 @@ from wal2lake.commands.subscription.publisher import (
     drop_slot,
 )
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.local.node import Caller, Node
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Check, Session
@@ -52,7 +52,9 @@ _LOOK_SECONDS: Final = 0.2
 """How soon such a wait ends with a cancel; a guess at what a person does not notice."""
 
 
-def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -> str:
+def drop_subscription(
+    node: EngineParts, caller: Caller, statement: DropSubscription
+) -> str:
     """DROP SUBSCRIPTION."""
     if node.catalog.subscription_named(statement.name) is None:
         text = f'subscription "{statement.name}" does not exist'
@@ -74,7 +76,7 @@ def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -
 
 
 @contextlib.contextmanager
-def _stopped(oid: Oid, caller: Caller, node: Node) -> Iterator[None]:
+def _stopped(oid: Oid, caller: Caller, node: EngineParts) -> Iterator[None]:
     """At the commit of a block that drops a subscription without a slot: its workers do not run
     within, nor afterwards unless the commit fails."""
     found = node.catalog.subscription(oid)
@@ -95,7 +97,7 @@ def _stopped(oid: Oid, caller: Caller, node: Node) -> Iterator[None]:
         raise
 
 
-def _drop(node: Node, caller: Caller, subscription: Subscription) -> bool:
+def _drop(node: EngineParts, caller: Caller, subscription: Subscription) -> bool:
     """All of it; True if there was a slot, and it was there."""
     with contextlib.ExitStack() as closing:
         with _taken_back(node, subscription):
@@ -117,7 +119,9 @@ def _drop(node: Node, caller: Caller, subscription: Subscription) -> bool:
     return dropped
 
 
-def _begin(node: Node, caller: Caller, subscription: Subscription) -> Session | None:
+def _begin(
+    node: EngineParts, caller: Caller, subscription: Subscription
+) -> Session | None:
     """Up to where there is no way back; returns how to talk to the publisher, if there is a
     slot to drop."""
     node.catalog.update_subscription(
@@ -132,7 +136,7 @@ def _begin(node: Node, caller: Caller, subscription: Subscription) -> Session | 
 
 
 @contextlib.contextmanager
-def _taken_back(node: Node, subscription: Subscription) -> Iterator[None]:
+def _taken_back(node: EngineParts, subscription: Subscription) -> Iterator[None]:
     """A failure within leaves everything as it was."""
     try:
         yield
@@ -159,7 +163,7 @@ def _not_known(subscription: Subscription) -> Notice:
 
 
 def finish_drop(
-    node: Node, subscription: Subscription, session: Session | None
+    node: EngineParts, subscription: Subscription, session: Session | None
 ) -> bool:
     """The rest of a DROP that a crash has interrupted; the caller holds its turn.
 
@@ -180,13 +184,13 @@ def _drop_slot(session: Session, subscription: Subscription) -> bool:
     )
 
 
-def _forget_slot(node: Node, subscription: Subscription) -> None:
+def _forget_slot(node: EngineParts, subscription: Subscription) -> None:
     """The name may be somebody else's now: a repeated DROP must not drop it again."""
     if subscription.slot_name is not None:
         node.catalog.update_subscription(subscription.oid, slot_name=None)
 
 
-def _forget(node: Node, subscription: Subscription) -> None:
+def _forget(node: EngineParts, subscription: Subscription) -> None:
     """The log goes first: without its subscription nobody would know of it."""
     failpoint("subscription.slot_dropped")
     _remove_log(subscription.oid, node)
@@ -195,7 +199,7 @@ def _forget(node: Node, subscription: Subscription) -> None:
     node.changed()
 
 
-def _remove_log(oid: Oid, node: Node) -> None:
+def _remove_log(oid: Oid, node: EngineParts) -> None:
     directory = node.settings.log_directory / str(int(oid))
     # A re-copy that gave its log up may have been interrupted, too.
     for gone in (directory, given_up(directory)):
@@ -207,7 +211,7 @@ _LOG_NAME: Final = re.compile(r"([1-9]\d*)(?:\.old)?")
 _PROGRESS_NAME: Final = re.compile(r"sub-([1-9]\d*)\.progress")
 
 
-def remove_orphans(node: Node) -> None:
+def remove_orphans(node: EngineParts) -> None:
     """At start: logs and positions of subscriptions that a block has dropped, if a crash came
     between its commit and their removal. Only what is named by an OID is looked at."""
     known = {int(subscription.oid) for subscription in node.catalog.subscriptions()}
@@ -257,7 +261,7 @@ def refuse_given_up(subscription: Subscription) -> None:
 
 
 def await_workers(
-    node: Node, subscription: Subscription, timeout_seconds: float, check: Check
+    node: EngineParts, subscription: Subscription, timeout_seconds: float, check: Check
 ) -> None:
     """Wait until neither the receiver nor the apply worker nor a copy is at work; 55006 if
     they do not end in time."""
@@ -295,7 +299,7 @@ def await_workers(
 
 
 def end_copies(
-    node: Node,
+    node: EngineParts,
     caller: Caller,
     subscription: Subscription,
     relids: Collection[Oid] | None = None,

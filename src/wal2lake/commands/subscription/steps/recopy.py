@@ -50,7 +50,7 @@ from wal2lake.commands.subscription.steps.drop import (
     given_up,
 )
 from wal2lake.errors import ConfigurationError, CorruptLogError, UsageError
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint
 from wal2lake.pg import Check, Identity, Publisher, Session, nudged
@@ -73,7 +73,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class RecopiedTables:
     """What the subscription is of when it is copied anew."""
 
     publications: Sequence[str]
@@ -85,7 +85,9 @@ class Tables:
     """Of which of the others inserts may be trusted then; not here: as before."""
 
 
-def check_recopy(node: Node, subscription: Subscription, kept: Sequence[Oid]) -> None:
+def check_recopy(
+    node: EngineParts, subscription: Subscription, kept: Sequence[Oid]
+) -> None:
     """Raise if it cannot be: 55000."""
     if subscription.slot_name is None:
         raise UsageError(
@@ -116,11 +118,11 @@ def check_recopy(node: Node, subscription: Subscription, kept: Sequence[Oid]) ->
 
 
 def copy_anew(
-    node: Node,
+    node: EngineParts,
     asker: Asker,
     subscription: Subscription,
     session: Session,
-    tables: Callable[[], AbstractContextManager[Tables]],
+    tables: Callable[[], AbstractContextManager[RecopiedTables]],
 ) -> None:
     """All of it, from wherever it was interrupted; the caller holds the subscription's
     turn. ``session`` is one for replication at the publisher. ``tables``: called at the end,
@@ -148,7 +150,7 @@ def copy_anew(
 
 
 @contextmanager
-def _taken_back(node: Node, subscription: Subscription) -> Iterator[None]:
+def _taken_back(node: EngineParts, subscription: Subscription) -> Iterator[None]:
     """A failure within leaves everything as it was, if it was this command that began."""
     try:
         yield
@@ -162,9 +164,9 @@ def _taken_back(node: Node, subscription: Subscription) -> Iterator[None]:
 
 
 def _record(
-    node: Node,
+    node: EngineParts,
     subscription: Subscription,
-    tables: Callable[[], AbstractContextManager[Tables]],
+    tables: Callable[[], AbstractContextManager[RecopiedTables]],
     *,
     source: NewSource | None,
 ) -> None:
@@ -187,7 +189,10 @@ def _record(
 
 
 def _goes_on(
-    node: Node, subscription: Subscription, publisher: Publisher, identity: Identity
+    node: EngineParts,
+    subscription: Subscription,
+    publisher: Publisher,
+    identity: Identity,
 ) -> bool:
     """Can its slot send what is missing here? Raises UnusableSlot for one that is nobody's
     to drop."""
@@ -221,7 +226,7 @@ def _check(
     )
 
 
-def _received(node: Node, subscription: Subscription) -> tuple[Lsn | None, Lsn]:
+def _received(node: EngineParts, subscription: Subscription) -> tuple[Lsn | None, Lsn]:
     """How far everything has come from this slot (None: that is not known), and how far
     it is in the log. Raises CorruptLogError, also for a journal that cannot be decoded."""
     directory = node.settings.log_directory / str(int(subscription.oid))
@@ -250,7 +255,7 @@ def _received(node: Node, subscription: Subscription) -> tuple[Lsn | None, Lsn]:
     return Lsn(max(last.position, logged)) or None, logged
 
 
-def _read_through(node: Node, subscription: Subscription) -> None:
+def _read_through(node: EngineParts, subscription: Subscription) -> None:
     """Raises CorruptLogError if the log does not have what is still to be applied."""
     directory = node.settings.log_directory / str(int(subscription.oid))
     if not directory.exists():
@@ -265,7 +270,7 @@ def _read_through(node: Node, subscription: Subscription) -> None:
 
 
 def _give_up_slot(
-    node: Node, asker: Asker, session: Session, subscription: Subscription
+    node: EngineParts, asker: Asker, session: Session, subscription: Subscription
 ) -> None:
     """The first step that cannot be taken back."""
     try:
@@ -297,7 +302,7 @@ def _drop_slot(asker: Asker, session: Session, subscription: Subscription) -> No
 
 
 def _new_slot(
-    node: Node,
+    node: EngineParts,
     asker: Asker,
     session: Session,
     subscription: Subscription,
@@ -344,7 +349,7 @@ def _new_slot(
     return start
 
 
-def _remove_log(node: Node, subid: Oid) -> None:
+def _remove_log(node: EngineParts, subid: Oid) -> None:
     """The new directory is there before the old one is gone: whoever looks at a log knows
     by its directory that it is another one. Durable on return."""
     directory = node.settings.log_directory / str(int(subid))

@@ -35,7 +35,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, TypeVar
 
-from wal2lake.catalog import PlannedSlot, Recopy, Worker
+from wal2lake.catalog import PlannedSlot, Recopy, WorkerKind
 from wal2lake.commands.subscription.publisher import (
     connect_publisher,
     connect_to_drop,
@@ -46,12 +46,12 @@ from wal2lake.commands.subscription.steps.drop import (
 )
 from wal2lake.commands.subscription.steps.recopy import (
     Asker,
-    Tables,
+    RecopiedTables,
     copy_anew,
 )
 from wal2lake.errors import PublisherError, UsageError, Wal2LakeError
 from wal2lake.local.concurrency.turns import Turns
-from wal2lake.local.node import Node
+from wal2lake.local.node import EngineParts
 from wal2lake.model import Lsn, Oid
 from wal2lake.observe import get_logger
 from wal2lake.pg import Check, Publisher, connect
@@ -98,7 +98,7 @@ def judge_slot(
     return Verdict.DROP
 
 
-def drop_planned(node: Node, publisher: Publisher, planned: PlannedSlot) -> None:
+def drop_planned(node: EngineParts, publisher: Publisher, planned: PlannedSlot) -> None:
     """Drop a slot that a crashed CREATE has left; the caller holds the turn of its name.
 
     Raises PublisherError if it cannot be dropped (yet); it stays planned.
@@ -128,7 +128,7 @@ def drop_planned(node: Node, publisher: Publisher, planned: PlannedSlot) -> None
     node.catalog.forget_planned(planned)
 
 
-def _owners(node: Node, planned: PlannedSlot) -> set[str]:
+def _owners(node: EngineParts, planned: PlannedSlot) -> set[str]:
     """The connection strings of the subscriptions that have a slot of that name."""
     return {
         s.conninfo
@@ -144,7 +144,7 @@ class _StepAside(Exception):
 class UnfinishedCommands:
     """Runs in its own threads from ``start`` to ``stop``."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: EngineParts) -> None:
         """Nothing is looked at yet."""
         self._node = node
         self._told: dict[object, str] = {}
@@ -274,7 +274,7 @@ class UnfinishedCommands:
                 )
             except (PublisherError, UsageError) as error:
                 self._node.catalog.note_error(
-                    subid, Worker.DROP, error.describe(), error.sqlstate
+                    subid, WorkerKind.DROP, error.describe(), error.sqlstate
                 )
                 self._tell(
                     subid,
@@ -289,7 +289,7 @@ class UnfinishedCommands:
             now = self._node.catalog.subscription(subid)
             if not mine or now is None or now.recopying is Recopy.NO:
                 return
-            name, tables = now.name, Tables(now.publications)
+            name, tables = now.name, RecopiedTables(now.publications)
             try:
                 with connect_publisher(
                     self._node,
@@ -311,10 +311,10 @@ class UnfinishedCommands:
                 )
             except Wal2LakeError as error:
                 self._node.catalog.note_error(
-                    subid, Worker.RECOPY, error.describe(), error.sqlstate
+                    subid, WorkerKind.RECOPY, error.describe(), error.sqlstate
                 )
                 self._tell(
-                    (subid, Worker.RECOPY),
+                    (subid, WorkerKind.RECOPY),
                     f'could not copy the tables of subscription "{name}" anew:'
                     f" {error.message}",
                     error,

@@ -62,7 +62,7 @@ Change = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenVersion:
     """A version that is there now."""
 
     version: Version | None
@@ -95,7 +95,7 @@ def write_next(
     replaces: bool,
     operation: str,
     metadata: Mapping[str, Any] | None = None,
-) -> Written | None:
+) -> WrittenVersion | None:
     """Commit on exactly ``version``, whose files are ``files``; None: it is not the newest any
     more, and nothing was written. ``reads``: the changes were made from what the table holds;
     ``replaces``: all of that goes. ``metadata``: the table's from now on, as ``after_metadata``
@@ -177,7 +177,7 @@ def write_next(
             stamp=stamp_of(stat),
         )
     sync_directory(commit.parent)
-    return Written(found, after)
+    return WrittenVersion(found, after)
 
 
 def after_metadata(version: Version, metadata: Mapping[str, Any]) -> Version:

@@ -110,7 +110,7 @@ def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TableKind:
     """What Delta's decisions about a new table depend on."""
 
     settings: int

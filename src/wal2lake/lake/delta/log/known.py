@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.lake.delta.durability import local_path
-from wal2lake.lake.delta.log.commit import Change, Written, files_after
+from wal2lake.lake.delta.log.commit import Change, WrittenVersion, files_after
 from wal2lake.lake.delta.log.version import (
     Stamp,
     Version,
@@ -108,7 +108,7 @@ class KnownVersions:
                 _Listing(state.table_id, state.version, read_from, files),
             )
 
-    def written(self, before: TableState, written: Written) -> None:
+    def written(self, before: TableState, written: WrittenVersion) -> None:
         """The version above ``before`` was made here."""
         location, version = before.location, written.version
         with self._lock:

@@ -28,7 +28,7 @@ def decoded(data: bytes) -> str:
     return text
 
 
-class Cursor:
+class ValueCursor:
     """A place in a value's bytes that moves forward."""
 
     __slots__ = ("_at", "_data")

@@ -18,14 +18,14 @@ from wal2lake.pgtypes.binary import (
 )
 from wal2lake.pgtypes.encode.datetime import clock_text, date_text, offset_text
 from wal2lake.pgtypes.encode.interval import INFINITY, NEGATIVE_INFINITY, Interval
-from wal2lake.pgtypes.receive.value.cursor import Cursor
+from wal2lake.pgtypes.receive.value.cursor import ValueCursor
 
 _DAY = 86_400_000_000
 
 
 def read_date(data: bytes) -> str:
     """Int32 days."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     days = cursor.number("i")
     cursor.end()
     if days in (DATE_INFINITY, ~DATE_INFINITY):
@@ -44,7 +44,7 @@ def read_timestamptz(data: bytes) -> str:
 
 
 def _timestamp(data: bytes, suffix: str) -> str:
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     number = cursor.number("q")
     cursor.end()
     if number in (TIMESTAMP_INFINITY, ~TIMESTAMP_INFINITY):
@@ -54,7 +54,7 @@ def _timestamp(data: bytes, suffix: str) -> str:
     return f"{date} {clock_text(rest)}{suffix}{era}"
 
 
-def _clock(cursor: Cursor) -> str:
+def _clock(cursor: ValueCursor) -> str:
     number = cursor.number("q")
     if not 0 <= number <= _DAY:
         raise UsageError("time out of range", sqlstate="22008")
@@ -63,7 +63,7 @@ def _clock(cursor: Cursor) -> str:
 
 def read_time(data: bytes) -> str:
     """Int64 microseconds of the day; 24:00:00 is one."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     text = _clock(cursor)
     cursor.end()
     return text
@@ -71,7 +71,7 @@ def read_time(data: bytes) -> str:
 
 def read_timetz(data: bytes) -> str:
     """A time, then Int32 seconds west of Greenwich."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     text = _clock(cursor)
     west = cursor.number("i")
     cursor.end()
@@ -80,7 +80,7 @@ def read_timetz(data: bytes) -> str:
 
 def read_interval(data: bytes) -> str:
     """Int64 microseconds, Int32 days, Int32 months; IntervalStyle postgres."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     time, days, months = cursor.number("q"), cursor.number("i"), cursor.number("i")
     cursor.end()
     value = Interval(months, days, time)

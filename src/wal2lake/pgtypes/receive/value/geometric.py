@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from wal2lake.pgtypes.binary import incorrect_format
 from wal2lake.pgtypes.encode.float import FLOAT8, float_text
-from wal2lake.pgtypes.receive.value.cursor import Cursor
+from wal2lake.pgtypes.receive.value.cursor import ValueCursor
 
 
 def _numbers(data: bytes, count: int) -> list[str]:
@@ -46,7 +46,7 @@ read_circle = _of_numbers("<({},{}),{}>")
 
 def read_path(data: bytes) -> str:
     """Byte: closed; Int32 number of points."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     closed, count = cursor.number("B"), cursor.number("i")
     points = ",".join(_points(cursor.take(cursor.left), count))
     return f"({points})" if closed else f"[{points}]"
@@ -54,6 +54,6 @@ def read_path(data: bytes) -> str:
 
 def read_polygon(data: bytes) -> str:
     """Int32 number of points."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     count = cursor.number("i")
     return f"({','.join(_points(cursor.take(cursor.left), count))})"

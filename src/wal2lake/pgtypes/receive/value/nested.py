@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wal2lake.pgtypes.binary import incorrect_format
-from wal2lake.pgtypes.receive.value.cursor import Cursor, decoded
+from wal2lake.pgtypes.receive.value.cursor import ValueCursor, decoded
 from wal2lake.pgtypes.receive.value.scalar import Reader
 
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE = 0x01, 0x02, 0x04
@@ -36,7 +36,7 @@ def range_reader(bound: Reader) -> Reader:
     """Byte of flags, then the bounds that exist."""
 
     def read(data: bytes) -> str:
-        cursor = Cursor(data)
+        cursor = ValueCursor(data)
         flags = cursor.number("B")
         if flags & ~_KNOWN_FLAGS:
             raise incorrect_format()
@@ -53,7 +53,7 @@ def range_reader(bound: Reader) -> Reader:
     return read
 
 
-def _bound(cursor: Cursor, bound: Reader) -> str:
+def _bound(cursor: ValueCursor, bound: Reader) -> str:
     data = cursor.sized()
     if data is None:
         raise incorrect_format()
@@ -64,7 +64,7 @@ def multirange_reader(one: Reader) -> Reader:
     """Int32 number of ranges, each with its length."""
 
     def read(data: bytes) -> str:
-        cursor = Cursor(data)
+        cursor = ValueCursor(data)
         shown = []
         for _ in range(cursor.number("I")):
             part = cursor.sized()
@@ -81,7 +81,7 @@ def record_reader(of: Callable[[int], Reader]) -> Reader:
     """Int32 number of columns; each with its type's OID, length and bytes."""
 
     def read(data: bytes) -> str:
-        cursor = Cursor(data)
+        cursor = ValueCursor(data)
         shown = []
         for _ in range(cursor.number("I")):
             reader = of(cursor.number("I"))
@@ -97,7 +97,7 @@ def vector_reader(element: Reader) -> Reader:
     """int2vector and oidvector: an array from 0 on, printed without braces."""
 
     def read(data: bytes) -> str:
-        cursor = Cursor(data)
+        cursor = ValueCursor(data)
         dimensions = cursor.number("i")
         cursor.take(8)
         if not dimensions:
@@ -120,7 +120,7 @@ def vector_reader(element: Reader) -> Reader:
 
 def read_hstore(data: bytes) -> str:
     """Int32 number of pairs; key and value with their lengths."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     shown = []
     for _ in range(cursor.number("I")):
         key, value = cursor.sized(), cursor.sized()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wal2lake.pgtypes.binary import incorrect_format
 from wal2lake.pgtypes.decode.addresses import shown_address
-from wal2lake.pgtypes.receive.value.cursor import Cursor
+from wal2lake.pgtypes.receive.value.cursor import ValueCursor
 
 _INET, _INET6 = 2, 3
 """PGSQL_AF_INET and PGSQL_AF_INET6, the same on every platform."""
@@ -24,7 +24,7 @@ def read_cidr(data: bytes) -> str:
 
 
 def _address(data: bytes, *, is_cidr: bool) -> str:
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     family, bits, cidr, size = cursor.take(4)
     address = cursor.take(size)
     cursor.end()

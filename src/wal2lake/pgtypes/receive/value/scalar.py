@@ -29,7 +29,7 @@ from wal2lake.pgtypes.binary import (
     uuid_from_binary,
 )
 from wal2lake.pgtypes.encode.float import FLOAT4, FLOAT8, float_text
-from wal2lake.pgtypes.receive.value.cursor import Cursor, decoded
+from wal2lake.pgtypes.receive.value.cursor import ValueCursor, decoded
 from wal2lake.pgtypes.receive.value.datetime import (
     read_date,
     read_interval,
@@ -91,7 +91,7 @@ def _float8(data: bytes) -> str:
 
 
 def _bits(data: bytes) -> str:
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     length = cursor.number("i")
     body = cursor.take(cursor.left)
     if length < 0 or len(body) != (length + 7) // 8:
@@ -101,7 +101,7 @@ def _bits(data: bytes) -> str:
 
 
 def _tid(data: bytes) -> str:
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     block, offset = cursor.number("I"), cursor.number("H")
     cursor.end()
     return f"({block},{offset})"
@@ -118,7 +118,7 @@ def _jsonpath(data: bytes) -> str:
 
 def _snapshot(data: bytes) -> str:
     """Int32 number of xids, Int64 xmin, xmax and the xids."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     count = cursor.number("i")
     first, last = cursor.number("q"), cursor.number("q")
     running = ",".join(str(cursor.number("q")) for _ in range(count))

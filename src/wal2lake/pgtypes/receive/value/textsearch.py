@@ -7,7 +7,7 @@ tsquery.c.
 from __future__ import annotations
 
 from wal2lake.pgtypes.binary import incorrect_format
-from wal2lake.pgtypes.receive.value.cursor import Cursor
+from wal2lake.pgtypes.receive.value.cursor import ValueCursor
 
 _VALUE, _OPERATOR = 1, 2
 _NOT, _AND, _OR, _PHRASE = 1, 2, 3, 4
@@ -24,7 +24,7 @@ def _quoted(text: str) -> str:
 
 def read_tsvector(data: bytes) -> str:
     """Lexemes, each with positions whose upper two bits are a weight."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     shown = []
     for _ in range(cursor.number("I")):
         lexeme = _quoted(cursor.string())
@@ -39,7 +39,7 @@ def read_tsvector(data: bytes) -> str:
 
 def read_tsquery(data: bytes) -> str:
     """The tree, an operator before its operands, the right operand first."""
-    cursor = Cursor(data)
+    cursor = ValueCursor(data)
     if cursor.number("I") == 0:
         cursor.end()
         return ""
@@ -48,7 +48,9 @@ def read_tsquery(data: bytes) -> str:
     return text
 
 
-def _infix(cursor: Cursor, depth: int, outer: int, *, right_of_phrase: bool) -> str:
+def _infix(
+    cursor: ValueCursor, depth: int, outer: int, *, right_of_phrase: bool
+) -> str:
     kind = cursor.number("B")
     if kind == _VALUE:
         weight, prefix = cursor.number("B"), cursor.number("B")

@@ -23,7 +23,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
     as_raised,
 )
-from wal2lake.pgtypes.mapping import Kind, mapping_for
+from wal2lake.pgtypes.mapping import ConversionKind, mapping_for
 from wal2lake.pgtypes.registry.pg_type import (
     format_type,
     numeric_precision_scale,
@@ -139,12 +139,15 @@ def declared(oid: int, typmod: int, foreign: str | None = None) -> Type:
         return Type(oid, typmod, foreign=foreign)
     if oid == NUMERIC:
         limits = numeric_precision_scale(typmod)
-        if mapping_for(oid, typmod).kind is Kind.DECIMAL and limits is not None:
+        if (
+            mapping_for(oid, typmod).kind is ConversionKind.DECIMAL
+            and limits is not None
+        ):
             return Type(NUMERIC, typmod, *limits)
         return Type(NUMERIC, typmod)
     pg_type = type_by_oid(oid)
     if pg_type is not None and pg_type.is_array:
-        if mapping_for(oid, typmod).kind is not Kind.ARRAY:
+        if mapping_for(oid, typmod).kind is not ConversionKind.ARRAY:
             return Type(oid, typmod)
         return Type(oid, typmod, element=declared(pg_type.element_oid, typmod))
     return Type(oid, typmod)

@@ -18,12 +18,12 @@ from wal2lake.model import DATABASE, Oid
 from wal2lake.sql.backend import SessionContext
 from wal2lake.sql.grammar import fold
 from wal2lake.sql.sysviews.declarations.relations import PG_CATALOG
-from wal2lake.sql.sysviews.rows.facts import Facts, Relation, current_role
+from wal2lake.sql.sysviews.rows.facts import Facts, RelationFacts, current_role
 from wal2lake.sql.sysviews.source import CatalogSource
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class FunctionRequest:
     """A call of a function that takes its time: it waits for workers, or for a lock."""
 
     function: str
@@ -32,10 +32,10 @@ class Request:
     """Of the types that the function says; none is null."""
 
 
-class Asked(Wal2LakeError):
+class AnswerNeeded(Wal2LakeError):
     """The query cannot go on without an answer, which takes its time."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: FunctionRequest) -> None:
         super().__init__(f"{request.function}() has not been answered")
         self.request = request
 
@@ -50,17 +50,17 @@ class Call:
     now: datetime
     failure: Wal2LakeError | None = None
     """An error of a function: the engine's own exception has only its text."""
-    requests: list[Request] = field(default_factory=list)
+    requests: list[FunctionRequest] = field(default_factory=list)
     """What is to be done once the query has run and the engine's lock is free."""
-    answers: Mapping[Request, object] = field(default_factory=dict)
+    answers: Mapping[FunctionRequest, object] = field(default_factory=dict)
     """Of requests that had to be done before it could run."""
     emitted: int = 0
     """How many calls the query has come to that each do something of their own."""
 
-    def ask(self, request: Request) -> object:
+    def ask(self, request: FunctionRequest) -> object:
         """The answer; raises Asked if there is none yet."""
         if request not in self.answers:
-            raise Asked(request)
+            raise AnswerNeeded(request)
         return self.answers[request]
 
     @property
@@ -80,7 +80,7 @@ class Call:
             path.insert(0, PG_CATALOG)
         return path
 
-    def visible(self, relation: Relation) -> bool:
+    def visible(self, relation: RelationFacts) -> bool:
         """Whether an unqualified name means this relation."""
         for schema in self.search_path():
             found = self.facts.by_name.get((schema, relation.name))
@@ -88,7 +88,7 @@ class Call:
                 return found.oid == relation.oid
         return False
 
-    def relation_named(self, text: str) -> Relation | None:
+    def relation_named(self, text: str) -> RelationFacts | None:
         """regclass's reading of a name, None if there is none; raises 42602."""
         schema, name = qualified_name(text)
         if schema is not None:

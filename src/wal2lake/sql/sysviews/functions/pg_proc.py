@@ -30,7 +30,7 @@ from wal2lake.sql.sysviews.functions import (
     session,
     text,
 )
-from wal2lake.sql.sysviews.functions.call import Call, Request
+from wal2lake.sql.sysviews.functions.call import Call, FunctionRequest
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
 _CHAR, _INT2 = 18, 21
@@ -73,7 +73,7 @@ def _always(value: object) -> Callable[..., object]:
     return constant
 
 
-def _asked(request: Request) -> Callable[..., object]:
+def _asked(request: FunctionRequest) -> Callable[..., object]:
     def answer(call: Call) -> object:
         return call.ask(request)
 
@@ -529,7 +529,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("pg_is_other_temp_schema", _always(False), "BIGINT", "BOOLEAN", _BOOL)
     add("pg_my_temp_schema", _always(0), "", "UINTEGER", _OID)
     for suffix in ("", "_if_assigned"):
-        request = Request(f"pg_current_xact_id{suffix}", ())
+        request = FunctionRequest(f"pg_current_xact_id{suffix}", ())
         add(f"txid_current{suffix}", _asked(request), "", "BIGINT", _INT8)
         add(f"pg_current_xact_id{suffix}", _asked(request), "", "BIGINT", _XID8)
     add(

@@ -1,8 +1,8 @@
 """Replication origins, slots, and single tables of subscriptions, by functions.
 
 Comes in: names, LSNs. Goes out: what is known of an origin; and what changes something, as a
-``Request`` for ``commands.calls``: it waits for workers and locks, which no query may do under
-the engine's lock. A null argument asks for nothing, as with PostgreSQL's strict functions.
+``FunctionRequest`` for ``commands.calls``: it waits for workers and locks, which no query may do
+under the engine's lock. A null argument asks for nothing, as with PostgreSQL's strict functions.
 
 Each subscription has an origin, ``pg_`` with its OID, whose position is the floor; others are
 created. As in PostgreSQL these functions are for superusers.
@@ -25,7 +25,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.sql.grammar.quoting import truncate_identifier
-from wal2lake.sql.sysviews.functions.call import Call, Request
+from wal2lake.sql.sysviews.functions.call import Call, FunctionRequest
 from wal2lake.sql.sysviews.functions.regproc import pg_lsn_in, regclass_in
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -58,7 +58,9 @@ def pg_replication_origin_advance(call: Call, name: str | None, lsn: object) -> 
     _check_superuser(call, "pg_replication_origin_advance")
     position = pg_lsn_in(call, lsn)
     if name is not None and position is not None:
-        call.requests.append(Request("pg_replication_origin_advance", (name, position)))
+        call.requests.append(
+            FunctionRequest("pg_replication_origin_advance", (name, position))
+        )
     return ""
 
 
@@ -73,7 +75,7 @@ def origin_function(name: str) -> Callable[..., object]:
         if name == "pg_replication_origin_xact_setup":
             lsn, at = arguments
             given = pg_lsn_in(call, lsn), _since_2000(at)
-        found = call.ask(Request(name, given))
+        found = call.ask(FunctionRequest(name, given))
         return "" if found is None and name not in _ORIGIN_VALUES else found
 
     return ask
@@ -105,7 +107,7 @@ def table_function(name: str) -> Callable[..., str]:
     def ask(call: Call, table: object, *subscription: str | None) -> str:
         relid = regclass_in(call, table)
         if relid is not None and None not in subscription:
-            call.requests.append(Request(name, (relid, *subscription)))
+            call.requests.append(FunctionRequest(name, (relid, *subscription)))
         return ""
 
     return ask
@@ -149,7 +151,7 @@ def rows_of(name: str) -> Callable[..., object]:
         if name.startswith(_MAY_BE_NULL) or name == "pg_replication_slot_advance":
             given[1] = pg_lsn_in(call, given[1])
         plain = (_plain(one) for one in given)
-        return call.ask(Request(name, tuple(plain)))
+        return call.ask(FunctionRequest(name, tuple(plain)))
 
     return ask
 
@@ -165,7 +167,9 @@ def pg_drop_replication_slot(call: Call, name: str | None) -> str:
     """Nobody needs what it holds any more."""
     _check_replication(call)
     if name is not None:
-        call.ask(Request("pg_drop_replication_slot", (truncate_identifier(name),)))
+        call.ask(
+            FunctionRequest("pg_drop_replication_slot", (truncate_identifier(name),))
+        )
     return ""
 
 
@@ -193,12 +197,12 @@ def pg_sync_replication_slots(call: Call) -> object:
 
 def pg_current_wal_lsn(call: Call) -> object:
     """The end of what is published: all that is visible now is below it."""
-    return call.ask(Request("pg_current_wal_lsn", ()))
+    return call.ask(FunctionRequest("pg_current_wal_lsn", ()))
 
 
 def pg_log_standby_snapshot(call: Call) -> object:
     """For whoever waits for a consistent point: here every point is one."""
-    return call.ask(Request("pg_current_wal_lsn", ()))
+    return call.ask(FunctionRequest("pg_current_wal_lsn", ()))
 
 
 def pg_logical_emit_message(
@@ -222,7 +226,7 @@ def pg_logical_emit_message(
         )
     call.emitted += 1
     arguments = (call.emitted, transactional, prefix, content)
-    return call.ask(Request("pg_logical_emit_message", arguments))
+    return call.ask(FunctionRequest("pg_logical_emit_message", arguments))
 
 
 def pg_walfile_name(call: Call, value: object) -> str | None:
@@ -237,7 +241,7 @@ def pg_walfile_name(call: Call, value: object) -> str | None:
 
 def pg_export_snapshot(call: Call) -> object:
     """A name for what the transaction sees, for SET TRANSACTION SNAPSHOT of others."""
-    return call.ask(Request("pg_export_snapshot", ()))
+    return call.ask(FunctionRequest("pg_export_snapshot", ()))
 
 
 def _check_replication(call: Call) -> None:

@@ -25,7 +25,7 @@ from wal2lake.pgtypes.keywords import (
 from wal2lake.publish.publications import all_published
 from wal2lake.sql.sysviews.functions.call import Call
 from wal2lake.sql.sysviews.functions.regproc import regclass_in
-from wal2lake.sql.sysviews.rows.facts import Relation
+from wal2lake.sql.sysviews.rows.facts import RelationFacts
 from wal2lake.sql.sysviews.rows.publications import filter_text, numbers
 from wal2lake.sql.sysviews.rows.publishing import (
     pg_replication_slots,
@@ -228,7 +228,7 @@ def pg_partition_tree(call: Call, relid: object) -> list[Row] | None:
     return [] if relation is None else list(_tree(call, relation))
 
 
-def _tree(call: Call, relation: Relation) -> Iterator[Row]:
+def _tree(call: Call, relation: RelationFacts) -> Iterator[Row]:
     assert relation.table is not None
     yield {
         "relid": relation.oid,
@@ -246,7 +246,7 @@ def _tree(call: Call, relation: Relation) -> Iterator[Row]:
         }
 
 
-def _in_tree(call: Call, relid: object) -> Relation | None:
+def _in_tree(call: Call, relid: object) -> RelationFacts | None:
     """A table that has to do with partitions, or none."""
     oid = regclass_in(call, relid)
     relation = None if oid is None else call.facts.by_oid.get(oid)

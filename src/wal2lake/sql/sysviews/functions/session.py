@@ -18,7 +18,7 @@ from wal2lake.errors import UsageError
 from wal2lake.model import Oid
 from wal2lake.publish.statistics import no_such_slot
 from wal2lake.sql.parameters import SERVER_VERSION
-from wal2lake.sql.sysviews.functions.call import Call, Request
+from wal2lake.sql.sysviews.functions.call import Call, FunctionRequest
 from wal2lake.sql.sysviews.functions.regproc import regclass_in
 
 VERSION: Final = f"PostgreSQL {SERVER_VERSION} (wal2lake {__version__})"
@@ -69,7 +69,7 @@ def sequence_function(name: str) -> Callable[..., object]:
         given = list(arguments)
         if given:
             given[0] = _sequence(call, given[0])
-        return call.ask(Request(name, (call.emitted, *given)))
+        return call.ask(FunctionRequest(name, (call.emitted, *given)))
 
     return ask
 

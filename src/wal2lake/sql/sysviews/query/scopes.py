@@ -57,7 +57,7 @@ class Output:
 
 
 @dataclass(slots=True)
-class Source:
+class CatalogFromItem:
     """One item of FROM; ``columns`` None: unknown."""
 
     columns: list[Output] | None
@@ -72,26 +72,28 @@ class Source:
 
 
 @dataclass(slots=True)
-class Scope:
+class CatalogScope:
     """The names that an expression can use."""
 
-    parent: Scope | None = None
-    sources: dict[str, Source] = field(default_factory=dict)
+    parent: CatalogScope | None = None
+    sources: dict[str, CatalogFromItem] = field(default_factory=dict)
     ctes: dict[str, list[Output] | None] = field(default_factory=dict)
 
     def cte(self, name: str) -> tuple[bool, list[Output] | None]:
         """Whether a WITH item is visible, and its columns."""
-        scope: Scope | None = self
+        scope: CatalogScope | None = self
         while scope is not None:
             if name in scope.ctes:
                 return True, scope.ctes[name]
             scope = scope.parent
         return False, None
 
-    def resolve(self, column: exp.Column) -> tuple[Output | None, Source | None]:
+    def resolve(
+        self, column: exp.Column
+    ) -> tuple[Output | None, CatalogFromItem | None]:
         """What a column means."""
         table, name = column.table, column.name
-        scope: Scope | None = self
+        scope: CatalogScope | None = self
         while scope is not None:
             if table:
                 source = scope.sources.get(table)
@@ -143,9 +145,11 @@ def _is_known_by_names(query: exp.Select) -> bool:
     )
 
 
-def analyze(query: exp.Expression, parent: Scope | None = None) -> list[Output] | None:
+def analyze(
+    query: exp.Expression, parent: CatalogScope | None = None
+) -> list[Output] | None:
     """Type a whole query; its output columns, None if a ``*`` cannot be expanded."""
-    scope = Scope(parent)
+    scope = CatalogScope(parent)
     _with_items(query, scope)
     if isinstance(query, exp.Subquery):
         return analyze(query.this, scope)
@@ -153,7 +157,7 @@ def analyze(query: exp.Expression, parent: Scope | None = None) -> list[Output] 
         left = analyze(query.left, scope)
         right = analyze(query.right, scope)
         outputs = _union(left, right)
-        scope.sources[""] = Source(outputs)
+        scope.sources[""] = CatalogFromItem(outputs)
         for name in ("order", "limit", "offset"):
             _type_tree(query.args.get(name), scope)
     elif isinstance(query, exp.Values):
@@ -167,7 +171,7 @@ def analyze(query: exp.Expression, parent: Scope | None = None) -> list[Output] 
     return outputs
 
 
-def _with_items(query: exp.Expression, scope: Scope) -> None:
+def _with_items(query: exp.Expression, scope: CatalogScope) -> None:
     with_ = query.args.get("with_") or query.args.get("with")
     if with_ is None:
         return
@@ -181,7 +185,7 @@ def _with_items(query: exp.Expression, scope: Scope) -> None:
         scope.ctes[cte.alias] = _renamed(analyze(cte.this, scope), aliases)
 
 
-def _select(query: exp.Select, scope: Scope) -> list[Output] | None:
+def _select(query: exp.Select, scope: CatalogScope) -> list[Output] | None:
     from_ = query.args.get("from_") or query.args.get("from")
     if from_ is not None:
         _add_source(from_.this, scope)
@@ -208,7 +212,7 @@ def _select(query: exp.Select, scope: Scope) -> list[Output] | None:
     return _outputs(query, scope)
 
 
-def _outputs(query: exp.Select, scope: Scope) -> list[Output] | None:
+def _outputs(query: exp.Select, scope: CatalogScope) -> list[Output] | None:
     outputs: list[Output] = []
     for projection in query.expressions:
         expanded = _star(projection, scope)
@@ -227,16 +231,18 @@ def _outputs(query: exp.Select, scope: Scope) -> list[Output] | None:
     return outputs
 
 
-def _star(projection: exp.Expression, scope: Scope) -> list[Source] | None:
+def _star(
+    projection: exp.Expression, scope: CatalogScope
+) -> list[CatalogFromItem] | None:
     if isinstance(projection, exp.Star):
         return list(scope.sources.values())
     if isinstance(projection, exp.Column) and isinstance(projection.this, exp.Star):
         source = scope.sources.get(projection.table)
-        return [Source(None) if source is None else source]
+        return [CatalogFromItem(None) if source is None else source]
     return None
 
 
-def _add_source(node: exp.Expression, scope: Scope) -> None:
+def _add_source(node: exp.Expression, scope: CatalogScope) -> None:
     alias = node.args.get("alias")
     name = node.alias if alias is not None else ""
     renames = [c.name for c in alias.args.get("columns") or ()] if alias else []
@@ -245,7 +251,7 @@ def _add_source(node: exp.Expression, scope: Scope) -> None:
         relation = None if is_cte else system_relation(node.db or None, node.name)
         if relation is not None:
             columns = relation_outputs(relation)
-        source = Source(_renamed(columns, renames), relation)
+        source = CatalogFromItem(_renamed(columns, renames), relation)
         scope.sources[name or node.name] = source
         for join in node.args.get("joins") or ():
             _add_source(join.this, scope)
@@ -259,16 +265,16 @@ def _add_source(node: exp.Expression, scope: Scope) -> None:
             _add_source(node.this, scope)
             return
         columns = _renamed(analyze(node.this, scope), renames)
-        scope.sources[name or f"?{len(scope.sources)}"] = Source(columns)
+        scope.sources[name or f"?{len(scope.sources)}"] = CatalogFromItem(columns)
         return
     if isinstance(node, exp.Values):
         columns = _renamed(_values(node, scope), renames)
-        scope.sources[name or f"?{len(scope.sources)}"] = Source(columns)
+        scope.sources[name or f"?{len(scope.sources)}"] = CatalogFromItem(columns)
         return
     for part in (node.this, *node.expressions):
         if isinstance(part, exp.Expression):
             _type_tree(part, scope)
-    scope.sources[name or _function_alias(node)] = Source(
+    scope.sources[name or _function_alias(node)] = CatalogFromItem(
         _table_function(node, renames)
     )
 
@@ -304,7 +310,7 @@ def _table_function(node: exp.Expression, renames: list[str]) -> list[Output] | 
     return outputs
 
 
-def _values(node: exp.Values, scope: Scope) -> list[Output]:
+def _values(node: exp.Values, scope: CatalogScope) -> list[Output]:
     _type_children(node, scope)
     rows = [row.expressions for row in node.expressions if isinstance(row, exp.Tuple)]
     outputs = []
@@ -340,7 +346,7 @@ def _union(
 # ---- expressions -----------------------------------------------------------------------------
 
 
-def _type_tree(node: object, scope: Scope) -> None:
+def _type_tree(node: object, scope: CatalogScope) -> None:
     """Type an expression, children first; subqueries get scopes of their own."""
     if not isinstance(node, exp.Expression):
         return
@@ -356,7 +362,7 @@ def _type_tree(node: object, scope: Scope) -> None:
     set_type(node, type_of(node))
 
 
-def _type_children(node: exp.Expression, scope: Scope) -> None:
+def _type_children(node: exp.Expression, scope: CatalogScope) -> None:
     for child in _children(node):
         _type_tree(child, scope)
 
@@ -371,7 +377,7 @@ def _children(node: exp.Expression) -> Iterator[exp.Expression]:
                     yield item
 
 
-def _type_column(column: exp.Column, scope: Scope) -> None:
+def _type_column(column: exp.Column, scope: CatalogScope) -> None:
     found, source = scope.resolve(column)
     if found is not None:
         set_type(column, found.type_oid)

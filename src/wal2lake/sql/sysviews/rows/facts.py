@@ -81,7 +81,7 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class RelationFacts:
     """One row of pg_class."""
 
     oid: Oid
@@ -163,11 +163,11 @@ class Facts:
     roles: tuple[Role, ...]
     namespaces: tuple[Namespace, ...]
     """The schemas of lake tables; the system's are in ``namespace_names`` too."""
-    relations: tuple[Relation, ...]
+    relations: tuple[RelationFacts, ...]
     """Lake tables, their indexes, system relations."""
-    by_oid: dict[int, Relation]
-    by_name: dict[tuple[str, str], Relation]
-    partitions: dict[int, Relation]
+    by_oid: dict[int, RelationFacts]
+    by_name: dict[tuple[str, str], RelationFacts]
+    partitions: dict[int, RelationFacts]
     """By the partitioned table."""
     accesses: dict[int, tuple[Oid, Acl | None]]
     """Owner and acl of the schemas of lake tables."""
@@ -182,10 +182,10 @@ class Facts:
     """The lake tables, as the catalog has them."""
     publications: tuple[Publication, ...]
     sequences: tuple[OwnedSequence, ...]
-    owned_by: dict[int, tuple[Relation, Attribute]]
+    owned_by: dict[int, tuple[RelationFacts, Attribute]]
     """The column that takes its values from a sequence, by that."""
 
-    def lake_tables(self) -> Iterator[Relation]:
+    def lake_tables(self) -> Iterator[RelationFacts]:
         """The relations that are lake tables."""
         return (r for r in self.relations if r.table is not None and r.kind in "rp")
 
@@ -204,7 +204,7 @@ class Facts:
             first += len(relation.table.checks)
         return [(Oid(first + i), check) for i, check in enumerate(table.checks)]
 
-    def partition(self, table: TableDef) -> Relation | None:
+    def partition(self, table: TableDef) -> RelationFacts | None:
         """The default partition of a partitioned table."""
         return self.partitions.get(table.oid)
 
@@ -240,10 +240,10 @@ def build_facts(
 ) -> Facts:
     """Index the catalog's records."""
     oids = {n.name: n.oid for n in namespaces}
-    owned_by: dict[int, tuple[Relation, Attribute]] = {}
+    owned_by: dict[int, tuple[RelationFacts, Attribute]] = {}
     known = {one.oid: one for one in sequences}
     numbers = _Numbers()
-    lake: list[Relation] = []
+    lake: list[RelationFacts] = []
     for table in tables:
         relation = _lake_table(table, oids[table.namespace], numbers, known)
         lake.append(relation)
@@ -320,7 +320,7 @@ def _lake_table(
     namespace_oid: Oid,
     numbers: _Numbers,
     sequences: Mapping[Oid, OwnedSequence],
-) -> Relation:
+) -> RelationFacts:
     attributes = []
     for number, column in enumerate(table.columns, 1):
         default = column.default
@@ -345,7 +345,7 @@ def _lake_table(
                 generated="" if column.generated is None else "s",
             )
         )
-    return Relation(
+    return RelationFacts(
         oid=table.oid,
         namespace=table.namespace,
         namespace_oid=namespace_oid,
@@ -358,14 +358,14 @@ def _lake_table(
     )
 
 
-def _key_index(relation: Relation, table: TableDef) -> Relation:
+def _key_index(relation: RelationFacts, table: TableDef) -> RelationFacts:
     attributes = []
     for number, key in enumerate(relation.key_numbers, 1):
         column = relation.attributes[key - 1]
         attributes.append(
             Attribute(number, column.name, column.type_oid, column.typmod, False)
         )
-    return Relation(
+    return RelationFacts(
         oid=index_oid(table),
         namespace=relation.namespace,
         namespace_oid=relation.namespace_oid,
@@ -384,8 +384,8 @@ _SEQUENCE_COLUMNS: Final = (
 )
 
 
-def _sequence(table: Relation, sequence: OwnedSequence) -> Relation:
-    return Relation(
+def _sequence(table: RelationFacts, sequence: OwnedSequence) -> RelationFacts:
+    return RelationFacts(
         oid=sequence.oid,
         namespace=table.namespace,
         namespace_oid=table.namespace_oid,
@@ -416,7 +416,7 @@ SECRET: Final = frozenset(
 """What only superusers may read, unless it is granted to others."""
 
 _SYSTEM_RELATIONS: Final = tuple(
-    Relation(
+    RelationFacts(
         oid=relation.oid,
         namespace=relation.schema,
         namespace_oid=SYSTEM_SCHEMAS[relation.schema],

@@ -23,7 +23,7 @@ from wal2lake.sql.sysviews.rows.facts import (
     HEAP_AM,
     Attribute,
     Facts,
-    Relation,
+    RelationFacts,
     expression_text,
     index_oid,
     key_constraint_oid,
@@ -376,7 +376,7 @@ def pg_indexes(facts: Facts) -> Iterator[Row]:
             }
 
 
-def index_definition(index: Relation, *, schema: bool = True) -> str:
+def index_definition(index: RelationFacts, *, schema: bool = True) -> str:
     """pg_get_indexdef() of a primary key's index, its table qualified or not."""
     assert index.table is not None
     table = index.table
@@ -390,7 +390,7 @@ def index_definition(index: Relation, *, schema: bool = True) -> str:
     )
 
 
-def _attributes(facts: Facts) -> Iterator[tuple[Relation, Attribute]]:
+def _attributes(facts: Facts) -> Iterator[tuple[RelationFacts, Attribute]]:
     for relation in facts.lake_tables():
         for attribute in relation.attributes:
             yield relation, attribute

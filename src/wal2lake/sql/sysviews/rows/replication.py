@@ -36,7 +36,7 @@ from wal2lake.catalog import (
     SubscriptionRel,
     SubscriptionStats,
     TableDef,
-    Worker,
+    WorkerKind,
 )
 from wal2lake.model import (
     DATABASE,
@@ -190,7 +190,7 @@ def subscription_errors(state: Replication) -> Iterator[Row]:
                 "schemaname": rel.remote_namespace,
                 "tablename": rel.remote_name,
                 "error": rel.error,
-                "worker": Worker.COPY.value,
+                "worker": WorkerKind.COPY.value,
                 "sqlstate": rel.sqlstate,
             }
 
