@@ -95,7 +95,9 @@ def _history(
     ).version
 
 
-@pytest.mark.parametrize("clustering", [(), ("name", "id")])
+@pytest.mark.parametrize(
+    "clustering", [(), pytest.param(("name", "id"), marks=pytest.mark.slow)]
+)
 def test_each_version_says_what_deltas_own_says(
     lake: DeltaTables,
     spark_session: SparkSession,

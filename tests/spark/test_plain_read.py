@@ -232,9 +232,8 @@ def insert(spark: SparkSession, location: str, values: str) -> None:
     spark.sql(f"insert into delta.`{location}` {values}")
 
 
-def test_values_of_all_types(
-    lake: DeltaTables, spark_session: SparkSession, location: str, copies: Copies
-) -> None:
+def all_types(lake: DeltaTables, spark: SparkSession, location: str) -> int:
+    """Make a table of all types; the number of its rows."""
     fields = [
         FieldSpec(name, ddl, pg_type_oid=Oid(oid))
         for name, (ddl, oid, _) in TYPES.items()
@@ -244,8 +243,15 @@ def test_values_of_all_types(
     rows = list(itertools.zip_longest(*values, fillvalue="null"))
     rows += [("null",) * len(TYPES)] * 3
     listed = ", ".join(f"({', '.join(row)})" for row in rows)
-    insert(spark_session, location, f"values {listed}")
-    insert(spark_session, location, f"values {listed}")
+    insert(spark, location, f"values {listed}")
+    insert(spark, location, f"values {listed}")
+    return 2 * len(rows)
+
+
+def test_values_of_all_types(
+    lake: DeltaTables, spark_session: SparkSession, location: str, copies: Copies
+) -> None:
+    count = all_types(lake, spark_session, location)
     query = copies.query(location)
     for rendering in (UTC, ELSEWHERE):
         for format_ in CopyFormat:
@@ -255,9 +261,34 @@ def test_values_of_all_types(
                 )
                 for plainly in (True, False)
             )
-            assert found == expected and len(found) == 2 * len(rows) + 2
-    # Alone, for one column that does not stay Arrow takes the others with it.
-    for name in TYPES:
+            assert found == expected and len(found) == count + 2
+
+
+QUICK_TYPES = ("i4", "tz", "s", "at")
+"""One of a fixed width, one of a time zone, a text and an array."""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        QUICK_TYPES,
+        pytest.param(
+            tuple(name for name in TYPES if name not in QUICK_TYPES),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["one of a kind", "the others"],
+)
+def test_values_of_each_type_alone(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    copies: Copies,
+    names: tuple[str, ...],
+) -> None:
+    """One column that does not stay Arrow takes the others of a query with it."""
+    all_types(lake, spark_session, location)
+    for name in names:
         copies.compare(location, [name])
 
 
@@ -326,6 +357,7 @@ def test_deleted_rows_and_old_versions(
     assert not copies.reads_plainly(copies.query(location, version=1))
 
 
+@pytest.mark.slow
 def test_partitions(
     lake: DeltaTables, spark_session: SparkSession, location: str, copies: Copies
 ) -> None:
@@ -354,6 +386,7 @@ def test_partitions(
     copies.compare(location, ["day", "n"])
 
 
+@pytest.mark.slow
 def test_columns_that_came_and_were_renamed(
     lake: DeltaTables, spark_session: SparkSession, location: str, copies: Copies
 ) -> None:
@@ -378,6 +411,7 @@ def test_columns_that_came_and_were_renamed(
     assert copies.sent(old, plainly=True) == copies.sent(old, plainly=False)
 
 
+@pytest.mark.slow
 def test_files_of_others(
     lake: DeltaTables,
     spark_session: SparkSession,

@@ -174,7 +174,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
         ("UPDATE TABLE_ SET v = 'o' WHERE id < 3", "DELETE FROM TABLE_ WHERE id = 2", "rows"),
         slow("DELETE FROM TABLE_", "UPDATE TABLE_ SET v = 't' WHERE id = 2", "rows"),
         slow("DELETE FROM TABLE_ WHERE id = 1", "DELETE FROM TABLE_", "files"),
-        ("DELETE FROM TABLE_ WHERE id = 1", "REORG TABLE TABLE_ APPLY (PURGE)", "files"),
+        slow("DELETE FROM TABLE_ WHERE id = 1", "REORG TABLE TABLE_ APPLY (PURGE)", "files"),
         slow("DELETE FROM TABLE_ WHERE id = 1", "RESTORE TABLE TABLE_ TO VERSION AS OF 1", "."),
     ],
 )  # fmt: skip

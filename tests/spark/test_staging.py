@@ -71,7 +71,10 @@ from wal2lake.testing.rowmodel import (
     ("parallelism", "trusted", "shape"),
     [
         (2, True, HistoryShape(60, 6)),
-        (0, False, HistoryShape(60, 4, missing=True, moves=False)),
+        pytest.param(
+            *(0, False, HistoryShape(60, 4, missing=True, moves=False)),
+            marks=pytest.mark.slow,
+        ),
         (0, False, HistoryShape(60, 4, missing=True, truncates=1)),
     ],
 )
