@@ -1,5 +1,5 @@
 """SIGKILL at each durable step of a local transaction's commit to two tables: both have it, or
-none."""
+none; and decoders are told of it once, with the number that its session had."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ BOTH = (
 )
 
 
+def begun(node: Node) -> list[int]:
+    """The numbers of the transactions that are decoded now."""
+    return [
+        int(str(xid))
+        for xid, data in node.sql(
+            "select xid, data from pg_logical_slot_get_changes('d', null, null)"
+        )
+        if str(data).startswith("BEGIN")
+    ]
+
+
 @pytest.mark.parametrize(
     "steps", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.slow)]
 )
@@ -45,7 +56,9 @@ def test_sigkill_at_each_step_of_a_commit_leaves_all_or_nothing(
     node.sql("create table a (id int primary key, v int)")
     node.sql("create table b (id int primary key)")
     node.sql("insert into a select i, 0 from generate_series(1, 10) i")
+    node.sql("select pg_create_logical_replication_slot('d', 'test_decoding')")
     done, highest = 0, 0
+    decoded: list[int] = []
     for number, (step, action, committed) in enumerate(steps, 1):
         before = node.sql(BOTH)
         with node.connect() as session:
@@ -59,6 +72,7 @@ def test_sigkill_at_each_step_of_a_commit_leaves_all_or_nothing(
             highest = int(xid or 0)
             # What is recorded is the change on what others have made of the same file.
             node.sql(f"update a set v = 0 where id = {11 - number}")
+            decoded += begun(node)
             arm(points, step, action)
             with pytest.raises(PublisherError):
                 session.rows("commit")
@@ -75,6 +89,10 @@ def test_sigkill_at_each_step_of_a_commit_leaves_all_or_nothing(
             )
         else:
             assert found == before, step
+        told = begun(node)
+        assert told == ([highest] if committed else []), step
+        decoded += told
+        assert len(set(decoded)) == len(decoded), step
         assert list((node.directory / "warehouse").glob("_transactions/*/*")) == []
     # What could not be written at once is tried again.
     arm(points, "local.table_committed", "enospc")

@@ -64,6 +64,42 @@ SCRIPT = (
     SLOT,
     "rollback",
     "select (select txid_current()) = txid_current()",
+    # Nothing is changed.
+    "begin",
+    "update numbered set v = 'd' where id = 77",
+    ASSIGNED,
+    "delete from numbered where id = 77",
+    ASSIGNED,
+    "commit",
+    "begin",
+    "truncate numbered",
+    ASSIGNED,
+    "rollback",
+    # Messages.
+    "begin",
+    "select pg_logical_emit_message(false, 'p', 'x') is null",
+    ASSIGNED,
+    "select pg_logical_emit_message(true, 'p', 'x') is null",
+    ASSIGNED,
+    "commit",
+    # A definition.
+    "begin",
+    "create publication numbered for table numbered",
+    ASSIGNED,
+    SAME,
+    "rollback",
+    ASSIGNED,
+    # A string of statements is one transaction, which the functions do not end.
+    f"insert into numbered values (3, 'e'); {ASSIGNED}; {SAME}",
+    "insert into numbered values (4, 'f'); select txid_current() > 0; select 1 / 0",
+    "select id from numbered order by 1",
+    # A failure.
+    "begin",
+    "select txid_current() > 0",
+    "insert into numbered values (1, 'again')",
+    ASSIGNED,
+    "rollback",
+    ASSIGNED,
 )
 
 
@@ -72,11 +108,11 @@ def answers(conninfo: str) -> list[object]:
     found: list[object] = []
     with Client(conninfo) as client:
         for statement in SCRIPT:
-            (result,) = client.run(statement)
-            if isinstance(result, Failure):
-                found.append((statement, result.sqlstate, result.message))
-            else:
-                found.append((statement, result.tag, result.rows))
+            for result in client.run(statement):
+                if isinstance(result, Failure):
+                    found.append((statement, result.sqlstate, result.message))
+                else:
+                    found.append((statement, result.tag, result.rows))
     return found
 
 
@@ -159,3 +195,25 @@ def test_one_number_in_sessions_slots_and_conflict_reports(
     node.sql("insert into other values (3)")
     (begin, *_) = changes("plain")
     assert int(begin.removeprefix("BEGIN ")) > int(str(number))
+
+    # A statement outside of a block, whose number nobody has asked for.
+    node.sql("update t set b = 20 where a = 2")
+    (begin, *_) = changes("plain")
+    pg18.psql("update t set b = 21 where a = 2")
+    mirror.caught_up()
+    wait_until(lambda: len(re.findall(said, node.log_text())) == 2)
+    assert re.findall(said, node.log_text())[1] == begin.removeprefix("BEGIN ")
+
+    # A crash takes no number back.
+    changes("plain")
+    with node.connect() as session:
+        ((before,),) = session.rows("select txid_current()")
+    node.kill("tree")
+    node.start()
+    with node.connect() as session:
+        session.rows("begin")
+        session.rows("insert into other values (4)")
+        ((after,),) = session.rows("select txid_current()")
+        session.rows("commit")
+    assert int(str(after)) > int(str(before))
+    assert changes("plain")[0] == f"BEGIN {after}"

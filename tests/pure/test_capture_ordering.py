@@ -213,3 +213,21 @@ def test_what_others_do_meanwhile_leaves_a_torn_batch_one() -> None:
         [(int(r), c.version) for r, c in o.commits] for o in in_order(tables, NODE)
     ]
     assert found == [[(1, 1)], [(1, 2)], [(1, 3), (2, 3)]]
+
+
+def test_a_local_transaction_has_the_number_that_its_commits_carry() -> None:
+    said = More(xid=1025)
+    ours = replace(commit(1, 10, "truncate 3", wal2lake_7_local=1), more=said)
+    other = replace(commit(4, 11, "truncate 3", wal2lake_7_local=9), more=said)
+    # Another node numbers its own, and anybody may write any word.
+    theirs = replace(commit(1, 20, wal2lake_8_local=1), more=said)
+    anybody = replace(commit(1, 30), more=said)
+    before = commit(1, 40, "local transaction", wal2lake_7_local=1)
+    tables = [[ours], [other], [theirs], [anybody], [before]]
+    found = in_order({Oid(n): of for n, of in enumerate(tables, 1)}, NODE)
+    assert [(len(one.commits), one.xid) for one in found] == [
+        (2, 1025),
+        (1, None),
+        (1, None),
+        (1, None),
+    ]

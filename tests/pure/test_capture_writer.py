@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.fakes.publishing import PublishingNode
 from tests.fakes.xids import Numbers
 
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError
 from wal2lake.lake.capture.commits import read_commit
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import (
     Emitted,
     More,
@@ -23,6 +26,8 @@ from wal2lake.lake.capture.messages import (
     with_more,
 )
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.publish.capture.handing import HandingOn
+from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.capture.writer import PublisherLogWriter
 from wal2lake.publish.decoding.changes import (
     DecodedChange,
@@ -280,6 +285,13 @@ def test_what_others_write_of_their_commit_is_no_message(text: str) -> None:
     assert (commit.operation, commit.more) == (text, More())
 
 
+@pytest.mark.parametrize("number", [-1, 0, 1 << 32, 1 << 70])
+def test_what_is_no_transaction_number_is_none(number: int) -> None:
+    text = f'x with {{"xid": {number}}}'
+    commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
+    assert (commit.operation, commit.more) == ("x", More())
+
+
 def test_versions_of_a_relation_have_marks_of_their_own() -> None:
     other_names = (Column("id", Oid(23), -1, True), Column("w", Oid(25), -1, False))
     marks = {
@@ -358,3 +370,59 @@ def test_a_change_of_no_transaction_adds_nothing(
         writer.replay(theirs(1, 1), "pg_9", changes, {16385: 2})
     assert writer.seal(note=False) is None and writer.versions == {}
     assert read(tmp_path / "log") == []
+
+
+class _OfAnEpoch(Numbers):
+    """Numbers of 64 bits."""
+
+    def take(self, count: int = 1) -> int:
+        return (5 << 32) + super().take(count)
+
+
+def test_transactions_keep_their_numbers_and_others_get_new_ones(
+    tmp_path: Path,
+) -> None:
+    writer = PublisherLogWriter(tmp_path / "log", 1 << 20, _OfAnEpoch())
+    writer.transaction(1, None, iter([(RELATION, inserts(RELATION, 0, 1))]), 1, {})
+    rows = iter([(RELATION, inserts(RELATION, 1, 1))])
+    writer.transaction(2, None, rows, 1, {}, xid=2000)
+    writer.prepare(5, "g", 3, iter(()), 0, 2001)
+    writer.empty(4)
+    changes = iter([(RELATION, placed(inserts(RELATION, 2, 2), (1000, 0), (2000, 0)))])
+    assert writer.replay(theirs(1, 1), "pg_5", changes, {}) == 2
+    # Its end has the number of its PREPARE, whatever its commit says.
+    writer.transaction(5, None, iter(()), 0, {}, prepared=5, xid=2002)
+    assert writer.seal(note=False) is not None
+    found = [int(one.xid) for one, _ in read(tmp_path / "log")]
+    # The log has 32 bits of them.
+    assert found == [1001, 2000, 2001, 1002, 1003, 1004, 2001]
+
+
+def test_numbers_begin_above_a_log_that_an_earlier_version_has_counted(
+    tmp_path: Path, no_fsync: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Numbers()
+    counting.begin_above(70_000)
+    writer = PublisherLogWriter(tmp_path / "log", 1 << 20, counting)  # type: ignore[arg-type]
+    writer.transaction(1, None, iter([(RELATION, inserts(RELATION, 0, 1))]), 1, {})
+    assert writer.seal(note=False) is not None
+    node = PublishingNode(tmp_path, monkeypatch)
+    nothing: Any = None
+    memory = ComparisonMemory(64 << 20, tmp_path / "memory")
+    capture = Capture(
+        node.catalog,
+        nothing,
+        lambda wanted: {},
+        lambda: (),
+        tmp_path / "log",
+        memory,
+        nothing,
+        nothing,
+        HandingOn(node.catalog, nothing, tmp_path / "logs", memory),
+        1 << 20,
+        lambda: None,
+    )
+    # Without a slot the thread does not open the log, and sessions write all the same.
+    capture.start()
+    assert node.catalog.xids.take() > 70_001
+    capture.stop(10)

@@ -132,6 +132,29 @@ def test_a_newer_catalog_is_refused(tmp_path: Path) -> None:
         Database(path)
 
 
+def test_transaction_numbers_begin_above_the_versions_of_tables(tmp_path: Path) -> None:
+    """Rows of local statements were marked with those."""
+    path = tmp_path / "catalog.sqlite"
+    create_database(path, "me", None)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("delete from meta where key = 'next_xid'")
+        connection.execute("update meta set value = '28' where key = 'version'")
+        connection.execute(
+            "insert into subscription (oid, name, owner, enabled, conninfo, publications,"
+            " synchronous_commit, create_tables, generation, floor, dropping, options)"
+            " values (20000, 's', 10, 1, '', '[]', 'off', 1, 1, 0, 0, '{}')"
+        )
+        for number, versions in enumerate(('{"1": 7, "2": 90000}', '{"1": 8}', "{}")):
+            connection.execute(
+                "insert into snapshot_vector (subid, lsn, committed_at, versions, number)"
+                " values (20000, 1, '', ?, ?)",
+                (versions, number),
+            )
+    Database(path, migrate=True).close()
+    with closing(Catalog(path)) as catalog:
+        assert catalog.xids.take() > 90000
+
+
 # ---- places ----------------------------------------------------------------------------
 
 

@@ -327,8 +327,12 @@ update definition_history set definition = json_set(definition, '$.checks', '[]'
 """
 
 _XIDS_29: Final = """
-insert or ignore into meta (key, value) values ('next_xid', '1001');
+insert or ignore into meta (key, value)
+    select 'next_xid', cast(1001 + coalesce(max(version.value), 0) as text)
+    from snapshot_vector, json_each(snapshot_vector.versions) as version;
 """
+"""The first transaction number that no process has reserved (``xids``). Earlier versions have
+marked rows of local statements with the version of their table: the numbers begin above those."""
 
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,

@@ -40,7 +40,7 @@ from wal2lake.commands.tables.dml import run_dml, truncate, truncated_tables
 from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.engine.blockdefinitions import BlockDefinitions
 from wal2lake.engine.copies import copied
-from wal2lake.engine.parametertypes import parameter_types, said_types
+from wal2lake.engine.parametertypes import bound_parameters, parameter_types, said_types
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.engine.sessionroles import SessionRoles
@@ -67,7 +67,6 @@ from wal2lake.local.transaction.local import (
 )
 from wal2lake.local.transaction.messages import emit, told_empty
 from wal2lake.pg import Check
-from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.sql.backend import (
     Notice,
     Outcome,
@@ -201,10 +200,7 @@ class LakeBackend:
         # A cancel comes again and again, so one that has just come is not lost.
         self._cancelled.clear()
         caller = self._caller()
-        bound = tuple(
-            BoundParameter(_text_of(p, oid), oid)
-            for p, oid in zip(parameters, prepared.param_oids, strict=True)
-        )
+        bound = bound_parameters(parameters, prepared.param_oids)
         statement = prepared.statement
         if isinstance(statement, OtherStatement):
             wanted = ValueFormats(result_formats)
@@ -244,7 +240,9 @@ class LakeBackend:
         if self._transaction.has_written:
             raise refuse_mixture()
         publishes = type(statement) in publication.COMMANDS
-        return self._definitions.run(caller, command, statement, publishes=publishes)
+        tag = self._definitions.run(caller, command, statement, publishes=publishes)
+        self._transaction.number()
+        return tag
 
     def begin(self, kind: TransactionKind) -> None:
         """An implicit transaction that is open becomes a block, or ends with what follows."""
@@ -450,7 +448,7 @@ class LakeBackend:
             return emit(self._node, self._transaction.emit, *given)
         if request.function not in calls.READS:
             self._refuse_in_read_only(f"{request.function}()")
-        if not caller.in_block:
+        if not caller.in_block and request.function not in calls.NUMBERS:
             self._commit_so_far()
         if request.function in calls.MAKE_SLOTS and self._transaction.assigned:
             raise UsageError(
@@ -572,7 +570,8 @@ class LakeBackend:
         except FeatureNotSupportedError:
             return not calls_functions(sql)
         except Wal2LakeError:
-            pass  # The statement is as wrong as PostgreSQL says.
+            # The statement is as wrong as PostgreSQL says.
+            return True
         return True
 
     def _refuse_in_block(self, sql: str) -> None:
@@ -690,11 +689,3 @@ class LakeBackend:
             with self._guard:
                 if self._running == group:
                     self._running = None
-
-
-def _text_of(parameter: Parameter, type_oid: int) -> str | None:
-    if parameter.value is None:
-        return None
-    if parameter.format == Format.BINARY:
-        return binary_param_to_text(type_oid, parameter.value)
-    return parameter.value.decode()

@@ -1,4 +1,4 @@
-"""The types of a statement's parameters, where the client gives none.
+"""The types of a statement's parameters, where the client gives none; and parameters as text.
 
 Comes in: a query or a write, as text, and the OIDs that the client has said. Goes out: the OID of
 each parameter. A write is refused here that names what is not there, or has a clause that is not
@@ -14,6 +14,8 @@ from typing import Final
 
 from wal2lake.catalog import ColumnDef
 from wal2lake.errors import Wal2LakeError
+from wal2lake.pgtypes.params import binary_param_to_text
+from wal2lake.sql.backend import Parameter
 from wal2lake.sql.grammar.copying import CopyTo
 from wal2lake.sql.grammar.lexer import parameter_count
 from wal2lake.sql.grammar.statements import CommandKind, OtherStatement
@@ -21,6 +23,7 @@ from wal2lake.sql.query.translate import BoundParameter, Resolver, translate_que
 from wal2lake.sql.query.values.undetermined import Undetermined
 from wal2lake.sql.query.writes import SequenceRange, translate_write, written_tree
 from wal2lake.sql.sysviews.query.rewrite import determine_parameters
+from wal2lake.wire.frontback import Format
 
 _TEXT_OID: Final = 25
 
@@ -71,3 +74,21 @@ def parameter_types(
     return [
         oid or cell.oid or _TEXT_OID for oid, cell in zip(given, cells, strict=True)
     ]
+
+
+def bound_parameters(
+    parameters: Sequence[Parameter], oids: Sequence[int]
+) -> tuple[BoundParameter, ...]:
+    """Values that a client has sent, as text, with their types."""
+    return tuple(
+        BoundParameter(_text_of(p, oid), oid)
+        for p, oid in zip(parameters, oids, strict=True)
+    )
+
+
+def _text_of(parameter: Parameter, type_oid: int) -> str | None:
+    if parameter.value is None:
+        return None
+    if parameter.format == Format.BINARY:
+        return binary_param_to_text(type_oid, parameter.value)
+    return parameter.value.decode()

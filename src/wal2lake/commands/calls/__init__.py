@@ -89,12 +89,15 @@ MAKE_SLOTS: Final = frozenset(
 )
 """They need a transaction that has written nothing."""
 
-READS: Final = MAKE_SLOTS | {
+NUMBERS: Final = frozenset({"pg_current_xact_id", "pg_current_xact_id_if_assigned"})
+"""They are about the running transaction, which does not end for them."""
+
+READS: Final = {
+    *MAKE_SLOTS,
+    *NUMBERS,
     "currval",
     "lastval",
     "pg_current_wal_lsn",
-    "pg_current_xact_id",
-    "pg_current_xact_id_if_assigned",
     "pg_drop_replication_slot",
     "pg_logical_slot_get_changes",
     "pg_logical_slot_get_binary_changes",
@@ -114,4 +117,4 @@ def perform(
     return _FUNCTIONS[function](node, caller, *arguments)
 
 
-__all__ = ["MAKE_SLOTS", "READS", "perform", "warn_apart"]
+__all__ = ["MAKE_SLOTS", "NUMBERS", "READS", "perform", "warn_apart"]

@@ -31,6 +31,8 @@ _MARK: Final = " with "
 
 _NAME: Final = re.compile("[0-9a-f]{32}")
 
+_LAST_XID: Final = 0xFFFFFFFF
+
 _OPTIONS: Final = 3
 """The bits of TRUNCATE's options."""
 
@@ -153,6 +155,8 @@ def word_and_more(text: str) -> tuple[str, More]:
         updated = int(more.get("updated", 0))
         statements = str(more.get("statements", ""))
         xid = int(more.get("xid", 0))
+        if not 0 <= xid <= _LAST_XID:
+            xid = 0
         as_sent = more.get("sent")
         if as_sent is not None:
             position, changes, marks, whole = as_sent

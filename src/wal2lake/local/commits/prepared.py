@@ -323,7 +323,8 @@ def _commit_messages(node: EngineParts, one: PreparedCommit) -> None:
     """Of one that has written no table."""
     capture = _capture(node)
     if capture is not None:
-        capture.commit_prepared(one.number, [Emitted(*found) for found in one.messages])
+        messages = [Emitted(*found) for found in one.messages]
+        capture.commit_prepared(one.number, messages, one.xid)
     node.catalog.end_prepared(one.number)
 
 

@@ -255,7 +255,6 @@ class LocalTransaction:
             checked = checked or bool(tables[0].checks or tables[0].generated)
             if len(tables) == 1 and not checked:
                 return list(tables)
-        self.number()
         for table in tables:
             if table.storage not in self._branches:
                 branch = self._node.branches.open(
@@ -405,6 +404,7 @@ class LocalTransaction:
         moved: Sequence[MovedKey],
     ) -> None:
         """What a statement has made, for those who are told of each."""
+        self.number()
         catalog, branch = self._node.catalog, branched.branch
         # The log has tables by where their rows are.
         table = catalog.table_by_oid(branched.table.storage) or branched.table
@@ -493,6 +493,7 @@ class LocalTransaction:
             self.committed = self.committed or bool(written or messages)
         finally:
             self.rollback()
+            self.assigned = None
 
     def _commit_tables(
         self,
@@ -535,6 +536,7 @@ class LocalTransaction:
             self.committed = True
         finally:
             self.rollback()
+            self.assigned = None
 
     def _written(self) -> list[WrittenTable]:
         # TRUNCATE of an empty table is one, too.
@@ -564,7 +566,6 @@ class LocalTransaction:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
             self._told, self._restarted = [], {}
-            self.assigned = None
             self.sequences = self._sequences()
 
 

@@ -20,6 +20,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wal2lake.catalog import local_writer
 from wal2lake.lake.capture.commits import TableCommit
 from wal2lake.lake.capture.messages import Emitted, OriginMark
 from wal2lake.model import Lsn, Oid
@@ -48,6 +49,8 @@ class CapturedTransaction:
     """None: no subscription's."""
     parts: tuple[CapturedTransaction, ...] = ()
     """Of a batch that was torn, in their order."""
+    xid: int | None = None
+    """The number that the transaction had on this node; None: a commit does not say."""
 
     @property
     def time_ms(self) -> int:
@@ -58,11 +61,6 @@ class CapturedTransaction:
     def messages(self) -> tuple[Emitted, ...]:
         """What it has emitted."""
         return tuple(one for _, commit in self.commits for one in commit.more.messages)
-
-    @property
-    def xid(self) -> int | None:
-        """The number that the transaction had on this node; None: a commit does not say."""
-        return next((c.more.xid for _, c in self.commits if c.more.xid), None)
 
     @property
     def origin(self) -> tuple[str, Lsn] | None:
@@ -99,6 +97,12 @@ def source_of(commit: TableCommit, node: int) -> BatchSource | None:
     return None
 
 
+def number_of(commit: TableCommit, node: int) -> int | None:
+    """The number of the local transaction of ``node`` that a commit is of. Another node numbers its
+    own, and says so in the tables that both write."""
+    return commit.more.xid or None if local_writer(node) in commit.cursors else None
+
+
 def in_order(
     tables: Mapping[Oid, Sequence[TableCommit]], node: int
 ) -> list[CapturedTransaction]:
@@ -133,7 +137,12 @@ def in_order(
                 queues.pop(relid, None)
         # Where the order was broken some of a table's commits in it are still to come.
         members[group] -= Counter(relid for relid, _ in taken)
-        one = CapturedTransaction(tuple(taken), source_of(taken[0][1], node))
+        first_commit = taken[0][1]
+        one = CapturedTransaction(
+            tuple(taken),
+            source_of(first_commit, node),
+            xid=number_of(first_commit, node),
+        )
         # Several crashes may have torn it.
         while (at := _torn(found, one)) is not None:
             one = _joined(found.pop(at), one)

@@ -23,14 +23,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import Catalog, ReplicationSlot, TableDef
-from wal2lake.changelog import Retention, TwoPhase
+from wal2lake.changelog import LogReader, Retention, TwoPhase
 from wal2lake.errors import (
     CorruptLogError,
     Retry,
@@ -136,7 +136,13 @@ class Capture:
         """Of what was noted something will not be needed any more."""
 
     def start(self) -> None:
-        """Begin."""
+        """Begin. Sessions take numbers only after that: the log of an earlier version has some."""
+        if self._directory.is_dir():
+            # A log that cannot be read is reported by the thread, which opens it.
+            with suppress(Wal2LakeError):
+                newest = LogReader(self._directory).newest()
+                if newest is not None and newest.captured is not None:
+                    self._catalog.xids.begin_above(newest.captured.last_xid)
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> None:
@@ -188,9 +194,11 @@ class Capture:
         self._ask(request, CATCH_UP_SECONDS)
         return request.two_phase
 
-    def commit_prepared(self, number: int, messages: Sequence[Emitted]) -> None:
+    def commit_prepared(
+        self, number: int, messages: Sequence[Emitted], xid: int | None
+    ) -> None:
         """Log the end of one that has written no table, once."""
-        self._ask(CaptureRequest(messages, commits=number), CATCH_UP_SECONDS)
+        self._ask(CaptureRequest(messages, commits=number, xid=xid), CATCH_UP_SECONDS)
 
     def roll_back_prepared(self, number: int) -> None:
         """Log the end of a prepared transaction, once, if its PREPARE is there."""

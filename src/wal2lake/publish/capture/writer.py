@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from wal2lake.catalog.xids import TransactionNumbers
+from wal2lake.catalog.xids import TransactionNumbers, xid_of
 from wal2lake.changelog import (
     CaptureState,
     HandedOn,
@@ -285,7 +285,7 @@ class PublisherLogWriter:
 
     def _next_xid(self, count: int = 1) -> int:
         """The first of ``count`` new numbers."""
-        first = self._xids.take(count)
+        first = xid_of(self._xids.take(count))
         self._last_xid = first + count - 1
         return first
 
