@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import psycopg
@@ -203,3 +203,30 @@ def test_a_connection_string_sets_them_too(postgres_server, sessions) -> None:
             psycopg.connect(dsn, options=wrong)
         messages.append(str(caught.value).partition("FATAL:")[2])
     assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("none", "set", "SET,Inherit", "set,", "set,,inherit", ",", "", '"set"'),
+        *('"SET"', '"set', "set set", "set inherit", " ", '"se""t"', '""'),
+    ],
+)
+def test_createrole_self_grant_is_a_list_of_two_words(
+    value: str, postgres_server: Callable[[int], PostgresServer]
+) -> None:
+    expected: object = None
+    with psycopg.connect(postgres_server(18).conninfo(), autocommit=True) as server:
+        try:
+            server.execute(
+                "select set_config('createrole_self_grant', %s, false)", (value,)
+            )
+        except psycopg.Error as error:
+            diag = error.diag
+            expected = error.sqlstate, diag.message_primary, diag.message_detail
+    answer: object = None
+    try:
+        Parameters().set("createrole_self_grant", value)
+    except UsageError as failure:
+        answer = failure.sqlstate, str(failure), failure.detail
+    assert answer == expected

@@ -402,10 +402,21 @@ def _timezone_abbreviations(text: str) -> str:
     return text
 
 
+_LISTED_NAME: Final = r'("(?:[^"]|"")*"|[^\s,"][^\s,]*)'
+_NAME_LIST: Final = re.compile(rf"\s*(?:{_LISTED_NAME}\s*(?:,\s*{_LISTED_NAME}\s*)*)?")
+
+
 def _self_grant(text: str) -> str:
     """check_createrole_self_grant()."""
-    for word in (part.strip().strip('"').lower() for part in text.split(",")):
-        if word not in ("", "set", "inherit"):
+    if _NAME_LIST.fullmatch(text) is None:
+        raise _invalid("createrole_self_grant", text, detail="List syntax is invalid.")
+    for listed in re.findall(_LISTED_NAME, text):
+        word = (
+            listed[1:-1].replace('""', '"')
+            if listed.startswith('"')
+            else listed.lower()
+        )
+        if word.lower() not in ("set", "inherit"):
             raise _invalid(
                 "createrole_self_grant",
                 text,
