@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from wal2lake.errors import UsageError, Wal2LakeError
+from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
 from wal2lake.model import DATABASE, Oid
 from wal2lake.sql.backend import SessionContext
 from wal2lake.sql.grammar import fold
@@ -146,7 +146,12 @@ def qualified_name(text: str) -> tuple[str | None, str]:
         if not rest.startswith("."):
             raise UsageError("invalid name syntax", sqlstate="42602")
         rest = rest[1:].strip()
-    if len(parts) == 3 and parts[0] == DATABASE:
+    if len(parts) == 3:
+        if parts[0] != DATABASE:
+            shown = ".".join(parts)
+            raise FeatureNotSupportedError(
+                f'cross-database references are not implemented: "{shown}"'
+            )
         parts = parts[1:]
     if len(parts) > 2:
         raise UsageError(

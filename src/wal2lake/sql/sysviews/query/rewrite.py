@@ -63,6 +63,7 @@ from wal2lake.sql.sysviews.query.casts import (
     coerce_list,
     concatenation,
 )
+from wal2lake.sql.sysviews.query.checks import check, offset
 from wal2lake.sql.sysviews.query.failures import DIVISION_BY_ZERO
 from wal2lake.sql.sysviews.query.inference import (
     BOOL,
@@ -79,6 +80,7 @@ from wal2lake.sql.sysviews.query.inference import (
     set_type,
 )
 from wal2lake.sql.sysviews.query.namedarguments import place
+from wal2lake.sql.sysviews.query.patterns import is_pattern, matched
 from wal2lake.sql.sysviews.query.rowfunctions import expand
 from wal2lake.sql.sysviews.query.scopes import (
     RELATION_META,
@@ -215,6 +217,7 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     tree = expand(tree)
     name_calls(tree)
     outputs = analyze(tree)
+    check(tree)
     calls = _calls(tree)
     relations = _Rewriter().rewrite(tree)
     if isinstance(tree, exp.Values):
@@ -460,12 +463,16 @@ def _expression(node: exp.Expression) -> exp.Expression:
         return _array_size(node.this)
     elif isinstance(node, exp.Unnest):
         _unnest(node)
+    elif isinstance(node, exp.Offset):
+        offset(node)
     elif isinstance(node, exp.Anonymous) or type(node) in NODE_FUNCTIONS:
         return _function(node)
     elif isinstance(node, (exp.Div, exp.IntDiv, exp.Mod)):
         return _division(node)
     elif isinstance(node, exp.Length | exp.Substring) and get_type(node.this) == BYTEA:
         return _of_bytes(node)
+    elif isinstance(node, exp.Substring) and is_pattern(node):
+        return matched(as_text(node.this), node.args["start"])
     elif isinstance(node, (exp.Add, exp.Sub)):
         return _lsn_arithmetic(node)
     return node

@@ -1,0 +1,62 @@
+"""SUBSTRING(text FROM pattern) of the embedded engine, which has its places only.
+
+Comes in: the text and the pattern of a typed tree. Goes out: the engine's expression for the first
+match, or for the pattern's first group; null without a match. The engine reads the pattern, as it
+does for ``~``. It says the empty text of a group that took no part in the match, so a pattern that
+may leave its group out is refused.
+
+Source: manual, section 9.7.3.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sqlglot import exp
+
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.sql.sysviews.query.inference import TEXT, UNKNOWN, get_type
+
+_NOT_SYNTAX: Final = re.compile(r"\\.|\[\^?\]?(?:\[:\w+:\]|[^\]])*\]", re.DOTALL)
+"""Escaped characters, and brackets with what they hold."""
+
+_GROUP: Final = re.compile(r"\((?!\?)")
+
+_MAY_BE_LEFT_OUT: Final = re.compile(r"\||\)[?*{]")
+
+
+def is_pattern(node: exp.Substring) -> bool:
+    """Whether the second argument is a text, or a string constant without a type."""
+    start = node.args.get("start")
+    return node.args.get("length") is None and get_type(start) in (UNKNOWN, TEXT)
+
+
+def matched(value: exp.Expression, pattern: exp.Expression) -> exp.Expression:
+    """The part of a text that matches; raises 0A000."""
+    if isinstance(pattern, exp.Null):
+        return exp.Cast(
+            this=exp.Null(), to=exp.DataType.build("VARCHAR", dialect="duckdb")
+        )
+    if not (isinstance(pattern, exp.Literal) and pattern.is_string):
+        raise FeatureNotSupportedError(
+            "substring() with a regular expression that is no constant is not supported"
+            " on system catalogs"
+        )
+    syntax = _NOT_SYNTAX.sub("", pattern.name)
+    grouped = _GROUP.search(syntax) is not None
+    if grouped and _MAY_BE_LEFT_OUT.search(syntax):
+        raise FeatureNotSupportedError(
+            "substring() with a regular expression whose group may be left out is not"
+            " supported on system catalogs"
+        )
+    found = exp.Anonymous(
+        this="regexp_extract",
+        expressions=[
+            value.copy(),
+            pattern.copy(),
+            exp.Literal.number(1 if grouped else 0),
+        ],
+    )
+    matches = exp.Anonymous(this="regexp_matches", expressions=[value, pattern])
+    return exp.Case(ifs=[exp.If(this=matches, true=found)])
