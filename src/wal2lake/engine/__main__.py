@@ -249,7 +249,9 @@ class _Engine:
             mock_secret=hashlib.sha256(
                 f"mock {self._catalog.system_identifier}".encode()
             ).digest(),
-            node_parameters=lambda: node_parameters(self._settings),
+            node_parameters=lambda: node_parameters(
+                self._settings, self._listener.address[1]
+            ),
             may_connect=lambda role: may_connect(self._catalog, role),
             is_member=lambda user, role: is_member(self._catalog, user, role),
         )

@@ -21,8 +21,11 @@ _MAX_ORIGINS: Final = 65_534
 """The only limit: an origin's number has 16 bits, and PostgreSQL reserves two values."""
 
 
-def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
-    """One definition for each setting; the default is the setting's value."""
+def node_parameters(
+    settings: Settings, port: int | None = None
+) -> tuple[ParameterDefinition, ...]:
+    """One definition for each setting; the default is the setting's value. ``port``: the port
+    that the node listens on, which the system has chosen if the setting is 0."""
     node, limits = settings.node, settings.subscription
 
     def number(name: str, value: int, doc: str, unit: Unit) -> ParameterDefinition:
@@ -47,7 +50,12 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
 
     return (
         text("listen_addresses", node.listen_addresses, "Addresses to listen on."),
-        number("port", node.port, "TCP port to listen on.", Unit.NONE),
+        number(
+            "port",
+            node.port if port is None else port,
+            "TCP port to listen on.",
+            Unit.NONE,
+        ),
         number(
             "max_connections",
             node.max_connections,
