@@ -222,3 +222,18 @@ def test_values_that_our_type_may_find_equal_make_no_unique_key(
     )
     table = TableDef(Oid(2), "shop", "orders", Oid(10), (column,), ("id",), "/x")
     assert has_unique_key(relation, table) is apart
+
+
+@pytest.mark.parametrize(
+    ("sent", "here", "adds"),
+    [("id v w", "id v", True), ("id v V", "id v", False), ("id w W", "id", False)],
+)
+def test_a_column_is_only_to_be_added_where_delta_can_store_it(
+    sent: str, here: str, adds: bool
+) -> None:
+    with pytest.raises(ApplyError) as caught:
+        check_target(RelationUse(source(sent), False), target(here))
+    hint = str(caught.value.hint)
+    assert ("ADD COLUMN on the target" in hint) is adds
+    assert ("leave one of them out with a column list" in hint) is not adds
+    assert "drop the table here and run ALTER SUBSCRIPTION" in hint

@@ -48,6 +48,23 @@ def missing_columns(relation: Relation, table: TableDef) -> list[str]:
     return [c.name for c in relation.columns if c.name and c.name not in names]
 
 
+def _hint_of_missing(missing: list[str], table: TableDef) -> str:
+    there = {c.name.lower() for c in table.columns}
+    lower = [name.lower() for name in missing]
+    if there & set(lower) or len(set(lower)) < len(lower):
+        # Changes that are in the log keep the column, whatever becomes of it at the
+        # source, so only a copy takes the table past them.
+        return (
+            "Delta Lake cannot store columns that differ in case only. If the publisher"
+            " has both, leave one of them out with a column list of the publication; then"
+            f" {COPIED_ANEW}."
+        )
+    return (
+        "ALTER TABLE ... ADD COLUMN on the target lets it go on; rows that are there get"
+        f" the column's default. With the publisher's values: {COPIED_ANEW}."
+    )
+
+
 def check_target(use: RelationUse, table: TableDef | None) -> None:
     """Raise ApplyError with PostgreSQL's text unless ``table`` can take the relation."""
     relation = use.relation
@@ -61,8 +78,7 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
             f'logical replication target relation "{table.qualified}" is missing'
             f" replicated {plural}: {shown}",
             sqlstate=_PREREQUISITE,
-            hint="ALTER TABLE ... ADD COLUMN on the target lets it go on; rows that are"
-            f" there get the column's default. With the publisher's values: {COPIED_ANEW}.",
+            hint=_hint_of_missing(missing, table),
         )
     sent_names = {c.name for c in relation.columns if c.name}
     refused = incompatible_columns(table.qualified, sent_names, table.generated)

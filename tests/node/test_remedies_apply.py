@@ -1,0 +1,51 @@
+"""Hints of the apply worker about columns and conflicts, followed on a node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tests.conftest import Database
+from tests.node.test_remedies import ERROR, stopped
+
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+
+
+def test_a_column_that_differs_in_case_and_a_conflict_end_as_their_hints_say(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    """The log has the column after the publication has left it out, so the table is copied."""
+    pg18.psql(
+        "create schema ra; create table ra.a (id int primary key, v text);"
+        " create table ra.u (id int primary key, v text);"
+        " insert into ra.a values (1, 'a'); insert into ra.u values (1, 'u');"
+        " create publication ra for table ra.a, ra.u"
+    )
+    mirror = subscribe(
+        pg18, "ra", "with (conflict_resolution = 'update_missing = error')"
+    )
+    mirror.synced()
+    pg18.psql("alter table ra.a add \"V\" int; insert into ra.a values (2, 'b', 2)")
+    error = stopped(node, "ra", 'is missing replicated column: "V"')
+    assert "with a column list of the publication; then drop the table here" in error
+    pg18.psql("alter publication ra set table ra.a (id, v), ra.u")
+    node.sql("drop table ra.a")
+    node.sql("alter subscription ra refresh publication")
+    mirror.synced()
+    pg18.psql("insert into ra.a values (3, 'c', 3)")
+    mirror.caught_up()
+    assert node.sql("select id, v from ra.a order by id") == [
+        ("1", "a"),
+        ("2", "b"),
+        ("3", "c"),
+    ]
+    node.sql("delete from ra.u")
+    pg18.psql("update ra.u set v = 'w'; insert into ra.u values (2, 'x')")
+    error = stopped(node, "ra", "conflict=update_missing")
+    assert "Skip this one, choose another conflict_resolution" in error
+    found = re.search(r"finished at ([0-9A-F]+/[0-9A-F]+)", error)
+    assert found is not None
+    node.sql(f"alter subscription ra skip (lsn = '{found[1]}')")
+    mirror.caught_up()
+    assert node.sql(ERROR.format("ra")) == []
