@@ -1,17 +1,28 @@
-"""The snapshot's keeper says an error once, and then how often it has come."""
+"""What the snapshot's keeper says of errors: once, then counted, with their details."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
-from wal2lake.catalog import Subscription
+from wal2lake.catalog import Subscription, SubscriptionRel
 from wal2lake.errors import PublisherError
-from wal2lake.model import Oid
+from wal2lake.model import Oid, SyncState
 from wal2lake.receive.keeper import SnapshotKeeper
 from wal2lake.testing.waits import wait_until
+
+SUBSCRIPTION = Subscription(
+    oid=Oid(16384),
+    name="s",
+    owner=Oid(10),
+    conninfo="",
+    publications=("p",),
+    enabled=True,
+    slot_name="s",
+)
 
 
 class FailingCatalog:
@@ -27,6 +38,9 @@ class FailingCatalog:
     def release_snapshot(self, subid: Oid) -> None:
         """There is none."""
 
+    def end_attempts(self, attempts: Any) -> None:
+        self.attempts = attempts
+
     def note_error(self, *arguments: Any) -> None:
         """Nobody reads it."""
 
@@ -35,19 +49,10 @@ def test_an_error_of_the_keeper_is_said_once_then_counted() -> None:
     catalog: Any = FailingCatalog()
     streaming = threading.Event()
     streaming.set()
-    subscription = Subscription(
-        oid=Oid(16384),
-        name="s",
-        owner=Oid(10),
-        conninfo="",
-        publications=("p",),
-        enabled=True,
-        slot_name="s",
-    )
     with capture_logs() as log:
         keeper = SnapshotKeeper(
             catalog,
-            subscription,
+            SUBSCRIPTION,
             streaming,
             retry_interval_seconds=0.001,
             max_lock_wait_seconds=0,
@@ -60,3 +65,34 @@ def test_an_error_of_the_keeper_is_said_once_then_counted() -> None:
         text,
         f"the same error for the 10th time: {text}: connection refused",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "text"),
+    [
+        ("42P01", 'table "public.t" not found on publisher'),
+        (
+            "42501",
+            'could not start initial contents copy for table "public.t": refused',
+        ),
+    ],
+)
+def test_each_error_of_a_table_keeps_its_detail_and_its_hint(
+    sqlstate: str, text: str
+) -> None:
+    catalog: Any = FailingCatalog()
+    keeper = SnapshotKeeper(
+        catalog,
+        SUBSCRIPTION,
+        threading.Event(),
+        retry_interval_seconds=1,
+        max_lock_wait_seconds=0,
+    )
+    rel = SubscriptionRel(
+        Oid(16384), Oid(16385), "public", "t", SyncState.INIT, None, epoch=1
+    )
+    error = PublisherError("refused", sqlstate=sqlstate, detail="Why.", hint="Do this.")
+    keeper._failed(rel, error)
+    ((_, told, code, _),) = catalog.attempts
+    assert told == f"{text}\nDETAIL:  Why.\nHINT:  Do this."
+    assert code == sqlstate

@@ -359,11 +359,12 @@ class SnapshotKeeper:
         """An attempt to copy it that has ended before it began, counted like any other."""
         name = f"{rel.remote_namespace}.{rel.remote_name}"
         text = (
-            f'could not start initial contents copy for table "{name}": {error.message}'
+            f'table "{name}" not found on publisher'
+            if error.sqlstate in _MISSING
+            else f'could not start initial contents copy for table "{name}":'
+            f" {error.message}"
         )
         told = PublisherError(text, detail=error.detail, hint=error.hint).describe()
-        if error.sqlstate in _MISSING:
-            told = f'table "{name}" not found on publisher'
         made = rel.lsn is not None
         self._catalog.end_attempts([(rel, told, error.sqlstate, made)])
         repeated = self._tables_repeated[rel.relid, rel.epoch]
