@@ -50,6 +50,12 @@ QUERIES = (
     "select substring('foobar' from 2 for 3) from pg_class limit 1",
     "select substring('a(b)[(]' from '[(]b\\)') from pg_class limit 1",
     "select substring('foobar', null) from pg_class limit 1",
+    "select '2020-01-01 01:02:03.456'::timestamp(2) from pg_class limit 1",
+    "select '2020-01-01 01:02:59.9995'::timestamp(3) from pg_class limit 1",
+    "select '1969-12-31 23:59:59.5'::timestamp(0) from pg_class limit 1",
+    "select '2020-01-01 01:02:03.456789'::timestamp(6) from pg_class limit 1",
+    "select 'infinity'::timestamp(2) from pg_class limit 1",
+    "select null::timestamp(2) from pg_class limit 1",
 )
 
 

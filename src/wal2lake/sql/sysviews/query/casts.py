@@ -30,6 +30,7 @@ from wal2lake.sql.sysviews.query.inference import (
 )
 
 BYTEA: Final = 17
+TIMESTAMP: Final = 1114
 
 ENGINE_TYPES: Final[dict[int, str]] = {
     16: "BOOLEAN",
@@ -100,7 +101,24 @@ def cast(node: exp.Cast) -> exp.Expression:
         return exp.TryCast(
             this=node.this, to=exp.DataType.build(kind, dialect="duckdb")
         )
-    return as_type(node.this, kind)
+    made = as_type(node.this, kind)
+    digits = node.to.expressions[0].name if node.to.expressions else ""
+    if target == TIMESTAMP and digits.isdigit() and int(digits) < 6:
+        return _rounded(made, int(digits))
+    return made
+
+
+def _rounded(value: exp.Expression, digits: int) -> exp.Expression:
+    """A timestamp with so many digits of its seconds; infinity stays."""
+    step = exp.Literal.number(10 ** (6 - digits))
+    microseconds = exp.Anonymous(this="epoch_us", expressions=[value.copy()])
+    steps = exp.Anonymous(
+        this="round", expressions=[exp.Div(this=microseconds, expression=step)]
+    )
+    whole = as_type(exp.Mul(this=steps, expression=step.copy()), "BIGINT")
+    finite = exp.Anonymous(this="isfinite", expressions=[value.copy()])
+    rounded = exp.Anonymous(this="make_timestamp", expressions=[whole])
+    return exp.Case(ifs=[exp.If(this=finite, true=rounded)], default=value)
 
 
 def as_type(value: exp.Expression, kind: str) -> exp.Cast:
