@@ -56,6 +56,10 @@ QUERIES = (
     "select '2020-01-01 01:02:03.456789'::timestamp(6) from pg_class limit 1",
     "select 'infinity'::timestamp(2) from pg_class limit 1",
     "select null::timestamp(2) from pg_class limit 1",
+    "select '01:02:03.456'::time(2) from pg_class limit 1",
+    "select '01:02:59.9995'::time(3) from pg_class limit 1",
+    "select null::time(2) from pg_class limit 1",
+    "select '23:59:59.999'::time(2) from pg_class limit 1",
 )
 
 

@@ -30,6 +30,7 @@ from wal2lake.sql.sysviews.query.inference import (
 )
 
 BYTEA: Final = 17
+TIME: Final = 1083
 TIMESTAMP: Final = 1114
 
 ENGINE_TYPES: Final[dict[int, str]] = {
@@ -103,13 +104,13 @@ def cast(node: exp.Cast) -> exp.Expression:
         )
     made = as_type(node.this, kind)
     digits = node.to.expressions[0].name if node.to.expressions else ""
-    if target == TIMESTAMP and digits.isdigit() and int(digits) < 6:
+    if target in (TIME, TIMESTAMP) and digits.isdigit() and int(digits) < 6:
         return _rounded(made, int(digits))
     return made
 
 
 def _rounded(value: exp.Expression, digits: int) -> exp.Expression:
-    """A timestamp with so many digits of its seconds; infinity stays."""
+    """A time or timestamp with so many digits of its seconds; infinity stays."""
     step = exp.Literal.number(10 ** (6 - digits))
     microseconds = exp.Anonymous(this="epoch_us", expressions=[value.copy()])
     steps = exp.Anonymous(
@@ -118,6 +119,13 @@ def _rounded(value: exp.Expression, digits: int) -> exp.Expression:
     whole = as_type(exp.Mul(this=steps, expression=step.copy()), "BIGINT")
     finite = exp.Anonymous(this="isfinite", expressions=[value.copy()])
     rounded = exp.Anonymous(this="make_timestamp", expressions=[whole])
+    if value.is_type("time"):
+        # A day's last second may round up, and the end of a day is no timestamp's time.
+        end = exp.EQ(this=whole.copy(), expression=exp.Literal.number(86_400_000_000))
+        midnight = as_type(exp.Literal.string("24:00:00"), "TIME")
+        return exp.Case(
+            ifs=[exp.If(this=end, true=midnight)], default=as_type(rounded, "TIME")
+        )
     return exp.Case(ifs=[exp.If(this=finite, true=rounded)], default=value)
 
 
