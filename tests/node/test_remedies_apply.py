@@ -48,4 +48,27 @@ def test_a_column_that_differs_in_case_and_a_conflict_end_as_their_hints_say(
     assert found is not None
     node.sql(f"alter subscription ra skip (lsn = '{found[1]}')")
     mirror.caught_up()
+    # Each statement is a transaction: the one behind the skipped one is applied.
+    assert node.sql("select id, v from ra.u") == [("2", "x")]
+    assert node.sql(ERROR.format("ra")) == []
+    pg18.psql("update ra.u set v = 'y' where id = 1; insert into ra.u values (3, 'z')")
+    assert "choose another" in stopped(node, "ra", "conflict=update_missing")
+    node.sql(
+        "alter subscription ra set (conflict_resolution = 'update_missing = skip')"
+    )
+    mirror.caught_up()
+    rows = node.sql("select id, v from ra.u order by id")
+    assert rows == [("2", "x"), ("3", "z")]
+    assert node.sql(ERROR.format("ra")) == []
+    node.sql(
+        "alter subscription ra set (conflict_resolution = 'update_missing = error')"
+    )
+    pg18.psql("update ra.u set v = 'y' where id = 1; insert into ra.u values (4, 'z')")
+    assert "or drop the table here" in stopped(node, "ra", "conflict=update_missing")
+    node.sql("drop table ra.u")
+    node.sql("alter subscription ra refresh publication")
+    mirror.synced()
+    mirror.caught_up()
+    rows = node.sql("select id, v from ra.u order by id")
+    assert rows == [("1", "y"), ("2", "x"), ("3", "z"), ("4", "z")]
     assert node.sql(ERROR.format("ra")) == []
