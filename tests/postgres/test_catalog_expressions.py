@@ -40,6 +40,8 @@ QUERIES = (
     "select 'other.public.t'::regclass",
     "select 'other.public.t'::regclass from pg_class",
     "select 'a.b.c.d'::regclass",
+    "select 'other.public.f'::regtype",
+    "select 'pg_catalog.int4'::regtype",
     "select to_regclass('other.public.t')",
     "select substring(relname from 'p(.)_') from pg_class where relname = 'pg_class'",
     "select substring(relname::text from '^pg_') from pg_class"

@@ -8,11 +8,12 @@ Source: src/backend/utils/adt/regproc.c; manual, section 8.19.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from decimal import ROUND_HALF_UP, Decimal
 
-from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.model import Lsn
+from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
+from wal2lake.model import DATABASE, Lsn
 from wal2lake.pgtypes.registry import pg_type
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 from wal2lake.sql.grammar import quote_identifier
@@ -57,7 +58,12 @@ def regtype_in(call: Call, value: object) -> int | None:
     number = _number(value)
     if number is not None or value is None:
         return number
-    return int(parse_type_name(str(value))[0])
+    name = str(value).strip()
+    if re.fullmatch(r"\w+\.\w+\.\w+", name) and name.split(".")[0] != DATABASE:
+        raise FeatureNotSupportedError(
+            f"cross-database references are not implemented: {name}"
+        )
+    return int(parse_type_name(name)[0])
 
 
 def to_regtype(call: Call, value: object) -> int | None:
