@@ -430,3 +430,11 @@ def test_bytes_that_are_no_text_are_refused():
         decode_text(b"a\xff", "UTF8")
     assert caught.value.sqlstate == "22021"
     assert caught.value.message == 'invalid byte sequence for encoding "UTF8": 0xff'
+
+
+def test_the_port_is_the_one_that_the_node_listens_on():
+    setting = Settings(Path("/node"))
+    chosen = Parameters(node=lambda: node_parameters(setting, 40_001))
+    assert chosen["port"] == "40001"
+    given = Parameters(node=lambda: node_parameters(setting))
+    assert given["port"] == str(setting.node.port)
