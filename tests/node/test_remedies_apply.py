@@ -1,13 +1,15 @@
-"""Hints of the apply worker about columns and conflicts, followed on a node."""
+"""Hints about columns, conflicts and shared tables, followed on a node."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 from tests.node.test_remedies import ERROR, stopped
 
+from wal2lake.errors import PublisherError
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 
@@ -72,3 +74,26 @@ def test_a_column_that_differs_in_case_and_a_conflict_end_as_their_hints_say(
     rows = node.sql("select id, v from ra.u order by id")
     assert rows == [("1", "y"), ("2", "x"), ("3", "z"), ("4", "z")]
     assert node.sql(ERROR.format("ra")) == []
+
+
+def test_a_shared_table_is_copied_again_once_the_other_subscription_is_gone(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    pg18.psql(
+        "create schema rb; create table rb.t (id int primary key);"
+        " insert into rb.t values (1);"
+        " create publication rb for table rb.t; create publication rb2 for table rb.t"
+    )
+    mirror = subscribe(pg18, "rb")
+    mirror.synced()
+    subscribe(pg18, "rb2", "with (copy_data = false)")
+    node.sql("delete from rb.t")
+    again = "alter subscription rb refresh publication with (recopy = true)"
+    with node.connect() as client, pytest.raises(PublisherError) as caught:
+        client.rows(again)
+    assert 'subscription "rb2" fills it, too' in caught.value.message
+    assert "Let one of the two have the table" in str(caught.value.hint)
+    node.sql("drop subscription rb2")
+    node.sql(again)
+    mirror.synced()
+    mirror.assert_equal(["rb.t"])
