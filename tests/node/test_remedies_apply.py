@@ -97,3 +97,30 @@ def test_a_shared_table_is_copied_again_once_the_other_subscription_is_gone(
     node.sql(again)
     mirror.synced()
     mirror.assert_equal(["rb.t"])
+
+
+def test_a_shared_table_is_followed_once_one_subscription_lets_go_of_it(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    pg18.psql(
+        "create schema rc; create table rc.t (id int primary key, v text);"
+        " create table rc.o (id int primary key); insert into rc.t values (1, 'a');"
+        " create publication rc for table rc.t;"
+        " create publication rc2 for table rc.t; create publication rc2o for table rc.o"
+    )
+    mirror = subscribe(pg18, "rc", "with (schema_changes = follow)")
+    mirror.synced()
+    subscribe(pg18, "rc2", "with (copy_data = false)")
+    node.sql("alter subscription rc2 add publication rc2o")
+    pg18.psql(
+        "alter table rc.t alter v type int using 7; insert into rc.t values (2, 8)"
+    )
+    error = stopped(node, "rc", "another subscription fills the table, too")
+    assert "Let one of the two have the table (ALTER SUBSCRIPTION ... DROP" in error
+    node.sql("alter subscription rc2 drop publication rc2")
+    # The copy begins once the ALTER TABLE is followed.
+    mirror.caught_up()
+    mirror.synced()
+    mirror.caught_up()
+    mirror.assert_equal(["rc.t"])
+    assert node.sql(ERROR.format("rc")) == []
