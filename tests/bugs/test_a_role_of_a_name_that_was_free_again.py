@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.catalog_source import session
 
 from wal2lake.catalog import Catalog
-from wal2lake.engine.lakebackend import LakeBackend
+from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.errors import UsageError
 from wal2lake.local.node import EngineParts
 from wal2lake.settings import Settings

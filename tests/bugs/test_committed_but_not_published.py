@@ -13,7 +13,7 @@ from tests.fakes.apply_world import Staged, World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.batchport import StageRequest
+from wal2lake.lake.batch.batchport import StageRequest
 from wal2lake.model import Oid, SyncState
 from wal2lake.testing.waits import wait_until
 

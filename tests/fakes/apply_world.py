@@ -1,6 +1,6 @@
 """An apply worker between a real change log, a real catalog and a lake made of dicts.
 
-The lake does what ``lake/batchport.py`` and ``lake/port.py`` promise: stage changes nothing,
+The lake does what ``lake/batch/batchport.py`` and ``lake/port.py`` promise: stage changes nothing,
 commit is one step with its cursor and is refused on another version than the staged one. It
 fails where a test wants it to. A row that is inserted where one is makes the worker fail,
 so that nothing applied twice can stay unseen.
@@ -31,7 +31,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.changelog import ChangeLog
 from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
-from wal2lake.lake.batchport import BatchPort, StageRequest
+from wal2lake.lake.batch.batchport import BatchPort, StageRequest
 from wal2lake.lake.staging.changes import RowConflict, RowFailure, Seq
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.lake.upsert.conflicts import unresolved

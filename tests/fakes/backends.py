@@ -15,7 +15,7 @@ from wal2lake.catalog import (
     Subscription,
     TableDef,
 )
-from wal2lake.engine.lakebackend import LakeBackend
+from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.lake import FieldSpec
 from wal2lake.local.node import EngineParts, SubscriptionLocks
 from wal2lake.model import Lsn, Oid

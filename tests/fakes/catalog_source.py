@@ -32,7 +32,7 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.changelog import Inventory, PreparedTransaction
-from wal2lake.lake.methods import Method, Total
+from wal2lake.lake.batch.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid, SyncState
 from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import LogSettings

@@ -6,7 +6,7 @@ import psycopg
 from tests.conftest import Database
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.engine.parametertypes import parameter_types, said_types
+from wal2lake.engine.session.parametertypes import parameter_types, said_types
 from wal2lake.model import Oid
 from wal2lake.sql.grammar.parser import parse
 from wal2lake.sql.query.translate import TableRef

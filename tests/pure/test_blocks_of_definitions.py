@@ -16,7 +16,7 @@ from wal2lake.catalog import (
     ColumnDef,
     TableDef,
 )
-from wal2lake.engine.lakebackend import LakeBackend
+from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Lsn, Oid
 from wal2lake.sql.backend import TransactionKind

@@ -13,7 +13,7 @@ from tests.fakes.backends import FakeQueries, new_backend, new_catalog, run
 
 from wal2lake.catalog import Altered, Catalog, ColumnDef, ReplicationSlot, TableDef
 from wal2lake.changelog import ChangeLog
-from wal2lake.engine.lakebackend import LakeBackend
+from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.slots import SlotManager, check_name

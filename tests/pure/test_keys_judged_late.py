@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wal2lake.lake.upsert.deferral import first_repeated
-from wal2lake.lake.upsert.lives import NOT_MOVED, Events
+from wal2lake.lake.upsert.lives.deferral import first_repeated
+from wal2lake.lake.upsert.lives.lives import NOT_MOVED, Events
 
 Event = tuple[int, str, int, int]
 """Commit LSN, operation, key, and the key before it."""

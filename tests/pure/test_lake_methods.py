@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal2lake.lake.methods import Costs, Method, Total, Work
+from wal2lake.lake.batch.methods import Costs, Method, Total, Work
 
 BOTH = (Method.UPSERT, Method.MERGE)
 SMALL = Work(rows=100, table_bytes=1 << 20)

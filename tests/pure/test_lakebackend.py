@@ -27,8 +27,8 @@ from wal2lake.catalog import (
 )
 from wal2lake.commands.subscription import targets
 from wal2lake.commands.tables.table import NewTable
-from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.engine.rows import answers
+from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Lsn, Oid, PartitionKey, PartitionStrategy, SyncState
 from wal2lake.sql.backend import Outcome, TransactionKind

@@ -216,7 +216,10 @@ def test_what_is_no_message_is_left_to_who_decodes_it(noted: Noted) -> None:
 
 
 def test_relations_are_kept_as_they_were_sent() -> None:
-    from wal2lake.model.remoteschema import relation_as_json, relation_from_json
+    from wal2lake.model.relations.remoteschema import (
+        relation_as_json,
+        relation_from_json,
+    )
 
     sent: Relation = relation(5, 3)
     assert relation_from_json(relation_as_json(sent)) == sent

@@ -24,7 +24,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.changelog import PreparedTransaction
 from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
-from wal2lake.lake.methods import Method, Total
+from wal2lake.lake.batch.methods import Method, Total
 from wal2lake.model import ConflictType, Lsn, Oid, SyncState, Xid
 from wal2lake.pg import Session
 from wal2lake.pg.tables import publication_marks, unique_columns

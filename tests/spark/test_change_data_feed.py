@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.lake.batches import DeltaBatches
+from wal2lake.lake.batch.batches import DeltaBatches
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import FieldSpec
 from wal2lake.model import Oid

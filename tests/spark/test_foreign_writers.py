@@ -17,7 +17,7 @@ from tests.fakes.lake_log import FIELDS, RELATION, rows_of, write_log
 from tests.fakes.publisher import Change, Transaction
 from tests.spark.test_batches import batches_of, operations, request
 
-from wal2lake.lake.batches import DeltaBatches
+from wal2lake.lake.batch.batches import DeltaBatches
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.merge import merge
 from wal2lake.lake.port import CommitConflict, Cursor, FieldSpec

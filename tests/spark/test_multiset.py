@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from tests.fakes.lake_log import write_log
 from tests.spark.test_batches import operations
 
-from wal2lake.lake.batches import DeltaBatches
-from wal2lake.lake.batchport import StageRequest
+from wal2lake.lake.batch.batches import DeltaBatches
+from wal2lake.lake.batch.batchport import StageRequest
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import Cursor, FieldSpec
 from wal2lake.lake.staging.defaults import Fill

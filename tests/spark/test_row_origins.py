@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, by_key, rows_of, write_log
 from tests.spark.test_batches import batches_of, read_outside, request
 
-from wal2lake.lake.batches import DeltaBatches
-from wal2lake.lake.batchport import Staged
+from wal2lake.lake.batch.batches import DeltaBatches
+from wal2lake.lake.batch.batchport import Staged
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.origins import COLUMNS, LOCAL, BatchCommits, tagged
 from wal2lake.lake.port import Cursor

@@ -10,7 +10,11 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
     places             where tables are, relative to the warehouse
-    namespaces, tables, comments, subscriptions, copies, published/, remote/    the SQL of each
+    objects/           SQL about schemas, tables, sequences, comments
+    replication/       SQL about subscriptions, copies, origins
+    published/         SQL about published states, local and prepared commits, conflicts
+    remote/            SQL about publishers' schemas
+    xids               numbers of transactions
     definitions/       what ALTER TABLE does to a table's columns, publications of them, and what
                        all of that was before
     access/            roles, and what follows from them: who may do what
@@ -49,7 +53,7 @@ from wal2lake.catalog.definitions.publications import (
     PublishedSchema,
     PublishedTable,
 )
-from wal2lake.catalog.ownedsequence import OwnedSequence
+from wal2lake.catalog.objects.ownedsequence import OwnedSequence
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     ENUM_LABELS,

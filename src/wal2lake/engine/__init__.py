@@ -5,11 +5,12 @@ Owns: the order in which the parts start and stop, and which part answers a stat
 does a part's work.
 
     __main__      puts the parts together
-    lakebackend   the ``Backend`` of a session: each statement to the part that answers it
-    tablenames    which version of each table a statement reads
-    copies        what COPY is beside its query
-    rows/         where a query's rows come from
-    viewsource    what the system views read
+    session/        executes the statements of one session; ``lakebackend`` is its face
+    rows/           reads the rows of a query
+    viewsource      provides the node's state to system views
+    publishing      puts the publisher's half together
+    followedtables  carries out a publisher's ALTER TABLE
+    columndefaults  evaluates column defaults
 
 This package imports nothing: ``__main__`` is the one that loads Spark.
 """

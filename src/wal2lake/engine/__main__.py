@@ -30,11 +30,11 @@ from wal2lake.commands.subscription import UnfinishedCommands, remove_orphans
 from wal2lake.door import Door, Entrance, Listener, ListenerSettings
 from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.engine.followedtables import FollowedTables
-from wal2lake.engine.lakebackend import LakeBackend
 from wal2lake.engine.publishing import PublisherHalf, in_force
+from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import ConfigurationError, UndefinedObjectError, Wal2LakeError
-from wal2lake.lake.batches import DeltaBatches
+from wal2lake.lake.batch.batches import DeltaBatches
 from wal2lake.lake.branch.branches import Branches, place_of_branches
 from wal2lake.lake.branch.keys import BranchKeys
 from wal2lake.lake.compaction import Compactor

@@ -11,15 +11,15 @@ from wal2lake.model.constraint import CheckConstraint, Generated, Generation
 from wal2lake.model.domain import Domain
 from wal2lake.model.fixed import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
-from wal2lake.model.partition import PartitionKey, PartitionStrategy
-from wal2lake.model.relation import (
+from wal2lake.model.relations.partition import PartitionKey, PartitionStrategy
+from wal2lake.model.relations.relation import (
     SYSTEM_COLUMNS,
     Column,
     Deferral,
     Relation,
     ReplicaIdentity,
 )
-from wal2lake.model.remoteschema import (
+from wal2lake.model.relations.remoteschema import (
     EnumColumns,
     EnumLabel,
     KnownLabels,

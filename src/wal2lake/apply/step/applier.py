@@ -47,7 +47,7 @@ from wal2lake.catalog import Catalog, Subscription, TableDef, WorkerKind
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.lake import CommitConflict, Cursor
-from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
+from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.staging.convert import ConversionRules
 from wal2lake.lake.staging.defaults import ColumnDefaults

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wal2lake.catalog.definitions.publications import Publication, put_together
-from wal2lake.catalog.namespaces import namespace_of
+from wal2lake.catalog.objects.namespaces import namespace_of
+from wal2lake.catalog.objects.tables import table_of
 from wal2lake.catalog.records import Namespace, TableDef
-from wal2lake.catalog.tables import table_of
 from wal2lake.model import Lsn
 
 _KINDS: Final = (

@@ -16,14 +16,14 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from wal2lake.catalog import sequences
 from wal2lake.catalog.definitions.publications import follow_columns
-from wal2lake.catalog.records import Altered, TableDef
-from wal2lake.catalog.tables import (
+from wal2lake.catalog.objects import sequences
+from wal2lake.catalog.objects.tables import (
     checks_from_json,
     checks_to_json,
     columns_from_json,
 )
+from wal2lake.catalog.records import Altered, TableDef
 from wal2lake.model import Deferral, Oid
 
 _CLUSTER_BY: Final = "cluster_by"

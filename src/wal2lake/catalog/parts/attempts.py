@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from wal2lake.catalog import subscriptions
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.records import (
     SubscriptionError,
     SubscriptionStats,
     WorkerKind,
 )
+from wal2lake.catalog.replication import subscriptions
 from wal2lake.errors import Retry, StorageError, Wal2LakeError
 from wal2lake.model import Lsn, Oid
 from wal2lake.observe import get_logger

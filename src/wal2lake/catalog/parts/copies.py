@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from wal2lake.catalog import copies, subscriptions
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.parts.part import CatalogPart
 from wal2lake.catalog.published import snapshot_vectors
@@ -16,6 +15,7 @@ from wal2lake.catalog.records import (
     SyncSnapshot,
     WorkerKind,
 )
+from wal2lake.catalog.replication import copies, subscriptions
 from wal2lake.model import Lsn, Oid, SyncState
 
 

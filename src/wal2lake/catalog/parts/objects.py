@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from wal2lake.catalog import comments, copies, namespaces, sequences, tables
 from wal2lake.catalog.access import roles
 from wal2lake.catalog.access.authority import Authority
 from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history, publications
-from wal2lake.catalog.ownedsequence import OwnedSequence
+from wal2lake.catalog.objects import comments, namespaces, sequences, tables
+from wal2lake.catalog.objects.ownedsequence import OwnedSequence
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.records import (
     Altered,
@@ -22,6 +22,7 @@ from wal2lake.catalog.records import (
     Subscription,
     TableDef,
 )
+from wal2lake.catalog.replication import copies
 from wal2lake.model import Acl, Oid, ReplicaIdentity
 
 

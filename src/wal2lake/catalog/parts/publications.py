@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from wal2lake.catalog import comments
 from wal2lake.catalog.definitions import historic, publications
 from wal2lake.catalog.definitions.historic import HistoricDefinitions
 from wal2lake.catalog.definitions.publications import (
@@ -13,6 +12,7 @@ from wal2lake.catalog.definitions.publications import (
     PublishedSchema,
     PublishedTable,
 )
+from wal2lake.catalog.objects import comments
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.schema import PUBLICATION_CATALOG
 from wal2lake.model import Lsn, Oid

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from wal2lake.catalog import copies, origins, subscriptions
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history
 from wal2lake.catalog.parts.part import CatalogPart
@@ -29,6 +28,7 @@ from wal2lake.catalog.records import (
     SnapshotVector,
     TableChange,
 )
+from wal2lake.catalog.replication import copies, origins, subscriptions
 from wal2lake.model import Coercion, Conflict, Lsn, Oid
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from wal2lake.catalog import subscriptions
 from wal2lake.catalog.parts.copies import copy_anew
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.remote import schemas
@@ -16,6 +15,7 @@ from wal2lake.catalog.remote.schemas import (
     ParsedSchemas,
     SchemaChange,
 )
+from wal2lake.catalog.replication import subscriptions
 from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, Xid
 
 RelationName = tuple[str, str]

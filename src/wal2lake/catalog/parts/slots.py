@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from wal2lake.catalog import origins, subscriptions
 from wal2lake.catalog.parts.part import CatalogPart
 from wal2lake.catalog.records import ReplicationOrigin, ReplicationSlot
+from wal2lake.catalog.replication import origins, subscriptions
 from wal2lake.errors import DuplicateObjectError
 from wal2lake.model import Lsn, Oid
 

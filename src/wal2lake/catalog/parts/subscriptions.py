@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from wal2lake.catalog import comments, copies, origins, subscriptions
 from wal2lake.catalog.database import take_oid
+from wal2lake.catalog.objects import comments
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.catalog.records import (
@@ -20,6 +20,7 @@ from wal2lake.catalog.records import (
     SubscriptionRel,
 )
 from wal2lake.catalog.remote import schemas
+from wal2lake.catalog.replication import copies, origins, subscriptions
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 

@@ -1,6 +1,7 @@
 """Rows of ``restart_pending``: sequences that a replicated TRUNCATE ... RESTART IDENTITY restarts.
 
-In: a connection, and in writes a transaction on it. Called by ``store`` and ``catalog.copies``.
+In: a connection, and in writes a transaction on it. Called by ``store`` and
+``catalog.replication.copies``.
 
 A restart is written as *pending* before the batch's tables commit, with the position that the batch
 reaches, and takes place in the transaction that publishes that position, as ``coercions`` do. A
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from wal2lake.catalog import sequences
+from wal2lake.catalog.objects import sequences
 from wal2lake.model import Lsn, Oid
 
 

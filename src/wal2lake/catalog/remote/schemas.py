@@ -1,7 +1,7 @@
 """Rows of ``sent_schema``, ``followed_schema`` and ``schema_change``.
 
-In: a connection, and in writes a transaction on it. Out: values of ``model.remoteschema``,
-``NotedSchemaChange``. Called by ``store``.
+In: a connection, and in writes a transaction on it. Out: values of
+``model.relations.remoteschema``, ``NotedSchemaChange``. Called by ``store``.
 
 *Sent* is what the receiver has noted of a relation, by the commit LSN from which on it holds;
 *followed* is what our table was last made to agree with. Apply goes from one to the next, in
@@ -25,7 +25,7 @@ from wal2lake.model import (
     SentSchema,
     Xid,
 )
-from wal2lake.model.remoteschema import relation_as_json, relation_from_json
+from wal2lake.model.relations.remoteschema import relation_as_json, relation_from_json
 
 Parsed = dict[tuple[str, str], tuple[Relation, RemoteSchema]]
 """What the texts of noted relations say."""

@@ -47,14 +47,14 @@ from wal2lake.lake.staging.changes import (
 from wal2lake.lake.staging.stage import StagedChanges
 from wal2lake.lake.upsert.conflicts import missing_rows
 from wal2lake.lake.upsert.keys import Places
-from wal2lake.lake.upsert.lives import (
+from wal2lake.lake.upsert.lives.lives import (
     NOT_MOVED,
     STORED,
     Events,
     Lives,
     net_lives,
 )
-from wal2lake.lake.upsert.occurrences import by_occurrence
+from wal2lake.lake.upsert.lives.occurrences import by_occurrence
 from wal2lake.model import ConflictType
 from wal2lake.pgtypes.equality import alike_sql, loose_columns
 from wal2lake.pgtypes.spark_ddl import identifier

@@ -26,7 +26,7 @@ from wal2lake.lake.staging.changes import UPDATE, ChangeShape, RowFailure, Seq
 from wal2lake.lake.staging.checks import explained, violating
 from wal2lake.lake.staging.generated import computed, inputs_of, missing_value
 from wal2lake.lake.upsert.judging import ConflictRules
-from wal2lake.lake.upsert.lives import STORED, Events, HeldRow, Lives, Mask
+from wal2lake.lake.upsert.lives.lives import STORED, Events, HeldRow, Lives, Mask
 
 
 def watched_events(

@@ -27,7 +27,7 @@ from wal2lake.lake.staging.changes import (
     key_taken,
 )
 from wal2lake.lake.upsert.judging import TableJudge
-from wal2lake.lake.upsert.lives import Index, Met
+from wal2lake.lake.upsert.lives.lives import Index, Met
 from wal2lake.model import ConflictType, Resolution
 
 _OF_NEW_KEYS: Final = (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS)

@@ -22,7 +22,7 @@ from wal2lake.lake.origins import LONG_AGO, UNKNOWN, BatchCommits, RowMarks
 from wal2lake.lake.staging.changes import ChangeShape
 from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.upsert.keys import Places
-from wal2lake.lake.upsert.lives import STORED, HeldRow, Index, Mask, Met, Question
+from wal2lake.lake.upsert.lives.lives import STORED, HeldRow, Index, Mask, Met, Question
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import (
     CheckConstraint,

@@ -64,7 +64,6 @@ from wal2lake.lake.upsert.conflicts import (
     shown,
     stop,
 )
-from wal2lake.lake.upsert.deferral import ByContent, first_repeated
 from wal2lake.lake.upsert.judging import (
     AS_POSTGRESQL,
     ConflictRules,
@@ -72,7 +71,8 @@ from wal2lake.lake.upsert.judging import (
     judge_for,
 )
 from wal2lake.lake.upsert.keys import Looseness, Places, open_keys
-from wal2lake.lake.upsert.lives import (
+from wal2lake.lake.upsert.lives.deferral import ByContent, first_repeated
+from wal2lake.lake.upsert.lives.lives import (
     NOT_MOVED,
     STORED,
     Events,
@@ -83,8 +83,8 @@ from wal2lake.lake.upsert.lives import (
     Stopped,
     net_lives,
 )
+from wal2lake.lake.upsert.lives.occurrences import Occurrences, by_occurrence
 from wal2lake.lake.upsert.memory import NotForUs, Share, TooLarge
-from wal2lake.lake.upsert.occurrences import Occurrences, by_occurrence
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 from wal2lake.model import ConflictType, Resolution
 from wal2lake.pgtypes.equality import loose_columns

@@ -23,7 +23,7 @@ from wal2lake.sql.sysviews.query.inference import (
     TEXT,
     UNKNOWN,
 )
-from wal2lake.sql.sysviews.query.scopes import Output
+from wal2lake.sql.sysviews.query.names.scopes import Output
 from wal2lake.wire.frontback import FieldDescription, Format
 
 _ENGINE_OIDS: Final = {

@@ -79,16 +79,16 @@ from wal2lake.sql.sysviews.query.inference import (
     get_type,
     set_type,
 )
-from wal2lake.sql.sysviews.query.namedarguments import place
-from wal2lake.sql.sysviews.query.patterns import is_pattern, matched
-from wal2lake.sql.sysviews.query.rowfunctions import expand
-from wal2lake.sql.sysviews.query.scopes import (
+from wal2lake.sql.sysviews.query.names.namedarguments import place
+from wal2lake.sql.sysviews.query.names.scopes import (
     RELATION_META,
     Output,
     analyze,
     name_calls,
 )
-from wal2lake.sql.sysviews.query.unqualified import unqualify
+from wal2lake.sql.sysviews.query.names.unqualified import unqualify
+from wal2lake.sql.sysviews.query.patterns import is_pattern, matched
+from wal2lake.sql.sysviews.query.rowfunctions import expand
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 
-from wal2lake.catalog import places, sequences
+from wal2lake.catalog import places
+from wal2lake.catalog.objects import sequences
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.model import (

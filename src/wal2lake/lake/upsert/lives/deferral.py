@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from wal2lake.lake.staging.changes import DELETE, INSERT
-from wal2lake.lake.upsert.lives import NOT_MOVED, Events, Index, Mask
+from wal2lake.lake.upsert.lives.lives import NOT_MOVED, Events, Index, Mask
 
 
 class ByContent(Exception):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from wal2lake.catalog.ownedsequence import OwnedSequence
+from wal2lake.catalog.objects.ownedsequence import OwnedSequence
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.model import Oid
 

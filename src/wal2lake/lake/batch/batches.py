@@ -21,7 +21,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal2lake.lake.batchport import Staged, StageRequest
+from wal2lake.lake.batch.batchport import Staged, StageRequest
+from wal2lake.lake.batch.methods import NO_WORK, Costs, Method, Total, Work
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.capture.messages import NOTHING_MORE, More, sent, with_more
 from wal2lake.lake.compaction import Compactor
@@ -31,7 +32,6 @@ from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.merge.multiset import plan_multiset
-from wal2lake.lake.methods import NO_WORK, Costs, Method, Total, Work
 from wal2lake.lake.port import (
     Committed,
     Cursor,
@@ -62,8 +62,8 @@ from wal2lake.lake.upsert import (
     plan_upsert,
 )
 from wal2lake.lake.upsert.conflicts import unchecked, uncounted, unresolved
-from wal2lake.lake.upsert.deferral import ByContent
 from wal2lake.lake.upsert.judging import ConflictRules
+from wal2lake.lake.upsert.lives.deferral import ByContent
 from wal2lake.model import Coercion, ReplicaIdentity, merged
 
 _IN_PROCESS_ROWS: Final = 100_000

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE
 from wal2lake.lake.upsert.keys import Index, Places
-from wal2lake.lake.upsert.lives import NOT_MOVED, Events
+from wal2lake.lake.upsert.lives.lives import NOT_MOVED, Events
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from wal2lake.catalog import copies
 from wal2lake.catalog.published import conflicts
 from wal2lake.catalog.records import (
     PlannedSlot,
@@ -23,6 +22,7 @@ from wal2lake.catalog.records import (
     SubscriptionStats,
     WorkerKind,
 )
+from wal2lake.catalog.replication import copies
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.model import Lsn, Oid, SyncState
 

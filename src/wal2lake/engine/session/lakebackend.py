@@ -38,13 +38,17 @@ from wal2lake.commands.tables import altertable
 from wal2lake.commands.tables import table as tables
 from wal2lake.commands.tables.dml import run_dml, truncate, truncated_tables
 from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
-from wal2lake.engine.blockdefinitions import BlockDefinitions
-from wal2lake.engine.copies import copied
-from wal2lake.engine.parametertypes import bound_parameters, parameter_types, said_types
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.filtered import FilteredRead
-from wal2lake.engine.sessionroles import SessionRoles
-from wal2lake.engine.tablenames import Used, table_names
+from wal2lake.engine.session.blockdefinitions import BlockDefinitions
+from wal2lake.engine.session.copies import copied
+from wal2lake.engine.session.parametertypes import (
+    bound_parameters,
+    parameter_types,
+    said_types,
+)
+from wal2lake.engine.session.sessionroles import SessionRoles
+from wal2lake.engine.session.tablenames import Used, table_names
 from wal2lake.errors import (
     FeatureNotSupportedError,
     SqlSyntaxError,

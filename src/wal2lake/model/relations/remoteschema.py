@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Self
 
 from wal2lake.model.lsn import INVALID_LSN, Lsn, Oid
-from wal2lake.model.relation import Column, Relation, ReplicaIdentity
+from wal2lake.model.relations.relation import Column, Relation, ReplicaIdentity
 
 
 @dataclass(frozen=True, slots=True)
