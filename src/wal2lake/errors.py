@@ -86,8 +86,8 @@ class Wal2LakeError(Exception):
         self.context = context
         self.about = about
         self.original = original
-        """What an engine or a library said, on one line. Of the server log alone: no client and
-        no view shows it."""
+        """The message of an engine or a library, on one line. Only the server log shows it, never a
+        client or a view."""
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = {name: getattr(self, name) for name in self._fields}
@@ -107,12 +107,13 @@ class Wal2LakeError(Exception):
 
 
 def sqlstate_of(error: BaseException) -> str:
-    """Of any error: XX000 for one that is not of this tree, which is a bug."""
+    """Return the SQLSTATE of any error: XX000 for one outside of this tree, which is a bug."""
     return error.sqlstate if isinstance(error, Wal2LakeError) else "XX000"
 
 
 def description_of(error: BaseException) -> str:
-    """Of any error, as views show it: nothing of the text of one that is not of this tree."""
+    """Describe any error as views show it. The text of an error outside of this tree is left
+    out."""
     if isinstance(error, Wal2LakeError):
         return error.describe()
     return "internal error\nHINT:  The server log has the details."
@@ -144,7 +145,7 @@ def _rebuild(
 
 
 class UsageError(Wal2LakeError):
-    """What was asked for cannot be done as asked."""
+    """Reports that a request cannot be carried out as it was made."""
 
     sqlstate = "22023"
 

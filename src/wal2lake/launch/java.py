@@ -17,7 +17,8 @@ from typing import Final
 from wal2lake.errors import ConfigurationError, reason_of
 
 OLDEST: Final = 17
-"""What Spark 4 needs. A newer Java than 21 is not refused: Spark may be newer than we know."""
+"""Oldest Java that Spark 4 accepts. A newer Java than 21 is not refused: Spark may be newer than we
+know."""
 
 _TIMEOUT_SECONDS: Final = 60.0
 """It answers in 0.1 seconds; on a machine that has just started it may take long. A guess."""

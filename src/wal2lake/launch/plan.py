@@ -1,4 +1,5 @@
-"""What to start, stop and kill now: a pure function of what is wanted and what runs.
+"""Decides which children to start, stop and kill: a pure function of the desired and the running
+ones.
 
 Comes in: the desired workers (from the catalog), the running ones, what is remembered of
 those that ended, the time. Goes out: actions, and when to look again. The supervisor
@@ -84,7 +85,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is remembered of a worker that ended."""
+    """Facts kept about a worker that has ended."""
 
     generation: int
     started_at: float
@@ -131,7 +132,7 @@ Action = Start | Stop | Kill
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now."""
+    """Actions to carry out now."""
 
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
@@ -202,7 +203,7 @@ def _due(worker: Desired, before: Past | None, policy: LaunchPolicy) -> float:
 
 
 def remember(worker: Running, before: Past | None, now: float) -> Past:
-    """What to keep of a worker that has just ended."""
+    """Return the facts to keep of a worker that has just ended."""
     lived = now - worker.started_at
     if worker.stopping_since is not None:
         failures = 0

@@ -45,12 +45,12 @@ SIGNAL_OF_MODE: Final[Mapping[Mode, signal.Signals]] = MappingProxyType(
         Mode.IMMEDIATE: signal.SIGQUIT,
     }
 )
-"""What the supervisor is sent. Smart is not PostgreSQL's SIGTERM: DESIGN 2.1 gives that one
+"""Signals that the supervisor is sent. Smart is not PostgreSQL's SIGTERM: DESIGN 2.1 gives that one
 to the fast shutdown, which is what service managers mean by it."""
 
 
 class Phase(Enum):
-    """See the module's table."""
+    """Phases of a shutdown; the module's table describes them."""
 
     RUNNING = 0
     """Everything that should run is started and restarted."""
@@ -100,7 +100,8 @@ def advance(phase: Phase, running: Sequence[ChildRole]) -> Phase:
 def wanted(
     phase: Phase, subscribed: Sequence[Desired], receivers: Sequence[Desired]
 ) -> list[Desired]:
-    """What should run: ``subscribed`` by the catalog, ``receivers`` running now."""
+    """Return the children that should run. ``subscribed``: by the catalog; ``receivers``: those
+    that run now."""
     if phase is Phase.RUNNING:
         return [Desired(ENGINE), *subscribed]
     if phase is Phase.DRAINING:

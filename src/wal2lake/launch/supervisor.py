@@ -82,7 +82,7 @@ its threads to notice."""
 
 
 class SubscriptionCatalog(Protocol):
-    """What the supervisor asks of the catalog."""
+    """Questions that the supervisor asks of the catalog."""
 
     @property
     def change_counter(self) -> int:
@@ -94,7 +94,7 @@ class SubscriptionCatalog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """What is set once the node has started. ``sockets`` close when clients must go."""
+    """Facts that stay fixed once the node has started. ``sockets`` close when clients must go."""
 
     lock: LockFile
     sockets: list[socket.socket]
@@ -132,7 +132,7 @@ class Supervisor:
         self._seen_counter: int | None = None
         self._reloads = 0
         self._engine_is_told = True
-        """Of the newest settings."""
+        """True once the engine knows the newest settings."""
         self._out_of_slots: tuple[Desired, ...] = ()
         self._guardian = 0
         self._exit_code = 0

@@ -31,7 +31,7 @@ READY: Final = "ready"
 """The engine accepts clients."""
 
 RELOAD: Final = "reload"
-"""As SIGHUP: the settings are to be read again."""
+"""Asks to read the settings again, as SIGHUP does."""
 
 SIGNALS: Final = (
     signal.SIGTERM,

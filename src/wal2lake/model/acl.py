@@ -44,7 +44,7 @@ NAMES: Final = {
 
 
 class ObjectKind(Enum):
-    """What privileges can be on: PostgreSQL's word, and all letters."""
+    """Kinds of objects that privileges apply to: PostgreSQL's word, and all letters."""
 
     TABLE = ("table", "arwdDxtm", "")
     SCHEMA = ("schema", "UC", "")
@@ -54,19 +54,19 @@ class ObjectKind(Enum):
         self.word = word
         self.all = all_letters
         self.for_public = for_public
-        """What everybody may, unless it was revoked."""
+        """Privileges that PUBLIC has unless they were revoked."""
 
 
 @dataclass(frozen=True, slots=True)
 class AclItem:
-    """What one role was granted by another."""
+    """Privileges that one role granted to another."""
 
     grantee: Oid
     """PUBLIC, or a role."""
     grantor: Oid
     letters: str
     grantable: str = ""
-    """Those it may grant itself (WITH GRANT OPTION)."""
+    """Privileges that the grantee may grant itself (WITH GRANT OPTION)."""
 
 
 def _ordered(letters: Iterable[str]) -> str:
@@ -99,7 +99,7 @@ class Acl:
     # ---- reading --------------------------------------------------------------------
 
     def granted(self, grantees: Iterable[Oid]) -> str:
-        """What at least one of them was granted."""
+        """Return the privileges that were granted to at least one of the grantees."""
         wanted = set(grantees)
         return _ordered(
             letter
@@ -109,7 +109,7 @@ class Acl:
         )
 
     def grantable(self, grantees: Iterable[Oid]) -> str:
-        """What at least one of them may grant."""
+        """Return the privileges that at least one of the grantees may grant."""
         wanted = set(grantees)
         return _ordered(
             letter
@@ -244,7 +244,7 @@ class Acl:
     # ---- text -----------------------------------------------------------------------
 
     def encode(self) -> str:
-        """As the catalog keeps it."""
+        """Encode the list as the catalog keeps it."""
         return json.dumps(
             [[int(i.grantee), int(i.grantor), i.letters, i.grantable] for i in self]
         )

@@ -24,7 +24,7 @@ class Coercion:
     """Why the value could not be stored, in the words of the error that it would be."""
     count: int
     first_lsn: Lsn
-    """Of the transaction's commit; of a copy: the snapshot's consistent point."""
+    """LSN of the transaction's commit; of a copy, the snapshot's consistent point."""
     last_lsn: Lsn
     example: str
     """The first such value, as text, cut to a bounded length."""

@@ -25,11 +25,11 @@ class ConflictType(StrEnum):
 
 
 class Resolution(StrEnum):
-    """What becomes of the change. The last three are rules only: by the time of both rows, or by
-    what an expression says of them, they come to one of those before."""
+    """Resolutions of a conflicting change. The last three are rules only: they choose one of the
+    others by the times of both rows, or by an expression over the rows."""
 
     ERROR = "error"
-    """Its transaction stops the subscription."""
+    """The transaction stops the subscription."""
     SKIP = "skip"
     """It is left out."""
     APPLY_REMOTE = "apply_remote"
@@ -45,14 +45,14 @@ class Resolution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Modified:
-    """Who has made a row of a table what it is."""
+    """The writer that made a row of a table what it is."""
 
     origin: int
     """OID of a subscription; 0: a local statement."""
     xid: int
     """The transaction's at the publisher; of a local statement: the table's version."""
     time_us: int
-    """Of its commit, microseconds since 1970."""
+    """Time of the commit, microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Conflict:
     type: ConflictType
     resolution: Resolution
     commit_lsn: Lsn
-    """Of the transaction; of several changes: of the first one's."""
+    """LSN of the transaction; of several changes, that of the first."""
     key: str | None
     """The row's, as PostgreSQL writes it: ``(a, b)=(1, 2)``; None: of several."""
     xid: int | None

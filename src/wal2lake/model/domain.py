@@ -9,8 +9,8 @@ from wal2lake.model.lsn import Oid
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What stays of a domain once its columns are those of its base type: the name by which
-    users may mean them, and the type that they have at the publisher."""
+    """Facts kept about a domain whose columns have its base type: the name that users call it by,
+    and its type at the publisher."""
 
     name: str
     """``schema.name``."""

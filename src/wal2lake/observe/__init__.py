@@ -1,4 +1,4 @@
-"""What an operator and a test can see of a running process.
+"""Makes a running process observable to operators and tests.
 
 Takes: events as key-value pairs, failpoint names. Gives: log lines on stderr, faults on
 request. Owns: the log configuration of a process. Never: decides anything.

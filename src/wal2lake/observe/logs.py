@@ -32,7 +32,7 @@ _LEVELS = {
 
 
 _LABELS: Final = ("detail", "hint", "context", "original")
-"""Of an error, or of an event itself: on lines of their own."""
+"""Fields of an error or event that get lines of their own."""
 
 
 def _stamp(

@@ -23,7 +23,8 @@ _NUMBER: Final = re.compile(
 
 
 class RepeatedErrors:
-    """Of one loop. After the first one a line comes at 10, 100, 1000 ... of the same."""
+    """Counts repeated errors of one loop. After the first one, a line is logged at 10, 100, 1000
+    ... of the same error."""
 
     def __init__(self) -> None:
         self._last: tuple[str, str] | None = None

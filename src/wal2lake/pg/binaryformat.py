@@ -24,10 +24,10 @@ _NAMED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class PublishedFormats:
-    """What a publisher says of the types that it would send."""
+    """A publisher's answer about the types that it would send in binary."""
 
     types: tuple[RemoteType, ...]
-    """Those that are not built in; money."""
+    """Types that are not built in, and money."""
     obstacles: tuple[str, ...]
     """A sentence for each published column whose type has no decoder."""
 

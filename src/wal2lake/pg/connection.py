@@ -51,10 +51,10 @@ OUTPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "array_nulls": "on",
     }
 )
-"""What makes text canonical, whatever the server, the database or the role has as its default:
-all settings of PostgreSQL 18 that change the text of a stored value, but for lc_monetary (money is
-written in the publisher's own format, as PostgreSQL's subscriber receives it) and those that
-``connect`` sets by itself, client_encoding and search_path."""
+"""Settings that make text canonical, whatever the server, the database or the role has as its
+default: all settings of PostgreSQL 18 that change the text of a stored value, but for lc_monetary
+(money is written in the publisher's own format, as PostgreSQL's subscriber receives it) and those
+that ``connect`` sets by itself, client_encoding and search_path."""
 
 _OPTIONS: Final = " ".join(f"-c {k}={v}" for k, v in OUTPUT_SETTINGS.items())
 
@@ -65,7 +65,7 @@ CONNECT_TIMEOUT: Final = "PGCONNECT_TIMEOUT"
 """libpq's environment variable for a conninfo that does not say connect_timeout."""
 
 _INTEGER: Final = re.compile(r"\s*[-+]?[0-9]+\s*\Z", re.ASCII)
-"""What libpq takes for one (strtol)."""
+"""An integer in libpq's syntax (strtol)."""
 
 _MASK: Final = "********"
 
@@ -88,7 +88,7 @@ class DescribedColumn:
     """pg_attribute.attnum in that table."""
     name: str
     type_oid: int
-    """Of a domain: the type under it."""
+    """OID of the type; of a domain, the type under it."""
     typmod: int
 
 
@@ -251,10 +251,8 @@ class Session:
         return rows[0][0] if rows else None
 
     def copy_out(self, sql: str, *, block_bytes: int) -> Iterator[bytes]:
-        """What a COPY ... TO STDOUT sends, in blocks of whole CopyData messages.
-
-        Each block but the last has at least ``block_bytes``.
-        """
+        """Yield the output of COPY ... TO STDOUT in blocks of whole CopyData messages. Each block
+        but the last has at least ``block_bytes``."""
         for block, _ in self.copy_out_messages(sql, block_bytes=block_bytes):
             yield block
 

@@ -1,4 +1,4 @@
-"""What a subscriber asks a publisher, typed. One method a question.
+"""Asks a publisher, typed, everything that a subscriber needs to know. One method a question.
 
 The statements are those of PostgreSQL's own subscriber (reference section 3), where it asks
 the same; questions of ours stand beside them. What tables and types are is asked in ``tables`` and
@@ -293,7 +293,7 @@ class Publisher:
     # ---- publications ----------------------------------------------------------------
 
     def existing_publications(self, names: tuple[str, ...]) -> set[str]:
-        """Those of ``names`` that exist."""
+        """Return those of ``names`` that exist."""
         rows = self.session.query(
             "SELECT t.pubname FROM pg_catalog.pg_publication t"
             f" WHERE t.pubname IN ({quote_literals(names)})"
@@ -318,8 +318,8 @@ class Publisher:
     def publications_written_to(
         self, names: tuple[str, ...], known: tuple[tuple[str, str], ...]
     ) -> list[str]:
-        """Those of ``names`` with a table that a subscription of the publisher's own
-        writes to; ``known`` tables, (schema, table), do not count. PostgreSQL 16 on."""
+        """Return those of ``names`` with a table that a subscription of the publisher's own writes
+        to; ``known`` tables, (schema, table), do not count. PostgreSQL 16 on."""
         rows = self.session.query(
             "SELECT DISTINCT p.pubname FROM pg_catalog.pg_publication p,"
             " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt"
@@ -411,7 +411,7 @@ class Publisher:
     def publication_marks(
         self, relids: Sequence[Oid], publications: tuple[str, ...]
     ) -> dict[Oid, str]:
-        """Of tables, by OID, that are there: how they are published; see the function."""
+        """Return, by OID, how existing tables are published; see the function."""
         return publication_marks(self.session, relids, publications)
 
     def schemas(self, relids: Sequence[Oid]) -> dict[Oid, RemoteSchema]:
@@ -424,7 +424,7 @@ class Publisher:
         return describe_enums(self.session, relids)
 
     def position(self) -> Lsn:
-        """Whatever others can see now has committed below it."""
+        """Return a position above every commit that others can see now."""
         # A standby shows a commit before it says that it has replayed it.
         text = self.session.value(
             "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN"

@@ -35,8 +35,8 @@ _NOT_NULL: Final = (
     " WHERE nn.conrelid = a.attrelid AND nn.contype = 'n' AND NOT nn.convalidated"
     " AND nn.conkey = ARRAY[a.attnum])"
 )
-"""Of a constraint that is NOT VALID, which NOT NULL may be since 18, rows that are there may have
-null."""
+"""NOT NULL that holds for all rows. A constraint may be NOT VALID since 18: older rows may then
+have null."""
 
 _STORAGE: Final = (
     "pg_catalog.string_agg({0}.oid || ':' || {0}.relfilenode || ':'"
@@ -45,9 +45,9 @@ _STORAGE: Final = (
     " AND m.attnum > 0::pg_catalog.int2 AND NOT m.attisdropped), ''),"
     " ',' ORDER BY {0}.oid)"
 )
-"""See ``RemoteSchema.storage``. pg_relation_filenode() would read the file node as it is now, and
-the rest comes from the query's snapshot: an ALTER TABLE in between would be seen by half, and what
-it has done to the rows would never be noticed."""
+"""Storage marks (``RemoteSchema.storage``). pg_relation_filenode() would read the file node as it
+is now, and the rest comes from the query's snapshot: an ALTER TABLE in between would be seen by
+half, and what it has done to the rows would never be noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ class RemoteColumn:
 
     name: str
     type_oid: Oid
-    """Of a domain, here and below: the type under it, through any number of domains."""
+    """OID of the type; of a domain, here and below, the type under it, through any number of
+    domains."""
     typmod: int
     type_name: str
     """``schema.name`` of a type that is not built in, else the plain name."""
@@ -65,7 +66,7 @@ class RemoteColumn:
     dimensions: int
     """pg_attribute.attndims: 0 for a scalar."""
     not_null: bool
-    """Of all rows, those that were there before the constraint included."""
+    """True if all rows satisfy NOT NULL, also those older than the constraint."""
     default: str | None
     is_identity_key: bool
     toastable: bool
@@ -74,10 +75,10 @@ class RemoteColumn:
     number: int = 0
     """pg_attribute.attnum."""
     declared_oid: Oid = INVALID_OID
-    """As a Relation message has it: a domain's own."""
+    """Type OID as a Relation message has it: a domain's own."""
     declared_typmod: int = -1
     missing: str | None = None
-    """What rows that are older than the column have in it, as text."""
+    """Value, as text, that rows older than the column have in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class RemoteTable:
     numbers_taken: int = 0
     """pg_class.relnatts: dropped columns count."""
     storage: tuple[str, ...] = ()
-    """See ``RemoteSchema.storage``."""
+    """Storage marks; ``RemoteSchema.storage`` explains them."""
     unique: tuple[frozenset[str], ...] = ()
     """Columns of each index by which rows of a snapshot are unique: see ``unique_columns``."""
     published_as: str | None = None
@@ -128,7 +129,7 @@ class RemoteTable:
 
     @property
     def schema(self) -> RemoteSchema:
-        """What following its changes takes."""
+        """Return the facts that following the table's changes needs."""
         return RemoteSchema(
             self.oid,
             self.namespace,
@@ -324,7 +325,7 @@ def _attribute(row: Sequence[str | None]) -> RemoteAttribute:
 
 
 def _storage(session: Session, relids: Sequence[Oid]) -> dict[Oid, tuple[str, ...]]:
-    """See ``RemoteSchema.storage``."""
+    """Return storage marks (``RemoteSchema.storage``) of tables."""
     rows = session.query(
         f"SELECT t.root, {_STORAGE.format('l')} FROM (SELECT c.oid AS root,"
         " c.oid AS relid FROM pg_catalog.pg_class c"
@@ -488,13 +489,10 @@ def unique_columns(
 def publication_marks(
     session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
 ) -> dict[Oid, str]:
-    """Of tables that are there: a mark that is another one after each ALTER PUBLICATION that
-    concerns the table, taken back or not.
-
-    It is made of the versions of the catalog's rows about it: its publications', its own in them
-    (columns, row filter) and its schema's; of a partition its ancestors', too. Empty: the
-    publisher is a node, whose rows have no versions.
-    """
+    """Return a mark for each existing table. The mark changes with each ALTER PUBLICATION that
+    concerns the table, taken back or not. It is made of the versions of the catalog's rows about
+    it: its publications', its own in them (columns, row filter) and its schema's; of a partition
+    its ancestors', too. Empty: the publisher is a node, whose rows have no versions."""
     if not relids:
         return {}
     schemas = (
@@ -529,7 +527,7 @@ def publication_marks(
 def _published(
     session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
 ) -> dict[Oid, _Published]:
-    """What the publications say of tables: columns and rows."""
+    """Return the columns and rows that the publications have of tables."""
     version = session.server_version
     found = dict.fromkeys(relids, _Published(None, ()))
     if version < 150000:
@@ -567,7 +565,7 @@ def _published(
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """What is published of one table."""
+    """The published columns and rows of one table."""
 
     columns: tuple[int, ...] | None
     """Attribute numbers; None: all that are not generated."""

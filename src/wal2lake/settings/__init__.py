@@ -1,4 +1,4 @@
-"""What an operator can choose.
+"""Settings that an operator can choose.
 
 Takes: ``wal2lake.toml`` of a node's directory, environment variables, overrides of a
 command line. Gives: one frozen ``Settings``, checked; a commented default file. Owns: the

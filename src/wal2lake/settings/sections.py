@@ -467,8 +467,8 @@ class Settings:
 
     @property
     def exchange_directory(self) -> Path:
-        """What this process and Spark's executors write for each other, and nobody needs after
-        a restart: in a cluster it is where the log is, which all of its machines mount."""
+        """Directory in which this process and Spark's executors exchange files that nobody needs
+        after a restart. In a cluster it is where the log is, which all machines mount."""
         if self.spark.is_local:
             return self.run_directory
         return self.log_directory / "spark"

@@ -39,16 +39,17 @@ class SnapshotGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunningCopy:
-    """What one worker is at, for pg_stat_subscription."""
+    """Progress of one worker, for pg_stat_subscription."""
 
     relid: Oid
-    """Of its group, the first table that is not copied yet."""
+    """OID of the first table of the worker's group that is not copied yet."""
     received_at: datetime | None
     """When rows of that table last came; None: not yet."""
 
 
 class Attempt:
-    """See the module. ``rel`` is replaced by whoever works for it."""
+    """One attempt to copy a table; the module describes it. ``rel`` is replaced by the thread that
+    works for the attempt."""
 
     __slots__ = (
         "_ended",

@@ -85,7 +85,7 @@ class CopyTask:
     table: str
     """The target's bare name, for messages."""
     key: tuple[str, ...]
-    """Its primary key, which must not be null."""
+    """The primary key, whose columns must not be null."""
     binary_types: tuple[Oid, ...] | None = None
     """The columns' types if the statement asks for binary format; None: it is CSV."""
     types: RemoteTypes = field(default_factory=dict)
@@ -106,7 +106,7 @@ class CopyTask:
     source: PlannedTable | None = None
     """The table, to be compared with what the snapshot has; None: it is not compared."""
     mark: str = ""
-    """What the snapshot keeper knows sessions of readers by."""
+    """Mark by which the snapshot keeper knows the sessions of readers."""
     max_lock_wait_ms: int = 0
     """subscription.max_lock_wait_ms."""
     shows_rows: bool = False
@@ -118,7 +118,7 @@ class Misfit:
     """Values that do not fit columns which may become text (``value_policies``, widen)."""
 
     error: ApplyError
-    """What it is if they may not, after all."""
+    """Error to raise if null is refused after all."""
     widened: tuple[Coercion, ...]
     """The first such value of each column."""
 
@@ -133,7 +133,7 @@ class _MisfitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What one range became."""
+    """Result of one range."""
 
     rows: int
     files: tuple[AddedFile, ...]
@@ -141,7 +141,7 @@ class CopyResult:
 
 
 Copied = CopyResult | Misfit | PublisherError | ApplyError | StorageError
-"""What becomes of a range."""
+"""Outcome of a range."""
 
 
 def copy_ranges(tasks: tuple[CopyTask, ...]) -> list[Copied]:

@@ -134,7 +134,7 @@ class GroupCopy:
         self._executors = executors
         self._readers = readers
         self.max_lock_wait_ms = settings.subscription.max_lock_wait_ms
-        """As last loaded; see the setting."""
+        """The setting as last loaded."""
         self._pool = RangePool(readers)
         self._widening = Widening(catalog, tables, alter)
         self._events = get_logger()
@@ -448,8 +448,8 @@ class GroupCopy:
         return self._catalog.epoch(rel.subid, rel.relid) == rel.epoch
 
     def _may_be_there(self, one: _Planned) -> bool:
-        """Of a commit that ended with an error. While it may, the floor waits for it, and the
-        publisher's snapshot is held."""
+        """Tell whether a commit that ended with an error may have succeeded. While it may have, the
+        floor waits for it, and the publisher's snapshot is held."""
         try:
             state = self._port.state(one.table.location)
         except Exception:

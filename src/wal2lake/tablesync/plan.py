@@ -98,8 +98,8 @@ def range_bytes(table: RemoteTable, pages: PageRange) -> int | None:
 
 
 def bundles(parts: Sequence[CopyPart], *, readers: int) -> list[tuple[CopyPart, ...]]:
-    """What is read by one reader over one connection: a large range is alone, small ones
-    come together, as evenly over the readers as their number allows."""
+    """Bundle the parts that one reader reads over one connection. A large range is alone; small
+    ones come together, as evenly over the readers as their number allows."""
     alone = [part for part in parts if part.size is None or part.size > SMALL_BYTES]
     small = [
         part for part in parts if part.size is not None and part.size <= SMALL_BYTES
@@ -135,8 +135,8 @@ def groups(
 
 
 def encode_plan(snapshot: str, ranges: tuple[PageRange, ...]) -> str:
-    """What the catalog keeps of a division; ``decode_plan`` is its inverse. ``snapshot`` is
-    its identity."""
+    """Encode a division for the catalog; ``decode_plan`` is the inverse. ``snapshot`` is its
+    identity."""
     return json.dumps({"snapshot": snapshot, "bounds": [r.end for r in ranges]})
 
 

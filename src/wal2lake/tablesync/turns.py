@@ -1,5 +1,5 @@
-"""Whose turn it is: among tables that wait for their copy, and among ranges that wait for a
-reader. Pure but for the threads that ``RangePool`` runs ranges on.
+"""Orders waiting tables and waiting ranges. Pure but for the threads that ``RangePool`` runs ranges
+on.
 
 ``SyncTurns`` orders tables. One whose copy has failed is not due again before
 wal_retrieve_retry_interval is over, and comes after those that have failed less often: however
@@ -49,7 +49,7 @@ class SyncTurns:
         self._failed: dict[Key, _Failed] = {}
 
     def due(self, waiting: Iterable[Key], now: float) -> list[Key]:
-        """Those that may be tried now, fewest failures first; equals as they come."""
+        """Return the keys that may be tried now, fewest failures first, ties in the order given."""
         found = []
         for key in waiting:
             failed = self._failed.get(key)
@@ -137,7 +137,7 @@ class RangePool:
             raise job.error
 
     def wake(self) -> None:
-        """Whoever waits asks again whether it is over."""
+        """Wake all waiting threads to check again whether the work is over."""
         with self._changed:
             self._changed.notify_all()
 

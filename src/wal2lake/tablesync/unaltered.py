@@ -42,7 +42,7 @@ class SourceChanged(PublisherError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """What a reader was told of its table. Picklable."""
+    """Facts about its table that a reader was given. Picklable."""
 
     oid: Oid
     name: str

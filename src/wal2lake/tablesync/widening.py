@@ -40,7 +40,7 @@ _TEXT: Final = Oid(25)
 
 
 class Widening:
-    """Of all copies of a node. Safe for many threads."""
+    """Widens columns for all copies of a node. Thread-safe."""
 
     def __init__(
         self, catalog: Catalog, tables: TablePort, alter: TableAlteration
@@ -119,7 +119,7 @@ class Widening:
 
 
 def _as_text(table: TableDef, names: Sequence[str]) -> list[ColumnChange]:
-    """As columns are made that are text from the beginning: without a default."""
+    """Return the changes that make columns text, without a default."""
     changes: list[ColumnChange] = []
     for column in table.columns:
         if column.name not in names:

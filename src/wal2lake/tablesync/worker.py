@@ -92,14 +92,14 @@ class TableSync:
         self._freed = threading.Event()
         """There may be room for another worker since the last look."""
         self._guard = threading.Lock()
-        """Of the five below."""
+        """Guards the five fields below."""
         self._turns = SyncTurns(self._settings.wal_retrieve_retry_interval_ms / 1000)
         self._attempts: dict[Key, Attempt] = {}
         self._groups: list[Sequence[Attempt]] = []
         """Each is in the hands of one worker."""
         self._workers: Counter[Oid] = Counter()
         self._described: dict[Key, tuple[SyncSnapshot, RemoteTable | None]] = {}
-        """What the publisher said of tables whose attempt has not begun."""
+        """The publisher's descriptions of tables whose attempt has not begun."""
         self._describing: set[Oid] = set()
         self._events = get_logger()
         self._repeated: defaultdict[Key, RepeatedErrors] = defaultdict(RepeatedErrors)
@@ -151,7 +151,7 @@ class TableSync:
         return all(ended)
 
     def running(self, subid: Oid) -> list[RunningCopy]:
-        """What the workers of a subscription are copying, one value for each."""
+        """Return the current copies of a subscription's workers, one value for each."""
         found = []
         with self._guard:
             for group in self._groups:
@@ -399,8 +399,9 @@ class TableSync:
     def _present(
         self, subscription: Subscription, attempts: Sequence[Attempt]
     ) -> list[Attempt]:
-        """Those that are still to be made. They are in the list that ``halt`` looks at: what it
-        does not find there reads here what its caller has written."""
+        """Return the attempts that are still to be made. They are in the list that ``halt`` looks
+        at: an attempt that ``halt`` does not find there reads here what the caller of ``halt`` has
+        written."""
         now = self._catalog.subscription(subscription.oid)
         if now is None or not now.runs or now.generation != subscription.generation:
             return []

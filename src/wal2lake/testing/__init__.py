@@ -1,4 +1,4 @@
-"""What tests of a node need, shipped with it.
+"""Tools for tests of a node, shipped with the package.
 
 Takes: directories, versions, orders. Gives: real PostgreSQL servers, a network that
 misbehaves, whole nodes that can be killed, waits that name their condition. Owns: the

@@ -29,7 +29,7 @@ _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = re.compile(r"Successfully registered with master")
 
 _HEAP: Final = "192m"
-"""Of the master and of each worker, which only start others."""
+"""Heap of the master and of each worker, which only start others."""
 
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a short life on few cores."""
@@ -42,7 +42,7 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
     }
 )
-"""Of Spark, for a driver beside the cluster."""
+"""Settings of Spark for a driver beside the cluster."""
 
 
 class Worker:
@@ -53,7 +53,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Of its JVM."""
+        """Process ID of the worker's JVM."""
         return self._process.pid
 
     def has_below(self, pid: int) -> bool:
@@ -120,7 +120,7 @@ class Cluster:
                 each.callback(worker.kill)
 
     def log_text(self, name: str) -> str:
-        """What ``master``, ``worker1``, ``worker2`` ... has said."""
+        """Return the log of ``master``, ``worker1``, ``worker2`` ..."""
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
     def _start(self) -> None:
@@ -210,7 +210,7 @@ def hides() -> bool:
 
 
 def _hiding(directory: Path | None) -> Sequence[str]:
-    """What a command is preceded by."""
+    """Return the prefix of a command that hides a directory."""
     program = shutil.which("unshare")
     if directory is None or program is None or not hides():
         return ()

@@ -243,7 +243,7 @@ class Node:
         return [self._process.pid, *descendants(self._process.pid)]
 
     def log_text(self) -> str:
-        """What it has logged since it was made."""
+        """Return everything that the node has logged since it was made."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def _log_tail(self) -> str:

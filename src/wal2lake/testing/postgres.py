@@ -480,7 +480,7 @@ class PostgresServer:
         return output.removesuffix("\n")
 
     def log_text(self) -> str:
-        """What the server has logged."""
+        """Return everything that the server has logged."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     @property

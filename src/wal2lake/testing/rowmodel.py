@@ -1,4 +1,4 @@
-"""What a table must hold after a history of events: a dict by key, one event at a time.
+"""Models the rows of a table after a history of events: a dict by key, one event at a time.
 
 The model that every faster way of applying changes is compared with, and a generator of
 histories that visit its corners: chains of unchanged values, key changes and swaps through

@@ -19,7 +19,7 @@ Row = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class TableDifference:
-    """What one table's copy has wrong."""
+    """Differences between one table's copy and its source."""
 
     table: str
     rows: int

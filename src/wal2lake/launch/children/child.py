@@ -1,4 +1,4 @@
-"""What every child of the supervisor does first, and what the engine asks of it.
+"""Prepares every child of the supervisor, and carries requests of the engine.
 
 The supervisor starts ``python -m wal2lake.launch MODULE ARGUMENT...``. ``main`` ties the new
 process to the supervisor's life and then runs MODULE in it, as ``python -m`` would. So no

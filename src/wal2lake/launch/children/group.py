@@ -82,7 +82,7 @@ class Ended:
 
     child: Child
     returncode: int
-    """As subprocess has it: negative for a signal."""
+    """Exit code, in subprocess's form: negative for a signal."""
     remains: int
     """Processes of its session that had to be killed after it."""
 
@@ -139,7 +139,7 @@ class Children:
         return [child.running for child in self._children.values()]
 
     def desired(self, role: ChildRole) -> list[Desired]:
-        """What the running ones of a role were started as."""
+        """Return the start requests of the running children of a role."""
         return [c.desired for k, c in self._children.items() if k.role is role]
 
     def statuses(self) -> tuple[WorkerStatus, ...]:
@@ -229,11 +229,11 @@ class Children:
         kill_session(child.process.pid)
 
     def workers(self) -> list[WorkerKey]:
-        """Of all that run."""
+        """Return the keys of all running workers."""
         return list(self._children)
 
     def reap(self) -> list[Ended]:
-        """Those that have ended since the last call."""
+        """Return the children that have ended since the last call."""
         self._spare.reap(time.monotonic())
         ended = []
         for key, child in list(self._children.items()):

@@ -44,7 +44,7 @@ class Spare:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that waits, if there is one."""
+        """Process ID of the waiting process; None if there is none."""
         return None if self._process is None else self._process.pid
 
     def reap(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What a running node leaves in its directory for others to read.
+"""Files in a node's directory that describe the running node to others.
 
 Takes: a directory. Gives: is there a node, where does it listen, how do I get in, what runs.
 Owns: ``wal2lake.pid``, ``passfile`` and ``run/status.json``. Never: asks the node itself, so it

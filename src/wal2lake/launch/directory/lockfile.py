@@ -38,7 +38,7 @@ _PROBE_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class LockFacts:
-    """What the file says. True only while the lock is held."""
+    """Contents of the lock file. They are true only while the lock is held."""
 
     pid: int
     directory: str

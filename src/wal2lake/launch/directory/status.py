@@ -31,7 +31,7 @@ class WorkerStatus:
     subid: int = 0
     """OID of a receiver's subscription."""
     subscription: str = ""
-    """Its name."""
+    """The subscription's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 from wal2lake.model.lsn import Oid
 
 SYSTEM_COLUMNS: Final = frozenset({"tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"})
-"""Of every PostgreSQL table, so no publisher's table has another of such a name."""
+"""Columns of every PostgreSQL table; no publisher's table has another column of such a name."""
 
 
 class Deferral(Enum):
@@ -35,14 +35,14 @@ class Deferral(Enum):
 
     @property
     def clause(self) -> str:
-        """What follows the constraint in SQL; empty, or with a space before it."""
+        """Text that follows the constraint in SQL; empty, or with a leading space."""
         return {"n": "", "i": " DEFERRABLE", "d": " DEFERRABLE INITIALLY DEFERRED"}[
             self.value
         ]
 
 
 class ReplicaIdentity(Enum):
-    """What old-row information an UPDATE or DELETE carries (pg_class.relreplident)."""
+    """Old-row information that an UPDATE or DELETE carries (pg_class.relreplident)."""
 
     DEFAULT = "d"
     """The primary key's columns, if there is one."""

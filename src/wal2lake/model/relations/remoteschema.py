@@ -28,7 +28,7 @@ class RemoteAttribute:
     """pg_attribute.attnum."""
     name: str
     declared_oid: Oid
-    """As a Relation message has it: a domain's own."""
+    """Type OID as a Relation message has it: a domain's own."""
     declared_typmod: int
     type_oid: Oid
     """The type under all domains."""
@@ -40,8 +40,8 @@ class RemoteAttribute:
     not_null: bool
     default: str | None
     missing: str | None
-    """What rows that are older than the column have in it, as text; None: null, or nobody knows
-    because all rows were written anew since."""
+    """Value, as text, that rows older than the column have in it; None: null, or unknown because
+    all rows have been rewritten since."""
 
     def is_sent_as(self, column: Column) -> bool:
         """Does a Relation message mean this one, as it is?"""
@@ -60,7 +60,7 @@ class RemoteSchema:
     namespace: str
     name: str
     attributes: tuple[RemoteAttribute, ...]
-    """Those that are published, by number."""
+    """Published attributes, by number."""
     live: tuple[int, ...]
     """Numbers of all that the table has."""
     numbers_taken: int
@@ -175,7 +175,7 @@ class RemoteSchema:
 
 @dataclass(frozen=True, slots=True)
 class SentSchema:
-    """What a publisher's catalog said when a Relation message had come."""
+    """The publisher's catalog at the time when a Relation message had come."""
 
     at: Lsn
     """The commit LSN of the transaction in which the message came: whatever commits below it has
@@ -185,8 +185,9 @@ class SentSchema:
     schema: RemoteSchema
     """The server may be further: then it does not have these columns."""
     settled: Lsn = INVALID_LSN
-    """What the publisher asks of rows (NOT NULL) holds for all that commit at or above it: so far
-    it was when it was asked. Rows that come before may be of a time without it."""
+    """Position from which the publisher's NOT NULL constraints hold: for all transactions that
+    commit at or above it. It is the position at which the publisher was asked; earlier rows may be
+    older than the constraint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ class EnumLabel:
 
 @dataclass(frozen=True, slots=True)
 class EnumColumns:
-    """What some tables have of enum types, in their columns' types or below them."""
+    """Columns of some tables that contain enum types, at any depth."""
 
     labels: Mapping[Oid, EnumLabel]
     """By OID in pg_enum, which RENAME VALUE keeps."""
@@ -241,7 +242,7 @@ class LabelRename:
     before: str
     after: str
     columns: frozenset[tuple[Oid, int]]
-    """See ``EnumColumns``."""
+    """Columns with enum types; ``EnumColumns`` explains them."""
 
     def concerns(self, schema: RemoteSchema) -> bool:
         """True if the table has a published column that may hold the label."""
