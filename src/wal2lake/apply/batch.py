@@ -21,7 +21,7 @@ RelationName = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """What one batch holds for one table."""
+    """Changes of one batch for one table."""
 
     relid: Oid
     """Our table."""
@@ -58,7 +58,7 @@ class Batch:
     """Everything below is in this batch or before it: the cursor its commits carry."""
     tables: tuple[TableChanges, ...]
     others: tuple[RowsFile, ...] = ()
-    """Of relations whose table takes no part: to be skipped, if that is allowed."""
+    """Files of relations whose table takes no part: to be skipped, if that is allowed."""
 
     @property
     def rows(self) -> int:

@@ -63,7 +63,7 @@ _TOLD: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class LoggedTransaction:
-    """What the change log knows of one."""
+    """Facts that the change log has of one transaction."""
 
     xid: int
     origin: str | None
@@ -80,18 +80,18 @@ class FoundConflict:
     local: str | None = None
     """The row that it met, as ``row``."""
     modified: Modified | None = None
-    """Who has made that one; None: not known."""
+    """Writer of the existing row; None: not known."""
 
 
 class Transactions:
-    """Of some segments; they are read when the first one is asked for."""
+    """Transactions of some segments; they are read when the first one is asked for."""
 
     def __init__(self, reader: LogReader, manifests: Sequence[Manifest]) -> None:
         self._reader = reader
         self._manifests = manifests
 
     def at(self, commit_lsns: Iterable[int]) -> dict[int, LoggedTransaction]:
-        """Those that commit there."""
+        """Return the transactions that commit at these positions."""
         wanted = sorted(set(commit_lsns))
         found: dict[int, LoggedTransaction] = {}
         for one in self._manifests:
@@ -194,7 +194,7 @@ def conflict(
     transaction: LoggedTransaction | None,
     count: int = 1,
 ) -> Conflict:
-    """As the catalog keeps it."""
+    """Build a conflict as the catalog keeps it."""
     return Conflict(
         relid,
         kind,

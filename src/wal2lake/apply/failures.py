@@ -1,4 +1,4 @@
-"""What keeps a batch from being applied whole: where it has to be cut, and what to say.
+"""Locates a failure that keeps a batch from being applied whole, and words it.
 
 In: rows that a table could not take, as staging found them. Out: the first failure, with
 PostgreSQL's context (message type, relation, column, transaction, finish LSN) and a remedy.
@@ -48,7 +48,7 @@ _MESSAGE_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """What PostgreSQL's error context says of a message."""
+    """A message's part of PostgreSQL's error context."""
 
     op: int
     """One of staging's letters, as a code point."""
@@ -74,7 +74,7 @@ class BatchFailure:
     """Commit LSN of the transaction that cannot be applied."""
     error: Wal2LakeError
     row: tuple[TableDef, RowFailure] | None = None
-    """What a table could not take; None: it is not about one row."""
+    """Table and row that failed; None: the failure is not about one row."""
     message: MessageContext | None = None
     """The message that could not be taken, where ``row`` does not say it."""
     resumes: bool = False

@@ -101,8 +101,8 @@ class Participant:
 
 
 class Participants:
-    """Those of one subscription. For the worker's thread; ``look``, ``distrust`` and
-    ``committed`` of different tables also for threads that it waits for."""
+    """Tables that take part in one subscription. For the worker's thread; ``look``, ``distrust``
+    and ``committed`` of different tables also for threads that it waits for."""
 
     def __init__(self, catalog: Catalog, tables: TablePort, subid: Oid) -> None:
         self._catalog = catalog
@@ -184,8 +184,8 @@ class Participants:
         ]
 
     def take_notice(self, participants: Sequence[Participant]) -> bool:
-        """Of those versions, under the commit lock: the front door publishes its own. Whether there
-        is one that no vector has."""
+        """Note versions that others have committed, under the commit lock: sessions publish their
+        own. Return True if one of them is in no vector."""
         vector = self._catalog.newest_vector(self._subid)
         published = vector.versions if vector is not None else {}
         for p in participants:

@@ -23,7 +23,7 @@ _PREREQUISITE = "55000"
 
 @dataclass(frozen=True, slots=True)
 class RelationUse:
-    """What a batch does with one relation version."""
+    """Use that a batch makes of one relation version."""
 
     relation: Relation
     changes_rows: bool
@@ -43,7 +43,7 @@ def missing_target(relation: Relation) -> ApplyError:
 
 
 def missing_columns(relation: Relation, table: TableDef) -> list[str]:
-    """What the relation has and ``table`` has not; a column without a name is gone."""
+    """Return the columns of the relation that ``table`` lacks; a column without a name is gone."""
     names = {c.name for c in table.columns}
     return [c.name for c in relation.columns if c.name and c.name not in names]
 

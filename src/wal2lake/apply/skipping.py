@@ -52,7 +52,7 @@ class Skip:
         return self.lsn if self.next < reached else None
 
     def report(self) -> None:
-        """What has been decided goes to the server log."""
+        """Write the decisions to the server log."""
         if self.begun or self.leaves_out:
             get_logger().info(
                 f"logical replication completed skipping transaction at LSN {self.lsn}",
@@ -74,12 +74,9 @@ def begin_skip(
     batch: Batch,
     decided: Lsn,
 ) -> Skip | None:
-    """What is to become of the subscription's SKIP; None: it has none, or the batch has no
-    transaction for it.
-
-    ``decided``: where transactions that no table takes part in begin to count. That the
-    leaving out begins is durable on return.
-    """
+    """Decide about the subscription's SKIP; None: it has none, or the batch has no transaction for
+    it. ``decided``: position from which transactions that no table takes part in count. The
+    beginning of the skip is durable on return."""
     lsn = subscription.skip_lsn
     if not lsn:
         return None

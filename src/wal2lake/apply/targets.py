@@ -43,7 +43,7 @@ from wal2lake.pg.quoting import quote_ident
 _NEED_A_KEY: Final = (ord("U"), ord("D"))
 
 _PRIVILEGES: Final = {"I": INSERT, "U": UPDATE, "D": DELETE, "T": TRUNCATE}
-"""What a row needs, by its letter in the log."""
+"""Privilege that a row needs, by its letter in the log."""
 
 
 def check_targets(
@@ -87,9 +87,10 @@ def _tell_who(
     table: TableDef,
     origin: str,
 ) -> None:
-    """Of two subscriptions that fill a table one follows its publisher further than the other
-    has come: its rows still have a column that the table has no more. Nobody knows whether their
-    publisher will do the same, so they are not stripped of it."""
+    """Name the other subscription in an error about a dropped column. If two subscriptions fill a
+    table, one may follow its publisher further than the other has come: rows of the latter still
+    have a column that the table has no more. Nobody knows whether their publisher will drop it, so
+    the column's values are not removed from them."""
     missing = set(missing_columns(relation, table))
     if not missing:
         return

@@ -1,4 +1,4 @@
-"""Who comes in: connections, up to a session or a refusal.
+"""Admits connections, up to a session or a refusal.
 
 Takes: listening sockets, what the node allows (``Door``). Gives: a running ``Session`` for each
 client that is let in; the list of who is there. Owns: the threads of connections, cancel

@@ -1,4 +1,4 @@
-"""Who is it: authentication of one connection.
+"""Authenticates one connection.
 
 In: the user's name from the startup packet, the node's roles. Out: a Role, or an error that
 the client gets as FATAL. Texts are PostgreSQL's, and an unknown user, a user without a

@@ -1,4 +1,4 @@
-"""Who is connected: the list that listener, cancel requests and status views share.
+"""Lists the connected clients for the listener, cancel requests and status views.
 
 In: connections as they are accepted, get their session, and go. Out: counts, sessions by
 pid, and waits for their end. Thread-safe; a session is only touched through its interrupts
@@ -35,7 +35,7 @@ class SessionInfo:
     state: str
     """active, idle, idle in transaction, idle in transaction (aborted)."""
     query: str
-    """What runs, or has run last."""
+    """The running statement, or the last one."""
     encrypted: Encrypted | None
 
 
@@ -116,7 +116,7 @@ class Connections:
             connection.session = session
 
     def leave(self, connection: Connection) -> None:
-        """Its place is free; its thread may still be saying goodbye."""
+        """Free the connection's place; its thread may still be sending its last messages."""
         with self._changed:
             self._by_pid.pop(connection.pid, None)
             self._changed.notify_all()

@@ -20,7 +20,7 @@ from wal2lake.errors import ConfigurationError
 from wal2lake.settings import Settings
 
 ALPN: Final = "postgresql"
-"""What a client must name that begins with TLS at once (sslnegotiation=direct)."""
+"""Protocol that a client must name if it begins with TLS at once (sslnegotiation=direct)."""
 
 HANDSHAKE_BYTE: Final = 0x16
 """Begins a TLS connection, and no startup packet: that would be longer than any may be."""
@@ -43,7 +43,7 @@ _SHORT_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Encryption:
-    """What handshakes are made with."""
+    """Certificate and key for handshakes."""
 
     context: ssl.SSLContext
     end_point: bytes | None
@@ -62,9 +62,9 @@ class Encrypted:
     common_name: str | None
     """The one in it."""
     subject: str | None
-    """Its distinguished name, as X509_NAME_oneline() prints it."""
+    """Distinguished name of the certificate, as X509_NAME_oneline() prints it."""
     end_point: bytes | None
-    """See ``Encryption``."""
+    """Hash of the certificate for channel binding; ``Encryption`` explains it."""
 
 
 def make_encryption(settings: Settings) -> Encryption | None:
@@ -98,7 +98,7 @@ def make_encryption(settings: Settings) -> Encryption | None:
 
 
 def describe(tls: ssl.SSLObject, encryption: Encryption) -> Encrypted:
-    """What the handshake has agreed on."""
+    """Describe the result of the handshake."""
     cipher = tls.cipher()
     certificate: dict[str, Any] = dict(tls.getpeercert() or {})
     subject = [
@@ -120,7 +120,8 @@ def describe(tls: ssl.SSLObject, encryption: Encryption) -> Encrypted:
 
 
 def _end_point(certificate: Path) -> bytes | None:
-    """Of the first one in the file, which is the server's own; the file has been loaded."""
+    """Return the channel-binding hash of the first certificate in the file, which is the server's
+    own; the file has been loaded."""
     # Only a node with TLS needs it.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes

@@ -1,4 +1,4 @@
-"""What the settings say of who may come in, and how: TLS and the rules of pg_hba.conf.
+"""Applies the settings about TLS and pg_hba.conf to connections.
 
 In: settings, at the start and with each SIGHUP. Out: what holds now. A file that cannot be read
 keeps the node from starting; at a SIGHUP what held before goes on, and the log says why.
@@ -31,7 +31,7 @@ class Entrance:
         return cls(_rules(settings), make_encryption(settings))
 
     def reload(self, settings: Settings, log: Any) -> None:
-        """What holds for connections from now on."""
+        """Apply the settings to connections from now on."""
         try:
             self.rules = _rules(settings)
         except ConfigurationError as error:

@@ -69,7 +69,7 @@ _NOT_PARAMETERS: Final = frozenset({"user", "database", "options", "replication"
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What a connection needs to know of the node to be let in."""
+    """Facts about the node that a connection needs to be admitted."""
 
     database: str
     """The one database there is."""

@@ -1,4 +1,4 @@
-"""Who may connect from where, and how he proves who he is: records as in pg_hba.conf.
+"""Decides by pg_hba.conf which clients may connect, and how they authenticate.
 
 In: the text of such a file. Out: ``AccessRules``; of a client, the first record that is about him.
 Pure: what is asked of the catalog comes as a function.
@@ -79,7 +79,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who knocks."""
+    """The client's address, user and database."""
 
     host: str
     local_host: str
@@ -102,7 +102,7 @@ class Rule:
     method: AuthMethod | None
     """None: reject."""
     method_name: str
-    """As the record has it."""
+    """The method's name, as the record has it."""
     certificate: ClientCertificate = ClientCertificate.NONE
 
     def is_about(self, client: Peer, is_member: IsMember) -> bool:
@@ -169,7 +169,7 @@ _TOKEN: Final = re.compile(r'"((?:[^"]|"")*)"|([^\s,"#]+)|(,)|(#.*)|("[^"]*$)')
 
 
 def _fields(line: str) -> list[tuple[Word, ...]]:
-    """What stands between white space; what stands between commas, in one field."""
+    """Split a line at white space; a field has the words between its commas."""
     fields: list[tuple[Word, ...]] = []
     follows = False
     end = -1

@@ -76,7 +76,7 @@ class Listener:
 
     @property
     def state(self) -> ListenerState:
-        """Who is let in at the moment."""
+        """Which clients are admitted at the moment."""
         return self._reception.state
 
     def start(self) -> None:
@@ -128,7 +128,7 @@ class Listener:
         self._wake_write.close()
 
     def sessions(self) -> list[SessionInfo]:
-        """Who is connected, for pg_stat_activity."""
+        """Return the connected sessions, for pg_stat_activity."""
         return self._connections.infos()
 
     def cancel(self, pid: int) -> bool:

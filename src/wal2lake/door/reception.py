@@ -54,7 +54,7 @@ _CANNOT_CONNECT_NOW: Final = "57P03"
 
 
 class ListenerState(Enum):
-    """Who is let in."""
+    """Classes of clients that are admitted."""
 
     STARTING = "the database system is starting up"
     """Nobody yet."""
@@ -71,7 +71,7 @@ class ListenerSettings:
     max_connections: int = 100
     """Connections served at a time."""
     max_wal_senders: int = 10
-    """Of those, connections for replication."""
+    """Connections for replication, out of the total."""
     authentication_timeout_s: float = 60.0
     """From accept to being let in."""
     max_message_bytes: int = 64 << 20
@@ -117,7 +117,7 @@ class Reception:
 
     @property
     def state(self) -> ListenerState:
-        """Who is let in at the moment."""
+        """Which clients are admitted at the moment."""
         return self._state
 
     def open(

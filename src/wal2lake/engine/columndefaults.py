@@ -68,7 +68,7 @@ class EvaluatedDefaults:
         self._lock = threading.Lock()
 
     def __call__(self, relid: Oid, columns: Collection[str]) -> Fills:
-        """See the port."""
+        """Return the fills; the port explains them."""
         table = self._catalog.table_by_oid(relid)
         if table is None:
             return {}
@@ -89,7 +89,7 @@ class EvaluatedDefaults:
         return found
 
     def numbered(self, fills: Fills, rows: int) -> Fills:
-        """See the port."""
+        """Number the fills; the port explains it."""
         if not rows:
             return fills
         return {
@@ -99,7 +99,7 @@ class EvaluatedDefaults:
 
     @contextmanager
     def restarting(self, sequences: Collection[Oid]) -> Iterator[None]:
-        """See the port."""
+        """Hold sequences while they restart; the port explains it."""
         with ExitStack() as alone:
             for oid in sorted(sequences):
                 alone.enter_context(held(self._sequences.of(oid), lambda: None))

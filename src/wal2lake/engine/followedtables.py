@@ -25,11 +25,11 @@ class FollowedTables:
     def __call__(
         self, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
     ) -> None:
-        """See the port."""
+        """Alter the table; the port explains it."""
         follow(self.node(), relid, changes, replaced=replaced)
 
     def is_free(self, relid: Oid) -> bool:
-        """See the port."""
+        """Tell whether the table may be altered; the port explains it."""
         node = self.node()
         table = node.catalog.table_by_oid(relid)
         if table is None:

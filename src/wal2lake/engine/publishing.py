@@ -42,7 +42,8 @@ from wal2lake.sql.backend import Backend, SessionContext
 
 
 class PublisherHalf:
-    """Of one engine. ``start`` it when tables can be read, ``stop`` it before the doors close."""
+    """The publisher's half of one engine. ``start`` it when tables can be read, ``stop`` it before
+    the doors close."""
 
     def __init__(
         self, node: EngineParts, sessions: Callable[[], Sequence[SessionInfo]]
@@ -125,7 +126,7 @@ class PublisherHalf:
         self._standbys = parse_standbys(settings.publish.synchronous_standby_names)
 
     def standbys(self) -> Standbys | None:
-        """Whom commits wait for now."""
+        """Standbys that commits wait for now."""
         return self._standbys
 
     def rooms(self) -> Sequence[tuple[SlotUse, Room]]:
@@ -198,8 +199,8 @@ class PublisherHalf:
 
 
 def in_force(read: Settings, before: Settings) -> Settings:
-    """What was read, but for what nobody can obey: that stays as it was ``before``, for whoever
-    asks, too."""
+    """Return the settings that were read, with each setting that cannot change without a restart as
+    it was ``before``."""
     try:
         parse_standbys(read.publish.synchronous_standby_names)
     except ConfigurationError as error:

@@ -1,4 +1,5 @@
-"""What the system views read: the catalog, the progress files, the change logs, the sessions.
+"""Provides the data of system views: the catalog, the progress files, the change logs, the
+sessions.
 
 Implements ``sysviews.source.CatalogSource``. Progress files are mapped once per subscription and
 kept, for pg_stat_subscription is polled by monitoring; what is known of a change log's messages
@@ -61,7 +62,7 @@ Signal = Callable[[int, bool], bool]
 
 
 class ViewSource:
-    """See ``CatalogSource`` for what each answer means."""
+    """Answers the questions of system views; ``CatalogSource`` explains each answer."""
 
     def __init__(
         self,
@@ -100,7 +101,8 @@ class ViewSource:
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}
         self._inodes: dict[Oid, int] = {}
-        """Of the directories that these are of: a re-copy may begin another log."""
+        """Inodes of the directories that the readings belong to: a re-copy may begin another
+        log."""
         self._guard = threading.Lock()
         self._started_at = datetime.now(UTC)
 
@@ -166,7 +168,7 @@ class ViewSource:
         return self._catalog.applied_ends()
 
     def local_ends(self) -> Mapping[str, Lsn]:
-        """Those captured since the node started."""
+        """Positions of the origins whose transactions were captured since the node started."""
         return self._local_ends()
 
     def origin_numbers(self) -> Mapping[str, int]:
@@ -284,7 +286,8 @@ class ViewSource:
         return None if contents is None else LogReading(contents, inventory)
 
     def _log_directory(self, subid: Oid) -> Path:
-        """What was known of another directory of that name is forgotten."""
+        """Return the log's directory. Readings of an earlier directory of that name are
+        forgotten."""
         directory = self._settings.log_directory / str(int(subid))
         try:
             inode = directory.stat().st_ino
@@ -298,7 +301,7 @@ class ViewSource:
 
     @property
     def log_settings(self) -> LogSettings:
-        """Those that hold now."""
+        """Settings of the log that hold now."""
         return self._settings.log
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
@@ -314,6 +317,6 @@ class ViewSource:
         return self._sessions()
 
     def table_bytes(self, relid: Oid) -> int | None:
-        """Of the newest version's files; None if they cannot be listed."""
+        """Bytes of the newest version's files; None if they cannot be listed."""
         table = self._catalog.table_by_oid(relid)
         return None if table is None else self._size_of(table)

@@ -75,7 +75,7 @@ def _report(
 
 
 def _noted(catalog: Catalog, subscription: Subscription) -> str | None:
-    """What stopped the process before this one, if that stands."""
+    """Return the error that stopped the previous process, if it still stands."""
     for one in catalog.errors():
         if one.subid == subscription.oid and one.worker is WorkerKind.RECEIVER:
             return one.error

@@ -27,7 +27,7 @@ from wal2lake.model import INVALID_LSN, Lsn
 
 @dataclass(frozen=True, slots=True)
 class FeedbackPositions:
-    """What a status update says. write >= flush >= apply."""
+    """Positions of a status update. write >= flush >= apply."""
 
     write: Lsn
     flush: Lsn

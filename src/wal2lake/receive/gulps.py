@@ -1,4 +1,4 @@
-"""What one read of the socket has brought, divided for those who want it. Pure.
+"""Divides the messages of one read of the socket by their readers. Pure. Pure.
 
 In: CopyData payloads. Out: the changes among them, for the log, with what the reader must know of
 them before anybody decodes them; keepalives.
@@ -106,11 +106,9 @@ def _open_at_end(data: bytes, lengths: Lengths, before: bool) -> bool:
 
 
 def described(gulp: Gulp, *, in_block: bool) -> tuple[list[Relation], bool]:
-    """What its Relation messages say, and whether a stream block is open behind it;
-    ``in_block``: before it.
-
-    A message that is not well-formed is left out: whoever decodes it says what is wrong.
-    """
+    """Read the gulp's Relation messages. Return them, and whether a stream block is open behind the
+    gulp; ``in_block``: whether one is open before it. A message that is not well-formed is left
+    out: the decoder reports it."""
     sizes = gulp.lengths.astype(np.int64)
     ends = np.cumsum(sizes)
     whole = np.flatnonzero(sizes > XLOGDATA_HEADER)

@@ -92,7 +92,7 @@ class _Held:
     """By relid and epoch: one that has left and come back is another one, whose changes before
     that are in no stream."""
     copied: tuple[object, ...] = ()
-    """What was copied of these tables when last looked at."""
+    """State of these tables when they were last looked at and copied."""
     copied_at: float = 0.0
     """When that was another one before."""
 
@@ -236,7 +236,7 @@ class SnapshotKeeper:
             self._pause(covered, self._retry_seconds if waited & left else patience)
 
     def _due(self, waiting: Sequence[SubscriptionRel]) -> list[SubscriptionRel]:
-        """Those that need not wait for the end of a pause."""
+        """Return the tables that need not wait for the end of a pause."""
         if not self._patience:
             return list(waiting)
         versions = self._versions()
@@ -252,7 +252,8 @@ class SnapshotKeeper:
             self._patience.failed(rel, versions.get(rel.relid), now, seconds)
 
     def _versions(self) -> dict[int, int]:
-        """Of the tables as readers see them: a write at the front door makes another."""
+        """Return the versions of the tables that readers see. A write by a session makes another
+        one."""
         vector = self._catalog.newest_vector(self._subid)
         return {} if vector is None else vector.versions
 
@@ -343,8 +344,9 @@ class SnapshotKeeper:
         failpoint("copy.snapshot_taken")
 
     def _check_point(self, point: Lsn) -> None:
-        """What lies between a lower S and the floor would be neither copied nor applied. The
-        floor stands still: a table is in d that no snapshot covers."""
+        """Refuse a consistent point below the floor: changes between the two would be neither
+        copied nor applied. The floor stands still, because a table is in state d that no snapshot
+        covers."""
         now = self._catalog.subscription(self._subid)
         if now is not None and point < now.floor:
             raise PublisherError(

@@ -1,4 +1,4 @@
-"""What is asked of a walsender: START_REPLICATION's options by the publisher's version. Pure.
+"""Chooses the options of START_REPLICATION by the publisher's version. Pure. Pure.
 
 In: a subscription, the server's version, where to start. Out: the command, and which messages
 may come of it. As PostgreSQL's subscriber, a publisher that is too old for an option is asked
@@ -27,7 +27,7 @@ _TWO_PHASE_PROTOCOL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Negotiated:
-    """What one connection asks for."""
+    """Options that one connection asks for."""
 
     command: str
     """START_REPLICATION."""

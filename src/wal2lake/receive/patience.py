@@ -29,7 +29,7 @@ class _Pause:
 
 
 class Patience:
-    """Of one keeper. Times are of a monotonic clock, in seconds."""
+    """Decides when one keeper gives way. Times are of a monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self._pauses: dict[int, _Pause] = {}

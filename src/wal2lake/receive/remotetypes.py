@@ -74,7 +74,7 @@ class RemoteTypesKeeper:
         self._catalog = catalog
         self._subscription = subscription
         self._binary = False
-        """What was asked for."""
+        """True if binary format was requested."""
         self._known: RemoteTypes = {}
         self._decodable: set[int] = set()
         self._in_block = False
@@ -155,7 +155,7 @@ class RemoteTypesKeeper:
     def _left(
         self, before: Undecoded, received: Lsn, position: Lsn
     ) -> tuple[Undecoded, Sequence[str]]:
-        """What of ``before`` still stands in the way, and why."""
+        """Return the part of ``before`` that still stands in the way, and the reason."""
         if before.until and received >= before.until:
             return Undecoded(), ()
         reasons = {}

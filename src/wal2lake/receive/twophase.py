@@ -31,7 +31,7 @@ _FIRST_VERSION: Final = 150000
 
 
 class TwoPhaseState:
-    """Of one run of the receiver."""
+    """Two-phase state of one run of the receiver."""
 
     def __init__(self, catalog: Catalog, subscription: Subscription) -> None:
         self._catalog = catalog

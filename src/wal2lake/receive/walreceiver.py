@@ -71,7 +71,8 @@ _ANSWER_SECONDS: Final = 10.0
 """A server that takes longer for a look at one of its own numbers is not well. A guess."""
 
 _JOIN_SECONDS: Final = 10.0
-"""What a thread has in hand ends by then, or hangs in the kernel: it ends with the process."""
+"""Time for a thread to finish its present work. A thread that takes longer hangs in the kernel, and
+ends with the process."""
 
 _CLOSED: Final = -1
 
@@ -124,7 +125,7 @@ class WalReceiver:
         self._events = get_logger()
 
     def _note(self, gulp: Gulp) -> None:
-        """What the catalog must have before the log has these messages."""
+        """Write to the catalog everything that must be there before the log has these messages."""
         self._publications.note(gulp)
         self._schemas.note(gulp)
 

@@ -38,8 +38,8 @@ class XLogData:
     """w: one pgoutput message."""
 
     start_lsn: Lsn
-    """What the message is about, see reference 4.2; 0 for all but the last message of
-    one callback (R, Y, and B when O follows)."""
+    """Position of the message's subject (reference 4.2); 0 for all but the last message of one
+    callback (R, Y, and B when O follows)."""
     end_lsn: Lsn
     """Logical replication sends the start again."""
     send_time: int
@@ -212,12 +212,12 @@ def write_payload(payload: FromServer | FromClient) -> bytes:
 
 
 def read_from_server(data: bytes) -> FromServer:
-    """What a walsender sent; raises ProtocolViolation."""
+    """Read a message of a walsender; raise ProtocolViolation."""
     return _read(data, _SERVER, "invalid replication message type")
 
 
 def read_from_client(data: bytes) -> FromClient:
-    """What a walreceiver sent; raises ProtocolViolation."""
+    """Read a message of a walreceiver; raise ProtocolViolation."""
     return _read(data, _CLIENT, "invalid standby message type")
 
 

@@ -65,7 +65,7 @@ _PRINTABLE = re.compile(rb"[\x21-\x2b\x2d-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What the catalog keeps instead of a password; RFC 5803's form is ``str()``."""
+    """Verifier that the catalog keeps instead of a password; RFC 5803's form is ``str()``."""
 
     iterations: int
     salt: bytes
@@ -251,7 +251,7 @@ class ScramServer:
         return flag + b",,", bare
 
     def _check_flag(self, flag: bytes) -> None:
-        """What the client says of channel binding fits the mechanism, and what was offered."""
+        """Check that the client's channel-binding flag fits the mechanism and the offer."""
         if flag.startswith(b"p="):
             if not self._bound:
                 raise _malformed(

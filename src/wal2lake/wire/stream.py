@@ -78,7 +78,7 @@ class OpenTransaction:
 
     xid: Xid
     final_lsn: Lsn
-    """Its commit LSN."""
+    """The transaction's commit LSN."""
     commit_time: int
     """Microseconds since 2000-01-01 UTC."""
     origin: str | None
@@ -91,7 +91,7 @@ class OpenTransaction:
 
 @dataclass(slots=True)
 class StreamState:
-    """What one message leaves for the next. Belongs to one reader, which changes it."""
+    """State that one message leaves for the next. It belongs to one reader, which changes it."""
 
     relations: dict[Oid, RelationVersion] = field(default_factory=dict)
     types: dict[Oid, str] = field(default_factory=dict)

@@ -245,7 +245,8 @@ def alter_table(
 def finish_after_crash(
     catalog: Catalog, tables: TablePort, commit: LocalCommit
 ) -> None:
-    """What a crash has left of an ALTER TABLE: done if the table has it, given up if not."""
+    """Complete or give up an ALTER TABLE that a crash interrupted: complete it if the table has the
+    new version, give it up if not."""
     (change,) = commit.tables
     tables.recover(change.location, change.read_version)
     version = _committed_at(catalog, tables, change)
@@ -369,7 +370,7 @@ def _committed_at(
 
 
 def _made(catalog: Catalog, tables: TablePort, change: TableChange) -> int | None:
-    """As ``_committed_at``; the version is durable on return."""
+    """Return the version, as ``_committed_at``; the version is durable on return."""
     version = _committed_at(catalog, tables, change)
     if version is not None:
         tables.sync(change.location, version)
@@ -404,8 +405,8 @@ def _publish(
 
 
 def _insist(step: Callable[[], _Found]) -> _Found:
-    """What cannot be taken back: again and again, then the process ends, and the next one goes
-    on with it before it lets anybody in."""
+    """Repeat a step that cannot be taken back. After a time limit the process ends, and the next
+    one goes on with the step before it lets anybody in."""
     deadline = time.monotonic() + _FINISH_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Who shows a version of a table that is not a batch's.
+"""Publishes versions of tables that no batch has written.
 
 In: tables that have been written, under the locks of their subscriptions. Out: what the catalog is
 to publish. A table that holds what readers must not see yet (the half of a batch, a copy that has
@@ -34,7 +34,7 @@ class Visible:
 def make_visible(
     catalog: Catalog, tables: TablePort, written: Mapping[Oid, str]
 ) -> Visible:
-    """What readers may see of the newest versions of tables, by OID and location."""
+    """Decide which of the newest versions of tables, by OID and location, readers may see."""
     found = Visible()
     for relid, location in written.items():
         rels = rels_of(catalog, relid)
@@ -51,7 +51,7 @@ def make_visible(
 
 
 def rels_of(catalog: Catalog, relid: Oid) -> list[SubscriptionRel]:
-    """Of a table, under any of its names, in all subscriptions."""
+    """Return the entries of a table, under any of its names, in all subscriptions."""
     table = catalog.table_by_oid(relid)
     if table is None:
         return []

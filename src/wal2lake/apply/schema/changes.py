@@ -84,7 +84,7 @@ class SchemaChanges:
 
     @property
     def required(self) -> tuple[int, ...]:
-        """See ``FollowedSchema``."""
+        """Numbers of the columns that are required; ``FollowedSchema`` explains them."""
         return tuple(sorted(self._waiting))
 
     def require(self, numbers: Sequence[int]) -> None:
@@ -118,7 +118,8 @@ class SchemaChanges:
         self.noted.append(SchemaChange(change, outcome))
 
     def _step(self, step: Step) -> str | None:
-        """What is done about it; None: it does not concern the table."""
+        """Carry out a step; return a description, or None if the step does not concern the
+        table."""
         match step:
             case Added():
                 return self._add(step.attribute)

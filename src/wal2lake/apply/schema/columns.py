@@ -27,7 +27,7 @@ class Likeness:
 
 
 def source_column(namespace: str, table: str, column: RemoteAttribute) -> SourceColumn:
-    """What the options of a subscription are about."""
+    """Describe a column as the options of a subscription see it."""
     return SourceColumn(
         namespace,
         table,

@@ -1,4 +1,4 @@
-"""What has become of a published table's columns. Pure.
+"""Compares a published table's columns with those that our table agrees with. Pure. Pure.
 
 In: the description that our table agrees with, a Relation message, and what the publisher's catalog
 said when that had come. Out: steps that lead from one to the other, and whether the rows that we
@@ -83,7 +83,8 @@ class Keyed:
     """UPDATE and DELETE name rows by other columns: a new primary key, or another index."""
 
     before: tuple[str, ...] | None
-    """Those of before, by the names that they have now; empty: one is gone. None: not known."""
+    """Columns that the table had before, by the names that they have now; an empty name: the column
+    is gone. None: not known."""
     columns: tuple[str, ...]
     whole: bool
     """All columns are published, so these are the whole key."""
@@ -99,7 +100,7 @@ class SchemaDifference:
     steps: tuple[Step, ...]
     """In the order in which they can be made: names that are given up are free."""
     after: RemoteSchema
-    """What the table agrees with when they are made."""
+    """Schema that the table agrees with once the steps are made."""
     unknown: str | None = None
     """Why the rows that are here do not tell what is in the columns now; None: they do."""
     partitions: tuple[str, ...] = ()
@@ -405,8 +406,8 @@ def _likeness(
 def names_now(
     before: RemoteSchema, relation: Relation, now: RemoteSchema
 ) -> tuple[str, ...] | None:
-    """What the columns of a Relation message that was sent at ``before``, or between the two,
-    are called now; empty: the column is gone. None: it is a message of now."""
+    """Return the present names of the columns of a Relation message that was sent at ``before``, or
+    between the two; empty: the column is gone. None: it is a message of now."""
     qualified = (relation.namespace, relation.name) == (now.namespace, now.name)
     if qualified and tuple(c.name for c in relation.columns) == tuple(
         a.name for a in now.attributes

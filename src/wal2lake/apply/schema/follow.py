@@ -96,7 +96,7 @@ class Due:
 
 
 class SchemaFollower:
-    """Of one subscription. For its worker's thread."""
+    """Follows the publisher's schema for one subscription. For its worker's thread."""
 
     def __init__(self, catalog: Catalog, subid: Oid, alter: TableAlteration) -> None:
         self._catalog = catalog
@@ -233,8 +233,8 @@ class SchemaFollower:
         schema: RemoteSchema,
         at: Lsn,
     ) -> bool:
-        """As ``adopt``, before a table is copied that has these columns at the publisher now.
-        False: ours has them."""
+        """Adopt a schema, as ``adopt`` does, before a table is copied that has these columns at the
+        publisher now. False: our table has them already."""
         self.refresh(subscription)
         followed = self._followed.get(rel.relid)
         if followed is None:

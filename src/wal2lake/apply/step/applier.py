@@ -91,11 +91,11 @@ class _Work:
     """Tables may be altered within the batch."""
     transactions: Transactions
     staged: dict[Oid, tuple[_Part, Staged]] = field(default_factory=dict)
-    """What waits for its commit."""
+    """Staged changes that wait for their commit."""
     altered: set[Oid] = field(default_factory=set)
     """Tables whose changes have to be read with other columns than the batch's."""
     restarts: Mapping[Oid, Restart] = field(default_factory=dict)
-    """What becomes of sequences, by table."""
+    """Restarts of sequences, by table."""
     met: list[FoundConflict] = field(default_factory=list)
     """Conflicts of commits that are not published yet."""
     told: list[FoundConflict] = field(default_factory=list)
@@ -297,7 +297,7 @@ class BatchApplier:
         alone.enter_context(self._defaults.restarting(sequences))
 
     def _parts(self, work: _Work, due: dict[Oid, Due], cut: Lsn | None) -> list[_Part]:
-        """What each table takes before its first alteration."""
+        """Return the part of each table that comes before its first alteration."""
         found = []
         for table in work.batch.tables:
             one = due.get(table.relid)
@@ -599,8 +599,8 @@ class BatchApplier:
         return self._catalog.target_rights(subscription).may_quote
 
     def _explained(self, failure: BatchFailure, work: _Work) -> BatchFailure:
-        """What stops the subscription, with its transaction; noted, if it is one of PostgreSQL's
-        conflicts."""
+        """Complete a failure that stops the subscription with its transaction. The failure is noted
+        if it is one of PostgreSQL's conflicts."""
         lsn = int(failure.cut)
         known = work.transactions.at([lsn]).get(lsn)
         xid = None if known is None else known.xid

@@ -36,10 +36,10 @@ _RESTART_IDENTITY = 2
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What a batch does to the sequences of one table."""
+    """Effect of a batch on the sequences of one table."""
 
     fills: Fills
-    """Of columns with sequences: their values, numbered from the batch's first insert on."""
+    """Values of columns with sequences, numbered from the batch's first insert on."""
     lasts: Mapping[Oid, int | None]
     """By sequence the last value that is taken after the batch; None: no value."""
 

@@ -1,4 +1,4 @@
-"""What a replication command does.
+"""Executes replication commands.
 
 In: the text of a simple query that is one. Out: an Outcome, as of any statement; START_REPLICATION
 has talked to the client meanwhile, through a walsender of its own.
@@ -58,7 +58,7 @@ _WAIT_SECONDS: Final = 0.05
 
 
 class ReplicationCommands:
-    """Of one session."""
+    """Executes the replication commands of one session."""
 
     def __init__(
         self,

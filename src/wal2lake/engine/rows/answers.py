@@ -35,7 +35,7 @@ class ValueFormats:
     """How a query's values are to be given."""
 
     formats: Sequence[Format] = ()
-    """Of each column; text of those that are not named."""
+    """Format of each column; columns that are not named are text."""
     copied: CopyFormat | None = None
     """For a COPY, which has one format for all columns."""
 

@@ -61,7 +61,7 @@ class FilteredRead:
 
     @property
     def fields(self) -> Sequence[FieldSpec]:
-        """Of the columns that go out."""
+        """Fields of the columns that go out."""
         return self._read.fields[: self._width]
 
     @property

@@ -24,13 +24,14 @@ from wal2lake.sql.query.plain import Aggregate, AggregateFunction, PlainQuery
 from wal2lake.sql.query.translate import SparkQuery
 
 _MOST_FILE_BYTES: Final = 16 << 20
-"""Of the files that are read; a guess at where Spark's two cores catch up with one thread."""
+"""Bytes of the files that are read at most; a guess at where Spark's two cores catch up with one
+thread."""
 
 _MOST_FILES: Final = 64
 """Each takes a millisecond to open."""
 
 _MOST_BYTES: Final = 32 << 20
-"""Of rows that are held."""
+"""Bytes of rows that are held at most."""
 
 _ROWS: Final = Aggregate(AggregateFunction.COUNT, None)
 
@@ -92,7 +93,7 @@ def _are_named(query: SparkQuery, fields: Sequence[FieldSpec]) -> bool:
 
 
 def _aggregate(found: pa.Table, one: Aggregate) -> Any:
-    """Of all rows, as PostgreSQL's type of it."""
+    """Aggregate all rows, in PostgreSQL's type of the aggregate."""
     if one.column is None:
         return pa.scalar(found.num_rows, pa.int64())
     column = found.column(one.column)

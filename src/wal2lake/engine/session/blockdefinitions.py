@@ -1,4 +1,4 @@
-"""What a session's open block has defined, and the system views that show it.
+"""Keeps the definitions of a session's open block, and the system views that show them.
 
 In: commands of a block. Out: their tags; ``SystemCatalog`` as the session sees it. Outside of a
 block, and in one that has defined nothing, there is nothing here. Called by ``lakebackend``.
@@ -37,7 +37,7 @@ class BlockDefinitions:
 
     @property
     def block(self) -> OpenBlock | None:
-        """What the block holds, if it has defined something."""
+        """Turns that the block holds, if it has defined something."""
         return None if self._definitions is None else self._definitions.block
 
     def refuse_writes(self) -> None:
@@ -70,8 +70,8 @@ class BlockDefinitions:
         return self._views
 
     def commit(self, check: Check, xid: Callable[[], int]) -> None:
-        """See ``TransactionDefinitions``. All of them are one transaction to decoders, the one
-        numbered ``xid``."""
+        """Commit the definitions; ``TransactionDefinitions`` has the steps. All of them are one
+        transaction to decoders, the one numbered ``xid``."""
         if self._definitions is not None:
             with told_empty(self._node, check, xid):
                 self._definitions.commit(check)
@@ -84,19 +84,19 @@ class BlockDefinitions:
             definitions.end()
 
     def savepoint(self, depth: int) -> None:
-        """See ``TransactionDefinitions``."""
+        """Note where the block is; see ``TransactionDefinitions``."""
         if self._definitions is not None:
             self._definitions.savepoint(depth)
 
     def rollback_to(self, depth: int) -> None:
-        """See ``TransactionDefinitions``. The views could take what comes next for what has
-        gone."""
+        """Return to a savepoint, as ``TransactionDefinitions`` does. The views are made anew: they
+        could take later definitions for those that have gone."""
         if self._definitions is not None:
             self._definitions.rollback_to(depth)
             self._forget_views()
 
     def release(self, depth: int) -> None:
-        """See ``TransactionDefinitions``."""
+        """Forget a savepoint, as ``TransactionDefinitions`` does."""
         if self._definitions is not None:
             self._definitions.release(depth)
 

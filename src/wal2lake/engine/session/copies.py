@@ -29,7 +29,7 @@ def copied(
     statement: CopyTo,
     run: Callable[[str, CopyOptions], Outcome],
 ) -> Outcome:
-    """Its query's rows, as CopyData."""
+    """Return the rows of the query as CopyData."""
     name, columns, sql = None, None, statement.query
     if statement.table is not None:
         schema, name, columns, generated = _copied_table(

@@ -108,7 +108,7 @@ from wal2lake.sql.sysviews import (
 from wal2lake.wire.frontback import FieldDescription, Format
 
 _ANALYSES: Final = 5
-"""Of one statement whose tables are altered again and again."""
+"""Analyses of one statement at most, if its tables are altered again and again."""
 
 _QUERIES: Final = (CommandKind.SELECT, CommandKind.VALUES, CommandKind.TABLE)
 _WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
@@ -120,7 +120,7 @@ _DEFINITIONS: Final = {
 }
 
 _OF_BLOCKS: Final = {**subscriptions.COMMANDS, **publication.COMMANDS}
-"""What a transaction block can define and roll back."""
+"""Commands that a transaction block can roll back."""
 
 
 @dataclass(slots=True)
@@ -316,17 +316,17 @@ class LakeBackend:
         self._transaction.use(found)
 
     def savepoint(self, depth: int) -> None:
-        """See ``LocalTransaction``."""
+        """Note where the transaction and the definitions are."""
         self._transaction.savepoint(depth)
         self._definitions.savepoint(depth)
 
     def rollback_to(self, depth: int) -> None:
-        """See ``LocalTransaction``."""
+        """Return the transaction and the definitions to a savepoint."""
         self._transaction.rollback_to(depth)
         self._definitions.rollback_to(depth)
 
     def release(self, depth: int) -> None:
-        """See ``LocalTransaction``."""
+        """Forget a savepoint."""
         self._transaction.release(depth)
         self._definitions.release(depth)
 
@@ -344,7 +344,7 @@ class LakeBackend:
                 self._transaction.commit(self._rendering(), group)
 
     def become(self, role: str | None, *, authorization: bool) -> bool:
-        """See ``SessionRoles``."""
+        """Change the session's role; ``SessionRoles`` has the rules."""
         return self._roles.become(role, authorization=authorization)
 
     def discard_sequences(self) -> None:
@@ -361,12 +361,12 @@ class LakeBackend:
             self._node.queries.cancel(group)
 
     def drop_temporary(self) -> None:
-        """Its slots."""
+        """Drop the session's temporary slots."""
         if self._node.publishing is not None:
             self._node.publishing.slots.drop_temporary(self._context.pid)
 
     def close(self) -> None:
-        """What is open is rolled back already."""
+        """End the session. An open transaction has been rolled back already."""
         self._origin.end()
         self.drop_temporary()
 
@@ -443,7 +443,7 @@ class LakeBackend:
         return self._other(caller, query, copied, (), wanted)
 
     def _perform(self, caller: Caller, request: FunctionRequest) -> object:
-        """What a function of a system query has asked for."""
+        """Carry out a function that a system query has called."""
         if request.function == "pg_export_snapshot":
             return self._export_snapshot()
         if request.function == "pg_logical_emit_message":
@@ -615,7 +615,7 @@ class LakeBackend:
         return Modes(parameters["transaction_isolation"], read_only)
 
     def _snapshot(self) -> Snapshot:
-        """Of a statement that begins."""
+        """Take the snapshot of a statement that begins."""
         repeatable = self._modes().isolation in ("repeatable read", "serializable")
         return self._transaction.statement(repeatable=repeatable)
 
@@ -643,7 +643,7 @@ class LakeBackend:
         )
 
     def fresh_check(self) -> Check:
-        """What ends the waits of a statement that begins now and is run elsewhere."""
+        """Return a check that ends the waits of a statement that begins now and runs elsewhere."""
         self._cancelled.clear()
         return self._check_cancelled
 
@@ -666,7 +666,7 @@ class LakeBackend:
         *,
         newest: bool = False,
     ) -> Resolver:
-        """See ``table_names``."""
+        """Return a resolver of table names; ``table_names`` has the rules."""
         past = self._past(caller, told=used is not None)
         begin = self._snapshot if snapshot is None else lambda: snapshot
         return table_names(

@@ -38,7 +38,7 @@ def _numbers(column: ColumnDef, count: int | None) -> SequenceRange:
 
 
 def said_types(sql: str, statement: object, given: Sequence[int]) -> list[int]:
-    """What the client says of each parameter that the statement has; 0: nothing."""
+    """Return the OID that the client states for each parameter of the statement; 0: none."""
     # As in PostgreSQL a COPY's query is not looked into before it runs.
     used = 0 if isinstance(statement, CopyTo) else parameter_count(sql)
     return [*given, *[0] * (used - len(given))]

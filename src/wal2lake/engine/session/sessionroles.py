@@ -1,4 +1,4 @@
-"""Whom the names of roles mean to one session: those that it has taken keep their meaning.
+"""Resolves role names for one session: a role that the session has taken keeps its meaning.
 
 Source: check_role() and check_session_authorization() in variable.c.
 """
@@ -12,7 +12,7 @@ from wal2lake.sql.backend import SessionContext
 
 
 class SessionRoles:
-    """Its thread's alone."""
+    """Role names of one session. For its thread alone."""
 
     def __init__(self, catalog: Catalog, context: SessionContext) -> None:
         """The session begins as ``context.user``."""
@@ -36,7 +36,7 @@ class SessionRoles:
         return role
 
     def become(self, role: str | None, *, authorization: bool) -> bool:
-        """See ``Backend.become``."""
+        """Change the role; ``Backend.become`` has the rules."""
         authority = self._catalog.authority()
         begun = self._context.user if authorization else self._context.session_user
         mine = authority.by_name.get(begun)

@@ -1,4 +1,4 @@
-"""What the names of tables mean to one statement.
+"""Resolves the table names of one statement.
 
 Comes in: a statement's transaction, its snapshot, and the past that its session reads, if any. Goes
 out: a ``Resolver``. Called by ``lakebackend``, once per statement.

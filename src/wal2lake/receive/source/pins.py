@@ -101,8 +101,8 @@ class Pins:
         return refused
 
     def give_way(self, left: Collection[Oid], now: float) -> set[Oid]:
-        """See the module. ``left``: tables that are not copied yet. Returns the locked tables
-        that somebody waits for."""
+        """Release locks that others wait for; the module has the rules. ``left``: tables that are
+        not copied yet. Returns the locked tables that somebody waits for."""
         self.hurried = False
         if not self._asks:
             return set()
@@ -160,8 +160,8 @@ class Pins:
     def _lock(
         self, rels: Sequence[SubscriptionRel]
     ) -> tuple[set[Oid], dict[Oid, PublisherError]]:
-        """Those that are locked now, and those that cannot be for another reason than that
-        somebody else has them."""
+        """Lock tables. Return those that are locked now, and the errors of those that cannot be
+        locked for another reason than that somebody else holds them."""
         locked: set[Oid] = set()
         refused: dict[Oid, PublisherError] = {}
         for rel in rels:

@@ -35,8 +35,8 @@ from wal2lake.wire.copyboth import XLOGDATA_HEADER
 _RELATION: Final = ord("R")
 
 _PLACES: Final = (1, 5)
-"""Of the relation's OID in its message: behind the xid if it is streamed. Both are taken, for to
-ask about a table too many does no harm."""
+"""Offsets of the relation's OID in a message: behind the xid if the message is streamed. Both
+offsets are read: asking about a table too many does no harm."""
 
 
 class PublicationKeeper:

@@ -1,4 +1,4 @@
-"""What the publisher's catalog says of relations whose Relation messages come.
+"""Asks the publisher's catalog about relations whose Relation messages arrive.
 
 In: gulps, before they get into the log. Out: ``SentSchema`` values in the catalog, where apply
 finds them. Only for subscriptions with schema_changes = follow.
@@ -81,12 +81,12 @@ class SchemaKeeper:
         """The last Begin, Begin Prepare, Stream Start or Stream Stop."""
         self._in_block = False
         self._deferred: dict[Xid, dict[tuple[Oid, Xid], Relation]] = {}
-        """Of transactions that have not committed, by relation and subtransaction; the newest
-        of a relation last."""
+        """Relations of transactions that have not committed, by relation and subtransaction; the
+        newest of a relation last."""
         self._prepared: set[Xid] | None = None
         """Transactions whose relations the catalog keeps until their end; None: not looked up."""
         self._ended: list[Xid] = []
-        """Of these, in the gulp in hand."""
+        """Transactions of these that end in the present gulp."""
 
     def begin(self) -> None:
         """Record the columns of tables that were not followed before, as they are now: for the
@@ -153,7 +153,7 @@ class SchemaKeeper:
         self._prepared.difference_update(self._ended)
 
     def _messages(self, gulp: Gulp) -> Iterable[bytes]:
-        """Those that say something here."""
+        """Yield the messages that matter here."""
         sizes = gulp.lengths.astype(np.int64)
         ends = np.cumsum(sizes)
         whole = np.flatnonzero(sizes > XLOGDATA_HEADER)
@@ -208,14 +208,14 @@ class SchemaKeeper:
         return list({relid: one for (relid, _), one in deferred.items()}.values())
 
     def _keep(self, xid: Xid, relations: Sequence[Relation]) -> None:
-        """Those of a prepared transaction, until its end."""
+        """Keep the relations of a prepared transaction until its end."""
         if relations and self._prepared is not None:
             self._catalog.keep_prepared(self._subscription.oid, xid, relations)
             self._prepared.add(xid)
 
     def _end(self, xid: Xid) -> Sequence[Relation]:
-        """What was kept of it. It is forgotten once the end has been noted: a run that fails
-        before sees the end again."""
+        """Return the relations kept of a transaction. They are forgotten once the end has been
+        noted: a run that fails before sees the end again."""
         if xid not in (self._prepared or ()):
             return ()
         self._ended.append(xid)

@@ -50,11 +50,9 @@ def check_slot(
     received: Lsn | None,
     same: bool,
 ) -> Lsn:
-    """Its confirmed position; raises UnusableSlot.
-
-    ``slot`` is ``Publisher.slot``'s answer, ``database`` the one we are connected to;
-    ``same``: what was received has come from this slot, as far as its name tells.
-    """
+    """Check a slot and return its confirmed position; raise UnusableSlot. ``slot`` is
+    ``Publisher.slot``'s answer, ``database`` the connected one; ``same``: what was received has
+    come from this slot, as far as its name tells."""
     if slot is None:
         raise _missing(name, received)
     if slot["slot_type"] == "physical":

@@ -74,7 +74,7 @@ def ask_history(
 
 @dataclass(frozen=True, slots=True)
 class SourceFindings:
-    """What ``check`` has found."""
+    """Findings of ``check``."""
 
     identity: Identity
     started: str
@@ -90,7 +90,7 @@ class SourceFindings:
 
 
 class SourceCheck:
-    """Of one connection: first ``check``, then ``accepted``."""
+    """Checks the source of one connection: first ``check``, then ``accepted``."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class SourceCheck:
         return max((r.lsn for r in rels if r.lsn is not None), default=INVALID_LSN)
 
     def _on_record(self, identity: Identity, history: str | None) -> Lsn | None:
-        """What was confirmed, as far as this server has it."""
+        """Return the recorded position, as far as this server has it."""
         last, timeline = self._confirmed.last, self._subscription.timeline
         if last is None:
             return None

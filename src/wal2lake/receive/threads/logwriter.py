@@ -48,7 +48,7 @@ class Logged:
 
 
 class LogWriter:
-    """Of one connection. The thread is started and joined by whoever made it."""
+    """Writes the journal of one connection. The walreceiver starts and joins the thread."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class LogWriter:
         self._queue.put(gulp)
 
     def collect(self) -> Iterator[Logged]:
-        """What has become durable since, in order."""
+        """Yield the positions that have become durable since the last call, in order."""
         while True:
             try:
                 one = self._done.get_nowait()

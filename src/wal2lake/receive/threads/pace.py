@@ -22,7 +22,7 @@ _REMEMBERED: Final = 256
 
 
 class Pace:
-    """Of one seal thread. Times are of any one clock, in seconds."""
+    """Paces one seal thread. Times are of any one clock, in seconds."""
 
     def __init__(self, shortest: float) -> None:
         self._shortest = shortest
@@ -36,7 +36,7 @@ class Pace:
         self._waiting.append((end, at))
 
     def nothing_to_seal(self) -> None:
-        """What comes next is not to wait for anything."""
+        """Let the next seal wait for nothing."""
         self.seconds = self._shortest
 
     def look(self, applied: Lsn, now: float) -> None:

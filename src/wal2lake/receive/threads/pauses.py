@@ -17,7 +17,7 @@ from wal2lake.observe import get_logger
 
 
 class Pauses:
-    """Of one run of a receiver. A reason belongs to one thread."""
+    """Reasons for which one run of a receiver pauses. A reason belongs to one thread."""
 
     def __init__(self, catalog: Catalog, subid: Oid) -> None:
         self._catalog = catalog

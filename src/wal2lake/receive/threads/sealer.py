@@ -36,7 +36,7 @@ _LIMIT_REACHED: Final = "the change log has reached its size limit"
 
 
 class Sealer:
-    """Of one connection. The thread is started and joined by whoever made it."""
+    """Seals segments of one connection. The walreceiver starts and joins the thread."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Sealer:
         self._retention = Retention(directory, history_bytes=history_bytes(settings))
         self._noticed = log.last_segment
         self._limit_state = LimitState.BELOW
-        """Of the log's size, as last looked at."""
+        """State of the log's size, as last looked at."""
         self._events = get_logger()
         self._repeated = RepeatedErrors()
 

@@ -46,8 +46,8 @@ _STOP_SECONDS: Final = 1.0
 
 
 class PositionVerifier:
-    """Of one connection, from ``start`` to ``stop``. ``ask`` and ``position`` are for the
-    reader."""
+    """Asks the server for its position, for one connection, from ``start`` to ``stop``. ``ask`` and
+    ``position`` are for the reader."""
 
     def __init__(
         self,

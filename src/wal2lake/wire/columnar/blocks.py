@@ -75,7 +75,7 @@ class ChangeRows:
     relid: Words
     op: Bytes
     action: Bytes
-    """What the first tuple is: N, K or O; 0 for TRUNCATE."""
+    """Kind of the first tuple: N, K or O; 0 for TRUNCATE."""
     count: Words
     """Columns of the first tuple."""
     commit_lsn: Ints
@@ -149,7 +149,7 @@ def read_truncates(
 
 
 def _wanted(messages: Ints, timeline: Timeline, skip_below: Lsn) -> tuple[Ints, Ints]:
-    """Those messages whose commit LSN is not to be skipped, and these LSNs."""
+    """Return the messages whose commit LSN is not to be skipped, and these LSNs."""
     require(timeline.inside(messages))
     commit_lsn = timeline.final_lsn[timeline.slot[messages]]
     # LSNs ascend, so the first row tells whether there is anything to skip.

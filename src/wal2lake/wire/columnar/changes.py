@@ -130,7 +130,7 @@ def _definitions(frames: Frames, described: list[int]) -> list[StreamedDefinitio
 def _latest(
     frames: Frames, classes: NDArray[np.uint8], stream: OpenStream
 ) -> tuple[int, ...]:
-    """Whose the last changes are, behind this run."""
+    """Return the transactions of the last changes, behind this run."""
     changes = where((classes == ROW) | (classes == TRUNCATE))
     if frames.xids is None or not len(changes):
         return stream.latest

@@ -86,7 +86,7 @@ _NOWHERE: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one feed held."""
+    """Contents of one feed."""
 
     blocks: list[ChangeBlock]
     """Rows of open transactions too. In the order of their first rows."""
@@ -127,7 +127,7 @@ class Decoder:
 
     @property
     def state(self) -> StreamState:
-        """What the connection knows; set it to another object, never change it."""
+        """Knowledge of the connection; set it to another object, never change it."""
         return self._state
 
     @state.setter

@@ -57,7 +57,7 @@ class Messages:
     """The messages of one run; all arrays have one element per message."""
 
     at: Ints
-    """Its number among all messages of the run."""
+    """Number of each message among all messages of the run."""
     transactional: Bools
     lsn: Ints
     prefix: Any

@@ -1,4 +1,4 @@
-"""What is known of a transaction that arrives before it commits, and what comes of it.
+"""Describes a transaction that arrives before it commits, and its outcome.
 
 In: from streams.py, the Relation and Type messages of a stream and which of its
 subtransactions are rolled back. Out: an OpenStream, the relation cache of one stream; and the
@@ -35,7 +35,7 @@ from wal2lake.wire.pgoutput import RelationMessage, TypeMessage, read_message
 from wal2lake.wire.stream import StreamState
 
 Described = tuple[bool, Oid]
-"""What a message describes: (it is a type, OID)."""
+"""Object that a message describes: (it is a type, OID)."""
 
 _TYPE: Final = ord("Y")
 
@@ -53,7 +53,7 @@ class StreamedDefinition:
 
     @property
     def described(self) -> Described:
-        """What it describes."""
+        """The object that the definition describes."""
         oid = Oid(int.from_bytes(self.message[1:5], "big"))
         return self.message[0] == _TYPE, oid
 
@@ -66,7 +66,7 @@ class StreamedDefinition:
 
 
 Definitions = Mapping[Described, tuple[StreamedDefinition, ...]]
-"""Of each relation and type all that are not rolled back, oldest first."""
+"""Definitions of each relation and type that are not rolled back, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class OpenStream:
     just_begun: bool = False
     """The first Stream Start was the last message: an Origin may follow."""
     lost: bool = False
-    """Its first block is not here: nothing counts but its descriptions, which are the
-    connection's once it commits."""
+    """True if the first block is missing: only the descriptions count, which are the connection's
+    once the transaction commits."""
     next_ordinal: int = 0
     """Row changes and truncates seen so far, those rolled back included."""
     latest: tuple[int, ...] = ()
@@ -140,7 +140,7 @@ class Streamed:
     that the transaction has begun."""
 
     stream: OpenStream
-    """As it is behind them."""
+    """The stream behind these rows."""
     blocks: list[ChangeBlock]
     """The log layout with ``xid`` (int64, the subtransaction) in place of commit_lsn."""
     messages: Any
@@ -156,7 +156,7 @@ class StreamAborted:
     xid: Xid
     subxid: Xid
     stream: OpenStream | None
-    """As it is now; None: it is over, or nothing of it is known."""
+    """The stream as it is now; None: it is over, or nothing of it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class StreamCommitted:
     end_lsn: Lsn
     commit_time: int
     stream: OpenStream | None
-    """What became of it; None: its blocks are not here."""
+    """The stream that has ended; None: its blocks are not here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class StreamPrepared:
     end_lsn: Lsn
     prepare_time: int
     stream: OpenStream | None
-    """What became of it; None: its changes are not here."""
+    """The stream that has ended; None: its changes are not here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ Event: TypeAlias = (
 
 _ORIGIN: Final = ord("O")
 _PARALLEL_ABORT_LENGTH: Final = 25
-"""Of a Stream Abort that has LSN and time: the option decides, and the length tells."""
+"""Length of a Stream Abort with LSN and time. The option decides whether it has them; the length
+tells."""
 
 _MARK: Final = np.zeros(256, np.bool_)
 _MARK[list(b"SEcAbPpKr")] = True
@@ -121,7 +122,7 @@ class _State:
     preparing: BeginPrepare | None = None
     """Begin Prepare without its Prepare."""
     prepared: OpenStream | None = None
-    """What that has brought so far; its caches are the connection's."""
+    """Rows and messages of the prepared transaction so far; its caches are the connection's."""
     sent: Mapping[Described, int] | None = None
     """When the connection's descriptions were sent."""
 

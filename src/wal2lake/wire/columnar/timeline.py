@@ -108,7 +108,7 @@ class Timeline:
     end_lsn: Ints
     """Per finished transaction, in order."""
     last_end_lsn: Lsn | None
-    """Of the last Commit or the last message outside of transactions."""
+    """End LSN of the last Commit or of the last message outside of transactions."""
     commits: Ints
     """Their Commits' message numbers."""
 

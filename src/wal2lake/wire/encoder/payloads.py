@@ -40,7 +40,7 @@ class MessagePayloads:
     commit_lsn: Ints
     ordinal: Ints
     lsns: Ints
-    """Of their XLogData."""
+    """LSNs of the messages' XLogData."""
     payloads: Any
     """Arrow binary array without nulls."""
 

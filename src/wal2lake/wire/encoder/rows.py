@@ -197,7 +197,7 @@ class Parts:
         self._pending.append((block, where))
 
     def values(self, array: Any) -> None:
-        """Of each row, from an Arrow binary array."""
+        """Write the values of each row, from an Arrow binary array."""
         self._flush()
         self._parts.append(array)
 

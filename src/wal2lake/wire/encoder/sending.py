@@ -50,7 +50,7 @@ class MessageSource(Protocol):
     def ordinal(self) -> Ints: ...
     @property
     def lsns(self) -> Ints:
-        """What their XLogData says, as start and as end."""
+        """LSNs that the XLogData of the messages have as start and as end."""
 
     @property
     def sizes(self) -> Ints:

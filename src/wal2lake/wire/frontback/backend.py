@@ -94,7 +94,7 @@ class ParameterStatus:
 
 @dataclass(frozen=True, slots=True)
 class BackendKeyData:
-    """What a CancelRequest must present."""
+    """Secret that a CancelRequest must present."""
 
     pid: int
     secret: bytes
@@ -118,7 +118,7 @@ class NegotiateProtocolVersion:
 
 @dataclass(frozen=True, slots=True)
 class NotificationResponse:
-    """What LISTEN delivers."""
+    """Notification that LISTEN delivers."""
 
     pid: int
     channel: str

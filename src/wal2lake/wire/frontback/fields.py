@@ -1,4 +1,4 @@
-"""What both sides say about values: formats, fields, the state of the transaction.
+"""Formats, fields and the transaction's state, which both sides send.
 
 In and out: RowDescription's body and the small enumerations of the protocol.
 
@@ -31,7 +31,7 @@ class Format(IntEnum):
 
 
 class TransactionStatus(Enum):
-    """What ReadyForQuery reports."""
+    """State that ReadyForQuery reports."""
 
     IDLE = b"I"
     """Not in a transaction block."""

@@ -86,7 +86,7 @@ class FrameReader:
 
     @property
     def next_kind(self) -> bytes:
-        """Of the next frame, as far as it has come; empty if nothing has."""
+        """Kind of the next frame, as far as it has come; empty if nothing has."""
         return bytes(self._buffer[self._start : self._start + 1])
 
     def next_frame(self) -> Frame | None:

@@ -59,7 +59,7 @@ _AUTH_TOKEN_BYTES: Final = 65_535
 
 
 class DescribeTarget(Enum):
-    """What Describe and Close are about."""
+    """Object of Describe and Close."""
 
     STATEMENT = b"S"
     """A prepared statement."""
@@ -356,7 +356,7 @@ class FrontendReader:
         return reader
 
     def take_rest(self) -> bytes:
-        """What was fed and not given out, for whoever goes on reading."""
+        """Return the bytes that were fed and not given out, for the next reader."""
         return self._frames.take_rest()
 
     def feed(self, data: bytes) -> None:
@@ -373,7 +373,7 @@ class FrontendReader:
 
     @property
     def next_kind(self) -> bytes:
-        """Of the next frame, as far as it has come; empty if nothing has."""
+        """Kind of the next frame, as far as it has come; empty if nothing has."""
         return self._frames.next_kind
 
     def next_packet(self) -> StartupPacket | None:

@@ -34,7 +34,7 @@ from wal2lake.wire.fields import (
 )
 
 CATALOG_NAMESPACE: Final = "pg_catalog"
-"""What an empty namespace on the wire stands for."""
+"""Namespace that an empty one on the wire stands for."""
 
 
 class Unchanged(Enum):
@@ -217,7 +217,7 @@ def _read_new(fields: FieldReader) -> TupleData:
 
 
 class OldKind(Enum):
-    """What an old tuple holds."""
+    """Contents of an old tuple."""
 
     KEY = "K"
     """The replica identity's columns; the others are sent as NULL."""

@@ -102,7 +102,7 @@ class _Parser:
         return self.next().number
 
     def options(self) -> tuple[Option, ...]:
-        """What follows an opening parenthesis, the closing one included."""
+        """Read the options behind an opening parenthesis, the closing one included."""
         found = [self._option()]
         while self.skip(","):
             found.append(self._option())

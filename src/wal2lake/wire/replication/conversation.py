@@ -45,7 +45,7 @@ from wal2lake.wire.frontback import (
 )
 
 TIMEOUT_TEXT: Final = "terminating walsender process due to replication timeout"
-"""What the log says then. The client is told nothing: it does not listen."""
+"""Text of the log line at a time-out. The client is told nothing: it does not listen."""
 
 FAREWELL: Final = write_backend(CommandComplete("COPY 0"))
 """At a shutdown, once everything is replicated; then the connection is closed."""
@@ -60,7 +60,7 @@ session's to add."""
 
 
 class ConversationEvent(Enum):
-    """What a frame of the client has brought."""
+    """Meaning of a frame from the client."""
 
     NOTHING = "nothing"
     POSITIONS = "positions"
@@ -107,7 +107,7 @@ class Conversation:
     def receive(
         self, frame: Frame, now: float, send_time: int
     ) -> tuple[ConversationEvent, bytes]:
-        """What a frame means, and the answer; raises ProtocolViolation."""
+        """Return the meaning of a frame, and the answer; raise ProtocolViolation."""
         match frame.kind:
             case b"d":
                 event, answer = self._payload(frame.body, send_time)
@@ -210,5 +210,5 @@ def _framed(payload: bytes) -> bytes:
 
 
 def _char(kind: bytes) -> str:
-    """As C prints the byte, made safe for a log."""
+    """Show a byte as C prints it, made safe for a log."""
     return kind.decode("ascii", "backslashreplace")

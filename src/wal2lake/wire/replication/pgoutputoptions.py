@@ -50,7 +50,7 @@ class OriginFilter(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PgoutputOptions:
-    """What a subscriber asks of pgoutput."""
+    """Options that a subscriber gives to pgoutput."""
 
     proto_version: int
     """1 to 4."""
@@ -63,7 +63,8 @@ class PgoutputOptions:
 
 
 def write_pgoutput_options(options: PgoutputOptions) -> tuple[Option, ...]:
-    """What differs from the defaults, in the order of PostgreSQL's own subscriber."""
+    """Return the options that differ from the defaults, in the order of PostgreSQL's own
+    subscriber."""
     names = ",".join(quoted_ident(name) for name in options.publication_names)
     written = [Option("proto_version", str(options.proto_version))]
     if options.streaming is not Streaming.OFF:
@@ -158,7 +159,8 @@ def _check_protocol(options: PgoutputOptions) -> None:
 
 
 def _proto_version(text: str) -> int:
-    """As strtoul() reads it: an empty text is 0, and a negative number is a large one."""
+    """Read a version as strtoul() does: an empty text is 0, and a negative number is a large
+    one."""
     match = _STRTOUL.match(text)
     if match is None:
         if text:

@@ -56,7 +56,7 @@ _MAX_UINT64: Final = (1 << 64) - 1
 
 
 class ReplicationTokenKind(Enum):
-    """What a token is."""
+    """Kinds of tokens."""
 
     KEYWORD = "keyword"
     IDENT = "identifier"
@@ -137,7 +137,7 @@ def folded(word: str) -> str:
 
 
 def truncated(name: str) -> str:
-    """As much of an identifier as a name holds."""
+    """Truncate an identifier to the length of a name."""
     return name.encode("utf-8", "surrogatepass")[:NAME_BYTES].decode("utf-8", "ignore")
 
 
@@ -180,5 +180,5 @@ def _decimal(digits: str) -> int:
 
 
 def _wrapped(number: int) -> int:
-    """As strtoul() and an assignment to 32 bits leave it."""
+    """Wrap a number as strtoul() and an assignment to 32 bits do."""
     return min(number, _MAX_UINT64) & _MAX_UINT32

@@ -60,10 +60,10 @@ def conflicting() -> SqlSyntaxError:
 
 
 class SnapshotAction(Enum):
-    """What CREATE_REPLICATION_SLOT does with the snapshot at the slot's start."""
+    """Use that CREATE_REPLICATION_SLOT makes of the snapshot at the slot's start."""
 
     EXPORT = "export"
-    """Its name is answered; it lives until the connection's next command."""
+    """The snapshot's name is answered; the snapshot lives until the connection's next command."""
     USE = "use"
     """The transaction that runs the command reads it."""
     NOTHING = "nothing"
@@ -71,7 +71,7 @@ class SnapshotAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CreateOptions:
-    """Of CREATE_REPLICATION_SLOT."""
+    """Options of CREATE_REPLICATION_SLOT."""
 
     snapshot: SnapshotAction = SnapshotAction.EXPORT
     two_phase: bool = False
