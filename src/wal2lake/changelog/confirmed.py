@@ -48,7 +48,7 @@ _SIZE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What the file says."""
+    """Contents of the file."""
 
     slot_name: str
     position: Lsn
@@ -62,7 +62,8 @@ class ConfirmedFile:
         self._path = path
         self._descriptor = descriptor
         self._guard = threading.Lock()
-        """Its number is not written to once it may be another file's."""
+        """Guards the file's number: nothing is written to a number that another file may have by
+        now."""
         self._number = 0
         self._last: Confirmed | None = None
 
@@ -90,7 +91,7 @@ class ConfirmedFile:
 
     @property
     def last(self) -> Confirmed | None:
-        """What was recorded last; None: nothing yet."""
+        """Return the last recorded position; None: nothing yet."""
         return self._last
 
     def record(self, slot_name: str, position: Lsn) -> None:

@@ -73,7 +73,7 @@ its rows in memory than a segment. A guess."""
 
 
 class ChangeLog:
-    """See the module. Made by ``open``."""
+    """The change log of one subscription; the module describes it. ``open`` makes one."""
 
     def __init__(
         self,

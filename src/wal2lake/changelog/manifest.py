@@ -42,7 +42,7 @@ class LogFile:
     size: int
     """Bytes."""
     crc32: int
-    """Of all its bytes."""
+    """Checksum of all the file's bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,13 @@ class RowsFile:
     rolled_back: tuple[int, ...] = ()
     """Subtransactions whose rows in the file do not count, nor are counted here."""
     constants: tuple[str | None, ...] = ()
-    """What all rows have in the last columns of ``relation``, as the publisher's text: columns
-    that their transaction has added since. In memory only: no file and no manifest has them."""
+    """Values, as the publisher's text, that all rows have in the last columns of ``relation``:
+    columns that their transaction has added since. In memory only: no file and no manifest has
+    them."""
 
     @property
     def commit_lsn(self) -> Lsn | None:
-        """Of all rows of a streamed file; None: the file's column says it."""
+        """Commit LSN of all rows of a streamed file; None: the file's column has it."""
         return self.min_commit_lsn if self.streamed else None
 
     @property
@@ -98,13 +99,13 @@ class MessagesFile:
     file: LogFile
     messages: int
     content_bytes: int
-    """Of all their contents together."""
+    """Bytes of all contents together."""
     max_commit_lsn: Lsn
-    """Of their transactions; 0: none belongs to a transaction."""
+    """Highest commit LSN of their transactions; 0: none belongs to a transaction."""
 
 
 class Step(StrEnum):
-    """What a transaction in the log is to one that has been prepared."""
+    """Role of a transaction in the log for one that has been prepared."""
 
     PREPARE = "prepare"
     COMMIT = "commit prepared"
@@ -134,7 +135,8 @@ class HandedOn:
     prepare_lsn: Lsn
 
     two_phase: TwoPhase | None
-    """As it is here; None: it was rolled back here, and comes with its COMMIT PREPARED."""
+    """The transaction as it is prepared here; None: it was rolled back here, and comes with its
+    COMMIT PREPARED."""
     tables: tuple[int, ...] = ()
     """The OIDs of the tables that it changes."""
     relations: tuple[int, ...] = ()
@@ -144,7 +146,7 @@ class HandedOn:
 
     @property
     def key(self) -> tuple[int, int, Lsn]:
-        """What it is known by."""
+        """Identity of the transaction: subscription, xid, LSN of its PREPARE."""
         return self.subid, self.xid, self.prepare_lsn
 
 
@@ -156,11 +158,12 @@ class CaptureState:
     """By relation OID; what each table has done up to this version is in the log."""
     last_xid: int
     prepared: Mapping[int, TwoPhase] = field(default_factory=dict)
-    """Those without an end, by the catalog's numbers."""
+    """Prepared transactions without an end, by the catalog's numbers."""
     steps: Mapping[Lsn, tuple[Step, TwoPhase]] = field(default_factory=dict)
     """By commit LSN, of this segment; there may be some of earlier ones."""
     handed_on: tuple[HandedOn, ...] = ()
-    """What subscriptions have prepared, is in the log, and has no end at its publisher."""
+    """Transactions that subscriptions have prepared, that are in the log, and that have no end at
+    their publisher."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ _NUMBERED = re.compile(r"(c|u|b|ob?)(\d+)\Z")
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """What a manifest says of a rows file's content."""
+    """Facts about a rows file for its manifest."""
 
     inserts: int
     updates: int
@@ -63,13 +63,13 @@ class VersionRows:
 
 
 VersionKey = tuple[Relation, tuple[tuple[Oid, str], ...]]
-"""What makes a relation version: rows of one can be in one file."""
+"""Identity of a relation version: rows of one version can share a file."""
 RowsInMemory = dict[VersionKey, VersionRows]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
-    """What a manifest says of a messages file's content."""
+    """Facts about a messages file for its manifest."""
 
     messages: int
     content_bytes: int
@@ -77,7 +77,7 @@ class MessageFacts:
 
 
 def version_key(relation: Relation, type_names: Mapping[Oid, str]) -> VersionKey:
-    """Of the rows that go together."""
+    """Return the identity of the rows that go together."""
     return relation, tuple(sorted(type_names.items()))
 
 
@@ -95,7 +95,7 @@ def collect(rows: RowsInMemory, block: ChangeBlock) -> int:
 
 
 def describe_rows(file: LogFile, version: VersionRows, facts: RowFacts) -> RowsFile:
-    """What the manifest says of a file of these rows."""
+    """Describe a file of these rows for the manifest."""
     return RowsFile(
         file=file,
         relation=version.relation,

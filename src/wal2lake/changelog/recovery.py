@@ -1,4 +1,4 @@
-"""What a journal still holds goes into the segments: the first thing that a log does.
+"""Moves what a journal still holds into the segments, when a log is opened.
 
 In: every record of the journal, oldest first. Out: their whole transactions, added to the
 segment writer; and, if a message cannot be decoded, where it is (Undecodable).
@@ -58,9 +58,9 @@ class Undecodable:
     message: int
     """How many messages of the record come before it."""
     commit_lsn: Lsn
-    """Its transaction commits here, or above if that is not known."""
+    """The transaction commits at this position, or above it if that is not known."""
     error: Wal2LakeError
-    """What the decoder says of it."""
+    """The decoder's error."""
 
     def sent_again(self, confirmed: Lsn) -> bool:
         """Will a slot that has confirmed this position send the transaction again?"""

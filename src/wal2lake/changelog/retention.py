@@ -1,4 +1,4 @@
-"""What of the log may go, what it holds, and how big it is.
+"""Decides which segments of the log may go, and measures the log.
 
 A segment may go once its ``sealed_lsn`` is at or below the floor: every table has durably
 applied it. The newest ``history_bytes`` of such segments are kept for whoever wants to look
@@ -52,11 +52,11 @@ class LogSize:
     segment_bytes: int
     """With what is spilled for the segment to come."""
     spool_bytes: int = 0
-    """Of streamed transactions that are open, and of prepared ones."""
+    """Bytes of open streamed transactions and of prepared ones."""
 
     @property
     def limited_bytes(self) -> int:
-        """What counts against the limit."""
+        """Bytes that count against the limit."""
         return self.journal_bytes + self.segment_bytes
 
     @property
@@ -191,7 +191,7 @@ class SegmentFacts:
 
     manifest: Manifest
     bytes: int
-    """Of its files, the manifest among them."""
+    """Bytes of the segment's files, the manifest among them."""
     sealed_at: float
     """Seconds since 1970: when its manifest was written."""
 
@@ -206,10 +206,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class LogContents:
-    """What a log's directory held at one moment."""
+    """Contents of a log's directory at one moment."""
 
     numbers: tuple[int, ...]
-    """Of its segments, ascending."""
+    """Numbers of the segments, ascending."""
     sizes: tuple[int, ...]
     """Bytes of each of them."""
     journal_files: int
@@ -218,16 +218,16 @@ class LogContents:
     """Files of no segment yet: rows of open and prepared transactions, or a seal that is at
     work; and those of a segment that is just going."""
     spool_bytes: int
-    """Those of them that are of streamed or prepared transactions."""
+    """Bytes of the streamed or prepared transactions among them."""
 
     @property
     def segment_bytes(self) -> int:
-        """Of all segments."""
+        """Bytes of all segments."""
         return sum(self.sizes)
 
     @property
     def size(self) -> LogSize:
-        """As it is compared with the limit."""
+        """Size of the log as it is compared with the limit."""
         loose = self.open_bytes - self.spool_bytes
         return LogSize(self.journal_bytes, self.segment_bytes + loose, self.spool_bytes)
 
@@ -297,11 +297,9 @@ class Inventory:
         )
 
     def above(self, contents: LogContents, lsn: Lsn) -> Held:
-        """What a reader that is complete below ``lsn`` still needs of the segments.
-
-        Reads a manifest for each halving of the log. Raises CorruptLogError,
-        ConfigurationError, StorageError.
-        """
+        """Return the segments that a reader that is complete below ``lsn`` still needs. Reads a
+        manifest for each halving of the log. Raises CorruptLogError, ConfigurationError,
+        StorageError."""
         first = bisect.bisect_right(
             contents.numbers, int(lsn), key=lambda number: self._sealed_lsn(number)
         )

@@ -109,7 +109,7 @@ class SegmentWriter:
         self._buffered = 0
         self._unusable = False
         self.captured = last.captured if last else None
-        """What the next manifest says of it; a publisher's log only."""
+        """Capture's state for the next manifest; a publisher's log only."""
 
     @property
     def sealed_lsn(self) -> Lsn:

@@ -1,4 +1,4 @@
-"""What a command can reach: the parts of the running engine, in one value."""
+"""Parts of the running engine that a command can reach."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class EngineParts:
     apply: ApplyLauncher
     sync: TableSync
     locks: SubscriptionLocks
-    """Whoever changes a subscription's tables or its vector holds its lock."""
+    """A lock for each subscription; changing its tables or its vector needs the lock."""
     branches: Branches
-    """What transactions write before they commit."""
+    """Writes of transactions before they commit."""
     keys: BranchKeys
     compactor: Compactor
     """Small files as larger ones, behind commits."""
@@ -85,15 +85,15 @@ class EngineParts:
     origins: ActiveOrigins = field(default_factory=ActiveOrigins)
     sequences: SequenceLocks = field(default_factory=SequenceLocks)
     prepared: HeldTables = field(default_factory=HeldTables)
-    """What prepared transactions hold."""
+    """Tables that prepared transactions hold."""
     snapshots: Snapshots = field(default_factory=Snapshots)
-    """What statements see of commits that are under way."""
+    """Views that statements have of commits under way."""
     ddl_lock: threading.RLock = field(default_factory=threading.RLock)
     """Held by commands that create or drop objects, so that two do not interleave. Taken last
     but for ``locks``, and never while a publisher is talked to: one that does not answer must
     not stop the commands of others."""
     turns: NodeTurns = field(default_factory=NodeTurns)
-    """Of commands that must not interleave."""
+    """Turns of commands that must not interleave."""
 
     unfinished: set[str] = field(default_factory=set)
     """Places, in lower case, of tables that open blocks have made: the catalog does not know them
@@ -113,7 +113,7 @@ class EngineParts:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who runs a command, and how to talk to them meanwhile."""
+    """The session that runs a command, with the means to answer and interrupt it."""
 
     role: Role
     notice: Callable[[Notice], None]
@@ -121,7 +121,7 @@ class Caller:
     in_block: bool = False
     """Between BEGIN and COMMIT."""
     session: Role | None = None
-    """Who has logged in, where SET ROLE has made ``role`` another one."""
+    """The session's own role, if SET ROLE has made ``role`` another one."""
     zone: str = "UTC"
     """The session's TimeZone."""
     decoding_work_mem: Callable[[], int] = lambda: 64 << 20
@@ -129,15 +129,15 @@ class Caller:
     check: Check = lambda: None
     """Raises 57014 once the statement is to be cancelled; called while it waits."""
     pid: int = 0
-    """Of their session, as pg_backend_pid() has it."""
+    """The session's process number, as pg_backend_pid() has it."""
     origin: SessionOrigin | None = None
-    """What they have set up of replication origins."""
+    """Replication origins that the session has set up."""
     sequences: SessionSequences | None = None
-    """What they have taken."""
+    """Values that the session has taken of sequences."""
     job_group: str = "command"
-    """Of Spark, for what is run for them."""
+    """Spark's job group for the command's jobs."""
     block: OpenBlock | None = None
-    """Of a block that defines something: what waits for its end."""
+    """The block that waits for its end, of a block that defines something."""
     lock_timeout_ms: Callable[[], int] = lambda: 0
     """The session's lock_timeout."""
     number: Callable[[bool], int | None] = lambda assign: None
@@ -186,7 +186,8 @@ def find_table(
 
 
 def described(table: TableDef, search_path: Collection[str]) -> str:
-    """As messages about dependencies show a table: getRelationDescription() in objectaddress.c."""
+    """Describe a table as messages about dependencies do: getRelationDescription() in
+    objectaddress.c."""
     name = quote_identifier(table.name)
     if table.namespace in search_path:
         return name
@@ -194,7 +195,7 @@ def described(table: TableDef, search_path: Collection[str]) -> str:
 
 
 def _closed(catalog: Catalog, caller: Caller, schemas: Collection[str]) -> set[str]:
-    """Those of the schemas that are there and that the caller may not use."""
+    """Return the schemas that exist and that the caller may not use."""
     authority = catalog.authority()
     return {
         n.name

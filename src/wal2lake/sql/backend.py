@@ -37,7 +37,7 @@ from wal2lake.wire.frontback import FieldDescription, Format
 
 
 class TransactionKind(Enum):
-    """What a transaction consists of; all may hold several statements but the first."""
+    """Extents of a transaction; all but the first may hold several statements."""
 
     STATEMENT = "statement"
     """One statement, alone in its query string."""
@@ -93,7 +93,7 @@ class CopyRows:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a statement does. ``fields`` None: it returns no rows at all."""
+    """Result of a statement. ``fields`` None: it returns no rows at all."""
 
     tag: str
     """The command tag: ``INSERT 0 5``, ``CREATE TABLE``. A plain ``SELECT`` gets the number of
@@ -198,7 +198,7 @@ class Backend(Protocol):
         ...
 
     def discard_sequences(self) -> None:
-        """What the session has taken of sequences is forgotten."""
+        """Forget the values that the session has taken of sequences."""
         ...
 
     def drop_temporary(self) -> None:
@@ -217,12 +217,12 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """What a Backend may know of its session."""
+    """Facts about its session that a Backend may read."""
 
     pid: int
     """The session's number, as pg_backend_pid() and CancelRequest have it."""
     user: str
-    """Who has logged in."""
+    """The authenticated user."""
     database: str
     parameters: Parameters
     """Live; only to be used from the session's thread."""
@@ -233,12 +233,12 @@ class SessionContext:
 
     @property
     def session_user(self) -> str:
-        """Who SET SESSION AUTHORIZATION has made of the user."""
+        """The session user: SET SESSION AUTHORIZATION's, or the authenticated one."""
         return self.parameters["session_authorization"] or self.user
 
     @property
     def current_user(self) -> str:
-        """Whose privileges count: SET ROLE's, or the session user's."""
+        """The role whose privileges count: SET ROLE's, or the session user's."""
         role = self.parameters["role"]
         return self.session_user if role == "none" else role
 

@@ -51,7 +51,7 @@ _PLACE = struct.Struct("<QQ")
 
 
 class RecordKind(Enum):
-    """What a record holds."""
+    """Contents of a record."""
 
     CONNECT = 1
     """A new connection begins: one payload, the start LSN (uint64). The transaction open
@@ -80,7 +80,7 @@ class JournalRecord:
 
     @property
     def start_lsn(self) -> Lsn:
-        """Of a CONNECT record: where streaming was asked to start."""
+        """Position at which streaming was asked to start, of a CONNECT record."""
         return Lsn(int.from_bytes(self.data, "little"))
 
 

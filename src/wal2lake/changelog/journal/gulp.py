@@ -1,4 +1,4 @@
-"""What the journal must know of the messages that it stores, found without decoding.
+"""Finds, without decoding, the facts that the journal needs of the messages that it stores.
 
 A *gulp* is what one read of the socket brought: CopyData payloads back to back, each a whole
 XLogData ("w", 24 bytes, one pgoutput message), and their lengths. NumPy looks at one byte of
@@ -32,11 +32,11 @@ from wal2lake.wire.stream import StreamReader, StreamState, read_header
 Lengths = npt.NDArray[np.uint32]
 
 KINDS: Final = b"BCORYIUDTM"
-"""What a message can be in protocol 1."""
+"""Kinds of messages in protocol 1."""
 STREAM_KINDS: Final = b"SEcA"
-"""What ``streaming`` adds; with ``two_phase`` also p."""
+"""Kinds that ``streaming`` adds; with ``two_phase`` also p."""
 TWO_PHASE_KINDS: Final = b"bPKr"
-"""What ``two_phase`` adds."""
+"""Kinds that ``two_phase`` adds."""
 
 _XLOGDATA: Final = ord("w")
 _BEGIN: Final = ord("B")
@@ -95,11 +95,11 @@ class LoggedDefinition:
     is_type: bool
     oid: Oid
     payload: bytes
-    """As outside of a stream block: without the xid."""
+    """The message as outside of a stream block: without the xid."""
     xid: int = 0
     """The streamed transaction that it belongs to; 0: none."""
     subxid: int = 0
-    """Its subtransaction that has sent it."""
+    """Subtransaction that has sent the message."""
 
     @property
     def sent(self) -> bytes:
@@ -115,7 +115,7 @@ class StreamEnd:
     subxid: int
     """``xid``: all of it."""
     committed: bool
-    """Its definitions hold from now on; else they are gone."""
+    """True if its definitions hold from now on; otherwise they are gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -437,7 +437,8 @@ class Journal:
 def _positions(
     kind: RecordKind, data: bytes, lengths: Lengths, block: bytes | None
 ) -> TransactionPositions | None:
-    """What a record tells of the stream; None: a new connection, nothing is known."""
+    """Return the positions that a record tells of the stream; None: the record begins a connection,
+    so nothing is known."""
     if kind is RecordKind.CONNECT:
         return None
     return find_positions(data, lengths, block)

@@ -1,4 +1,4 @@
-"""What the decoder has found goes where it belongs: to the segment writer or to a spool.
+"""Passes decoded events on, to the segment writer or to a spool.
 
 In: events of wire.columnar's StreamDecoder, with the journal files they came from. Out:
 nothing; the writer and the spools are changed. What commits is handed to the writer in the order of
@@ -45,7 +45,7 @@ from wal2lake.wire.columnar import (
 
 
 class Intake:
-    """See the module."""
+    """Passes events of one connection on; the module has the rules."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is prepared, for those who look: the checkpoints of a log directory, and their rows.
+"""Reads prepared transactions: the checkpoints of a log directory, and their rows.
 
 A prepared transaction shows once it has outlived a seal (``log.segment_interval_ms``); one whose
 end comes sooner never does. For a reader in any process.
@@ -52,7 +52,8 @@ class PreparedSpool:
         return bool(self._spool.pieces)
 
     def rows(self) -> list[RowsFile]:
-        """As files of a segment in which it commits where it is prepared."""
+        """Return the rows as files of a segment in which the transaction commits where it is
+        prepared."""
         return self._spool.attached(self.transaction.prepare_lsn)
 
 

@@ -46,13 +46,13 @@ class Piece:
     """Nor a higher one."""
 
     def may_have(self, xids: Iterable[int]) -> tuple[int, ...]:
-        """Those that its rows may be of."""
+        """Return the transactions that the rows may belong to."""
         return tuple(x for x in xids if self.first_xid <= x <= self.last_xid)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedFacts:
-    """What its Prepare has said."""
+    """Facts that the Prepare message has told."""
 
     gid: str
     prepare_lsn: Lsn
@@ -63,12 +63,12 @@ class PreparedFacts:
 
 @dataclass(slots=True)
 class Spool:
-    """See the module."""
+    """Rows of one transaction that waits for its end; the module describes it."""
 
     directory: Path
     number: int
     stream: OpenStream
-    """As it is behind all that has been taken."""
+    """The stream behind all rows that have been taken."""
     prepared: PreparedFacts | None = None
     """None: it is still open."""
     rolled_back: set[int] = field(default_factory=set)
@@ -87,8 +87,8 @@ class Spool:
     _rows: RowsInMemory = field(default_factory=dict)
     _messages: list[Any] = field(default_factory=list)
     raw_bytes: int | None = 0
-    """What its pieces have taken in memory, which may be far more than they take on disk; None:
-    not known."""
+    """Bytes that the pieces have taken in memory, which may be far more than they take on disk;
+    None: not known."""
     _next_k: int = 0
     buffered: int = 0
     """Bytes of rows and messages in memory."""
@@ -110,7 +110,7 @@ class Spool:
 
     @property
     def piece_bytes(self) -> int:
-        """What its files hold."""
+        """Bytes of the spool's files."""
         rows = sum(piece.rows.file.size for piece in self.pieces)
         return rows + sum(piece.file.size for piece in self.message_pieces)
 
@@ -251,7 +251,7 @@ class Spool:
             yield as_messages(self._counting(batch), commit_lsn)
 
     def attached(self, commit_lsn: Lsn) -> list[RowsFile]:
-        """Its pieces, all of them, as files of a segment; names are the spool's still."""
+        """Return all pieces as files of a segment; their names are the spool's still."""
         found = []
         for piece in self.pieces:
             rows = replace(

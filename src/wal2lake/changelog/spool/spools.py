@@ -35,7 +35,7 @@ PreparedKey = tuple[Xid, str]
 
 
 class Spools:
-    """See the module. Made by ``open``."""
+    """All spools of one log; the module describes them. ``open`` makes one."""
 
     def __init__(self, directory: Path, *, memory_bytes: int) -> None:
         """Use ``open``."""
@@ -45,7 +45,7 @@ class Spools:
         self._open: dict[Xid, Spool] = {}
         self._prepared: dict[PreparedKey, Spool] = {}
         self._finished: list[tuple[Lsn, Spool]] = []
-        """Those whose rows are with the segment writer, sealed once this LSN is."""
+        """Spools whose rows are with the segment writer, sealed once this LSN is."""
 
     @classmethod
     def open(cls, directory: Path, *, memory_bytes: int) -> Spools:
@@ -80,11 +80,12 @@ class Spools:
     # ------------------------------------------------------------------ what there is
 
     def streams(self) -> dict[Xid, OpenStream]:
-        """What a decoder must know of those that are open."""
+        """Return the streams that a decoder must know because they are open."""
         return {xid: spool.stream for xid, spool in self._open.items()}
 
     def covered(self, place: Place) -> frozenset[Xid]:
-        """Those open whose checkpoint has what the record at ``place`` says of them."""
+        """Return the open transactions whose checkpoint has everything that the record at ``place``
+        tells of them."""
         return frozenset(
             xid for xid, spool in self._open.items() if _covers(spool, place)
         )
@@ -162,7 +163,8 @@ class Spools:
         return self._open.get(xid)
 
     def finish(self, spool: Spool, sealed: Lsn) -> None:
-        """Its rows are with the segment writer: it goes once that has sealed ``sealed``."""
+        """Note that a spool's rows are with the segment writer: the spool goes once ``sealed`` is
+        sealed."""
         self.forget(spool)
         self._finished.append((sealed, spool))
 

@@ -107,7 +107,7 @@ READS: Final = {
     "pg_replication_origin_session_progress",
     "pg_replication_slot_advance",
 }
-"""What may be called in a read-only transaction: no table is changed."""
+"""Functions that a read-only transaction may call: they change no table."""
 
 
 def perform(

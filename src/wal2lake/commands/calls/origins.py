@@ -50,7 +50,8 @@ _FUNCTION: Final = "pg_replication_origin_advance"
 
 
 def create_origin(node: EngineParts, caller: Caller, name: str) -> int:
-    """Its number. 42939 for a name that is reserved, 23505 if there is one."""
+    """Create an origin and return its number. 42939 for a reserved name, 23505 if the origin
+    exists."""
     if name.startswith("pg_") or name.lower() in ("any", "none"):
         raise UsageError(
             f'replication origin name "{name}" is reserved',
@@ -81,7 +82,7 @@ def drop_origin(node: EngineParts, caller: Caller, name: str) -> None:
 
 
 def set_up_session(node: EngineParts, caller: Caller, name: str) -> None:
-    """What the session commits from now on comes from there."""
+    """Make the origin that of all later commits of the session."""
     _session(caller).set_up(name, _created(node, name).number)
 
 
@@ -165,7 +166,7 @@ def advance_origin(node: EngineParts, caller: Caller, name: str, lsn: int) -> No
 
 
 def _origin(catalog: Catalog, name: str) -> tuple[int, Subscription]:
-    """Its number, as pg_replication_origin has it, and whose it is."""
+    """Return the number of an origin, as pg_replication_origin has it, and its subscription."""
     for number, one in enumerate(catalog.subscriptions(), 1):
         if name == f"pg_{one.oid}":
             return number, one

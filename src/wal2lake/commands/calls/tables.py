@@ -204,7 +204,7 @@ def _rel(node: EngineParts, subid: Oid, table: TableDef) -> SubscriptionRel:
 
 
 def _again(node: EngineParts, rel: SubscriptionRel, table: TableDef) -> SubscriptionRel:
-    """As it is now: under the locks nobody changes it."""
+    """Return the entry as it is now: nobody changes it under the locks."""
     if node.catalog.table_by_oid(table.oid) is None:
         raise UndefinedObjectError(
             f'relation "{table.qualified}" does not exist', sqlstate="42P01"

@@ -154,7 +154,7 @@ def check_written(node: EngineParts, plan: ColumnPlan, written: TableState) -> N
 
 
 def _new_checks(plan: ColumnPlan) -> list[CheckConstraint]:
-    """Those that no row is known to have met."""
+    """Return the constraints that no row is known to satisfy yet."""
     computes = {name for name, _ in computed_in(plan)}
     before = {one.name for one in plan.before.checks}
     return [

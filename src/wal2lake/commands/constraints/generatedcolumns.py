@@ -49,7 +49,8 @@ from wal2lake.sql.grammar.altering.statements import ExpressionClause
 from wal2lake.sql.grammar.constraints import GeneratedClause
 
 NOT_YET: Final = Generation("", ())
-"""Of a generated column whose expression is to be looked at: others must not read it."""
+"""Marks a generated column whose expression is not analysed yet: other expressions must not read
+the column."""
 
 
 def with_generations(
@@ -77,7 +78,8 @@ def with_generations(
 def generation(
     table: TableDef, column: ColumnDef, clause: GeneratedClause, zone: str
 ) -> Generation:
-    """What a column is computed from; ``table`` knows which of its columns are generated."""
+    """Analyse the expression of a generated column; ``table`` tells which of its columns are
+    generated."""
     shown = f"GENERATED ALWAYS AS ({clause.text})"
     with named_for("column generation expressions", shown):
         try:
@@ -194,7 +196,7 @@ def dropped_columns(
 
 
 def compute_in(node: EngineParts, plan: ColumnPlan, branch: Branch) -> None:
-    """What is to be computed of all rows, which one statement has put into a branch."""
+    """Compute generated columns of all rows, which one statement has put into a branch."""
     generated = computed_in(plan)
     state = node.branches.state(branch)
     if not generated or not state.version:

@@ -128,7 +128,7 @@ def deferrable_tables(
 def dropped_constraint(
     caller: Caller, table: TableDef, clause: DropConstraintClause
 ) -> Sequence[ColumnChange]:
-    """What DROP CONSTRAINT does: the key's columns stay NOT NULL."""
+    """Return the changes of DROP CONSTRAINT. The key's columns stay NOT NULL."""
     if table.key and clause.name == table.index_name:
         return [SetKey((), None, Deferral.NO)]
     if any(clause.name == check.name for check in table.checks):

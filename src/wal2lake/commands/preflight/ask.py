@@ -82,7 +82,7 @@ def ask_tables(
     remotes: Mapping[tuple[str, str], RemoteTable],
     publications: Sequence[str],
 ) -> list[Table]:
-    """What is to be known of tables of these publications beyond ``remotes``."""
+    """Ask for everything that judging tables of these publications needs beyond ``remotes``."""
     if not remotes:
         return []
     relids = ", ".join(str(int(remote.oid)) for remote in remotes.values())

@@ -1,4 +1,4 @@
-"""What a judgement is: a sentence, how bad it is, and what to do about it. Pure.
+"""Findings: a sentence, its severity, its remedy. Pure. Pure.
 
     level     wal2lake check    CREATE SUBSCRIPTION
     OK        ok                nothing: a publisher that is as it should be is told nothing
@@ -28,7 +28,7 @@ class Level(Enum):
     """How bad it is."""
 
     OK = "ok"
-    """As it should be."""
+    """Nothing to remark."""
     INFO = "info"
     """Works; most publishers are so."""
     NOTE = "note"
@@ -46,8 +46,7 @@ class Finding:
     hint: str | None = None
     detail: str | None = None
     blocks: PublisherError | None = None
-    """What the server answers to CREATE_REPLICATION_SLOT, for it will refuse; None: this is no
-    reason for it."""
+    """The server's refusal of CREATE_REPLICATION_SLOT; None: this is no reason for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,9 @@ class TableFinding:
     table: str
     """``schema.name``, as PostgreSQL's messages name it."""
     one: str
-    """What follows ``table "schema.name"`` in the sentence."""
+    """Text that follows ``table "schema.name"`` in the sentence."""
     many: str
-    """What follows ``3 tables``; equal texts are alike."""
+    """Text that follows ``3 tables``; findings of equal texts are alike."""
     hint: str | None = None
     hint_for_many: str | None = None
     refused: bool = False
@@ -69,7 +68,7 @@ class TableFinding:
     """A sentence that names the table itself."""
 
     def alone(self) -> Finding:
-        """As a judgement of its own."""
+        """Return the finding as one without its table."""
         text = self.said or f'table "{self.table}" {self.one}'
         return Finding(self.level, text, self.hint)
 
@@ -98,7 +97,7 @@ def _together(found: Sequence[TableFinding]) -> Finding:
 
 
 def notices(findings: Iterable[Finding]) -> list[Notice]:
-    """What a client is told of them, the worst first."""
+    """Return the notices for a client, the worst first."""
     told = []
     for level, severity, sqlstate in (
         (Level.PROBLEM, "WARNING", "01000"),

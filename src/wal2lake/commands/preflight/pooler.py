@@ -44,7 +44,7 @@ class Pooler:
     alone: str | None = None
     """Why there was no second ordinary connection beside the first; None: there was."""
     ignored: tuple[str, ...] = ()
-    """What our connections set at their start, and do not have."""
+    """Settings that our connections set at their start and do not have."""
     shares: bool = False
     """Transactions of one connection meet several server processes."""
 

@@ -37,14 +37,15 @@ _LIMITS: Final[Mapping[str, tuple[str, str | None]]] = {
     "max_replication_slots": ("replication slots", "all replication slots are in use"),
     "max_wal_senders": ("WAL senders", None),
 }
-"""What each is of, and the server's answer to CREATE_REPLICATION_SLOT when there is none."""
+"""Resource of each limit, and the server's answer to CREATE_REPLICATION_SLOT when the resource is
+exhausted."""
 
 _DIRECTLY: Final = "Connect to the server itself, not to a pooler."
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What was asked of the server."""
+    """Answers of the server."""
 
     version: int
     version_text: str
@@ -64,7 +65,7 @@ class Server:
     refusal: str | None
     """Why a replication connection was refused; None: it was not."""
     pooler: Pooler | None
-    """Who is in between."""
+    """The pooler in between; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,12 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What is going to be done at the server."""
+    """Actions that are going to be carried out at the server."""
 
     stream: bool = True
     """A subscription begins: it lasts."""
     slot: bool = True
-    """Its slot is to be made."""
+    """True if a slot is to be made."""
     copy: bool = True
     """Rows that are there are copied."""
 
@@ -355,7 +356,8 @@ def _encoding(server: Server) -> Iterator[Finding]:
 def judge_publications(
     existing: Sequence[SourcePublication], wanted: Sequence[str]
 ) -> Chosen:
-    """Those that are wanted (none named: all), and what is wrong with them."""
+    """Return those of the wanted publications (none named: all) that exist, and the findings about
+    the others."""
     findings = []
     there = {p.name for p in existing}
     missing = [name for name in dict.fromkeys(wanted) if name not in there]

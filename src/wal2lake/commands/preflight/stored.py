@@ -40,7 +40,7 @@ _WIDER: Final[Mapping[int, frozenset[int]]] = {
 }
 
 _DIGITS: Final = {_INT2: 5, _INT4: 10, _INT8: 19}
-"""Of the largest value."""
+"""Digits of the type's largest value."""
 
 
 def judge_stored(remote: RemoteTable, table: TableDef) -> list[TableFinding]:

@@ -44,7 +44,7 @@ class Table:
 
     @property
     def name(self) -> str:
-        """As PostgreSQL's messages name a table; in a statement it must be quoted."""
+        """The table's name as PostgreSQL's messages show it; in a statement it must be quoted."""
         return f"{self.remote.namespace}.{self.remote.name}"
 
 
@@ -59,8 +59,7 @@ class LeftOut:
 
 
 def judge_table(table: Table, *, copy: bool = True) -> list[TableFinding]:
-    """What stands in the way of one table, and what to know of it. ``copy``: its rows are
-    copied, too."""
+    """Judge one table. ``copy``: its rows are copied, too."""
     return [
         *_names(table),
         *(_access(table) if copy else ()),
@@ -82,7 +81,7 @@ def judge_tables(tables: Sequence[Table], *, copy: bool) -> list[TableFinding]:
 
 
 def judge_left_out(tables: Sequence[LeftOut]) -> list[TableFinding]:
-    """What nobody will see at the node."""
+    """Judge objects that a publication leaves out."""
     found = []
     for one in tables:
         name = f"{one.namespace}.{one.table}"
@@ -290,7 +289,7 @@ def _generated(table: Table) -> Iterator[TableFinding]:
 
 
 def judge_toast(tables: Sequence[Table]) -> list[Finding]:
-    """What becomes of large values, told once."""
+    """Judge TOASTed columns of all tables, in one finding."""
     toasted = [t for t in tables if any(c.toastable for c in t.remote.columns)]
     if not toasted:
         return []

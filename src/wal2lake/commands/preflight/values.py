@@ -38,7 +38,7 @@ _BEYOND_HINT: Final = (
 
 
 def ask_values(session: Session, tables: Sequence[Table]) -> list[TableFinding]:
-    """What is in the tables that may be read."""
+    """Ask for values in the tables that may be read, and judge them."""
     found: list[TableFinding] = []
     session.execute(f"SET statement_timeout = {_PATIENCE_MS}")
     try:
@@ -90,8 +90,8 @@ def _finding(
 
 
 def _questions(column: RemoteColumn) -> tuple[str, str] | None:
-    """Of a column: are there values that other readers may not show, and some that are not stored?
-    None: there cannot be any."""
+    """Return two conditions on a column: values that other readers may not show, and values that
+    are not stored. None: the type has no such values."""
     known = mapping_for(
         column.type_oid,
         column.typmod,

@@ -231,7 +231,7 @@ def alter_set(node: EngineParts, caller: Caller, statement: AlterPublicationSet)
 
 
 def _check_no_roots(node: EngineParts, publication: Publication) -> None:
-    """What is said of a partitioned table needs publish_via_partition_root."""
+    """Refuse columns or a filter on a partitioned table without publish_via_partition_root."""
     tables = {table.oid: table for table in node.catalog.tables()}
     for one in publication.tables:
         table = tables.get(one.relid)

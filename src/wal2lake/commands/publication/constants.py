@@ -54,7 +54,7 @@ _MOMENTS: Final = {
     TIMESTAMP: pa.timestamp("us"),
     TIMESTAMPTZ: pa.timestamp("us", "UTC"),
 }
-"""As they are stored."""
+"""Arrow types of moments as they are stored."""
 
 
 def number(text: str) -> Expression:

@@ -1,4 +1,4 @@
-"""What publications ask of their tables.
+"""Checks the demands that publications make on their tables.
 
 In: tables, and what is to be done to them. Out: nothing, or PostgreSQL's refusal.
 
@@ -49,8 +49,8 @@ def check_dropped_columns(
     *,
     cascade: Collection[str],
 ) -> None:
-    """Of DROP COLUMN: columns, and the generated ones that go with each; ``cascade``: those of
-    which it is said."""
+    """Check DROP COLUMN: columns, and the generated ones that go with each; ``cascade``: those that
+    the statement drops with CASCADE."""
     shown = described(table, caller.search_path)
     for column, generated in dropped:
         of = [f"column {name} of table {shown}" for name in generated]
@@ -85,7 +85,7 @@ def check_dropped_columns(
 def check_retyped_columns(
     node: EngineParts, caller: Caller, table: TableDef, columns: Sequence[str]
 ) -> None:
-    """Of ALTER COLUMN ... TYPE."""
+    """Check ALTER COLUMN ... TYPE."""
     for column in columns:
         found = _having(node, caller, table, column)
         for name, publication in found:
@@ -119,7 +119,7 @@ def _having(
 def replica_identity(
     node: EngineParts, caller: Caller, table: TableDef, clause: ReplicaIdentityClause
 ) -> ReplicaIdentity:
-    """What is to be kept of ALTER TABLE ... REPLICA IDENTITY."""
+    """Return the identity to keep for ALTER TABLE ... REPLICA IDENTITY."""
     name = clause.index
     if name is None:
         return clause.identity

@@ -119,7 +119,7 @@ class _Analysis:
         self._table = table
         self._zone = zone
         self._constants: dict[int, tuple[Expression, int]] = {}
-        """Those whose type is still to be found, and where they stand."""
+        """Constants whose type is still to be found, with their positions."""
 
     def typed(self, raw: RawExpression) -> Expression:
         """Errors are where PostgreSQL has them: at the innermost node that is wrong."""
@@ -485,7 +485,7 @@ _NOT_SIMPLE: Final = words(
 
 
 def _of_generation(word: str) -> UsageError:
-    """What no generated column has."""
+    """Return the error for syntax that no generated column has."""
     if word in ("SELECT", "EXISTS"):
         return FeatureNotSupportedError(
             "cannot use subquery in column generation expression"

@@ -37,7 +37,7 @@ _SYSTEM_SCHEMAS: Final = {
     "information_schema": Oid(13000),
     "wal2lake": Oid(14000),
 }
-"""Those that no table of the catalog is in."""
+"""Schemas that contain no table of the catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def published(
     via_root: bool,
     with_schemas: bool,
 ) -> list[PublishedTable]:
-    """What is kept of tables, all checks but that of their owner done. ``name`` is the
+    """Return the rows to keep about tables, all checks done but the owner's. ``name`` is the
     publication's; ``with_schemas``: it has, or gets, TABLES IN SCHEMA."""
     filters: list[tuple[Expression, tuple[str, ...]] | None] = []
     for one in tables:
@@ -249,7 +249,7 @@ def check_owners(
 
 
 def check_schemas(schemas: Sequence[Namespace]) -> list[PublishedSchema]:
-    """What is kept of schemas."""
+    """Return the rows to keep about schemas."""
     for schema in schemas:
         if schema.name in _SYSTEM_SCHEMAS:
             raise UsageError(

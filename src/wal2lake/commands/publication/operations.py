@@ -80,11 +80,11 @@ class FunctionSignature:
 
 
 class ExpressionRefused(FeatureNotSupportedError):
-    """What is said when all types are known, of an expression from its beginning on."""
+    """Error of an expression, with its start; it is raised when all types are known."""
 
 
 class Mutable(ExpressionRefused):
-    """Of what depends on more than its operands."""
+    """Marks a result that depends on more than its operands."""
 
 
 def refuse(detail: str) -> ExpressionRefused:
@@ -93,7 +93,7 @@ def refuse(detail: str) -> ExpressionRefused:
 
 
 def not_simple() -> ExpressionRefused:
-    """Of a kind of expression that no row filter may have."""
+    """Return the error for a kind of expression that no row filter may have."""
     return refuse(
         "Only columns, constants, built-in operators, built-in data types, built-in"
         " collations, and immutable built-in functions are allowed."
@@ -370,8 +370,8 @@ def _supported(name: str, kinds: Sequence[int]) -> FunctionSignature | None:
 def common_type(
     args: Sequence[Expression], place: str | None, at: Sequence[int] = ()
 ) -> int:
-    """Of COALESCE, CASE, IN. ``place`` names it; None: there is a type or an operator's
-    error. ``at``: where the args stand."""
+    """Return the common type of COALESCE, CASE, IN. ``place`` names the construct; None: return a
+    type or raise an operator's error. ``at``: positions of the args."""
     found = UNKNOWN
     for number, arg in enumerate(args):
         kind = arg.type_oid

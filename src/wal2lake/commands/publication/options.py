@@ -23,7 +23,7 @@ _ITEM: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s,"]+))\s*(?:,|\Z)')
 
 
 def publication_options(options: Sequence[StatementOption]) -> dict[str, Any]:
-    """What is given, under the names of ``Publication``'s fields."""
+    """Return the given options under the names of ``Publication``'s fields."""
     found: dict[str, Any] = {}
     for option in options:
         read: Callable[[StatementOption], Any]

@@ -302,7 +302,7 @@ def _check_limit(given: Mapping[str, Any]) -> None:
 
 
 def _fields(caller: Caller, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the options set in the role's row."""
+    """Return the fields of the role's row that the options set."""
     fields: dict[str, Any] = {f: given[f] for f in ROLE_FLAGS if f in given}
     if "connection limit" in given:
         fields["connlimit"] = given["connection limit"]

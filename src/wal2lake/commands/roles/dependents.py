@@ -1,4 +1,4 @@
-"""What keeps a role from being dropped: what it owns, what it was granted, what it has granted.
+"""Finds the objects and grants that keep a role from being dropped.
 
 In: the node, roles. Out: nothing, or 2BP01 with everything that is in the way.
 

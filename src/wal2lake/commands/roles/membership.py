@@ -36,7 +36,7 @@ class Granted:
 
 @dataclass(slots=True)
 class MembershipChange:
-    """What a REVOKE does to the memberships."""
+    """Effect of a REVOKE on the memberships."""
 
     put: list[RoleMember] = field(default_factory=list)
     removed: list[RoleMember] = field(default_factory=list)
@@ -217,7 +217,8 @@ def _revoke_dependent(
     *,
     cascade: bool,
 ) -> None:
-    """What ``admin`` has granted goes, if nobody else lets him."""
+    """Revoke the grants of ``admin`` that depend on the revoked membership, unless another
+    membership allows them."""
     if any(m.admin for m in rows.values() if m.member == admin):
         return
     for row in [m for m in rows.values() if m.grantor == admin]:

@@ -32,7 +32,7 @@ def role_named(authority: Authority, name: str) -> Role:
 
 
 def grantee_oid(authority: Authority, caller: Caller, name: RoleName) -> Oid:
-    """Who may be granted a privilege: a role, or PUBLIC."""
+    """Return the OID of a grantee: a role, or PUBLIC."""
     if not name.keyword and name.name == "public":
         return PUBLIC
     return need_role(authority, caller, name).oid

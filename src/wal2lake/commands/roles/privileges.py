@@ -53,7 +53,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """What has an acl."""
+    """An object with an acl."""
 
     kind: ObjectKind
     oid: Oid
@@ -133,7 +133,7 @@ def _schema(node: EngineParts, name: str) -> _Object:
 
 
 def _letters(statement: GrantPrivileges, kind: ObjectKind) -> str:
-    """What is granted; ALL is everything there is."""
+    """Return the granted privileges; ALL is every privilege of the object."""
     if not statement.privileges:
         return kind.all
     found = ""

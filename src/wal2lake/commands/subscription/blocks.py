@@ -1,4 +1,4 @@
-"""What may not run inside BEGIN ... COMMIT.
+"""Refuses commands that may not run inside BEGIN ... COMMIT. COMMIT.
 
 A command calls ``outside_block`` where PostgreSQL refuses, because a replication slot cannot be
 rolled back: after PostgreSQL's own checks, before its first effect. The words and the SQLSTATE are

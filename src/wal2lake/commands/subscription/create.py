@@ -163,7 +163,7 @@ def create_subscription(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the publisher has said."""
+    """The publisher's answers."""
 
     wanted: WantedTables
     types: tuple[RemoteType, ...]
@@ -308,8 +308,8 @@ def _check_again(
     statement: CreateSubscription,
     options: SubscriptionOptions,
 ) -> Caller:
-    """What may have changed since it was checked, under the DDL lock; returns the caller as
-    he is now."""
+    """Check again, under the DDL lock, everything that may have changed since; return the caller's
+    role as it is now."""
     # An ALTER ... RENAME may have taken it.
     _check_name(node, statement.name)
     role = node.catalog.role_by_oid(caller.role.oid)

@@ -1,4 +1,4 @@
-"""Who may have subscriptions, whose they are, and ALTER SUBSCRIPTION ... OWNER TO.
+"""Privileges and ownership of subscriptions, and ALTER SUBSCRIPTION ... OWNER TO. OWNER TO.
 
 In: statements, and for the other commands the caller. Out: the subscription, or PostgreSQL's
 refusal.

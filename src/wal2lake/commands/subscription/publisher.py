@@ -1,4 +1,4 @@
-"""What the commands ask of a publisher: a connection, its publications, slots.
+"""The commands' questions to a publisher: a connection, its publications, slots.
 
 In: connection strings and names. Out: what the publisher says, its errors in the words of
 PostgreSQL's subscriber, each with a remedy; notices to the caller.

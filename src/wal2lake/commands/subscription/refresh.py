@@ -355,7 +355,8 @@ def _made(
 
 
 def _as_owner(node: EngineParts, caller: Caller, subscription: Subscription) -> Caller:
-    """What is made for a subscription is its owner's, whoever refreshes it."""
+    """Return a caller with the owner's role: objects made for a subscription belong to its owner,
+    whoever refreshes it."""
     owner = node.catalog.role_by_oid(subscription.owner)
     return caller if owner is None else replace(caller, role=owner)
 

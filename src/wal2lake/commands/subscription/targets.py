@@ -59,9 +59,9 @@ class TargetTable:
     name: str
     table: TableDef
     whole: bool
-    """Whatever becomes of its rows at the publisher is sent: see ``_is_whole``."""
+    """True if every change of its rows at the publisher is sent: see ``_is_whole``."""
     schema: RemoteSchema
-    """As it is at the publisher."""
+    """The publisher's schema of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,13 @@ class Choices:
         return cls(TypeMappings.parse(mappings), ValuePolicies.parse(policies), known)
 
     def stored_type(self, column: SourceColumn) -> tuple[int, int] | None:
-        """See ``TypeMappings.stored_type``."""
+        """Return the stored type; ``TypeMappings.stored_type`` explains it."""
         return self.mappings.stored_type(column, self.policies)
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTables:
-    """What is published, and what a command wants of it."""
+    """The published tables, with the requests of a command about them."""
 
     tables: Mapping[tuple[str, str], RemoteTable]
     all_sent: bool
@@ -123,9 +123,9 @@ def check_targets(
     *,
     maker: Caller | None = None,
 ) -> None:
-    """Whatever is wrong with one of the tables, now, and before anything is done about
-    them. ``maker``: whose the new ones are to be; not given: the caller's. What the workers
-    will stop at until the table is altered is a WARNING."""
+    """Report everything that is wrong with one of the tables before any effect. ``maker``: owner of
+    the new tables; not given: the caller. A fault that only stops workers until the table is
+    altered is a WARNING."""
     planned = _plan(node, caller, maker or caller, wanted)
     _warn_of_missing_columns(caller, planned, wanted)
     for remote, table in zip(wanted.tables.values(), planned, strict=True):
@@ -217,7 +217,8 @@ def _plan(
 
 
 def _check_usage(node: EngineParts, caller: Caller, schemas: Set[str]) -> None:
-    """As whoever names a table; source: LookupExplicitNamespace()."""
+    """Check USAGE on schemas, as for any statement that names a table; source:
+    LookupExplicitNamespace()."""
     known = {n.name for n in node.catalog.namespaces()}
     for name in sorted(schemas & known):
         check_schema(node, caller, name, "U")
@@ -377,7 +378,7 @@ def _check_partitions(
 def _check_may_make(
     node: EngineParts, caller: Caller, tables: Sequence[NewTable]
 ) -> None:
-    """What is made for a subscription its owner could have made himself."""
+    """Check that the subscription's owner could have made the new tables."""
     known = {n.name for n in node.catalog.namespaces()}
     for name in sorted({table.namespace for table in tables}):
         if name in known:
@@ -500,8 +501,8 @@ def _is_empty(node: EngineParts, table: TableDef) -> bool:
 
 
 def follow_from(node: EngineParts, subid: Oid, targets: Sequence[TargetTable]) -> None:
-    """What is sent of new tables is compared with these columns, if the subscription follows
-    them; a copy begins anew with its own."""
+    """Record the columns of new tables, if the subscription follows the publisher: changes that
+    arrive are compared with them. A copy begins with columns of its own."""
     subscription = node.catalog.subscription(subid)
     if subscription is not None and subscription.follows_schema and targets:
         node.catalog.start_following(

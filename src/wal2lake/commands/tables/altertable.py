@@ -136,8 +136,9 @@ def alter_columns(node: EngineParts, caller: Caller, statement: AlterTable) -> s
 def follow(
     node: EngineParts, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
 ) -> None:
-    """What a publisher has done to its table; ``replaced``: all rows will be, so they need not be
-    what the columns ask for, and where a value cannot be converted it is null until then."""
+    """Carry out a publisher's changes of its table. ``replaced``: all rows will be replaced, so
+    they need not satisfy the columns' constraints, and a value that cannot be converted is null
+    until then."""
     table = node.catalog.table_by_oid(relid)
     owner = None if table is None else node.catalog.role_by_oid(table.owner)
     if table is None or owner is None:

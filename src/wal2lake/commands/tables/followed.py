@@ -1,4 +1,4 @@
-"""What is taken over of the changes that a publisher has made to its table.
+"""Selects the changes of a publisher's table that can be made here.
 
 In: changes. Out: those that can be made here. Called by ``altertable.follow``.
 """

@@ -1,4 +1,4 @@
-"""What ALTER TABLE may not do to one of a partitioned table and its partition alone.
+"""Refuses ALTER TABLE of a partitioned table or its partition alone.
 
 In: a table and actions. Out: nothing, or PostgreSQL's refusal. The two are names of one location,
 so their columns are the same.

@@ -35,7 +35,7 @@ class AsOf:
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> AsOf | None:
-        """What the session has set; None: it reads the present."""
+        """Return the moment that the session has set; None: the session reads the present."""
         lsn, time = parameters[AS_OF_LSN], parameters[AS_OF_TIME]
         if lsn and time:
             raise UsageError(
@@ -50,7 +50,7 @@ class AsOf:
 
     @property
     def setting(self) -> str:
-        """Its parameter."""
+        """Name of the parameter that was set."""
         return AS_OF_LSN if self.lsn is not None else AS_OF_TIME
 
     def __str__(self) -> str:

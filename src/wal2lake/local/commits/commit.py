@@ -79,7 +79,7 @@ _LOOK_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class WrittenTable:
-    """What a transaction has made of one table."""
+    """A transaction's changes of one table."""
 
     table: TableDef
     branch: Branch
@@ -91,7 +91,7 @@ class WrittenTable:
     updated: int = 0
     """How many rows it has updated, if that is all that it has done to any."""
     unjudged: bool = False
-    """Its key is deferred, and may be there twice."""
+    """True if its key is deferred, and may be there twice."""
 
 
 def hold_tables(
@@ -190,8 +190,8 @@ def changes_of(
     job_group: str,
     xid: int,
 ) -> list[TableChange]:
-    """What the tables' commits will be, under their locks; the files are there on return. 40001
-    or 23505 if others were faster. ``xid``: the transaction's number."""
+    """Return the changes that the tables' commits will make, under their locks; the files are there
+    on return. 40001 or 23505 if others were faster. ``xid``: the transaction's number."""
     changes = []
     rebased = []
     for one in written:
@@ -312,7 +312,7 @@ def _on_newest(
 
 
 def _constraints(table: TableDef) -> tuple[object, ...]:
-    """What the transaction's rows were judged by."""
+    """Return the constraints that the transaction's rows were checked by."""
     required = frozenset(c.name for c in table.columns if c.not_null)
     return table.key, table.key_deferral, required, table.checks, table.generated
 

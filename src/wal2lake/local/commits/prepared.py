@@ -74,7 +74,7 @@ _EPOCH_US: Final = 946_684_800_000_000
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """Who prepares, and as what."""
+    """Identity and owner of a prepared transaction, and its session's means."""
 
     gid: str
     owner: Oid
@@ -188,8 +188,8 @@ def _preparation(one: PreparedCommit, xid: int) -> Preparation:
 
 
 def _undo(node: EngineParts, one: PreparedCommit) -> None:
-    """Of a PREPARE that fails, or a client that rolls back. What cannot be said now is said by the
-    next engine, which must not let it commit."""
+    """Undo a PREPARE that fails, or whose client rolls back. If the log cannot be written now, the
+    next engine writes it, and must not let the transaction commit."""
     try:
         node.catalog.move_prepared(one.number, PreparedState.ROLLING_BACK)
         _roll_back(node, one)
@@ -211,7 +211,7 @@ def _roll_back(node: EngineParts, one: PreparedCommit) -> None:
 
 
 def _remove_files(node: EngineParts, changes: Sequence[TableChange]) -> None:
-    """Those that no version will have."""
+    """Remove the new files, which no version will have."""
     for change in changes:
         root = local_path(change.location)
         for file in _new_files(change) if root is not None else ():
@@ -272,7 +272,7 @@ def _commit(node: EngineParts, one: PreparedCommit, check: Check) -> None:
 def _changes(
     node: EngineParts, one: PreparedCommit, tables: Sequence[TableDef]
 ) -> list[TableChange]:
-    """As they are to be committed now, under the tables' locks."""
+    """Return the changes as they are to be committed now, under the tables' locks."""
     writer = local_writer(node.catalog.system_identifier)
     found = []
     for change, table in zip(one.tables, tables, strict=True):
@@ -320,7 +320,7 @@ def finish_interrupted(node: EngineParts) -> None:
 
 
 def _commit_messages(node: EngineParts, one: PreparedCommit) -> None:
-    """Of one that has written no table."""
+    """Commit a transaction that has written no table."""
     capture = _capture(node)
     if capture is not None:
         messages = [Emitted(*found) for found in one.messages]

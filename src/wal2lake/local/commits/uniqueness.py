@@ -19,7 +19,7 @@ from wal2lake.wire.frontback import FieldDescription, Format
 
 
 def key_of(table: TableDef) -> Key:
-    """What no two rows may share."""
+    """Return the key that no two rows may share."""
     return Key(tuple(table.key))
 
 

@@ -1,4 +1,4 @@
-"""What sessions that work at the same time ask of each other.
+"""State that concurrent sessions share.
 
 snapshots     which versions a statement reads, while others commit
 heldtables    what prepared transactions hold

@@ -14,7 +14,7 @@ from wal2lake.lake.capture.messages import OriginMark
 
 
 class ActiveOrigins:
-    """Those of one node. Safe for all threads."""
+    """Active origins of one node. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class ActiveOrigins:
 
 
 def is_active(number: int, user: int) -> UsageError:
-    """Of an origin that a session has."""
+    """Return the error for an origin that another session has set up."""
     return UsageError(
         f"replication origin with ID {number} is already active for PID {user}",
         sqlstate="55006",
@@ -48,7 +48,7 @@ def is_active(number: int, user: int) -> UsageError:
 
 
 class SessionOrigin:
-    """What one session has set up. Its thread's alone."""
+    """Origin that one session has set up. For its thread alone."""
 
     def __init__(self, active: ActiveOrigins, pid: int) -> None:
         self._active = active
@@ -59,7 +59,7 @@ class SessionOrigin:
 
     @property
     def mark(self) -> OriginMark | None:
-        """Of a transaction that commits now."""
+        """Return the origin of a transaction that commits now."""
         if self.name is None:
             return None
         return OriginMark(self.name, self._lsn, self._time_us)
@@ -75,7 +75,7 @@ class SessionOrigin:
         self.name = name
 
     def need(self) -> str:
-        """Its name; 55000 without one."""
+        """Return the origin's name; 55000 without one."""
         if self.name is None:
             raise UsageError("no replication origin is configured", sqlstate="55000")
         return self.name

@@ -1,4 +1,4 @@
-"""What a transaction block's definitions hold, and what they leave to its end.
+"""Turns that a transaction block's definitions hold, and steps that they leave to its end.
 
 In: turns that a command takes, and steps that wait for COMMIT or ROLLBACK. Out: these steps, in
 order, to ``transaction.definitions``. As in PostgreSQL nobody else changes an object until the
@@ -57,7 +57,7 @@ class OpenBlock:
             self._kept.add(name)
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """What takes back a step that is done already."""
+        """Register a step that takes back a step that is done already."""
         self._undo.append(undo)
 
     def mark(self) -> BlockMark:

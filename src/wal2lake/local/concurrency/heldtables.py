@@ -19,12 +19,12 @@ from wal2lake.errors import UsageError
 
 
 def name_of(one: PreparedCommit) -> str:
-    """As its tables' commits have it, for capture."""
+    """Return the transaction's name in its tables' commits, for capture."""
     return f"prepared {one.number}"
 
 
 class HeldTables:
-    """Those of one node."""
+    """Tables that prepared transactions of one node hold."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

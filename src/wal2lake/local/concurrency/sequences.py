@@ -63,7 +63,7 @@ class Restarted:
 
 
 class TransactionSequences:
-    """What one transaction does with sequences. From its session's thread."""
+    """Sequences as one transaction uses them. For its session's thread."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class TransactionSequences:
         self._copies = copies
         self._check = check
         self._tables: dict[Oid, TableDef] = {}
-        """Whose sequences it has restarted."""
+        """Tables whose sequences the transaction has restarted."""
         self.locks = locks
         self._restarted: dict[Oid, Restarted] = {}
         self._taken: dict[Oid, int] = {}
-        """Of which values were taken; how often each had been restarted before."""
+        """Sequences of which values were taken, with how often each had been restarted before."""
 
     @property
     def has_restarted(self) -> bool:
@@ -92,8 +92,9 @@ class TransactionSequences:
     def restart(
         self, tables: Sequence[TableDef], until_the_commit: ExitStack | None = None
     ) -> None:
-        """Those of the tables, from here on. ``until_the_commit``: the TRUNCATE that asks for it
-        is about to commit by itself, and nobody may take values from then until ``settled``."""
+        """Restart the tables' sequences for the rest of the transaction. ``until_the_commit``: the
+        TRUNCATE is about to commit by itself, and nobody may take values from then until
+        ``settled``."""
         owners = {table.oid: table for table in tables}
         for one in self._catalog.sequences():
             if one.relid in owners:
@@ -118,7 +119,7 @@ class TransactionSequences:
         return first
 
     def peek(self, one: OwnedSequence) -> SequenceRange:
-        """What would be taken next."""
+        """Return the values that would be taken next."""
         restarted = self._restarted.get(one.oid)
         if restarted is None:
             # Rows have these values before they are taken.
@@ -127,7 +128,7 @@ class TransactionSequences:
         return _next_ones(one, restarted.last)
 
     def mark(self) -> dict[Oid, Restarted]:
-        """What ``back_to`` goes back to."""
+        """Return a mark for ``back_to``."""
         return dict(self._restarted)
 
     def back_to(self, mark: dict[Oid, Restarted]) -> None:
@@ -192,7 +193,7 @@ def held(lock: threading.RLock, check: Check) -> Iterator[None]:
 
 
 class SessionSequences:
-    """What a session has taken of sequences, for currval() and lastval()."""
+    """Values that a session has taken of sequences, for currval() and lastval()."""
 
     def __init__(
         self,
@@ -237,7 +238,7 @@ class StatementSequences:
         self._check = check
         self._held = ExitStack()
         self._open: dict[Oid, OwnedSequence] = {}
-        """Of which as many are taken as there will be rows."""
+        """Sequences of which as many values are taken as there will be rows."""
 
     def __enter__(self) -> StatementSequences:
         return self
@@ -251,7 +252,7 @@ class StatementSequences:
         self._held.close()
 
     def __call__(self, column: ColumnDef, count: int | None) -> SequenceRange:
-        """See ``query.writes.NextValues``."""
+        """Take values; ``query.writes.NextValues`` explains it."""
         session = self._session
         found = {one.oid: one for one in session.catalog.sequences()}
         assert column.sequence is not None

@@ -60,7 +60,7 @@ class _Commit:
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Of a transaction whose snapshot is exported or imported."""
+    """Modes of a transaction whose snapshot is exported or imported."""
 
     isolation: str
     read_only: bool
@@ -90,22 +90,23 @@ class Snapshots:
         tables: TablePort,
         versions: Mapping[str, int] | None = None,
     ) -> Snapshot:
-        """What is visible now. ``versions``: of tables, by location, whose state is that of an
-        earlier snapshot."""
+        """Take a snapshot of the visible versions. ``versions``: versions of tables, by location,
+        in the state of an earlier snapshot."""
         with self._lock:
             taken = Snapshot(self, catalog, tables, self._ended, versions or {})
             self._live.add(taken)
             return taken
 
     def export(self, snapshot: Snapshot, modes: Modes, pid: int) -> str:
-        """Its name, until ``withdraw``. ``modes`` and ``pid``: of the session that exports it."""
+        """Export a snapshot under a name, until ``withdraw``. ``modes`` and ``pid``: of the session
+        that exports it."""
         with self._lock:
             name = f"{pid:08X}-{next(self._names):08X}-1"
             self._exports[name] = _Export(snapshot, modes, pid)
             return name
 
     def withdraw(self, pid: int) -> None:
-        """What a session has exported can be imported no more; who has it keeps it."""
+        """End the exports of a session; transactions that have imported a snapshot keep it."""
         with self._lock:
             self._exports = {n: e for n, e in self._exports.items() if e.pid != pid}
 

@@ -35,7 +35,7 @@ _LOOK_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Who asks for a turn, and how long they wait."""
+    """The session that asks for a turn, and how long it waits."""
 
     check: Check
     """Raises to end the wait; called meanwhile."""
@@ -48,13 +48,14 @@ class Waiter:
 @dataclass(frozen=True, slots=True)
 class _Wait:
     shown: str
-    """What is waited for."""
+    """Description of the object that is waited for."""
     holder: Callable[[], int | None]
     """The session that has it."""
 
 
 class Waits:
-    """Who waits for whom, in all turns of a node. Used with ``changed`` held."""
+    """Waiting sessions and the sessions that they wait for, in all turns of a node. Used with
+    ``changed`` held."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -98,7 +99,7 @@ class Waits:
 
 
 class Turns(Generic[K]):
-    """Of all keys. Who holds one must not ask for it again."""
+    """Turns of all keys. A session that holds a turn must not ask for it again."""
 
     def __init__(self, waits: Waits | None = None, kind: str = "object") -> None:
         """``waits``: shared with the node's other turns. ``kind``: what errors call a key."""

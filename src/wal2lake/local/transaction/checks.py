@@ -38,7 +38,7 @@ def refuse_violations(
 
 @contextmanager
 def told_to(node: EngineParts, caller: Caller, table: TableDef) -> Iterator[None]:
-    """Who may not read the table is not told the values of its rows."""
+    """Hide the values of rows in errors from a caller who may not read the table."""
     try:
         yield
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""What one transaction block defines: its subscriptions and publications.
+"""The subscriptions and publications that one transaction block defines.
 
 In: commands of a block. Out: one commit of the catalog, or nothing. A command runs on ``view``, the
 node with the catalog as the block sees it (``catalog.uncommitted``), and finds what earlier ones of
@@ -42,7 +42,8 @@ _BEGIN = _Mark(0, BlockMark(0, 0, 0, 0))
 
 
 class TransactionDefinitions:
-    """Of one block, from its first command that defines something to its end."""
+    """Definitions of one block, from the first command that defines something to the block's
+    end."""
 
     def __init__(self, node: EngineParts) -> None:
         self._node = node
@@ -51,7 +52,7 @@ class TransactionDefinitions:
         self.block = OpenBlock()
         self._marks: dict[int, _Mark] = {}
         self.publishes = False
-        """What is published becomes otherwise."""
+        """True if the definitions change what is published."""
 
     def commit(self, check: Check) -> None:
         """All of it, durably, or nothing. ``check`` ends a wait."""
@@ -105,7 +106,8 @@ class TransactionDefinitions:
 
 
 def refuse_mixture() -> FeatureNotSupportedError:
-    """Of a block that writes tables and defines something: a crash might keep a half of it."""
+    """Return the error for a block that writes tables and defines something: a crash might keep a
+    half of it."""
     return FeatureNotSupportedError(
         "a transaction block cannot both write tables and define subscriptions or"
         " publications",

@@ -100,7 +100,7 @@ class _Branched:
     table: TableDef
     branch: Branch
     version: int
-    """Of the branch: what the statements so far have made."""
+    """Version of the branch that the statements so far have made."""
     truncated: int | None = None
     """A TRUNCATE was among them: its options, and those of others."""
     moves: KeyMoves = field(default_factory=KeyMoves)
@@ -115,7 +115,7 @@ class _Mark:
     """A savepoint."""
 
     branches: dict[Oid, _Branched]
-    """As they were."""
+    """The branches as they were."""
     told: int
     sequences: dict[Oid, Restarted]
     modes: dict[Oid | None, bool]
@@ -145,23 +145,23 @@ class LocalTransaction:
         """All statements, by table, and messages, in their order."""
         self.sequences = self._sequences()
         self._restarted: dict[Oid, TableDef] = {}
-        """Whose sequences."""
+        """Tables whose sequences were restarted."""
         self._marks: list[_Mark] = []
         self._snapshot: Snapshot | None = None
         self._locks = ExitStack()
         self.committed = False
         """Something of it is durable, and others see it."""
         self.assigned: int | None = None
-        """Its number, from its first write on, or since somebody asked for it."""
+        """Number of the transaction, from its first write on, or since somebody asked for it."""
 
     def number(self) -> int:
-        """Its number, as PostgreSQL's transaction ID; the first call assigns it."""
+        """Return the number, as PostgreSQL's transaction ID; the first call assigns it."""
         if self.assigned is None:
             self.assigned = self._node.catalog.xids.take()
         return self.assigned
 
     def numbered(self, assign: bool) -> int | None:
-        """Its number; None if it has none, and is not to ``assign`` one."""
+        """Return the number; None if the transaction has none and ``assign`` is False."""
         return self.number() if assign else self.assigned
 
     def xid(self) -> int:
@@ -197,8 +197,8 @@ class LocalTransaction:
         return TransactionSequences(node.catalog, node.sequences, copies, self._check)
 
     def restart_identity(self, tables: Sequence[TableDef]) -> None:
-        """Of the sequences of ``targets``, which are about to be truncated; others see it with the
-        commit."""
+        """Restart the sequences of ``targets``, which are about to be truncated; others see it with
+        the commit."""
         alone = self.kind is TransactionKind.STATEMENT
         self.sequences.restart(tables, self._locks if alone else None)
         self.number()
@@ -213,11 +213,11 @@ class LocalTransaction:
         return self._snapshot
 
     def use(self, snapshot: Snapshot) -> None:
-        """What its statements read, of a transaction whose snapshot stays."""
+        """Read ``snapshot`` in all later statements."""
         self._snapshot = snapshot
 
     def ref(self, table: TableDef, snapshot: Snapshot) -> TableRef:
-        """What a table's name means to a statement with that snapshot."""
+        """Resolve a table for a statement with that snapshot."""
         catalog = self._node.catalog
         known = self._branches.get(table.storage)
         if known is not None:
@@ -403,7 +403,7 @@ class LocalTransaction:
         truncates: int | None,
         moved: Sequence[MovedKey],
     ) -> None:
-        """What a statement has made, for those who are told of each."""
+        """Note the changes of a statement for subscribers that replay each of them."""
         self.number()
         catalog, branch = self._node.catalog, branched.branch
         # The log has tables by where their rows are.

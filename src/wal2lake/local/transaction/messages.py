@@ -1,5 +1,5 @@
-"""What a session puts into the publisher's log beside rows: messages (pg_logical_emit_message),
-and empty transactions for what it defines.
+"""Messages (pg_logical_emit_message) and empty transactions of definitions, for the publisher's
+log.
 
     belongs to                    is kept in                        from
     --------------------------    ------------------------------    ----------------
@@ -84,7 +84,7 @@ def is_read(node: EngineParts) -> bool:
 
 
 def kept(node: EngineParts, messages: Sequence[Emitted]) -> Sequence[Emitted]:
-    """What somebody can read."""
+    """Return the messages if anybody can read them."""
     return messages if messages and _publishing(node).slots.all() else ()
 
 

@@ -29,7 +29,7 @@ from wal2lake.sql.query.plain import PlainInsert, PlainWrite
 from wal2lake.sql.query.writes import SparkWrite, about_null, new_values_sql
 
 _MOST_ROWS: Final = 1000
-"""Of an UPDATE: their values are part of a statement's text."""
+"""Rows of an UPDATE at most: their values are part of a statement's text."""
 
 _MOST_TEXT: Final = 1 << 20
 """Characters of them."""
@@ -40,7 +40,7 @@ class _SparksToDo(Exception):
 
 
 Commit = Callable[[PlainChange, FoundRows, pa.Table | None], None]
-"""Of rows, and of those that take their places."""
+"""Commits rows, and the rows that replace them."""
 
 
 def change_plainly(

@@ -1,4 +1,4 @@
-"""What a crash has left of local transactions: finished, or removed.
+"""Ends local transactions that a crash has interrupted: finishes or removes them.
 
 At the engine's start, before apply and the doors: nobody reads and nobody writes yet.
 

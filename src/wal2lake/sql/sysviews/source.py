@@ -1,4 +1,4 @@
-"""What the system views need to know of the node, as a port.
+"""The system views' questions about the node, as a port.
 
 Comes in: an implementation. Goes out: nothing; this module is types. Everything is asked for
 under the lock of the engine, from the thread of the session that asks, so answers should come
@@ -54,24 +54,24 @@ from wal2lake.tablesync.attempt import RunningCopy
 
 @dataclass(frozen=True, slots=True)
 class LoggedMessage:
-    """What pg_logical_emit_message has sent."""
+    """A message of pg_logical_emit_message."""
 
     lsn: Lsn
     commit_lsn: Lsn | None
-    """Of its transaction; None: it is not transactional."""
+    """Commit LSN of the transaction; None: the message is not transactional."""
     prefix: str
     content: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """What a change log's directory held just now, and whom to ask for more of it."""
+    """Contents of a change log's directory just now, with a way to ask for more."""
 
     contents: LogContents
     inventory: Inventory
 
     def above(self, lsn: Lsn) -> Held:
-        """What is needed by who is complete below ``lsn``."""
+        """Return the segments that a reader that is complete below ``lsn`` needs."""
         return self.inventory.above(self.contents, lsn)
 
     def facts(self, numbers: Sequence[int]) -> list[SegmentFacts]:
@@ -80,7 +80,7 @@ class LogReading:
 
 
 class EncryptedSession(Protocol):
-    """What pg_stat_ssl shows; ``encryption.Encrypted`` is one."""
+    """Facts that pg_stat_ssl shows; ``encryption.Encrypted`` is one."""
 
     @property
     def version(self) -> str: ...
@@ -141,7 +141,7 @@ class CatalogSource(Protocol):
         ...
 
     def database_acl(self) -> Acl | None:
-        """Of the one database; None: the defaults."""
+        """Acl of the one database; None: the defaults."""
         ...
 
     def namespaces(self) -> Sequence[Namespace]:
@@ -165,7 +165,7 @@ class CatalogSource(Protocol):
         ...
 
     def origin_numbers(self) -> Mapping[str, int]:
-        """Of all replication origins, those of subscriptions among them, by name."""
+        """Numbers of all replication origins by name, those of subscriptions among them."""
         ...
 
     def prepared_commits(self) -> Sequence[PreparedCommit]:
@@ -193,15 +193,15 @@ class CatalogSource(Protocol):
         ...
 
     def conflicts(self) -> Sequence[NotedConflict]:
-        """Those that are listed, oldest first."""
+        """Conflicts that are listed, oldest first."""
         ...
 
     def coercions(self) -> Sequence[CoercionTotal]:
-        """What value policies have changed in published states."""
+        """Values that policies have changed in published states."""
         ...
 
     def errors(self) -> Sequence[SubscriptionError]:
-        """What stops subscriptions, by worker; those of single tables are in ``rels``."""
+        """Present errors of subscriptions, by worker; those of single tables are in ``rels``."""
         ...
 
     def stats(self) -> Sequence[SubscriptionStats]:
@@ -217,15 +217,15 @@ class CatalogSource(Protocol):
         ...
 
     def sequences(self) -> Sequence[OwnedSequence]:
-        """Those of serial and identity columns."""
+        """Sequences of serial and identity columns."""
         ...
 
     def last_values(self) -> Mapping[Oid, int]:
-        """What was taken last of each of which something was."""
+        """Last value of each sequence of which a value was taken."""
         ...
 
     def comments(self) -> Sequence[Comment]:
-        """What COMMENT ON has said."""
+        """Comments on objects."""
         ...
 
     def progress(self, subid: Oid) -> Progress | None:
@@ -233,7 +233,7 @@ class CatalogSource(Protocol):
         ...
 
     def copies(self, subid: Oid) -> Sequence[RunningCopy]:
-        """What workers of a subscription are copying just now."""
+        """Return the present copies of a subscription's workers."""
         ...
 
     def methods(self, rel: SubscriptionRel, location: str) -> Mapping[Method, Total]:
@@ -251,7 +251,7 @@ class CatalogSource(Protocol):
 
     @property
     def log_settings(self) -> LogSettings:
-        """What the logs are compared with."""
+        """Settings that the logs are compared with."""
         ...
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
@@ -276,15 +276,15 @@ class CatalogSource(Protocol):
 
     @property
     def slot_statistics(self) -> Statistics:
-        """What slots have decoded."""
+        """Decoding statistics of the slots."""
         ...
 
     def walsenders(self) -> Sequence[tuple[int, str, WalsenderPositions]]:
-        """Who streams now: session, slot, positions."""
+        """Present walsenders: session, slot, positions."""
         ...
 
     def standbys(self) -> Standbys | None:
-        """Whom commits wait for; None: for nobody."""
+        """Standbys that commits wait for; None: commits wait for nobody."""
         ...
 
     def table_bytes(self, relid: Oid) -> int | None:

@@ -74,15 +74,16 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class RecopiedTables:
-    """What the subscription is of when it is copied anew."""
+    """Tables of the subscription once it is copied anew."""
 
     publications: Sequence[str]
     added: Sequence[Rel] = ()
     versions: Mapping[int, int] = field(default_factory=dict)
-    """What readers see of the added ones until their copy."""
+    """Versions of the added tables that readers see until their copy."""
     removed: AbstractSet[Oid] = frozenset()
     whole: Mapping[Oid, bool] = field(default_factory=dict)
-    """Of which of the others inserts may be trusted then; not here: as before."""
+    """Other tables, with whether their inserts may be trusted then; a table that is not here: as
+    before."""
 
 
 def check_recopy(

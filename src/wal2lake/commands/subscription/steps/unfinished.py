@@ -1,5 +1,4 @@
-"""What a crash has left of CREATE and DROP SUBSCRIPTION, and of a re-copy, is cleaned up and
-finished.
+"""Finishes or undoes CREATE and DROP SUBSCRIPTION and a re-copy that a crash interrupted.
 
     found in the catalog                 what it means             what happens
     ---------------------------------    ----------------------    ---------------------------
@@ -73,7 +72,7 @@ _STOP_SECONDS: Final = 2.0
 
 
 class Verdict(Enum):
-    """What is to be done about a planned slot."""
+    """Decision about a planned slot."""
 
     DROP = "drop"
     """It is ours, and nobody will ever use it."""

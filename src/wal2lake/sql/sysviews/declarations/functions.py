@@ -313,7 +313,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRow:
-    """What pg_proc and the functions about it say of a function."""
+    """A function as pg_proc and the functions about it show it."""
 
     oid: Oid
     name: str
@@ -321,7 +321,7 @@ class FunctionRow:
     parallel: str
     strict: bool
     result: str
-    """As pg_get_function_result() shows it."""
+    """Result type, as pg_get_function_result() shows it."""
     shown: str
     """The arguments, as pg_get_function_arguments() shows them."""
     arguments: tuple[Argument, ...]

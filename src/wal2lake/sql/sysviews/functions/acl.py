@@ -1,4 +1,4 @@
-"""Who may do what: has_table_privilege() and its kin, pg_has_role().
+"""Privilege inquiries: has_table_privilege() and its kin, pg_has_role().
 
 Comes in: an object by name or OID, after the role where one is named, and privileges as text. Goes
 out: true if the role has at least one of them; null where there is nothing to have a privilege on;

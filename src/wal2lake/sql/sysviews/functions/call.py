@@ -1,4 +1,4 @@
-"""What a catalog function may see, and how it reads names.
+"""The context of a catalog function, and the names that it reads.
 
 Comes in: ``Facts``, the source and the session of the running query; the engine sets a ``Call``
 under its lock. Goes out: the search path, relations by name, the parts of a qualified name. Every
@@ -29,7 +29,7 @@ class FunctionRequest:
     function: str
     """PostgreSQL's name, or ``wal2lake.``'s."""
     arguments: tuple[object, ...]
-    """Of the types that the function says; none is null."""
+    """Arguments, of the types that the function declares; none is null."""
 
 
 class AnswerNeeded(Wal2LakeError):
@@ -42,7 +42,7 @@ class AnswerNeeded(Wal2LakeError):
 
 @dataclass(slots=True)
 class Call:
-    """What the running query may see; one at a time, under the engine's lock."""
+    """The context of the running query; one at a time, under the engine's lock."""
 
     facts: Facts
     source: CatalogSource
@@ -51,9 +51,9 @@ class Call:
     failure: Wal2LakeError | None = None
     """An error of a function: the engine's own exception has only its text."""
     requests: list[FunctionRequest] = field(default_factory=list)
-    """What is to be done once the query has run and the engine's lock is free."""
+    """Requests to carry out once the query has run and the engine's lock is free."""
     answers: Mapping[FunctionRequest, object] = field(default_factory=dict)
-    """Of requests that had to be done before it could run."""
+    """Answers to requests that had to be carried out before the query could run."""
     emitted: int = 0
     """How many calls the query has come to that each do something of their own."""
 

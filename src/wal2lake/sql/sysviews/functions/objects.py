@@ -1,4 +1,4 @@
-"""What objects of the catalog are called, look like and can be seen from.
+"""Names, definitions and visibility of catalog objects.
 
 Comes in: OIDs, as the catalogs have them. Goes out: definitions (pg_get_indexdef and its kin),
 visibility, comments, encodings; null for an object that is not there.
@@ -77,7 +77,7 @@ def pg_get_indexdef(
 
 
 def pg_get_partkeydef(call: Call, oid: int | None) -> str | None:
-    """What PARTITION BY says."""
+    """Return the text of PARTITION BY."""
     relation = None if oid is None else call.facts.by_oid.get(oid)
     table = None if relation is None or relation.kind != "p" else relation.table
     if table is None or table.partition_key is None:
@@ -142,7 +142,7 @@ def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
 
 
 def pg_relation_filenode(call: Call, target: object) -> int | None:
-    """As pg_class.relfilenode: a lake table's rows do not move to another."""
+    """Return pg_class.relfilenode: a lake table's rows do not move to another file node."""
     oid = regclass_in(call, target)
     relation = None if oid is None else call.facts.by_oid.get(oid)
     if relation is None or relation.kind in UNSTORED:
@@ -180,18 +180,18 @@ def pg_char_to_encoding(call: Call, name: str | None) -> int | None:
 
 
 def pg_get_function_result(call: Call, oid: int | None) -> str | None:
-    """Its type as in CREATE FUNCTION."""
+    """Return the result type as in CREATE FUNCTION."""
     found = FUNCTION_ROWS.get(Oid(oid or 0))
     return None if found is None else found.result
 
 
 def pg_get_function_arguments(call: Call, oid: int | None) -> str | None:
-    """As in CREATE FUNCTION, with their defaults."""
+    """Return the arguments as in CREATE FUNCTION, with their defaults."""
     found = FUNCTION_ROWS.get(Oid(oid or 0))
     return None if found is None else found.shown
 
 
 def pg_get_function_identity_arguments(call: Call, oid: int | None) -> str | None:
-    """What ALTER FUNCTION names it by."""
+    """Return the arguments by which ALTER FUNCTION names the function."""
     found = FUNCTION_ROWS.get(Oid(oid or 0))
     return None if found is None else found.identity

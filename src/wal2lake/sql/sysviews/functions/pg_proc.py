@@ -40,7 +40,7 @@ _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE = 2205, 2206, 4089, 4096
 
 
 EXPANDARRAY: Final = "_pg_expandarray"
-"""Of information_schema: what drivers ask the columns of an index with, in a select list."""
+"""Function of information_schema that drivers use for the columns of an index, in a select list."""
 
 OWN_SCHEMA: Final = "wal2lake."
 """Begins the names of functions that are not in pg_catalog."""
@@ -608,7 +608,7 @@ FUNCTIONS: Final[Mapping[tuple[str, int], Function]] = _functions()
 
 
 def internal_name(name: str, arguments: int) -> str:
-    """What the engine calls it: its own functions have some of these names too."""
+    """Return the engine's name for a function: its own functions have some of these names, too."""
     return f"w_{name.replace('.', '_')}_{arguments}"
 
 

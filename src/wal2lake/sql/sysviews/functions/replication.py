@@ -40,7 +40,7 @@ def pg_replication_origin_oid(call: Call, name: str | None) -> int | None:
 def pg_replication_origin_progress(
     call: Call, name: str | None, flush: bool | None
 ) -> int | None:
-    """Its position; null before the first one."""
+    """Return an origin's position; null before the first one."""
     _check_superuser(call, "pg_replication_origin_progress")
     if name is None or flush is None:
         return None
@@ -84,7 +84,7 @@ def origin_function(name: str) -> Callable[..., object]:
 _ORIGIN_VALUES: Final = frozenset(
     {"pg_replication_origin_create", "pg_replication_origin_session_progress"}
 )
-"""Whose null is one."""
+"""Functions whose result is null if an argument is."""
 
 
 def _since_2000(at: object) -> int:
@@ -157,7 +157,7 @@ def rows_of(name: str) -> Callable[..., object]:
 
 
 def _plain(value: object) -> object:
-    """What can be a key; a text is cut as PostgreSQL's type name is."""
+    """Make a value hashable; a text is truncated as PostgreSQL's type name does."""
     if isinstance(value, str):
         return truncate_identifier(value)
     return tuple(value) if isinstance(value, list) else value
@@ -187,7 +187,7 @@ def physical_slot_function(name: str) -> Callable[..., object]:
 
 
 def pg_sync_replication_slots(call: Call) -> object:
-    """What PostgreSQL says to anybody but a standby."""
+    """Raise PostgreSQL's error for a server that is no standby."""
     _check_replication(call)
     raise UsageError(
         "replication slots can only be synchronized to a standby server",
@@ -230,7 +230,8 @@ def pg_logical_emit_message(
 
 
 def pg_walfile_name(call: Call, value: object) -> str | None:
-    """Of timeline 1, with segments of 16 MiB, as IDENTIFY_SYSTEM and SHOW have them."""
+    """Return the file name on timeline 1, with segments of 16 MiB, as IDENTIFY_SYSTEM and SHOW have
+    them."""
     lsn = pg_lsn_in(call, value)
     if lsn is None:
         return None

@@ -121,7 +121,7 @@ def pg_stat_get_subscription(call: Call, subid: int | None) -> list[Row]:
 
 
 def pg_stat_get_replication_slot(call: Call, slot: str | None) -> list[Row]:
-    """What a slot has decoded; zeros if there is none."""
+    """Return the decoding statistics of a slot; zeros if there is none."""
     return _counted(
         call, "pg_stat_get_replication_slot", pg_stat_replication_slots, slot
     )
@@ -159,7 +159,8 @@ def _moment(call: Call) -> Moment:
 def pg_get_publication_tables(
     call: Call, names: list[str | None] | None
 ) -> list[Row] | None:
-    """What subscribers of these publications get; 42704 if there is none of a name."""
+    """Return the tables that subscribers of these publications get; 42704 for a name without a
+    publication."""
     if names is None:
         return None
     known = {one.name: one for one in call.facts.publications}

@@ -75,7 +75,8 @@ def sequence_function(name: str) -> Callable[..., object]:
 
 
 def _sequence(call: Call, target: object) -> int | None:
-    """Its OID; 42809 if it is something else. It is its owner's."""
+    """Return the OID of a sequence; 42809 for another kind of object. The sequence belongs to its
+    owner."""
     oid = regclass_in(call, target)
     relation = call.facts.by_oid.get(oid or 0)
     if relation is None:
@@ -127,7 +128,7 @@ def pg_stat_reset_replication_slot(call: Call, name: str | None) -> str:
 
 
 def pg_cancel_backend(call: Call, pid: int | None) -> bool | None:
-    """As a CancelRequest of that session; false: there is none."""
+    """Cancel a session as a CancelRequest does; false: there is no such session."""
     _check_signal(
         call,
         pid,

@@ -1,4 +1,4 @@
-"""What the embedded engine says of a query, in PostgreSQL's words.
+"""Turns errors of the embedded engine into PostgreSQL's words.
 
 Comes in: the engine's exception. Goes out: a Wal2LakeError. An error that PostgreSQL has, too, gets
 its text and SQLSTATE. The others are something that the engine lacks (0A000), or a failure of its

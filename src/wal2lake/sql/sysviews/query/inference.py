@@ -1,4 +1,4 @@
-"""What PostgreSQL would say of an expression: its type, and the name of its result column.
+"""Infers PostgreSQL's type of an expression, and the name of its result column.
 
 Comes in: a node of sqlglot's tree whose children have been looked at. Goes out: a type OID
 (``type_of``), kept in the node's ``meta``; a column name (``figure_name``). A type that cannot be

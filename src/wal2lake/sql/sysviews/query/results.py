@@ -1,4 +1,4 @@
-"""What the embedded engine answers, with PostgreSQL's types.
+"""Gives the embedded engine's results PostgreSQL's types.
 
 Comes in: the engine's columns and what ``scopes`` found out about them. Goes out: field
 descriptions (``fields_of``), and the same values in a form that the encoders know

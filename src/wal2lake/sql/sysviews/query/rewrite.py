@@ -263,7 +263,7 @@ def determine_parameters(sql: str, parameters: Sequence[BoundParameter]) -> None
 
 
 def _beside(node: exp.Expression) -> exp.Expression | None:
-    """What a constant is compared with."""
+    """Return the expression that a constant is compared with."""
     parent = node.parent
     if isinstance(parent, exp.In) and node is not parent.this:
         return parent.this
@@ -376,7 +376,7 @@ class _Rewriter:
 
 
 def internal_relation(relation: SystemRelation) -> str:
-    """What the engine calls a relation: it has a pg_catalog of its own."""
+    """Return the engine's name for a relation: the engine has a pg_catalog of its own."""
     return f"{relation.schema}.{relation.name}"
 
 

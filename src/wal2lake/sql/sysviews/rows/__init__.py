@@ -1,4 +1,4 @@
-"""What is in the system catalogs and views.
+"""Rows of the system catalogs and views.
 
 Takes: a ``CatalogSource``. Gives: rows as dicts by column name, a generator for each view.
 Owns: the OIDs of objects that the catalog does not number. Never: shows a password.

@@ -52,7 +52,7 @@ UTF8: Final = 6
 
 _PG_NAMESPACE: Final = 2615
 _PUBLIC_COMMENT: Final = "standard public schema"
-"""What initdb says of it."""
+"""Comment that initdb gives the schema."""
 
 _INDEX_OIDS: Final = 0x4000_0000
 _KEY_OIDS: Final = 0x5000_0000
@@ -111,7 +111,7 @@ class RelationFacts:
 
     @property
     def qualified(self) -> str:
-        """As regclass prints it when the schema must be said."""
+        """The relation's name as regclass prints it with its schema."""
         return f"{quote_identifier(self.namespace)}.{quote_identifier(self.name)}"
 
 
@@ -196,7 +196,7 @@ class Facts:
         return self.by_oid[table.partition_of].table
 
     def checks(self, table: TableDef) -> list[tuple[Oid, CheckConstraint]]:
-        """Its CHECK constraints, with their OIDs."""
+        """Return the table's CHECK constraints, with their OIDs."""
         first = _CHECK_OIDS + 1
         for relation in self.lake_tables():
             if relation.table is None or relation.oid == table.oid:
@@ -217,7 +217,7 @@ class Facts:
         return self.accesses.get(oid, (BOOTSTRAP_SUPERUSER, SYSTEM_SCHEMA_ACL))
 
     def acl_text(self, acl: Acl | None) -> list[str] | None:
-        """As aclitem[] is printed."""
+        """Print an acl as aclitem[]."""
         return None if acl is None else acl.items_text(self.authority.names)
 
     def namespace_oid(self, name: str) -> Oid | None:
@@ -398,7 +398,7 @@ def _sequence(table: RelationFacts, sequence: OwnedSequence) -> RelationFacts:
 
 
 def _for_all(letters: str, own: str) -> Acl:
-    """What initdb grants on a system object."""
+    """Return the privileges that initdb grants on a system object."""
     return Acl(
         (
             AclItem(BOOTSTRAP_SUPERUSER, BOOTSTRAP_SUPERUSER, own),
@@ -413,7 +413,7 @@ SECRET: Final = frozenset(
     ("pg_catalog", name)
     for name in ("pg_authid", "pg_shadow", "pg_replication_origin_status")
 )
-"""What only superusers may read, unless it is granted to others."""
+"""Relations that only superusers may read, unless it is granted to others."""
 
 _SYSTEM_RELATIONS: Final = tuple(
     RelationFacts(

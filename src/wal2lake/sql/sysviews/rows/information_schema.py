@@ -144,7 +144,7 @@ def columns(facts: Facts) -> Iterator[Row]:
 
 
 def _identities(facts: Facts) -> dict[tuple[int, int], Row]:
-    """What is said of identity columns, by table and number."""
+    """Return the facts about identity columns, by table and number."""
     found: dict[tuple[int, int], Row] = {}
     for one in facts.sequences:
         relation, attribute = facts.owned_by.get(one.oid, (None, None))
@@ -303,7 +303,7 @@ def constraint_table_usage(facts: Facts) -> Iterator[Row]:
 
 
 def table_privileges(facts: Facts) -> Iterator[Row]:
-    """What roles were granted on tables."""
+    """Yield the privileges that roles were granted on tables."""
     names = {**facts.role_names, int(PUBLIC): "PUBLIC"}
     for relation in facts.lake_tables():
         owner = Oid(relation.owner)

@@ -102,7 +102,7 @@ def log_segments(moment: Moment) -> Iterator[Row]:
 
 
 def log_readers(moment: Moment) -> Iterator[Row]:
-    """Who needs which part of each log."""
+    """Yield the readers of each log, with the part that they need."""
     for sub, reading in _logs(moment):
         contents = reading.contents
         needed = reading.above(sub.floor)
@@ -149,7 +149,7 @@ def log_readers(moment: Moment) -> Iterator[Row]:
 
 
 def _logs(moment: Moment) -> Iterator[tuple[Subscription, LogReading]]:
-    """Those that there are: a subscription that never ran has none."""
+    """Yield the logs that exist: a subscription that never ran has none."""
     for sub in moment.state.subscriptions:
         reading = moment.source.log(sub.oid)
         if reading is not None:

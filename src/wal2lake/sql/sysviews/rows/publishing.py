@@ -54,7 +54,7 @@ def pg_replication_slots(moment: Moment) -> Iterator[Row]:
 
 
 def pg_stat_replication_slots(moment: Moment) -> Iterator[Row]:
-    """What each slot has decoded."""
+    """Yield the decoding statistics of each slot."""
     for use, _ in moment.source.slots():
         name = use.slot.name
         found = moment.source.slot_statistics.slot(name)
@@ -71,7 +71,7 @@ def pg_stat_replication_slots(moment: Moment) -> Iterator[Row]:
 
 
 def pg_stat_replication(moment: Moment) -> Iterator[Row]:
-    """Those that stream now."""
+    """Yield the walsenders that stream now."""
     users = {role.name: role.oid for role in moment.facts.roles}
     sessions = {one.pid: one for one in moment.source.sessions()}
     standbys = moment.source.standbys()

@@ -173,7 +173,7 @@ def sync_progress(state: Replication) -> Iterator[Row]:
 
 
 def subscription_errors(state: Replication) -> Iterator[Row]:
-    """What stops a subscription or the copy of one of its tables, now."""
+    """Yield the present errors of subscriptions and of copies of their tables."""
     for one in state.errors:
         yield {
             "subid": one.subid,
@@ -210,7 +210,7 @@ def pg_stat_subscription_stats(state: Replication) -> Iterator[Row]:
 
 
 def coercions(state: Replication) -> Iterator[Row]:
-    """What value policies have stored instead of values that did not fit."""
+    """Yield the values that policies have stored instead of values that did not fit."""
     for total in state.coercions:
         table = state.tables.get(total.relid)
         if table is None:
@@ -307,7 +307,7 @@ SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] =
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What the rows of a moving view are made from."""
+    """Facts from which the rows of a moving view are made."""
 
     facts: Facts
     state: Replication
@@ -438,8 +438,8 @@ def messages(moment: Moment) -> Iterator[Row]:
 
 
 def pg_prepared_xacts(moment: Moment) -> Iterator[Row]:
-    """What sessions have prepared, and what publishers have, under the names that PostgreSQL's
-    subscriber gives."""
+    """Yield the transactions that sessions have prepared, and those that publishers have, under the
+    names that PostgreSQL's subscriber gives."""
     owners = {role.oid: role.name for role in moment.facts.roles}
     for local in moment.source.prepared_commits():
         if local.state is PreparedState.PREPARED:

@@ -91,7 +91,7 @@ class CatalogScope:
     def resolve(
         self, column: exp.Column
     ) -> tuple[Output | None, CatalogFromItem | None]:
-        """What a column means."""
+        """Resolve a column."""
         table, name = column.table, column.name
         scope: CatalogScope | None = self
         while scope is not None:
