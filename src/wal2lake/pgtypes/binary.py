@@ -51,7 +51,7 @@ _INT2 = 21
 
 
 def incorrect_format() -> UsageError:
-    """What a receive function says about bytes that it cannot take."""
+    """Return the error of a receive function for bytes that it cannot take."""
     return UsageError("incorrect binary data format", sqlstate="22P03")
 
 

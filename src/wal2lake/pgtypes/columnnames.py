@@ -18,11 +18,12 @@ from wal2lake.errors import DuplicateObjectError, FeatureNotSupportedError
 from wal2lake.model import SYSTEM_COLUMNS
 
 KEPT_NAMES: Final = ("_wal2lake_origin", "_wal2lake_xid", "_wal2lake_time")
-"""Of columns that files have beside the table's, see ``lake.origins``."""
+"""Names of columns that files have beside the table's, see ``lake.origins``."""
 
 _OF_SPARK: Final = ("_metadata", "_tmp_metadata_row_index")
-"""What Spark calls the facts about a row's file, and a row's place in it: with a column of such
-a name in the table, Delta cannot tell which rows are deleted, and the table cannot be read."""
+"""Names that Spark gives to the facts about a row's file, and to a row's place in it. If a column
+of the table has such a name, Delta cannot tell which rows are deleted, and the table cannot be
+read."""
 
 _REMEDY: Final = "Leave it out with a column list of the publication, or rename it."
 

@@ -51,7 +51,7 @@ class Loose:
 
     why: Looseness
     of_elements: bool = False
-    """Of an array."""
+    """True if the type is an array's element type."""
 
 
 class Stored(Protocol):
@@ -79,7 +79,7 @@ class Stored(Protocol):
 
     @property
     def pg_type_name(self) -> str | None:
-        """Of a type that is not built in."""
+        """Name of a type that is not built in."""
         ...
 
 
@@ -91,8 +91,7 @@ _NUMERIC_ARRAY: Final = 1231
 
 
 def loose_columns(fields: Sequence[Stored], key: Sequence[int]) -> Mapping[int, Loose]:
-    """Of the columns at ``key``, those in which equal values may differ, by their place in
-    ``key``."""
+    """Return the columns at ``key`` in which equal values may differ, by their place in ``key``."""
     kinds = ((place, _loose(fields[i])) for place, i in enumerate(key))
     return {place: kind for place, kind in kinds if kind is not None}
 
@@ -170,7 +169,7 @@ def _elements_alike(array: pa.ListArray, why: Looseness) -> pa.ListArray:
 
 
 _ZEROS: Final = r'("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0*|\.0+'
-"""What is in quotes; digits behind a point, without zeros at their end; nothing but zeros."""
+"""Matches quoted text; digits behind a point, without zeros at their end; nothing but zeros."""
 
 
 def _values_alike(column: pa.ChunkedArray, why: Looseness) -> pa.ChunkedArray:

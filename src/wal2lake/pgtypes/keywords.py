@@ -17,7 +17,7 @@ _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
 
 
 def words(text: str) -> frozenset[str]:
-    """Those between blanks."""
+    """Split a text at blanks."""
     return frozenset(text.split())
 
 
@@ -103,13 +103,13 @@ NEEDS_AS: Final = words(
     within without year
     """
 )
-"""Of all of them: no label without AS."""
+"""Keywords of all categories that are no label without AS."""
 
 NOT_COLUMN_NAMES: Final = RESERVED | TYPE_OR_FUNCTION
-"""What ColId refuses: the words that a name must be quoted for."""
+"""Words that ColId refuses, for which a name must be quoted."""
 
 MUST_QUOTE: Final = RESERVED | TYPE_OR_FUNCTION | COLUMN_NAME
-"""What quote_ident() quotes: every keyword that is not unreserved."""
+"""Words that quote_ident() quotes: every keyword that is not unreserved."""
 
 
 def quote_identifier(name: str) -> str:

@@ -85,9 +85,9 @@ class TypeMapping:
     lossless_text: bool = False
     """A type other than text whose canonical text is stored."""
     note: str | None = None
-    """What ``wal2lake check`` tells the user about such a column; None: nothing."""
+    """Note of ``wal2lake check`` about such a column; None: nothing."""
     element: TypeMapping | None = None
-    """Of an array's elements."""
+    """Mapping of an array's elements."""
     delimiter: str = ","
     """Between an array's elements."""
     exact: bool = False
@@ -143,7 +143,7 @@ _CHOICES: Mapping[str, frozenset[ConversionKind]] = MappingProxyType(
         "numeric": frozenset((ConversionKind.DECIMAL, ConversionKind.FLOAT)),
     }
 )
-"""What an override may choose for a type, besides STRING, which all can be."""
+"""Conversions that an override may choose for a type, besides STRING, which every type allows."""
 
 _CHOICE_NAMES: Mapping[ConversionKind, str] = MappingProxyType(
     {
@@ -357,7 +357,7 @@ def choose(type_oid: int, typmod: int, default: TypeMapping, ddl: str) -> TypeMa
 
 
 def possible_choices(type_oid: int) -> str:
-    """What a type may be stored as by choice, for messages."""
+    """List the types that a type may be stored as by choice, for messages."""
     known = type_by_oid(type_oid)
     if known is None:
         return "STRING"

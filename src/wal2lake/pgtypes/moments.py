@@ -112,7 +112,7 @@ def _spark_day(number: int) -> str:
 
 
 def spark_number(text: str, kind: pa.DataType) -> int | None:
-    """Of such a text, in UTC, or of one that Spark has written; None: it is none."""
+    """Read a moment's text, in UTC, or a text that Spark has written; None: it is no moment."""
     found = _SPARKS.fullmatch(text.strip())
     is_date = pa.types.is_date32(kind)
     if found is None or (is_date and found["hour"] is not None):

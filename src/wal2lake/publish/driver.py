@@ -43,7 +43,7 @@ from wal2lake.publish.statistics import Counts
 
 
 class Decoding:
-    """Of one slot, from a position on."""
+    """Decodes one slot from a position on."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Decoding:
         self.position = start
         """Everything below has been decoded."""
         self.xid = 0
-        """Of the transaction that is being decoded; 0: of none."""
+        """Number of the transaction that is being decoded; 0: none."""
         self.counts = Counts()
-        """Of what was given to the plugin."""
+        """Counts of the changes that the plugin was given."""
         self._two_phase_at: Lsn | None = None
         self._slot: Callable[[], ReplicationSlot | None] = lambda: None
 
@@ -139,7 +139,8 @@ class Decoding:
         return count
 
     def _group(self, group: Group, go_on: Callable[[], bool]) -> tuple[int, bool]:
-        """As many of the transactions as ``go_on`` allows; how many, and its last answer."""
+        """Decode as many of the transactions as ``go_on`` allows; return how many, and its last
+        answer."""
         plugin, context = self._plugin, self._context
         count, size = group.transactions.num_rows, group.size
         none_is_large = not plugin.streams or size <= self._work_mem
@@ -189,7 +190,7 @@ class Decoding:
     def _decode(
         self, transaction: Transaction, runs: Iterator[Run | DecodedMessage]
     ) -> None:
-        """As one transaction, or as a step of one that was prepared."""
+        """Decode a transaction whole, or as a step of one that was prepared."""
         step, plugin, context = transaction.step, self._plugin, self._context
         if step is None:
             self._transaction(transaction, runs)
@@ -346,7 +347,7 @@ def _size(piece: Piece) -> int:
 
 
 def _emptied(held: deque[Piece]) -> Iterator[Piece]:
-    """What is held, let go as it is read."""
+    """Yield the held pieces, each released as it is read."""
     while held:
         yield held.popleft()
 

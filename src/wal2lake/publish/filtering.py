@@ -1,4 +1,4 @@
-"""What row filters make of a change, and several publications' filters of one table.
+"""Applies row filters to changes, and combines several publications' filters of one table.
 
 Comes in: whether the filter is true for the old and the new row. Goes out: what is sent.
 
@@ -36,7 +36,7 @@ _BOOL: Final = 16
 
 
 class FilterOutcome(Enum):
-    """What becomes of an UPDATE."""
+    """Forms in which an UPDATE is sent."""
 
     KEEP = "keep"
     INSERT = "insert"
@@ -45,7 +45,7 @@ class FilterOutcome(Enum):
 
 
 def transform(old: bool | None, new: bool) -> FilterOutcome:
-    """Of one UPDATE; ``old`` None: there is no old row."""
+    """Return the form of one UPDATE; ``old`` None: there is no old row."""
     if old is None or old is new:
         return FilterOutcome.KEEP if new else FilterOutcome.NOTHING
     return FilterOutcome.INSERT if new else FilterOutcome.DELETE
@@ -57,7 +57,8 @@ def transforms(
     new: Sequence[pa.Array],
     has_old: Sequence[bool],
 ) -> list[FilterOutcome]:
-    """Of many: the filter's columns of both rows. ``new`` is whole (``filled``)."""
+    """Return the forms of many UPDATEs: the filter's columns of both rows. ``new`` is whole
+    (``filled``)."""
     rows = len(has_old)
     before = filter_.matches(old, rows) if any(has_old) else [False] * rows
     after = filter_.matches(new, rows)
@@ -76,8 +77,8 @@ def filled(new: pa.Array, old: pa.Array, unchanged: pa.BooleanArray) -> pa.Array
 def combined(
     filters: Iterable[tuple[Expression, Sequence[str]] | None],
 ) -> tuple[Expression, tuple[str, ...]] | None:
-    """Those of all publications that send one operation of a table: a row that one of them
-    lets through is sent. None among them, a publication without a filter, is none for all."""
+    """Combine the filters of all publications that send one operation of a table: a row is sent if
+    one of them lets it through. A publication without a filter (None) lets every row through."""
     names: list[str] = []
     found: list[Expression] = []
     for one in filters:

@@ -1,4 +1,4 @@
-"""What replication slots may hold back, and for how long nobody may use them.
+"""Limits of replication slots: how much they may hold back, and for how long they may be unused.
 
 Comes in: slots and who uses them, the publisher's log. Goes out: slots that are invalidated, with
 PostgreSQL's words in the server log; how much room each has left (pg_replication_slots).
@@ -60,7 +60,7 @@ class Room:
 
 
 class SlotLimits:
-    """Of one node. Safe for all threads."""
+    """Limits of one node's slots. Thread-safe."""
 
     def __init__(
         self,

@@ -39,9 +39,9 @@ class PublishedRelation:
     publication: Publication
     table: TableDef
     columns: tuple[str, ...]
-    """Those that are sent, in the table's order."""
+    """Columns that are sent, in the table's order."""
     named: PublishedTable | None = None
-    """Its own column list and row filter; None: it is sent whole."""
+    """The table's own column list and row filter; None: the table is sent whole."""
 
 
 def published_tables(
@@ -49,7 +49,7 @@ def published_tables(
     tables: Sequence[TableDef],
     namespaces: Iterable[Namespace],
 ) -> list[PublishedRelation]:
-    """What subscribers of one publication get."""
+    """Return the tables that subscribers of one publication get."""
     if publication.all_tables:
         found = [t for t in tables if _is_sent(publication, t)]
         return [PublishedRelation(publication, t, _all(publication, t)) for t in found]
@@ -71,8 +71,8 @@ def all_published(
     tables: Sequence[TableDef],
     namespaces: Sequence[Namespace],
 ) -> list[PublishedRelation]:
-    """What subscribers of several publications at once get: a partition whose partitioned table
-    one of them sends is not sent apart."""
+    """Return the tables that subscribers of several publications at once get: a partition whose
+    partitioned table one of them sends is not sent apart."""
     publications = list(publications)
     found = [
         one

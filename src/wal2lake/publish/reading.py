@@ -24,7 +24,7 @@ from wal2lake.wire.encoder import FRAME_HEADER
 
 @dataclass(frozen=True, slots=True)
 class DecodedChanges:
-    """What was decoded."""
+    """Decoded changes with the position reached."""
 
     rows: list[tuple[Lsn, int, bytes]]
     reached: Lsn

@@ -1,4 +1,4 @@
-"""What publications together send of each table: columns, operations, rows.
+"""Decides what publications together send of each table: columns, operations, rows.
 
 Comes in: what publications and tables were at a position of the log, the names that a client has
 asked for. Goes out: a ``Sending`` for each table; runs of rows with what the filters leave of them.
@@ -41,7 +41,7 @@ Warn = Callable[[Wal2LakeError, Lsn], None]
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Of one table."""
+    """Columns, operations and rows of one table that are sent."""
 
     operations: frozenset[str]
     """I, U, D, T."""
@@ -50,7 +50,7 @@ class Sending:
     filters: Mapping[str, Filter]
     """By operation; all rows of those that have none."""
     root: TableDef | None = None
-    """As which it is sent (publish_via_partition_root); None: as itself."""
+    """Table as which this one is sent (publish_via_partition_root); None: as itself."""
     contradicted: str | None = None
     """The table whose column lists are not the same: no change of it can be sent."""
 
@@ -78,7 +78,8 @@ class Sending:
 
 
 class ClientPublications:
-    """Those of one client, as they were at the positions of the log that it reads."""
+    """Publications of one client, as they were at the positions of the log that the client
+    reads."""
 
     def __init__(self, catalog: Catalog, warn: Warn) -> None:
         """``warn`` is told of a publication that is not there, once."""
@@ -88,12 +89,13 @@ class ClientPublications:
         self._positions: Sequence[Lsn] = ()
         """Where something begins to be otherwise."""
         self._known: tuple[tuple[str, ...], Lsn | None] | None = None
-        """What was looked up last: names, and since when they are so."""
+        """The last lookup: names, and the position from which they are valid."""
         self._missing: set[str] = set()
         self._found: Mapping[Oid, Sending] = {}
 
     def sending(self, names: Sequence[str], lsn: Lsn) -> Mapping[Oid, Sending]:
-        """What publications of these names sent at a position of the log, by table."""
+        """Return the tables that publications of these names sent at a position of the log, by
+        OID."""
         counter = self._catalog.change_counter
         if counter != self._counter:
             positions = self._catalog.definition_positions()
@@ -110,11 +112,12 @@ class ClientPublications:
         return self._found
 
     def table(self, relid: Oid) -> TableDef | None:
-        """Its definition now; None: it was dropped."""
+        """Return the table's definition now; None: it was dropped."""
         return self._catalog.table_by_oid(relid)
 
     def origin_number(self, name: str) -> int:
-        """As pg_replication_origin has it; 0: there is none of that name."""
+        """Return an origin's number, as pg_replication_origin has it; 0: there is none of that
+        name."""
         return self._catalog.origin_numbers().get(name, 0)
 
     def _look_up(

@@ -1,4 +1,4 @@
-"""What of the engine's publisher half commands and functions use, in one value."""
+"""Parts of the engine's publisher half that commands and functions use."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ class Publishing:
     export: Callable[[Point, int], str]
     """A name for a state, for SET TRANSACTION SNAPSHOT, until ``withdraw`` of that session."""
     withdraw: Callable[[int], None]
-    """What a session has exported can be imported no more."""
+    """Ends the snapshots that a session has exported: they can be imported no more."""
     publications: Callable[[Warn], ClientPublications]
-    """What publications send, for one decoding."""
+    """Returns what publications send, for one decoding."""

@@ -53,7 +53,7 @@ def refuse_invalidated(slot: ReplicationSlot) -> None:
 
 
 class SlotManager:
-    """Of one node. Safe for all threads."""
+    """Replication slots of one node. Thread-safe."""
 
     def __init__(
         self,
@@ -215,12 +215,12 @@ class SlotManager:
         return reached
 
     def confirm(self, name: str, lsn: Lsn) -> None:
-        """Its user has everything below."""
+        """Confirm that the slot's client has everything below ``lsn``."""
         self._catalog.confirm_slot(name, lsn)
         self._released()
 
     def begin_two_phase(self, name: str, lsn: Lsn) -> None:
-        """Its user wants prepared transactions as such, from ``lsn`` on."""
+        """Send prepared transactions as such from ``lsn`` on, as the slot's client wants."""
         self._catalog.begin_two_phase(name, lsn)
 
     def all(self) -> list[ReplicationSlot]:
@@ -301,7 +301,7 @@ class SlotManager:
             self._release(name)
 
     def drop_temporary(self, session: int) -> None:
-        """Those of a session that ends, or whose statement has failed."""
+        """Drop the temporary slots of a session that ends, or whose statement has failed."""
         if any(slot.temporary == session for slot in self._catalog.slots()):
             self._catalog.drop_temporary_slots(session)
             self._released()

@@ -1,4 +1,4 @@
-"""What each slot has decoded: the numbers of pg_stat_replication_slots.
+"""Statistics of decoding: the numbers of pg_stat_replication_slots.
 
 Comes in: counts of decodings, of walsenders (in mapped memory) and of SQL functions. Goes out: one
 sum for each slot. They are in the engine's memory and begin anew with it, as PostgreSQL's do after
@@ -25,7 +25,7 @@ class Counts:
     total_txns: int = 0
     """Given to the plugin, streamed ones too."""
     total_bytes: int = 0
-    """Of their changes, as they are decoded."""
+    """Bytes of the changes, as they are decoded."""
     stream_txns: int = 0
     stream_count: int = 0
     """Blocks."""
@@ -49,14 +49,14 @@ class SlotStatistics:
 
 
 class Statistics:
-    """Of one node's slots, by name. Safe for all threads."""
+    """Statistics of one node's slots, by name. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ended: dict[str, Counts] = {}
         self._running: dict[str, list[Reading]] = {}
         self._reset: dict[str, tuple[Counts, float]] = {}
-        """What there was when it was reset, and when that was."""
+        """Counts at the last reset, and its time."""
 
     @contextmanager
     def of(self, slot: str, read: Reading) -> Iterator[None]:
@@ -71,7 +71,7 @@ class Statistics:
                 self._running[slot].remove(read)
 
     def slot(self, name: str) -> SlotStatistics:
-        """As it is now."""
+        """Return the statistics of a slot as they are now."""
         with self._lock:
             before, at = self._reset.get(name, (Counts(), None))
             now = astuple(self._all(name))

@@ -1,4 +1,4 @@
-"""What a subscription's user chooses about types and values.
+"""Reads a subscription's choices about types and values.
 
 Takes: the options ``type_mappings``, ``value_policies`` and
 ``conflict_resolution`` as text; columns of the publisher;

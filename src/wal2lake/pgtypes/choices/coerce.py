@@ -36,7 +36,8 @@ MAX_VALUE_BYTES: Final = 256 << 20
 """The default of ``apply.max_value_bytes``, which says why."""
 
 EXAMPLE_CHARACTERS: Final = 100
-"""Of a value that is shown as an example: enough to know it again, too few to fill a page."""
+"""Characters of a value shown as an example: enough to recognise the value, too few to fill a
+page."""
 
 NO_POLICY: Final = frozenset(("0A000", "22P03", "42804", "XX000"))
 """No decoder, or bytes that are no value at all: not something that a column cannot hold."""

@@ -69,15 +69,15 @@ class SourceColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceTarget:
-    """What an entry is about."""
+    """Subject of an entry."""
 
     text: str
-    """As it was written."""
+    """The text as it was written."""
     match: Match
     names: tuple[str, ...] = ()
-    """Of a column, or of a type that is not built in."""
+    """Parts of the name of a column, or of a type that is not built in."""
     type_oid: int = 0
-    """Of a built-in type."""
+    """OID of a built-in type."""
     typmod: int = -1
 
     def fits(self, column: SourceColumn) -> bool:
@@ -184,7 +184,7 @@ def names_in(text: str) -> tuple[str, ...] | None:
 
 
 def _array_of(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """What the publisher's catalog calls the array type (makeArrayTypeName)."""
+    """Return the publisher's name of the array type (makeArrayTypeName)."""
     if names is None:
         return None
     return (*names[:-1], ("_" + names[-1]).encode()[:63].decode(errors="ignore"))

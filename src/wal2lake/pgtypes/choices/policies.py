@@ -34,7 +34,7 @@ VALUE_POLICIES: Final = "value_policies"
 
 
 class ValuePolicy(Enum):
-    """What happens to a value that its column cannot hold."""
+    """Policies for a value that its column cannot hold."""
 
     ERROR = "error"
     """The subscription stops at its transaction."""

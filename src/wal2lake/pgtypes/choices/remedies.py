@@ -1,4 +1,4 @@
-"""What an operator can do about a value that its column cannot hold: the HINT of such an error.
+"""Words the HINT of an error about a value that its column cannot hold.
 
 In: the error's SQLSTATE, the column and what is declared of it. Out: one text, for apply and the
 initial copy alike. It names only what works: the value is in the log (or in the copy's
@@ -19,23 +19,23 @@ COPIED_ANEW: Final = (
     "drop the table here and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION, which creates"
     " it as it is at the source, and copies it"
 )
-"""What repairs whatever is wrong with a table's definition; begins in lower case."""
+"""Remedy for anything that is wrong with a table's definition; begins in lower case."""
 
 CHECKED_HERE: Final = (
     "If the source may have such rows, ALTER TABLE ... DROP CONSTRAINT on the table here"
     " lets it go on."
 )
-"""Of a row that violates a CHECK of the table here."""
+"""HINT for a row that violates a CHECK of the table here."""
 
 COMPUTED_HERE: Final = (
     "ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION on the table here lets it take the"
     " publisher's values; or publish the table without the column."
 )
-"""Of a column that is generated here and sent by the publisher."""
+"""HINT for a column that is generated here and sent by the publisher."""
 
 
 def computed_here(column: str) -> str:
-    """Of a generated column that cannot be computed for a row of the publisher's."""
+    """Return the HINT for a generated column that cannot be computed for a row of the publisher."""
     return (
         f"If the source may have such rows, ALTER TABLE ... ALTER COLUMN {_quoted(column)}"
         " DROP EXPRESSION on the table here lets it go on."

@@ -73,10 +73,10 @@ CONFLICT_CHOICES: Final = (
     Resolution.SKIP,
     Resolution.ERROR,
 )
-"""What an expression may say."""
+"""Resolutions that an expression may return."""
 
 COMMIT_FACTS: Final = ("local_commit_time", "remote_commit_time", "local_origin")
-"""What an expression may name besides the columns of both rows."""
+"""Names that an expression may use besides the columns of both rows."""
 
 _NAMES_FACT: Final = re.compile(rf"\b(?:{'|'.join(COMMIT_FACTS)})\b", re.IGNORECASE)
 
@@ -93,7 +93,7 @@ class ConflictExpression:
     """Spark SQL over ``local`` and ``remote``, the rows that meet, and ``COMMIT_FACTS``."""
 
     text: str
-    """As it was written."""
+    """The text as it was written."""
     choice: str | None
     """Names one of ``CONFLICT_CHOICES``; None: it merges."""
     values: tuple[tuple[str, str], ...] = ()
@@ -102,7 +102,7 @@ class ConflictExpression:
 
 @dataclass(frozen=True, slots=True)
 class Resolutions:
-    """Of one table."""
+    """Resolutions of one table."""
 
     chosen: Mapping[ConflictType, Resolution] = field(default_factory=dict)
     """Only what is not PostgreSQL's."""
@@ -110,7 +110,7 @@ class Resolutions:
     """For those that are EXPRESSION or MERGE."""
 
     def of(self, kind: ConflictType) -> Resolution:
-        """What becomes of a change that meets this."""
+        """Return the resolution of a conflict type."""
         return self.chosen.get(kind, _DEFAULTS[kind])
 
 
@@ -148,7 +148,7 @@ class ConflictResolutions:
         return cls(tuple(found))
 
     def of(self, namespace: str, name: str) -> Resolutions:
-        """Those of one table."""
+        """Return the resolutions of one table."""
         chosen: dict[ConflictType, _Entry] = {}
         for table in ((), (namespace, name)):
             chosen |= {e.type: e for e in self.entries if e.table == table}
@@ -173,8 +173,7 @@ class ConflictResolutions:
 
     @property
     def asks_for_origins(self) -> str | None:
-        """What can be obeyed only if it is known who has written a row, and when; None: all
-        can be."""
+        """Return the choice that needs the writer and the time of a row; None: no choice does."""
         for entry in self.entries:
             if entry.resolution in _BY_TIME:
                 return f'conflict resolution "{entry.resolution}"'

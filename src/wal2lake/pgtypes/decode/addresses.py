@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 def shown_address(address: bytes) -> str:
-    """Of 4 bytes or 16."""
+    """Show an address of 4 or 16 bytes."""
     return ".".join(map(str, address)) if len(address) == 4 else _ipv6(address)
 
 

@@ -1,4 +1,4 @@
-"""What a conversion returns, and the one way in which every scalar conversion works.
+"""Results of conversions, and the one way in which every scalar conversion works.
 
 Comes in: a BinaryArray of PostgreSQL's text. Goes out: a ``Conversion``: the typed array,
 and which rows could not be converted, with SQLSTATE and message. Used by the other
@@ -54,7 +54,7 @@ class Conversion:
     """A converted column. Bad rows are null in ``array`` and true in ``bad``."""
 
     array: pa.Array | pa.ChunkedArray
-    """Of the mapping's Arrow type; chunked iff the input was."""
+    """The converted values, of the mapping's Arrow type; chunked iff the input was."""
     bad: pa.BooleanArray | None
     """None: every value was converted. Never contains null."""
     failures: tuple[ConversionFailure, ...] = ()

@@ -107,7 +107,7 @@ _DECIMAL: Final = re.compile(
 )
 _PREFIXED: Final = re.compile(r"[+-]?0[xob]", re.ASCII)
 _EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
-"""Of numbers with more digits than Python's default of 28."""
+"""Decimal context for numbers with more digits than Python's default of 28."""
 _SPECIAL: Final = {
     "nan": "NaN",
     "inf": "Infinity",

@@ -155,8 +155,8 @@ def _fixed(array: pa.Array, type_oid: int) -> Values:
 def fixed_numbers(
     array: pa.Array, type_oid: int
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Of a type of ``FIXED``: the column's values, big-endian as they are sent, and which are
-    not null. Raises FeatureNotSupportedError as ``arrow_to_binary`` does."""
+    """Return the values of a column of a type of ``FIXED``, big-endian as they are sent, and which
+    are not null. Raises FeatureNotSupportedError as ``arrow_to_binary`` does."""
     arrow, dtype = FIXED[type_oid]
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     typed = _typed(array, type_oid, arrow)

@@ -27,7 +27,7 @@ _DIGITS = re.compile(r"-?(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """What float4 and float8 differ in."""
+    """Differences between float4 and float8."""
 
     digits: int
     """FLT_DIG, DBL_DIG: what extra_float_digits is added to."""

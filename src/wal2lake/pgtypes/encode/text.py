@@ -82,8 +82,8 @@ def arrow_to_text(
 def plain_text(
     array: pa.Array, type_oid: int, typmod: int = -1, *, timezone: str = "UTC"
 ) -> pa.Array | None:
-    """What ``arrow_to_text`` gives, as Arrow binary; None: not of this type or these values, or
-    it would be long."""
+    """Return the texts of ``arrow_to_text`` as Arrow binary; None: not possible for this type or
+    these values, or the result would be long."""
     if array.nbytes > _MUCH:
         return None
     texts = _plain(array, type_oid, typmod, timezone)
@@ -273,7 +273,7 @@ def _quoted(text: bytes) -> bytes:
 
 
 def _maps(array: pa.Array, style: TextStyle) -> Texts:
-    """As hstore_out prints: keys and values quoted, in stored order."""
+    """Print maps as hstore_out does: keys and values quoted, in stored order."""
     keys = _texts(array.keys, 0, -1, style)
     items = _texts(array.items, 0, -1, style)
     offsets = array.offsets.to_pylist()
@@ -296,7 +296,7 @@ _RECORD_SPECIAL = re.compile(rb'["\\(),\s]|\A\Z')
 
 
 def _records(array: pa.Array, style: TextStyle) -> Texts:
-    """As record_out prints: ``(1,"a b",)``; NULL is nothing."""
+    """Print records as record_out does: ``(1,"a b",)``; NULL is nothing."""
     columns = [_texts(column, 0, -1, style) for column in array.flatten()]
     rows: Texts = []
     for row, valid in enumerate(array.is_valid().to_pylist()):

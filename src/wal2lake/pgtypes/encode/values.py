@@ -74,7 +74,7 @@ def _mac(text: bytes) -> bytes:
 
 
 def _money(text: bytes) -> bytes:
-    """As lc_monetary C writes it: of another one the unit is not known."""
+    """Print money as lc_monetary C writes it: the unit of another locale is not known."""
     found = _MONEY.fullmatch(text)
     if found is None:
         raise ValueError("not in the format of C")

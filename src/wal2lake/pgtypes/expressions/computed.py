@@ -50,7 +50,7 @@ _STORED: Final = {
 """Types whose texts Arrow's values have."""
 
 _AS_TEXT: Final = (BOOL, UUID, *NUMBERS)
-"""What a text column takes by assignment, besides texts."""
+"""Types that a text column takes by assignment, besides texts."""
 
 
 def assignable(source: int, target: int) -> bool:
@@ -159,7 +159,7 @@ def _numeric(value: Value) -> bytes:
 
 
 def _counted(values: Sequence[Value], epoch: int, infinite: int) -> list[int | None]:
-    """As they are stored: since 1970."""
+    """Count days or microseconds since 1970, as they are stored."""
     return [
         None
         if v is None

@@ -134,7 +134,7 @@ class _Writer:
         self.text += "" if self._pretty else ")"
 
     def hidden(self, cast: Expression, shown: Expression) -> None:
-        """What is inside of an implicit cast at the top, down to what is ``shown``."""
+        """Print an expression inside of an implicit cast at the top, down to what is ``shown``."""
         (arg,) = cast.args
         plain = not self._pretty or _is_simple(arg, cast)
         self.text += "" if plain else "("

@@ -89,12 +89,12 @@ def _types(expression: Expression) -> list[tuple[int, int]]:
 
 
 def value_of(constant: Expression) -> Value:
-    """Of an expression without columns."""
+    """Return the value of an expression without columns."""
     return _compiled(constant)(())
 
 
 def values_of_texts(array: pa.Array, type_oid: int) -> list[Value]:
-    """Of a BinaryArray of PostgreSQL's texts."""
+    """Return the values of a BinaryArray of PostgreSQL's texts."""
     read = reader(type_oid)
     return [None if text is None else read(text) for text in array.to_pylist()]
 

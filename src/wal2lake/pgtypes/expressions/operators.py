@@ -1,4 +1,4 @@
-"""What operators, functions and casts of row filters compute.
+"""Operators, functions and casts of row filters.
 
 Comes in: a name and the types of the operands, as the analysis has resolved them. Goes out: a
 function of Python values (``values``) that are not NULL. Called by ``evaluate``, once for each
@@ -63,7 +63,7 @@ COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 ARITHMETIC: Final = ("+", "-", "*", "/", "%")
 LIKES: Final = ("~~", "!~~")
 MATCHES: Final = ("~", "!~", "~*", "!~*")
-"""Of regular expressions."""
+"""Operators of regular expressions."""
 MEMBERS: Final[dict[str, Callable[[Any, Any], Value]]] = {
     "->": member,
     "->>": member_text,
@@ -180,7 +180,7 @@ def _midnight(a: Value) -> Value:
 
 
 _DAYS: Final = range(-2_451_545, 2_145_031_949)
-"""Those of date, counted from 2000-01-01."""
+"""Days of type date, counted from 2000-01-01."""
 _TIMESTAMP_DAYS: Final = range(-2_451_545, 109_203_528 - 2_451_545)
 
 
@@ -414,7 +414,7 @@ def _number(source: int, target: int) -> Function:
 
 
 def _read_float(target: int, a: Decimal) -> float:
-    """As float8in() and float4in() read the number's text."""
+    """Read a number's text as float8in() and float4in() do."""
     found = single(_to_odd(a)) if target == FLOAT4 else float(a)
     if a.is_finite() and (math.isinf(found) or (not found and a)):
         raise UsageError(
@@ -449,7 +449,8 @@ def _rounded(a: Decimal) -> Decimal:
 
 
 def _length(target: int, typmod: int) -> Function | None:
-    """What an explicit cast makes of a value that is too long, or not exact enough."""
+    """Return the function of an explicit cast for a value that is too long, or has too many
+    digits."""
     if typmod < 0:
         return None
     if target in (VARCHAR, BPCHAR):

@@ -25,7 +25,7 @@ _QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{([0-9]{1,3})(?:(,)([0-9]{1,3})?)?\}
 _MOST: Final = 255
 """DUPMAX."""
 _SPECIAL: Final = frozenset("*+?{|)")
-"""Of these none begins an atom."""
+"""Characters of which none begins an atom."""
 
 
 class _Other(Exception):
@@ -55,7 +55,7 @@ class _Reader:
 
     @property
     def rest(self) -> str:
-        """What has not been read."""
+        """Text that has not been read."""
         return self._pattern[self._at :]
 
     def _next(self) -> str:

@@ -75,7 +75,7 @@ class StoredFilter:
 
 
 def stored_values(array: pa.Array, type_oid: int) -> list[Value]:
-    """What ``values`` makes of the texts that these are."""
+    """Return the values that ``values`` makes of the texts of a stored column."""
     types, arrow = pa.types, array.type
     match type_oid:
         case kind if kind in INTEGERS and types.is_integer(arrow):

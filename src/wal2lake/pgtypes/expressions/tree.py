@@ -16,7 +16,7 @@ from enum import Enum
 
 
 class ExpressionNode(Enum):
-    """What an expression is; ``value`` and ``args`` of each."""
+    """Kinds of expressions; ``value`` and ``args`` of each."""
 
     COLUMN = "column"
     """``value``: its place in the list of columns."""
@@ -81,7 +81,7 @@ def encode(expression: Expression) -> str:
 
 
 def decode(text: str) -> Expression:
-    """What ``encode`` wrote."""
+    """Decode the text of ``encode``."""
     return _read(json.loads(text))
 
 

@@ -139,7 +139,7 @@ def array_items(text: str) -> list[str | None] | None:
 
 
 def array_text(items: Sequence[str | None]) -> str:
-    """As array_out() shows them."""
+    """Print an array as array_out() does."""
     shown = []
     for item in items:
         if item is not None and not _PLAIN_ITEM.fullmatch(item):

@@ -65,7 +65,7 @@ class _Operand:
     kind: pa.DataType
     compute: Vector
     padded: bool = False
-    """Of char: the blanks at the end are still there."""
+    """True for char: the blanks at the end are still there."""
 
 
 _COMPARES: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -115,7 +115,7 @@ class _Compiler:
         raise _Other
 
     def _like(self, one: Expression) -> Vector:
-        """What a text begins or ends with, or has in it."""
+        """Match a text by its beginning, its end or a part."""
         text = self._operand(one.args[0]).compute
         constant = _constant(one.args[1])
         if constant is None:
@@ -260,7 +260,7 @@ class _Compiler:
         raise _Other
 
     def _cast(self, one: Expression) -> _Operand:
-        """Those that change nothing, or blanks at the end."""
+        """Cast where the cast changes nothing, or blanks at the end."""
         arg = one.args[0]
         source, target = arg.type_oid, one.type_oid
         if source in TEXTS and target in TEXTS:
@@ -288,8 +288,8 @@ class _Compiler:
 
 _DAYS: Final = pa.duration("s")
 _MICROS: Final = pa.duration("us")
-"""What stands for days and microseconds that are counted from 1970, so that a day is not compared
-with a microsecond."""
+"""Type that stands for days and microseconds counted from 1970, so that a day is not compared with
+a microsecond."""
 
 
 def _folded(both: Callable[[Any, Any], Any], parts: Sequence[Vector]) -> Vector:
@@ -367,7 +367,7 @@ def _scalar(value: Value, type_oid: int, beside: pa.DataType | None) -> _Operand
 
 
 def _since_1970(value: int | float, epoch: int, infinite: int) -> int:
-    """As it is stored."""
+    """Return the value as it is stored, counted from 1970."""
     if math.isinf(value):
         return infinite if value > 0 else -infinite
     found = int(value) + epoch

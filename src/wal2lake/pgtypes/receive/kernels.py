@@ -101,9 +101,9 @@ class _Scale:
     last: int
     epoch: int
     infinity: int
-    """As it is sent; -infinity is its complement."""
+    """Infinity as it is sent; -infinity is its complement."""
     infinite: int
-    """As it is stored; -infinity is its negative."""
+    """Infinity as it is stored; -infinity is its negative."""
 
 
 _DAYS: Final = _Scale(FIRST_DAY, LAST_DAY, DATE_EPOCH, DATE_INFINITY, INFINITE_DAY)

@@ -95,7 +95,7 @@ RemoteTypes = Mapping[int, RemoteType]
 
 
 def remote_types_to_json(types: Sequence[RemoteType]) -> str:
-    """What the catalog keeps."""
+    """Encode types for the catalog."""
     return json.dumps(
         [
             [int(t.oid), t.name, t.kind, t.sent, int(t.part), list(t.attributes)]

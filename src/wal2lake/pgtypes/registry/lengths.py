@@ -18,7 +18,7 @@ _VARCHAR: Final = 1043
 _BIT: Final = 1560
 _VARBIT: Final = 1562
 _HEADER: Final = 4
-"""What the typmod of a character type has above its length (VARHDRSZ)."""
+"""Bytes that the typmod of a character type has above its length (VARHDRSZ)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Length:
     limit: int
     """Characters, or bits."""
     type_name: str
-    """As format_type prints it."""
+    """The type's name as format_type prints it."""
     bits: bool = False
     """Otherwise characters: spaces beyond the limit are cut off."""
     fixed: bool = False
@@ -36,7 +36,7 @@ class Length:
 
 
 def declared_length(type_oid: int, typmod: int) -> Length | None:
-    """Of the type, or of an array's elements; None: any length."""
+    """Return the declared length of the type, or of an array's elements; None: any length."""
     if typmod < 0:
         return None
     known = type_by_oid(type_oid)

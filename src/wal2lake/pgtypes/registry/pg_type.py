@@ -1,4 +1,4 @@
-"""What the node knows of PostgreSQL's built-in types: pg_type, and format_type().
+"""Facts about PostgreSQL's built-in types: pg_type, and format_type().
 
 Comes in: an OID or a name. Goes out: ``PgType`` facts as pg_type's columns have them, and a
 type's text exactly as PostgreSQL prints it. Called by the front door (system views,
@@ -65,7 +65,7 @@ class PgType:
     name: str
     """typname: ``int4``, ``_int4``."""
     sql_name: str
-    """As format_type prints it without modifier; for an array its element's."""
+    """The name that format_type prints without modifier; for an array its element's."""
     array_oid: Oid
     """typarray; 0: no array type."""
     element_oid: Oid

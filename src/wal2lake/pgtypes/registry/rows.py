@@ -163,4 +163,4 @@ SQL_NAMES: dict[str, str] = {
     "timestamptz": "timestamp with time zone",
     "char": '"char"',
 }
-"""What format_type prints where it is not pg_type.typname."""
+"""Names that format_type prints where they are not pg_type.typname."""

@@ -1,4 +1,4 @@
-"""What tables have committed, as transactions in the publisher's log.
+"""Turns the commits of tables into transactions in the publisher's log.
 
 ordering   commits of tables to transactions, in one order (pure)
 positions  where a transaction and its changes are (pure)

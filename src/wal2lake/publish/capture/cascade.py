@@ -1,4 +1,4 @@
-"""What a subscription has applied, as the transactions of its publisher.
+"""Passes a subscription's batch on as the transactions of its publisher.
 
     tables' commits ──▶ are they just what was sent? ──▶ the subscription's own log ──▶ transactions
                          (the commits' words)             (its segments)                 (writer)
@@ -55,7 +55,7 @@ class Cascaded:
 
 
 class Cascade:
-    """Of one node. For capture's thread."""
+    """Reads cascaded batches of one node. For capture's thread."""
 
     def __init__(
         self, catalog: Catalog, tables: TablePort, logs: Path, memory: ComparisonMemory

@@ -1,4 +1,4 @@
-"""What a subscription has that is prepared at its publisher, handed on as prepared.
+"""Passes transactions on that are prepared at a subscription's publisher.
 
     checkpoints of spools ──▶ PREPARE in the log, with rows     (``tell``)
     the batch that has it ──▶ COMMIT PREPARED, if it did just what was told  (``ending``)
@@ -58,7 +58,7 @@ from wal2lake.publish.capture.relations import key_of, relation_of
 from wal2lake.publish.capture.writer import PublisherLogWriter
 
 Shown = Callable[[TableDef, Relation], Relation]
-"""As which relation a table is in the log."""
+"""Relation as which a table is in the log."""
 
 Key = tuple[int, int, Lsn]
 
@@ -85,7 +85,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is prepared."""
+    """A prepared transaction."""
 
     one: HandedOn
     spool: PreparedSpool
@@ -94,7 +94,7 @@ class _Found:
 
 
 class HandingOn:
-    """Of one node."""
+    """Passes prepared transactions on, for one node."""
 
     def __init__(
         self, catalog: Catalog, tables: TablePort, logs: Path, memory: ComparisonMemory
@@ -106,7 +106,7 @@ class HandingOn:
         self._memory = memory
         self._searches: dict[Key, _Search] = {}
         self._refused: set[Key] = set()
-        """What its rows do not tell."""
+        """Transactions whose rows do not tell their changes."""
 
     def reached(self) -> Mapping[Oid, SnapshotVector]:
         """Where each subscription stands; what readers are asked to see afterwards has it."""
@@ -152,7 +152,8 @@ class HandingOn:
     def in_the_way(
         self, writer: PublisherLogWriter, tables: Collection[Oid], subid: Oid | None
     ) -> list[HandedOn]:
-        """What others than ``subid`` have handed on of any of the tables."""
+        """Return the transactions that others than ``subid`` have passed on for any of the
+        tables."""
         names = {int(relid) for relid in tables}
         return [
             one
@@ -165,9 +166,9 @@ class HandingOn:
     def ending(
         self, writer: PublisherLogWriter, subid: Oid, end: int, batch: Cascaded
     ) -> tuple[dict[int, HandedOn], Cascaded]:
-        """What was handed on and commits in a batch that ends at ``end``, by commit; and the
-        batch, which raises OtherwisePrepared behind its last change if it is not what was told.
-        OtherwisePrepared at once, if one commits below its end that it does not have."""
+        """Return the transactions passed on that commit in a batch that ends at ``end``, by commit;
+        and the batch, which raises OtherwisePrepared behind its last change if it is not what was
+        passed on. OtherwisePrepared at once, if one commits below its end that it does not have."""
         xids = batch.transactions.column("xid").to_numpy()
         lsns = batch.transactions.column("commit_lsn").to_numpy()
         ends, missed = {}, []

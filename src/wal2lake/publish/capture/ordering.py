@@ -48,7 +48,7 @@ class CapturedTransaction:
     source: BatchSource | None
     """None: no subscription's."""
     parts: tuple[CapturedTransaction, ...] = ()
-    """Of a batch that was torn, in their order."""
+    """Parts of a batch that was torn, in their order."""
     xid: int | None = None
     """The number that the transaction had on this node; None: a commit does not say."""
 
@@ -59,7 +59,7 @@ class CapturedTransaction:
 
     @property
     def messages(self) -> tuple[Emitted, ...]:
-        """What it has emitted."""
+        """Messages that the transaction has emitted."""
         return tuple(one for _, commit in self.commits for one in commit.more.messages)
 
     @property
@@ -83,7 +83,7 @@ class CapturedTransaction:
 
     @property
     def prepared(self) -> int | None:
-        """Its number, if it was prepared before."""
+        """Number of the prepared transaction; None: it was not prepared."""
         found = _SEVERAL.fullmatch(self.commits[0][1].operation)
         return int(found["number"]) if found and found["prepared"] else None
 

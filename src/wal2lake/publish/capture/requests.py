@@ -26,7 +26,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is to be prepared: the commits that its tables will have."""
+    """A transaction to prepare: the commits that its tables will have."""
 
     number: int
     gid: str
@@ -57,7 +57,7 @@ class CaptureRequest:
     """Where the last one of them is."""
     preparation: Preparation | None = None
     two_phase: TwoPhase | None = None
-    """What it has become in the log."""
+    """The prepared transaction in the log."""
     commits: int | None = None
     rolls_back: int | None = None
     """The number of a prepared transaction that ends."""

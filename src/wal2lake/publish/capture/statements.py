@@ -1,4 +1,4 @@
-"""What each statement of a transaction has changed, kept until the transaction is in the log.
+"""Keeps the changes of each statement of a transaction until the transaction is in the log.
 
 A table's commit is the difference that a transaction makes: a row that was inserted and then
 updated is one that came, and which table was written first nobody knows. PostgreSQL tells every
@@ -57,10 +57,10 @@ _LENGTH: Final = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a statement has made of one table."""
+    """A statement's changes of one table."""
 
     table: TableDef
-    """As the transaction sees it; ``location`` is that of its branch."""
+    """The table as the transaction sees it; ``location`` is that of its branch."""
     before: int
     """The branch's version."""
     after: int
@@ -71,7 +71,7 @@ class Statement:
 
 
 class Statements:
-    """Of one node. Safe for all threads."""
+    """Statements of one node. Thread-safe."""
 
     def __init__(
         self, directory: Path, tables: TablePort, memory: ComparisonMemory
@@ -108,7 +108,7 @@ class Statements:
         return self._write(data) if data else None
 
     def read(self, name: str) -> list[Change | Emitted] | None:
-        """What ``keep`` has written; None: it is not there."""
+        """Return the entries that ``keep`` has written; None: they are not there."""
         try:
             data = memoryview((self._directory / name).read_bytes())
         except FileNotFoundError:
@@ -123,8 +123,8 @@ class Statements:
             remove(self._directory / name)
 
     def drop_left(self) -> None:
-        """Those of transactions that an earlier engine has not committed: what it has is
-        captured."""
+        """Remove the entries of transactions that an earlier engine has not committed: the others
+        are captured."""
         self.drop(self._left)
         self._left = []
 
@@ -146,7 +146,7 @@ class Statements:
         return name
 
     def _commits(self, one: Statement) -> Iterator[TableCommit]:
-        """Of its branch; a TRUNCATE is not read."""
+        """Yield the commits of its branch; a TRUNCATE is not read."""
         if one.truncates is not None:
             return
         found = self._tables.actions(one.table.location, one.before + 1, one.after)

@@ -84,7 +84,8 @@ Visible = Callable[[Sequence[TableDef]], Mapping[Oid, int]]
 
 
 class Capture:
-    """Of one node. ``start`` it, ``stop`` it; the rest may be called from any thread."""
+    """Captures the commits of one node. ``start`` it, ``stop`` it; the rest may be called from any
+    thread."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class Capture:
         self._cascade = cascade
         self._handing = handing
         self._written_down: list[str] = []
-        """What is not asked for any more, once it is sealed."""
+        """Entries that are not needed any more once the transaction is sealed."""
         self._segment_bytes = segment_bytes
         self._sealed = sealed
         self._log = get_logger().bind(worker="capture")
@@ -133,7 +134,7 @@ class Capture:
         self._definitions = -1
         """The catalog's change that was looked at last."""
         self._noted = True
-        """Of what was noted something will not be needed any more."""
+        """True if definitions recorded for old positions may be trimmed."""
 
     def start(self) -> None:
         """Begin. Sessions take numbers only after that: the log of an earlier version has some."""
@@ -339,7 +340,7 @@ class Capture:
         return writer
 
     def _note(self, writer: PublisherLogWriter) -> None:
-        """What may be published, if it is not as it was."""
+        """Record what may be published, if it has changed."""
         counter = self._catalog.change_counter
         if counter != self._definitions:
             if self._catalog.note_definitions(writer.end):
@@ -403,8 +404,8 @@ class Capture:
     def _pass_over(
         self, slots: Sequence[ReplicationSlot], error: _Unreadable, version: int
     ) -> None:
-        """What a table's slots need cannot be had any more; the others go on. What was added in
-        this look is read again."""
+        """Invalidate the slots that need a commit which cannot be read; the others go on. Commits
+        that were added in this look are read again."""
         table = error.table
         published = all_published(
             self._catalog.publications(),
@@ -428,7 +429,8 @@ class Capture:
     def _trim(
         self, slots: Sequence[ReplicationSlot], writer: PublisherLogWriter
     ) -> None:
-        """What no slot needs any more goes; one that is just being made needs all."""
+        """Remove the segments that no slot needs any more; a slot that is just being made needs
+        all."""
         needed = [slot.restart_lsn for slot in slots if slot.invalidation is None]
         lowest = min(needed, default=writer.sealed)
         self._retention.trim(lowest)
@@ -535,7 +537,8 @@ class Capture:
     def _by_statement(
         self, transaction: CapturedTransaction, tables: Mapping[Oid, TableDef]
     ) -> list[Change | Emitted] | None:
-        """What its statements have done one after the other, if it has written that down."""
+        """Return the changes of the transaction's statements one after the other, if they were
+        written down."""
         names = (commit.more.statements for _, commit in transaction.commits)
         emptied = {relid for relid, commit in transaction.commits if commit.truncates}
         name = next((name for name in names if name), "")

@@ -82,11 +82,11 @@ class PublisherLogWriter:
         """The highest number in the log."""
         xids.begin_above(self._last_xid)
         self.prepared = {} if found is None else dict(found.prepared)
-        """What has been prepared and has no end, by number."""
+        """Transactions that have been prepared and have no end, by number."""
         handed_on = () if found is None else found.handed_on
         self.handed_on = {one.key: one for one in handed_on}
-        """What subscriptions have prepared that is in the log, until its publisher has ended
-        it."""
+        """Transactions that subscriptions have prepared and that are in the log, until their
+        publisher has ended them."""
         self._steps: dict[Lsn, tuple[Step, TwoPhase]] = {}
         self.origins: dict[str, Lsn] = {}
         """By origin the end of its last transaction that was added since the node started."""
@@ -221,7 +221,7 @@ class PublisherLogWriter:
             self._note()
 
     def forget(self, one: HandedOn) -> None:
-        """Of one that was withdrawn: it has ended at its publisher."""
+        """Forget a withdrawn transaction: it has ended at its publisher."""
         del self.handed_on[one.key]
         self._note()
 

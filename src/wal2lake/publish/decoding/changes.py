@@ -1,4 +1,4 @@
-"""What a decoder reads: transactions, their changes, messages."""
+"""The decoder's input: transactions, their changes, messages."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Truncation:
 
     relations: tuple[Relation, ...]
     ordinal: int
-    """Of the first."""
+    """Ordinal of the first change."""
     options: int = 0
     """1 CASCADE, 2 RESTART IDENTITY."""
 
 
 Values = tuple[bytes | None, ...]
-"""Of one row, as PostgreSQL's text, in the order of the relation's columns; None is NULL."""
+"""Values of one row, as PostgreSQL's text, in the order of the relation's columns; None is NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,11 @@ class DecodedChange:
 
 @dataclass(frozen=True, slots=True)
 class DecodedMessage:
-    """What pg_logical_emit_message was given."""
+    """A message of pg_logical_emit_message."""
 
     lsn: Lsn
-    """Its own. One that belongs to no transaction has been read by whoever has reached it."""
+    """Position of the message. A client that has reached it has read a message that belongs to no
+    transaction."""
     prefix: str
     content: bytes
 
@@ -78,9 +79,9 @@ class Transaction:
     """The replication origin through which it came; None: it began here."""
     origin_lsn: Lsn
     changes: int
-    """Its messages among them."""
+    """Number of changes, the messages among them."""
     step: Step | None = None
-    """What it is to a transaction that was prepared, which ``two_phase`` says more of."""
+    """Role of the transaction for one that was prepared; ``two_phase`` has the details."""
     two_phase: TwoPhase | None = None
 
     @property

@@ -31,7 +31,7 @@ from wal2lake.publish.decoding.changes import (
 )
 
 MOST_ROWS: Final = 16 * 1024
-"""Of a group: some milliseconds, after which a client is heard again. A guess."""
+"""Rows of a group at most: some milliseconds, after which a client is heard again. A guess."""
 
 _MOST_BYTES: Final = 8 << 20
 """The same, of rows as they are stored."""
@@ -59,17 +59,17 @@ class Group:
 
     @property
     def first_commit(self) -> Lsn:
-        """Of the first one."""
+        """Commit LSN of the first transaction."""
         return Lsn(self.transactions.column("commit_lsn")[0].as_py())
 
     @property
     def last_commit(self) -> Lsn:
-        """Of the last one."""
+        """Commit LSN of the last transaction."""
         return Lsn(self.transactions.column("commit_lsn")[-1].as_py())
 
     @property
     def end(self) -> Lsn:
-        """Of the last one."""
+        """End LSN of the last transaction."""
         return Lsn(self.transactions.column("end_lsn")[-1].as_py())
 
     @property

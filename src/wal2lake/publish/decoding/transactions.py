@@ -43,9 +43,10 @@ _Found = tuple[Transaction, Runs] | Group | DecodedMessage
 def transactions_of(
     reader: LogReader, segments: Sequence[Manifest], start: Lsn
 ) -> Iterator[_Found | Lsn]:
-    """Those of the segments that commit at or above ``start``, and the messages of none that are
-    above; behind those of a segment, where that ends: it may have none. Many small ones are one
-    ``Group``. The changes of one must be read, or left, before the next is asked for."""
+    """Yield the transactions of the segments that commit at or above ``start``, and the messages of
+    none that are above; behind those of a segment, its end: it may have none. Many small
+    transactions are one ``Group``. The changes of one must be read, or left, before the next is
+    asked for."""
     for manifest in segments:
         inside, alone = _messages(reader, manifest, start)
         transactions: Iterator[_Found] = _of_segment(reader, manifest, start, inside)
@@ -62,7 +63,7 @@ def _position(found: _Found) -> Lsn:
 def _messages(
     reader: LogReader, manifest: Manifest, start: Lsn
 ) -> tuple[dict[Lsn, list[DecodedMessage]], list[DecodedMessage]]:
-    """Of transactions, by commit, and of none."""
+    """Return the messages of transactions, by commit, and those of none."""
     inside: defaultdict[Lsn, list[DecodedMessage]] = defaultdict(list)
     alone = []
     for file in manifest.messages_files:

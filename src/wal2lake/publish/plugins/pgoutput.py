@@ -83,7 +83,7 @@ _EPOCH_SECONDS: Final = 946_684_800
 
 
 class PgOutput(Base):
-    """See the module."""
+    """The plugin pgoutput; the module describes it."""
 
     is_text = False
     two_phase = True
@@ -92,13 +92,13 @@ class PgOutput(Base):
         self._options: PgoutputOptions | None = None
         self._sending: Mapping[Oid, Sending] = {}
         self._sent: dict[Oid, Relation] = {}
-        """What the client knows of a relation."""
+        """Relations as the client knows them."""
         self._begun = False
-        """Of this transaction, or of this block of it."""
+        """True if this transaction, or this block of it, has begun."""
         self._xid: Xid | None = None
-        """Of the large transaction in whose block we are."""
+        """The large transaction of the present block."""
         self._described: dict[Oid, Relation] = {}
-        """What the client knows of a relation by the blocks of this transaction."""
+        """Relations as the client knows them by the blocks of this transaction."""
         self._streamed = False
         """This transaction has sent a block."""
         self._noted: set[Oid] = set()
@@ -122,7 +122,7 @@ class PgOutput(Base):
         self._look_up(context, transaction)
 
     def _look_up(self, context: Context, transaction: Transaction) -> None:
-        """What was published when it committed."""
+        """Look up the publications as they were when the transaction committed."""
         assert self._options is not None
         names = self._options.publication_names
         self._sending = context.sending(names, transaction.commit_lsn)
@@ -221,7 +221,7 @@ class PgOutput(Base):
     def _rows(
         self, context: Context, transaction: Transaction, run: Run, sending: Sending
     ) -> None:
-        """What is published of a run."""
+        """Write the published changes of a run."""
         self._note_unsent(run, sending)
         rows = published_rows(sending, run.relation, run.rows)
         if not rows.num_rows:
@@ -322,8 +322,8 @@ class PgOutput(Base):
         return True
 
     def _note_unsent(self, run: Run, sending: Sending) -> None:
-        """Who writes through the node is refused an UPDATE without a replica identity; others are
-        not, and a copy that goes its own way has to be heard of."""
+        """Note changes that cannot be sent. Writers through the node are refused an UPDATE without
+        a replica identity; others are not, and a copy that goes its own way must be reported."""
         relation = run.relation
         if relation.key_positions or relation.relid in self._noted:
             return
@@ -463,7 +463,7 @@ class PgOutput(Base):
 
 
 def _prepared(transaction: Transaction) -> tuple[Lsn, Lsn, int, Xid, str]:
-    """What messages of a PREPARE have."""
+    """Return the fields of a PREPARE's messages."""
     one = transaction.prepared
     xid = Xid(one.xid)
     return one.prepare_lsn, one.prepare_end, one.prepare_time, xid, one.gid

@@ -1,4 +1,4 @@
-"""What an output plugin is.
+"""The interface of output plugins.
 
 A plugin turns the transactions of one slot into messages. It is an object; an installed package
 offers a class of such objects as an entry point in the group ``wal2lake.output_plugins``, and the
@@ -65,28 +65,29 @@ from wal2lake.publish.sending import Sending
 
 @dataclass(slots=True)
 class Context:
-    """What callbacks are given."""
+    """Context of the callbacks."""
 
     slot: str
     plugin: str
-    """Its name."""
+    """The plugin's name."""
     write: Callable[[bytes, Lsn, bool], None]
     """A message, its position, and whether it is the last one of its callback."""
     write_frames: Callable[[memoryview], None]
     """Messages that are CopyData already (``wire.encoder.frames``)."""
     sending: Callable[[Sequence[str], Lsn], Mapping[Oid, Sending]]
-    """What publications of these names sent at a position of the log, by table."""
+    """Tables that publications of these names sent at a position of the log, by OID."""
     table: Callable[[Oid], TableDef | None]
-    """Its definition now; None: it was dropped."""
+    """The table's definition now; None: it was dropped."""
     origin_number: Callable[[str], int]
-    """As pg_replication_origin has it; 0: there is none of that name any more."""
+    """Number of an origin, as pg_replication_origin has it; 0: the name does not exist any more."""
     two_phase: bool = False
     """The client has asked for prepared transactions as such: to be set by ``startup``. The slot
     has that from then on."""
 
 
 class OutputPlugin(Protocol):
-    """See the module. ``Base`` has a default for what is optional."""
+    """An output plugin; the module describes the callbacks. ``Base`` has a default for those that
+    are optional."""
 
     is_text: bool
     """Messages are text in the client's encoding."""
@@ -149,7 +150,7 @@ class OutputPlugin(Protocol):
         ...
 
     def stream_commit(self, context: Context, transaction: Transaction) -> None:
-        """What has come in blocks has committed."""
+        """Called when a transaction that came in blocks has committed."""
         ...
 
     def filter_prepare(self, context: Context, xid: Xid, gid: str) -> bool:
@@ -166,15 +167,16 @@ class OutputPlugin(Protocol):
         ...
 
     def stream_prepare(self, context: Context, transaction: Transaction) -> None:
-        """What has come in blocks is prepared."""
+        """Called when a transaction that came in blocks is prepared."""
         ...
 
     def commit_prepared(self, context: Context, transaction: Transaction) -> None:
-        """What was prepared has committed."""
+        """Called when a prepared transaction has committed."""
         ...
 
     def rollback_prepared(self, context: Context, transaction: Transaction) -> None:
-        """What was prepared is rolled back; it may have been before the client was there."""
+        """Called when a prepared transaction is rolled back; it may have been prepared before the
+        client was there."""
         ...
 
     def message(
@@ -198,7 +200,7 @@ class OutputPlugin(Protocol):
 
 
 class Base:
-    """What a plugin may leave out."""
+    """Defaults of the callbacks that a plugin may leave out."""
 
     is_text = True
     streams = False

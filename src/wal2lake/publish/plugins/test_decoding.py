@@ -31,7 +31,7 @@ _FALSE: Final = ("false", "no", "off", "0", "f", "n", "fals", "fal", "fa", "of")
 
 
 class TestDecoding(Base):
-    """See the module."""
+    """The plugin test_decoding; the module describes it."""
 
     __test__ = False
     two_phase = True
@@ -96,7 +96,8 @@ class TestDecoding(Base):
         context.write(text.encode(), transaction.end_lsn, True)
 
     def filter_prepare(self, context: Context, xid: Xid, gid: str) -> bool:
-        """As PostgreSQL's: names that ask for it are decoded when they commit."""
+        """Filter as PostgreSQL does: a transaction whose name asks for it is decoded when it
+        commits."""
         return "_nodecode" in gid
 
     def begin_prepare(self, context: Context, transaction: Transaction) -> None:
@@ -181,7 +182,7 @@ class TestDecoding(Base):
         )
 
     def _open(self, context: Context, transaction: Transaction) -> None:
-        """What precedes the first change, if it is not there."""
+        """Write the lines that precede the first change, if they are not there."""
         if self._begun:
             return
         if not self._block:
@@ -273,7 +274,7 @@ class TestDecoding(Base):
 
 
 def timestamp(time: int) -> str:
-    """As timestamptz in UTC; ``time``: in microseconds since 2000-01-01 UTC."""
+    """Print a timestamptz in UTC; ``time``: in microseconds since 2000-01-01 UTC."""
     at = _EPOCH + timedelta(microseconds=time)
     shown = at.strftime("%Y-%m-%d %H:%M:%S")
     if at.microsecond:

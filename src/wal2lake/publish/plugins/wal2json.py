@@ -84,15 +84,15 @@ class _Row:
 
 @dataclass(slots=True)
 class Wal2Json(Base):
-    """See the module."""
+    """The plugin wal2json; the module describes it."""
 
     is_text = True
 
     _options: _Options = field(default_factory=_Options)
     _changes: int = 0
-    """Of the transaction, so far."""
+    """Changes of the transaction so far."""
     _waiting: list[str] = field(default_factory=list)
-    """Of format 1, what its one message will be."""
+    """Parts of format 1's only message."""
     _origins: Callable[[str], int] = lambda name: 0
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
@@ -196,7 +196,7 @@ class Wal2Json(Base):
         )
 
     def _blanks(self) -> tuple[str, str, str]:
-        """Of one step inwards, at a line's end, after a colon or comma."""
+        """Blanks of one step inwards, at a line's end, after a colon or comma."""
         return ("\t", "\n", " ") if self._options.pretty_print else ("", "", "")
 
     def _event(
@@ -415,7 +415,7 @@ class Wal2Json(Base):
         prefix: str,
         content: bytes,
     ) -> None:
-        """Of the prefixes that are wanted; one outside of a transaction is an object alone."""
+        """Write a message with a wanted prefix; one outside of a transaction is an object alone."""
         options = self._options
         added = options.add_msg_prefixes
         if prefix in options.filter_msg_prefixes or (added and prefix not in added):
@@ -510,7 +510,8 @@ def _unparsed(name: str, value: str | None, sqlstate: str) -> UsageError:
 
 
 def _listed(name: str, value: str, *, keep: bool = False) -> list[str]:
-    """What commas separate. ``keep``: a backslash, which hides the character behind it, stays."""
+    """Split a value at commas. ``keep``: a backslash, which hides the character behind it,
+    stays."""
     text = value.strip()
     if not text:
         return []

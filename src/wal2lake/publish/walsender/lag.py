@@ -36,7 +36,7 @@ class _Head:
     last: Sample | None = None
     """The newest sample that the client has reached; None: no lag is known since it had all."""
     lag_us: int | None = None
-    """As it was measured last."""
+    """The lag as it was measured last."""
 
     def read(self, lsn: Lsn, now_us: int) -> int | None:
         """The lag of a reported position; None: there is nothing new to measure."""
@@ -57,7 +57,7 @@ class _Head:
 
 
 class LagTracker:
-    """Of one client."""
+    """Measures the lag of one client."""
 
     def __init__(self) -> None:
         """Nothing was sent."""
@@ -94,6 +94,6 @@ class LagTracker:
 
     @property
     def lags_us(self) -> tuple[int | None, int | None, int | None]:
-        """Of writing, flushing and applying."""
+        """Return the lags of writing, flushing and applying."""
         write, flush, apply = (head.lag_us for head in self._heads)
         return write, flush, apply

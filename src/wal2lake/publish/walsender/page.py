@@ -34,7 +34,7 @@ class WalsenderPositions:
     flush: Lsn
     apply: Lsn
     reply_time: int
-    """Of the client's last word: microseconds since 2000-01-01 UTC."""
+    """Time of the client's last message: microseconds since 2000-01-01 UTC."""
     streaming: bool
     """It has caught up once."""
     write_lag_us: int | None = None
@@ -64,7 +64,7 @@ class Page:
             self._words[_INDEX[name]] = int(value)
 
     def set_lags(self, lags_us: Sequence[int | None]) -> None:
-        """Of writing, flushing and applying; only the walsender may."""
+        """Set the lags of writing, flushing and applying; only the walsender may."""
         for name, lag_us in zip(_LAGS, lags_us, strict=True):
             self._words[_INDEX[name]] = 0 if lag_us is None else lag_us + 1
 
@@ -87,7 +87,7 @@ class Page:
         )
 
     def read_counts(self) -> Counts:
-        """What has been decoded."""
+        """Return the counts of decoded changes."""
         first = len(_WORDS) + len(_LAGS)
         return Counts(*self._words[first : first + len(_COUNTS)])
 

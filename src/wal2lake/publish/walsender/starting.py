@@ -29,7 +29,7 @@ _STOP_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a walsender is started for."""
+    """A walsender's task."""
 
     slot: str
     plugin: str
@@ -69,9 +69,9 @@ class StreamResult:
     done: bool
     """By CopyDone: the connection goes on."""
     left: bytes = b""
-    """What the client has sent behind it."""
+    """Bytes that the client has sent behind the stream."""
     error: Wal2LakeError | None = None
-    """What the client is to see instead."""
+    """Error for the client; None: none."""
     fatal: bool = False
     """It is then cut off."""
 
@@ -81,13 +81,13 @@ class _Running:
     pid: int
     slot: str
     process: int
-    """Its pid, which nobody else gets before it is reaped."""
+    """Process number, which no other process gets before the walsender is reaped."""
     grown: int
     page: Page
 
 
 class Walsenders:
-    """Those of one engine."""
+    """Walsenders of one engine."""
 
     def __init__(self, run_directory: Path, statistics: Statistics) -> None:
         """``statistics``: where what they decode is counted."""
@@ -162,7 +162,7 @@ class Walsenders:
             return next((o.pid for o in self._running.values() if o.slot == slot), None)
 
     def positions(self) -> list[tuple[int, str, WalsenderPositions]]:
-        """Of each: session, slot, positions."""
+        """Return session, slot and positions of each walsender."""
         with self._lock:
             return [(o.pid, o.slot, o.page.read()) for o in self._running.values()]
 

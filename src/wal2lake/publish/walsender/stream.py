@@ -1,4 +1,4 @@
-"""What a walsender does from START_REPLICATION to its end: PostgreSQL's WalSndLoop.
+"""A walsender from START_REPLICATION to its end: PostgreSQL's WalSndLoop.
 
     log ──▶ decoding ──▶ plugin ──▶ XLogData ──▶ client
                                                    │ status updates, CopyDone
@@ -54,18 +54,19 @@ from wal2lake.wire.frontback import (
 from wal2lake.wire.frontback.backend import CopyMode, CopyResponse
 
 _SEND_BYTES: Final = 256 * 1024
-"""What is gathered before it is sent: a client that reads in large gulps is a faster one."""
+"""Bytes that are gathered before they are sent: a client that reads in large gulps is a faster
+one."""
 
 _RECEIVE_BYTES: Final = 64 * 1024
 
 _MESSAGE_BYTES: Final = 64 * 1024
-"""Of a client's message: a status has 34."""
+"""Bytes of a client's message at most: a status has 34."""
 
 _KINDS: Final = {b"d": _MESSAGE_BYTES, b"c": 10_000, b"X": 10_000}
-"""What a client may send, and how long it may be."""
+"""Messages that a client may send, with their greatest length."""
 
 _REPLY_BYTES: Final = {b"r": 34, b"h": 25, b"p": 9}
-"""Of a CopyData: what is behind that is not looked at, as in PostgreSQL."""
+"""Bytes of a CopyData that are read; the rest is ignored, as in PostgreSQL."""
 
 _CONFIRM_SECONDS: Final = 1.0
 """Between two times that the slot learns what the client has: after a crash that much is sent
@@ -146,7 +147,7 @@ class Stream:
 
     @property
     def left(self) -> bytes:
-        """What the client has sent behind its CopyDone, or behind its mistake."""
+        """Bytes that the client has sent behind its CopyDone, or behind its mistake."""
         return self._frames.take_rest()
 
     def write(self, payload: bytes, lsn: Lsn, last: bool) -> None:
@@ -210,8 +211,8 @@ class Stream:
         return self._end or End.GONE
 
     def _ping(self) -> None:
-        """Who waits for a client (a synchronous commit, an orderly end) learns soon what it has,
-        also of what was not sent to it."""
+        """Ask the client for its positions, so that waiters (a synchronous commit, an orderly end)
+        learn soon what the client has, also of changes that were not sent to it."""
         has = max(self._flush, self._written) >= self._announced
         if self._pinged or (self._has_all() if self._stopping else has):
             return
@@ -356,7 +357,7 @@ class Stream:
             return None
 
     def _cut(self, reason: str) -> None:
-        """What is not worth an answer."""
+        """End a connection whose message deserves no answer."""
         self._log.info(reason)
         self._end = End.GONE
 

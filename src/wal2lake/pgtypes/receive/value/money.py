@@ -20,7 +20,7 @@ from wal2lake.pgtypes.binary import incorrect_format
 MONEY: Final = 790
 
 MONEY_SAMPLES: Final = (1_234_567, -1_234_567)
-"""As whole units: ``$1,234,567.00`` and ``-$1,234,567.00`` in the locale C."""
+"""Samples in whole units: ``$1,234,567.00`` and ``-$1,234,567.00`` in the locale C."""
 
 _DIGITS: Final = str(MONEY_SAMPLES[0])
 

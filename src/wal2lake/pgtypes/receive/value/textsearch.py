@@ -15,7 +15,7 @@ _PRIORITY = {_NOT: 4, _AND: 2, _OR: 1, _PHRASE: 3}
 _POSITION_WEIGHTS = ("", "C", "B", "A")
 _QUERY_WEIGHTS = ((8, "A"), (4, "B"), (2, "C"), (1, "D"))
 _MAX_DEPTH = 400
-"""Of operators inside one another; Python's own stack is the limit."""
+"""Depth of nested operators at most; Python's own stack is the limit."""
 
 
 def _quoted(text: str) -> str:
