@@ -37,7 +37,8 @@ class OidsWanted(Exception):
 
 
 class BlockConnection(places.PlacedConnection):
-    """Of a transaction block, whose changes are made several times with the same OIDs."""
+    """Connection of a transaction block, whose changes are made several times with the same
+    OIDs."""
 
     _oids: Iterator[Oid] = iter(())
 
@@ -98,7 +99,7 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """Path of the file."""
         return self._path
 
     @property

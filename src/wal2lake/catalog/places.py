@@ -21,7 +21,7 @@ RELATIVE_SINCE: Final = 27
 """The version of the file that has relative locations."""
 
 _SEGMENTS: Final = 2
-"""Of a table's location below its warehouse: schema and table."""
+"""Segments of a table's location below its warehouse: schema and table."""
 
 _DELTA_LOG: Final = "_delta_log"
 

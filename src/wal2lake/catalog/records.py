@@ -39,7 +39,7 @@ class Role:
     superuser: bool
     password: str | None
     inherit: bool = True
-    """What its memberships begin with: whether it has the privileges of its roles."""
+    """Default of its memberships' INHERIT option: whether it has the privileges of its roles."""
     createrole: bool = False
     createdb: bool = False
     login: bool = True
@@ -119,7 +119,8 @@ class TableDef:
     key_name: str | None = None
     """Name of the primary key constraint; None: PostgreSQL's default name."""
     partition_key: PartitionKey | None = None
-    """Of a partitioned table; its rows are those of its only partition, the default one."""
+    """Partition key of a partitioned table; its rows are those of its only partition, the default
+    one."""
     partition_of: Oid | None = None
     """The partitioned table whose default partition it is, and whose location it has."""
     acl: Acl | None = None
@@ -127,7 +128,7 @@ class TableDef:
     parameters: tuple[tuple[str, str], ...] = ()
     """Storage parameters of CREATE TABLE: the Delta table's properties."""
     replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
-    """What old rows its UPDATEs and DELETEs send."""
+    """Old rows that the table's UPDATEs and DELETEs send."""
     key_deferral: Deferral = Deferral.NO
     checks: tuple[CheckConstraint, ...] = ()
 
@@ -147,7 +148,7 @@ class TableDef:
 
     @property
     def generated(self) -> Generated:
-        """Its generated columns."""
+        """The table's generated columns."""
         return tuple(
             (c.name, c.generated) for c in self.columns if c.generated is not None
         )
@@ -186,7 +187,7 @@ class Recopy(Enum):
     NO = 0
     """There is none under way."""
     BEGUN = 1
-    """Its workers are to end. All is still there: it may be taken back."""
+    """The workers are to end. Everything is still there: the DROP may be taken back."""
     GIVEN_UP = 2
     """The slot and the log are. It can only go on to a new slot."""
 
@@ -237,7 +238,7 @@ class Subscription:
 
     @property
     def runs(self) -> bool:
-        """Its workers may work."""
+        """True if the subscription's workers may run."""
         return self.enabled and self.recopying is Recopy.NO
 
     @property
@@ -282,7 +283,7 @@ class Subscription:
 
     @property
     def run_as_owner(self) -> bool:
-        """Whose privileges apply: the subscription owner's, or the tables' owners'."""
+        """True if the subscription owner's privileges apply, False if the tables' owners' do."""
         return self.options.get("run_as_owner") == "true"
 
     @property
@@ -292,7 +293,7 @@ class Subscription:
 
     @property
     def conflict_resolution(self) -> str:
-        """See ``pgtypes.ConflictResolutions``."""
+        """The option's text; ``pgtypes.ConflictResolutions`` explains it."""
         return self.options.get("conflict_resolution", "")
 
     @property
@@ -322,7 +323,7 @@ class Subscription:
 
 
 class WorkerKind(Enum):
-    """Who works for a subscription and can fail; each notes and clears only its own errors."""
+    """Workers of a subscription that can fail; each notes and clears only its own errors."""
 
     RECEIVER = "receiver"
     """Connects, receives, writes the log."""
@@ -340,7 +341,7 @@ class WorkerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionError:
-    """What one worker of a subscription is stopped by."""
+    """Error that stops one worker of a subscription."""
 
     subid: Oid
     worker: WorkerKind
@@ -362,7 +363,7 @@ class SubscriptionStats:
     stats_reset: str | None
     """ISO 8601, UTC; None: never."""
     conflicts: Mapping[ConflictType, int]
-    """Those that there were."""
+    """Counts of conflicts by type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +390,8 @@ class PlannedSlot:
     lsn: Lsn
     """The publisher's position before: an older slot of that name is somebody else's."""
     must_use_password: bool = False
-    """As the command's own connection: see ``Catalog.must_use_password``."""
+    """True if the command's own connection must use a password: see
+    ``Catalog.must_use_password``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,11 +426,12 @@ class SubscriptionRel:
     bytes_copied: int = 0
     error: str | None = None
     sqlstate: str | None = None
-    """Of the error."""
+    """SQLSTATE of the error."""
     copy_plan: str | None = None
     """JSON: the snapshot and the page bounds of the running copy, which a resumed one keeps."""
     trusted: bool = True
-    """Its rows are the publisher's: an INSERT cannot meet one that the publisher does not know."""
+    """True if all rows are the publisher's: an INSERT cannot meet a row that the publisher does not
+    know."""
     replaces: bool = False
     """The copy of this epoch takes the place of all rows that the table has."""
     paused_at: str | None = None
@@ -438,7 +441,8 @@ class SubscriptionRel:
     copied_from: Oid | None = None
     """The publisher's OID of the table that was copied; None: not known."""
     begins: Lsn | None = None
-    """What has committed below it is not wanted (copy_data = false); None: all of the stream is."""
+    """Position below which commits are not wanted (copy_data = false); None: the whole stream is
+    wanted."""
     published_as: str | None = None
     """The publisher's marks of its publications at the copy; None: they cannot be watched."""
 
@@ -466,7 +470,7 @@ class CopyRange:
     files: str
     """JSON: the list of Delta ``add`` actions."""
     coercions: tuple[Coercion, ...] = ()
-    """What policies have changed in its rows."""
+    """Values of its rows that policies have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +481,7 @@ class SyncSnapshot:
     snapshot: str
     """The name for SET TRANSACTION SNAPSHOT."""
     lsn: Lsn
-    """Its consistent point S."""
+    """Consistent point S of the snapshot."""
     holder: str
     """Identity of the process that keeps it; gone process, gone snapshot."""
     relids: tuple[int, ...]
@@ -524,8 +528,8 @@ class SnapshotVector:
     versions: dict[int, int]
     """Table OID to Delta version."""
     apart: Mapping[int, Lsn] = field(default_factory=dict)
-    """Those of the tables that are not at ``lsn`` but where they stood when they left the
-    common snapshot: paused, catching up, or copied anew alone."""
+    """Positions of tables that are not at ``lsn`` but where they stood when they left the common
+    snapshot: paused, catching up, or copied anew alone."""
 
     def elsewhere(self, relid: Oid) -> Lsn | None:
         """Where a table stands that is not at ``lsn``; None: it is there."""
@@ -535,7 +539,7 @@ class SnapshotVector:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What a transaction of the front door commits to one table."""
+    """Changes that a local transaction commits to one table."""
 
     relid: Oid
     location: str
@@ -543,7 +547,7 @@ class TableChange:
     read_version: int
     """The version that the changes are made for."""
     cursor: int
-    """Of the application ``local_writer``: a table whose cursor is there has them."""
+    """Cursor of the application ``local_writer``: a table with this cursor has the changes."""
     actions: Sequence[Mapping[str, Any]]
     """Delta's ``remove`` and ``add``, as JSON objects."""
     truncates: bool = False
@@ -566,7 +570,7 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """What ALTER TABLE leaves of a table's definition."""
+    """A table's definition after ALTER TABLE."""
 
     relid: Oid
     columns: tuple[ColumnDef, ...]
@@ -602,7 +606,7 @@ class PreparedState(StrEnum):
     """How far PREPARE TRANSACTION, or what ends it, has come."""
 
     PREPARING = "preparing"
-    """Its client has no answer: a crash undoes it."""
+    """The client has no answer: a crash undoes the PREPARE."""
     PREPARED = "prepared"
     COMMITTING = "committing"
     """It will commit, also behind a crash."""
@@ -617,7 +621,7 @@ class PreparedCommit:
     number: int
     gid: str
     owner: Oid
-    """Of the role that has prepared it."""
+    """OID of the role that has prepared the transaction."""
     prepared_at: int
     """Microseconds since 2000-01-01 UTC."""
     tables: tuple[TableChange, ...]
@@ -643,7 +647,8 @@ class PastState:
     newest: tuple[Lsn, str] | None
     """Position and time of the newest state that there is."""
     oldest: tuple[Lsn, str] | None
-    """Of the oldest one that was looked at; without ``vector``, of the oldest one that is kept."""
+    """Position and time of the oldest state that was looked at; without ``vector``, of the oldest
+    one that is kept."""
 
 
 @dataclass(frozen=True, slots=True)

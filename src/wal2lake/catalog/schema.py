@@ -129,7 +129,7 @@ create table coercion_pending (
     foreign key (subid, relid) references subscription_rel(subid, relid)
         on delete cascade) without rowid;
 """
-"""As version 3 had it; ``LATER`` makes the rest, for a new catalog and an older one alike."""
+"""Tables as of version 3; ``LATER`` makes the rest, for a new catalog and an older one alike."""
 
 _PLANS_5: Final = """
 alter table planned_slot add column must_use_password integer not null default 0;
@@ -271,7 +271,7 @@ create table replication_origin (
     number integer primary key, name text not null unique,
     remote_lsn integer not null default 0);
 """
-"""Those that pg_replication_origin_create has made; each subscription has one besides."""
+"""Origins that pg_replication_origin_create has made; each subscription has one besides."""
 
 _SEQUENCES_21: Final = """
 alter table sequence add column is_called integer not null default 1;
@@ -362,8 +362,8 @@ LATER: Final = (
     _CHECKS_28,
     _XIDS_29,
 )
-"""What came after version 3, in order. A column of a table whose rows are in definition_history
-(``definitions.historic``) is added to those, too: json_set()."""
+"""Statements of the versions after 3, in order. A column of a table whose rows are in
+definition_history (``definitions.historic``) is added to those, too: json_set()."""
 
 MIGRATIONS: Final = {
     2: """

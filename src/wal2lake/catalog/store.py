@@ -71,8 +71,8 @@ class Catalog(
         return int(self._database.meta("system_identifier"))
 
     def sync_name(self, subid: Oid) -> str:
-        """What publishers know a subscription's copies by: the name of their temporary slot, of
-        their sessions, and of these sessions' mark."""
+        """Return the name by which publishers know a subscription's copies: the name of their
+        temporary slot, of their sessions, and of these sessions' mark."""
         return f"pg_{subid}_sync_{self.system_identifier}"
 
     def new_oid(self) -> Oid:
@@ -80,6 +80,6 @@ class Catalog(
         return self.new_oids(1)[0]
 
     def new_oids(self, count: int) -> list[Oid]:
-        """As many of them."""
+        """Return ``count`` new OIDs."""
         with self._database.transaction() as transaction:
             return [take_oid(transaction) for _ in range(count)]

@@ -34,7 +34,7 @@ _REFERENCES: Final = (
     ("publication_rel", "relid", "relation", "oid"),
     ("publication_namespace", "nspid", "namespace", "oid"),
 )
-"""What must still be there at the commit. PostgreSQL locks it."""
+"""References that must still be valid at the commit. PostgreSQL locks their targets."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class _BlockDatabase(Database):
 
 
 class UncommittedCatalog(Catalog):
-    """See the module."""
+    """The catalog as a transaction block sees it; the module describes it."""
 
     def __init__(self, committed: Catalog) -> None:
         """``committed``: what others see."""

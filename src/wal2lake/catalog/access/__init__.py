@@ -1,4 +1,4 @@
-"""Who may do what: roles, their memberships, privileges on objects.
+"""Decides about privileges: roles, their memberships, privileges on objects.
 
 Takes: rows of the catalog. Gives: ``Authority``, which answers from memory. Owns: the rules.
 Never: reads the catalog by itself (``roles`` has its SQL, called by the store), raises an error

@@ -1,4 +1,4 @@
-"""What follows from roles, memberships and acls: who may act as whom, who may do what.
+"""Derives privileges from roles, memberships and acls.
 
 Comes in: all roles and memberships, once. Goes out: answers from memory. Whether a role is a
 superuser is asked first, wherever that is enough: who asks for one reads no memberships.
@@ -69,7 +69,7 @@ class Authority:
         return {int(role.oid): role.name for role in self.roles}
 
     def name(self, role: Oid) -> str:
-        """As messages print it; a role that is gone by its number."""
+        """Return the role's name as messages print it; a dropped role's number."""
         return self.names.get(int(role), str(int(role)))
 
     def is_superuser(self, role: Oid) -> bool:
@@ -168,7 +168,8 @@ class Authority:
     def grantable(
         self, role: Oid, kind: ObjectKind, owner: Oid, acl: Acl | None
     ) -> str:
-        """What it may grant: an owner everything, also what it does not have itself."""
+        """Return the privileges that a role may grant: an owner every one, also those that the
+        owner lacks."""
         if self.owns(role, owner):
             return kind.all
         return (acl or Acl.default(kind, owner)).grantable(

@@ -120,7 +120,7 @@ def put_member(connection: sqlite3.Connection, member: RoleMember) -> None:
 def remove_members(
     connection: sqlite3.Connection, removed: Sequence[RoleMember]
 ) -> None:
-    """Those rows."""
+    """Delete these rows."""
     connection.executemany(
         "delete from role_member where roleid = ? and member = ? and grantor = ?",
         [(m.roleid, m.member, m.grantor) for m in removed],
@@ -133,7 +133,7 @@ def remove_members(
 def set_relation_access(
     connection: sqlite3.Connection, oid: Oid, owner: Oid, acl: Acl | None
 ) -> None:
-    """Of a table."""
+    """Set owner and acl of a table."""
     connection.execute(
         "update relation set owner = ?, acl = ? where oid = ?",
         (owner, None if acl is None else acl.encode(), oid),
@@ -143,7 +143,7 @@ def set_relation_access(
 def set_namespace_access(
     connection: sqlite3.Connection, oid: Oid, owner: Oid, acl: Acl | None
 ) -> None:
-    """Of a schema."""
+    """Set owner and acl of a schema."""
     connection.execute(
         "update namespace set owner = ?, acl = ? where oid = ?",
         (owner, None if acl is None else acl.encode(), oid),
@@ -159,7 +159,7 @@ def database_acl(connection: sqlite3.Connection) -> Acl | None:
 
 
 def set_database_acl(connection: sqlite3.Connection, acl: Acl) -> None:
-    """Of the one database."""
+    """Set the acl of the one database."""
     connection.execute(
         "insert or replace into meta (key, value) values (?, ?)",
         (DATABASE_ACL, acl.encode()),

@@ -1,4 +1,4 @@
-"""Whose privileges count when a subscription writes a table, and whether they are enough.
+"""Decides whose privileges count when a subscription writes a table, and whether they are enough.
 
 Comes in: a subscription, a table of it, what is to be done. Goes out: the error that stops the
 subscription, or None. No trigger, default or index expression runs here, so this is all that
@@ -49,7 +49,8 @@ class TargetRights:
         self._known: dict[tuple[Oid, str], ApplyError | None] = {}
 
     def denied(self, table: TableDef, letters: str) -> ApplyError | None:
-        """See ``denied_target``."""
+        """Return the error that stops the subscription, or None; ``denied_target`` has the
+        rules."""
         if self._superuser and (self._subscription.run_as_owner or table.acl is None):
             return None
         if self._authority is None:

@@ -1,4 +1,5 @@
-"""What ALTER TABLE does to a table's columns. Pure: definitions in, definitions out.
+"""Applies ALTER TABLE to a table's columns. Pure: definitions in, definitions out. Pure:
+definitions in, definitions out.
 
 Comes in: a table and changes, in the order in which they happen. Goes out: a ``ColumnPlan``: the
 table afterwards and, for each of its columns, where its values come from. The lake makes of
@@ -39,7 +40,7 @@ class DropColumn:
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
-    """Its values stay."""
+    """Renames a column; its values stay."""
 
     name: str
     new_name: str
@@ -47,13 +48,13 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeType:
-    """Its values are converted."""
+    """Changes a column's type; its values are converted."""
 
     name: str
     column: ColumnDef
     """The type is taken of it: ``type_oid``, ``typmod``, ``type_name``, ``domain``."""
     anew: bool = False
-    """Its values change, even if its type does not."""
+    """True if the values change, even if the type does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class SetKey:
     columns: tuple[str, ...]
     """Empty: it has none any more."""
     name: str | None = None
-    """Of the constraint; None: PostgreSQL's default name, or the one that it has."""
+    """Name of the constraint; None: PostgreSQL's default name, or the present one."""
     deferral: Deferral = Deferral.NO
 
 
@@ -125,23 +126,23 @@ class PlannedColumn:
 
     column: ColumnDef
     source: str | None
-    """Its name before; None: it is new."""
+    """The column's name before; None: the column is new."""
     retyped: bool = False
-    """Its type is another one."""
+    """True if the type is another one."""
     default: str | None = None
-    """Of a new column: the default that it came with, which it may have lost since."""
+    """Default that a new column came with; the column may have lost it since."""
     computed: Generation | None = None
-    """What the values of rows that are there are computed from; None: they have some."""
+    """Expression that computes values for existing rows; None: the rows have values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """What becomes of a table."""
+    """A table after its changes, with the source of each column's values."""
 
     before: TableDef
     after: TableDef
     columns: tuple[PlannedColumn, ...]
-    """Those of ``after``, in its order."""
+    """Columns of ``after``, in its order."""
 
 
 def plan_changes(table: TableDef, changes: Sequence[ColumnChange]) -> ColumnPlan:

@@ -52,7 +52,7 @@ class HistoricDefinitions:
 
 
 def present(connection: sqlite3.Connection) -> Noted:
-    """What is there now."""
+    """Return the present definitions."""
     return {
         (kind, row["oid"]): json.dumps(dict(row), separators=(",", ":"))
         for kind in _KINDS
@@ -61,7 +61,7 @@ def present(connection: sqlite3.Connection) -> Noted:
 
 
 def newest(connection: sqlite3.Connection) -> Noted:
-    """What was noted last."""
+    """Return the definitions noted last."""
     return _at(connection, None)
 
 
@@ -80,12 +80,12 @@ def note(connection: sqlite3.Connection, lsn: Lsn, before: Noted, now: Noted) ->
 
 
 def forget(connection: sqlite3.Connection, above: Lsn) -> None:
-    """What was noted above a position, where the log does not reach."""
+    """Forget definitions noted above a position, beyond which the log does not reach."""
     connection.execute("delete from definition_history where lsn > ?", (above,))
 
 
 def trim(connection: sqlite3.Connection, below: Lsn) -> None:
-    """What nobody needs who reads the log from a position on."""
+    """Delete definitions that readers of the log from a position on do not need."""
     connection.execute(f"delete from definition_history where {_NEEDLESS}", (below,))
 
 
@@ -117,7 +117,7 @@ def positions(connection: sqlite3.Connection) -> list[Lsn]:
 def definitions_at(
     connection: sqlite3.Connection, lsn: Lsn | None
 ) -> HistoricDefinitions:
-    """What held at a position; None: what is there now."""
+    """Return the definitions at a position; None: the present ones."""
     noted = present(connection) if lsn is None else _at(connection, lsn)
     by_kind: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in _KINDS}
     for (kind, _), text in sorted(noted.items()):

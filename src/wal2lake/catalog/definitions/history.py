@@ -48,8 +48,8 @@ def alter(
 
 
 def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None:
-    """What tables are from now on, and what publications have of them. Of one that is gone:
-    nothing."""
+    """Change the definitions of tables, and of their columns in publications. A table that is gone
+    is left out."""
     for one in altered:
         _drop_sequences(connection, one)
         _retype_sequences(connection, one)
@@ -72,7 +72,7 @@ def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None
 
 
 def _drop_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
-    """Those of columns that go."""
+    """Drop the sequences of dropped columns."""
     row = connection.execute(
         "select columns from relation where oid = ?", (altered.relid,)
     ).fetchone()
@@ -149,7 +149,7 @@ def to_json(altered: Sequence[Altered]) -> str | None:
 
 
 def from_json(text: str | None) -> tuple[Altered, ...]:
-    """What ``to_json`` wrote."""
+    """Decode the text of ``to_json``."""
     return tuple(
         Altered(
             Oid(one["relid"]),

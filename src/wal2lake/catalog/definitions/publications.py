@@ -27,7 +27,7 @@ Row: TypeAlias = sqlite3.Row | Mapping[str, Any]
 
 
 class PublishedOperation(StrEnum):
-    """What a publication may send; the value is its word in ``publish``."""
+    """Operations that a publication may send; the value is its word in ``publish``."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -47,7 +47,7 @@ class PublishedTable:
     filter_columns: tuple[str, ...] = ()
     """The columns that the tree's numbers stand for."""
     oid: Oid = INVALID_OID
-    """Of the row; the catalog gives it."""
+    """OID of the row, given by the catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Publication:
         return self.generated_columns == "s"
 
     def table(self, relid: Oid) -> PublishedTable | None:
-        """Its row for a table that it names."""
+        """Return the publication's row for a table that it names."""
         return next((one for one in self.tables if one.relid == relid), None)
 
 
@@ -96,7 +96,7 @@ def all_publications(connection: sqlite3.Connection) -> list[Publication]:
 def put_together(
     publications: Iterable[Row], rels: Iterable[Row], namespaces: Iterable[Row]
 ) -> list[Publication]:
-    """Of rows of the three tables, each by OID."""
+    """Build publications from rows of the three tables, each by OID."""
     tables: dict[int, list[PublishedTable]] = {}
     for row in rels:
         tables.setdefault(row["pubid"], []).append(_table(row))
@@ -201,12 +201,12 @@ def remove_objects(connection: sqlite3.Connection, oids: Collection[Oid]) -> Non
 
 
 def forget_table(connection: sqlite3.Connection, relid: Oid) -> None:
-    """Of a table that is dropped."""
+    """Delete the rows of a dropped table."""
     connection.execute("delete from publication_rel where relid = ?", (relid,))
 
 
 def forget_schema(connection: sqlite3.Connection, name: str) -> None:
-    """Of a schema that is dropped; its row is still there."""
+    """Delete the rows of a schema that is being dropped; its own row is still there."""
     connection.execute(
         "delete from publication_namespace where nspid ="
         " (select oid from namespace where name = ?)",
@@ -220,9 +220,9 @@ def follow_columns(
     renamed: Mapping[str, str],
     left: Collection[str],
 ) -> None:
-    """What ALTER TABLE does to a table's column lists and row filters: names follow; a table
-    whose list or filter has a column that is gone (DROP COLUMN ... CASCADE) leaves the
-    publication. ``left``: the names that the table's columns have now."""
+    """Adapt a table's column lists and row filters to ALTER TABLE: names follow; a table whose list
+    or filter has a dropped column (DROP COLUMN ... CASCADE) leaves the publication. ``left``: the
+    names that the table's columns have now."""
     found = connection.execute(
         "select * from publication_rel where relid = ?", (relid,)
     ).fetchall()

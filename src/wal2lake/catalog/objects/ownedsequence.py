@@ -12,7 +12,7 @@ from wal2lake.errors import UsageError
 from wal2lake.model import Oid
 
 _BITS: Final = {21: 15, 23: 31, 20: 63}
-"""Of the greatest value of a sequence, by type."""
+"""Bits of the greatest value of a sequence, by type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class OwnedSequence:
     namespace: str
     name: str
     relid: Oid
-    """Of the table whose column has it."""
+    """OID of the table whose column owns the sequence."""
     type_oid: Oid
     start: int = 1
     increment: int = 1
@@ -54,7 +54,7 @@ class OwnedSequence:
 
     @property
     def exhausted(self) -> str:
-        """What nextval() says then."""
+        """Text of nextval()'s error when the sequence is exhausted."""
         upwards = self.increment > 0
         end, limit = "maximum" if upwards else "minimum", self.limits[upwards]
         return f'nextval: reached {end} value of sequence "{self.name}" ({limit})'

@@ -42,7 +42,8 @@ def all_of_them(connection: sqlite3.Connection) -> list[OwnedSequence]:
 
 
 def last_values(connection: sqlite3.Connection) -> dict[Oid, int]:
-    """What was taken last of each, by OID; nothing of those of which nothing was."""
+    """Return the last value of each sequence, by OID; a sequence of which nothing was taken is left
+    out."""
     rows = connection.execute(
         "select oid, last_value from sequence"
         " where last_value is not null and is_called"
@@ -59,7 +60,7 @@ def take(connection: sqlite3.Connection, oid: Oid, count: int) -> int:
 
 
 def last_value(connection: sqlite3.Connection, oid: Oid) -> int | None:
-    """What is behind it is taken next; None: the first one."""
+    """Return the value behind which the next one is taken; None: the first one is next."""
     row = _need(connection, oid)
     last: int | None = row["last_value"]
     if last is None or row["is_called"]:
@@ -86,7 +87,7 @@ def put(connection: sqlite3.Connection, oid: Oid, value: int, is_called: bool) -
 
 
 def drop_owned(connection: sqlite3.Connection, relid: Oid) -> None:
-    """Those of a table that goes."""
+    """Delete the sequences of a dropped table."""
     connection.execute("delete from sequence where relid = ?", (relid,))
 
 
@@ -96,7 +97,7 @@ def drop(connection: sqlite3.Connection, oid: Oid) -> None:
 
 
 def move_owned(connection: sqlite3.Connection, relid: Oid, namespace: str) -> None:
-    """Those of a table that moves to another schema; 42P07 if a name is taken there."""
+    """Move the sequences of a table to another schema; 42P07 if a name is taken there."""
     for row in connection.execute(
         "select * from sequence where relid = ? and namespace <> ?", (relid, namespace)
     ).fetchall():

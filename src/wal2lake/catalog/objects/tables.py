@@ -159,13 +159,13 @@ def table_of(
 
 
 def checks_to_json(checks: Sequence[CheckConstraint]) -> str:
-    """As ``relation`` has them."""
+    """Encode constraints as ``relation`` has them."""
     return json.dumps([asdict(one) for one in checks])
 
 
 @lru_cache(maxsize=_COLUMNS_KEPT)
 def checks_from_json(recorded: str) -> tuple[CheckConstraint, ...]:
-    """What ``checks_to_json`` wrote."""
+    """Decode the text of ``checks_to_json``."""
     return tuple(
         CheckConstraint(one["name"], one["expression"], tuple(one["columns"]))
         for one in json.loads(recorded)
@@ -185,7 +185,7 @@ def _partition_key(recorded: str | None) -> PartitionKey | None:
 
 @lru_cache(maxsize=_COLUMNS_KEPT)
 def columns_from_json(recorded: str) -> tuple[ColumnDef, ...]:
-    """Of a row of ``relation``, or of one of its history."""
+    """Decode the columns of a row of ``relation``, or of one of its history."""
     return tuple(_column(column) for column in json.loads(recorded))
 
 

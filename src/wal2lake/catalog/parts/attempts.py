@@ -18,7 +18,7 @@ class Attempts(CatalogPart):
     """Errors, counts of them, and what is left out."""
 
     def errors(self) -> list[SubscriptionError]:
-        """What stops subscriptions now; those of single tables are in ``rels``."""
+        """Return the present errors of subscriptions; those of single tables are in ``rels``."""
         with self._database.reading() as connection:
             return subscriptions.errors(connection)
 
@@ -29,11 +29,10 @@ class Attempts(CatalogPart):
         text: str | None,
         sqlstate: str | None = None,
     ) -> None:
-        """What one attempt of a worker has failed with, which counts; None: it succeeded,
-        and no longer stops the subscription. Other workers' errors stay.
-
-        Who notes an error handles one already: if it cannot be written, that is in the
-        log, and no second one is raised."""
+        """Note and count the error of one attempt of a worker; None: the attempt succeeded, and the
+        worker no longer stops the subscription. Other workers' errors stay. The caller handles an
+        error already: a failure to write this one goes to the log, and no second error is
+        raised."""
         with self._database.reading() as connection:
             known = subscriptions.error_of(connection, oid, worker)
         if known == text and (text is None or not subscriptions.counts(worker)):

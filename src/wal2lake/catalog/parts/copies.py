@@ -78,7 +78,8 @@ class Copies(CatalogPart):
                 copies.begin_copy(transaction, rel)
 
     def epoch(self, subid: Oid, relid: Oid) -> int | None:
-        """Of a table's copy, which is another one in another epoch; None: the table has left."""
+        """Return the epoch of a table's copy; another copy has another epoch. None: the table has
+        left."""
         with self._database.reading() as connection:
             return copies.epoch(connection, subid, relid)
 
@@ -151,7 +152,8 @@ class Copies(CatalogPart):
 
 
 def copy_anew(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """See ``Copies.copy_table_anew``; nothing if the table has left the subscription."""
+    """Let a table be copied again, as ``Copies.copy_table_anew`` describes; no effect if the table
+    has left the subscription."""
     for rel in subscriptions.rels_of(connection, subid):
         if rel.relid != relid:
             continue

@@ -27,7 +27,7 @@ from wal2lake.model import Acl, Oid, ReplicaIdentity
 
 
 class Objects(CatalogPart):
-    """What PostgreSQL would call objects, and whose they are."""
+    """The part of the catalog about objects and their owners."""
 
     _authority: tuple[int, Authority] | None
     """The newest, and the change that it was read after."""
@@ -109,12 +109,12 @@ class Objects(CatalogPart):
                 roles.set_database_acl(transaction, database)
 
     def database_acl(self) -> Acl | None:
-        """Of the one database; None: the defaults."""
+        """Return the acl of the one database; None: the defaults."""
         with self._database.reading() as connection:
             return roles.database_acl(connection)
 
     def target_rights(self, subscription: Subscription) -> TargetRights:
-        """What the subscription may do with its tables now."""
+        """Return the privileges that the subscription has on its tables now."""
         owner = self.role_by_oid(subscription.owner)
         return TargetRights(
             subscription,
@@ -210,7 +210,8 @@ class Objects(CatalogPart):
             return sequences.take(transaction, oid, count)
 
     def last_value(self, oid: Oid) -> int | None:
-        """What is behind it is taken next of a sequence; None: its first one."""
+        """Return the value of a sequence behind which the next one is taken; None: its first one is
+        next."""
         with self._database.reading() as connection:
             return sequences.last_value(connection, oid)
 
@@ -227,12 +228,12 @@ class Objects(CatalogPart):
                 copies.void(transaction, subid, relid, int(take_oid(transaction)))
 
     def last_values(self) -> dict[Oid, int]:
-        """What was taken last of each sequence of which something was."""
+        """Return the last value of each sequence of which a value was taken."""
         with self._database.reading() as connection:
             return sequences.last_values(connection)
 
     def set_value(self, oid: Oid, value: int, *, is_called: bool) -> None:
-        """What was taken last of a sequence, or what is taken next; 22003 if it cannot be."""
+        """Set the last or the next value of a sequence; 22003 if it is out of range."""
         with self._database.transaction() as transaction:
             sequences.put(transaction, oid, value, is_called)
 

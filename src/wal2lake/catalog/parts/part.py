@@ -1,4 +1,4 @@
-"""What each part of ``Catalog`` has."""
+"""The base of each part of ``Catalog``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CatalogPart:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """Path of the file."""
         return self._database.path
 
     @property

@@ -19,7 +19,7 @@ from wal2lake.model import Lsn, Oid
 
 
 class Publications(CatalogPart):
-    """What leaves the node."""
+    """The part of the catalog about publications."""
 
     def publications(self) -> list[Publication]:
         """All of them, by OID."""
@@ -66,8 +66,8 @@ class Publications(CatalogPart):
                 comments.set_comment(transaction, PUBLICATION_CATALOG, oid, None)
 
     def note_definitions(self, lsn: Lsn) -> bool:
-        """What holds for the publisher's log from ``lsn`` on; whether it is not what was noted
-        last. Nothing may have been noted above."""
+        """Note the definitions that hold for the publisher's log from ``lsn`` on; return whether
+        they differ from those noted last. Nothing may have been noted above."""
         with self._database.reading() as connection:
             same = historic.present(connection) == historic.newest(connection)
         if not same:
@@ -77,13 +77,13 @@ class Publications(CatalogPart):
         return not same
 
     def forget_definitions(self, above: Lsn) -> None:
-        """What was noted above a position, beyond which the log does not reach."""
+        """Forget definitions noted above a position, beyond which the log does not reach."""
         with self._database.transaction() as transaction:
             historic.forget(transaction, above)
 
     def trim_definitions(self, below: Lsn) -> bool:
-        """What nobody needs who reads the log from a position on; whether there is more than
-        what holds now even then."""
+        """Delete definitions that readers of the log from a position on do not need; return whether
+        more than the present ones remain."""
         with self._database.reading() as connection:
             found = historic.can_trim(connection, below)
         if found:
@@ -98,7 +98,7 @@ class Publications(CatalogPart):
             return historic.positions(connection)
 
     def definitions_at(self, lsn: Lsn | None) -> HistoricDefinitions:
-        """What held at a position, not below the first of ``definition_positions``; None: what
-        is there now."""
+        """Return the definitions at a position, not below the first of ``definition_positions``;
+        None: the present ones."""
         with self._database.reading() as connection:
             return historic.definitions_at(connection, lsn)

@@ -33,7 +33,7 @@ from wal2lake.model import Coercion, Conflict, Lsn, Oid
 
 
 class PublishedStates(CatalogPart):
-    """What readers see, and the floor."""
+    """The part of the catalog about published states and the floor."""
 
     def publish(
         self,
@@ -123,12 +123,12 @@ class PublishedStates(CatalogPart):
             conflicts.note(transaction, subid, conflict)
 
     def conflicts(self) -> list[NotedConflict]:
-        """Those that have happened, oldest first, as far as they are kept."""
+        """Return the conflicts that are kept, oldest first."""
         with self._database.reading() as connection:
             return conflicts.listed(connection)
 
     def coercions(self) -> list[CoercionTotal]:
-        """What value policies have changed in published states."""
+        """Return the values that policies have changed in published states."""
         with self._database.reading() as connection:
             return coercions.totals(connection)
 
@@ -163,7 +163,7 @@ class PublishedStates(CatalogPart):
             return local_commits.record(transaction, tables, altered)
 
     def local_commits(self) -> list[LocalCommit]:
-        """Those that are not published."""
+        """Return the commits that are not published."""
         with self._database.reading() as connection:
             return local_commits.pending(connection)
 

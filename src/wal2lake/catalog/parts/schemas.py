@@ -36,16 +36,16 @@ class Schemas(CatalogPart):
     def sent_schemas(
         self, subid: Oid, parsed: Parsed | None = None
     ) -> list[SentSchema]:
-        """Those that may not have been followed yet, and the newest of each relation.
-        ``parsed``: what was parsed the last time; it is brought up to date."""
+        """Return the schemas that may not have been followed yet, and the newest of each relation.
+        ``parsed``: the parsed schemas of the last call; they are brought up to date."""
         with self._database.reading() as connection:
             return schemas.sent_schemas(
                 connection, subid, {} if parsed is None else parsed
             )
 
     def trim_sent(self, subid: Oid, floor: Lsn) -> None:
-        """What was noted for transactions below ``floor`` is not asked for any more, except for
-        the newest of each relation."""
+        """Delete schemas noted for transactions below ``floor``, except for the newest of each
+        relation."""
         with self._database.transaction() as transaction:
             schemas.trim_sent(transaction, subid, floor)
 
@@ -64,20 +64,20 @@ class Schemas(CatalogPart):
             schemas.forget_all_prepared(transaction, subid)
 
     def prepared_transactions(self, subid: Oid) -> list[Xid]:
-        """Those for which relations are kept."""
+        """Return the prepared transactions for which relations are kept."""
         with self._database.reading() as connection:
             return list(schemas.prepared_relations(connection, subid))
 
     def prepared_relations(self, subid: Oid, xid: Xid) -> list[Relation]:
-        """What is kept for one of them."""
+        """Return the relations kept for one of them."""
         with self._database.reading() as connection:
             return schemas.prepared_relations(connection, subid).get(xid, [])
 
     def followed_schemas(
         self, subid: Oid, parsed: ParsedSchemas | None = None
     ) -> dict[Oid, FollowedSchema]:
-        """What our tables, by OID, agree with. ``parsed``: what was parsed the last time; it is
-        brought up to date."""
+        """Return, by OID, the schemas that our tables agree with. ``parsed``: the parsed schemas of
+        the last call; they are brought up to date."""
         with self._database.reading() as connection:
             return schemas.followed_schemas(
                 connection, subid, {} if parsed is None else parsed
@@ -146,6 +146,6 @@ class Schemas(CatalogPart):
                 copy_anew(transaction, subid, relid)
 
     def schema_history(self) -> list[NotedSchemaChange]:
-        """What was followed, in order."""
+        """Return the followed changes, in order."""
         with self._database.reading() as connection:
             return schemas.noted_changes(connection)

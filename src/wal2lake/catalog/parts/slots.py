@@ -61,8 +61,8 @@ class Slots(CatalogPart):
             return found.rowcount > 0
 
     def drop_temporary_slots(self, session: int | None = None) -> None:
-        """Those of a session that has ended; None: of all that were before this engine, with
-        those whose making a crash has ended."""
+        """Drop the temporary slots of a session that has ended; None: all of earlier engines, with
+        those that a crash has left half made."""
         with self._database.transaction() as transaction:
             transaction.execute(
                 "delete from replication_slot where temporary <> 0"
@@ -72,7 +72,7 @@ class Slots(CatalogPart):
             )
 
     def confirm_slot(self, name: str, lsn: Lsn) -> None:
-        """Its client has everything below."""
+        """Confirm that the slot's client has everything below ``lsn``."""
         with self._database.transaction() as transaction:
             transaction.execute(
                 "update replication_slot set confirmed_lsn = max(confirmed_lsn, ?),"
@@ -108,7 +108,7 @@ class Slots(CatalogPart):
             origins.drop(transaction, name)
 
     def origins(self) -> list[ReplicationOrigin]:
-        """Those that were created; each subscription has one besides."""
+        """Return the origins that were created; each subscription has one besides."""
         with self._database.reading() as connection:
             return origins.all_of_them(connection)
 
@@ -118,7 +118,7 @@ class Slots(CatalogPart):
             return origins.applied(connection)
 
     def origin_numbers(self) -> dict[str, int]:
-        """Of all origins by name, as pg_replication_origin has them."""
+        """Return the numbers of all origins by name, as pg_replication_origin has them."""
         with self._database.reading() as connection:
             subs = subscriptions.all_subscriptions(connection)
             created = origins.all_of_them(connection)

@@ -141,12 +141,10 @@ class Subscriptions(CatalogPart):
         removed: Collection[Oid] = (),
         distrusted: Collection[Oid] = (),
     ) -> Subscription:
-        """What a subscription is of, with its tables, at one moment: the next generation if
-        the publications are other ones than before.
-
-        Readers see ``versions`` of the ``added`` tables. ``removed`` ones leave with
-        their data; inserts into ``distrusted`` ones must look for rows.
-        """
+        """Change a subscription's publications together with its tables: the next generation if the
+        publications differ from those before. Readers see ``versions`` of the ``added`` tables.
+        ``removed`` ones leave with their data; inserts into ``distrusted`` ones must look for
+        rows."""
         with self._database.transaction() as transaction:
             _change_tables(transaction, oid, added, versions or {}, removed)
             subscriptions.distrust(transaction, oid, distrusted)
@@ -170,8 +168,8 @@ class Subscriptions(CatalogPart):
         whole: Mapping[Oid, bool] | None = None,
         source: NewSource | None = None,
     ) -> Subscription:
-        """As ``set_publications``, and every other table waits for a copy that takes the
-        place of its rows; readers have these until then. The next generation, and the
+        """Change the publications as ``set_publications`` does, and let every other table wait for
+        a copy that replaces its rows; readers have these until then. The next generation, and the
         end of ``recopying``.
 
         ``whole`` says of tables whether inserts may be trusted after their copy; without

@@ -30,7 +30,7 @@ _WIDEN: Final = "widen"
 
 
 def to_json(coercions: Iterable[Coercion]) -> str:
-    """What a row keeps."""
+    """Encode coercions for a row."""
     return json.dumps(
         [
             [
@@ -70,7 +70,7 @@ def expect(
     positions: Mapping[Oid, Lsn],
     coercions: Mapping[Oid, Sequence[Coercion]],
 ) -> None:
-    """See ``Catalog.expect``."""
+    """Note coercions of a batch; ``Catalog.expect`` explains it."""
     for relid, position in positions.items():
         connection.execute(
             "delete from coercion_pending where subid = ? and relid = ? and reached > ?",
@@ -104,7 +104,8 @@ def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
 
 
 def forget_pending(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """What a table has committed and nobody has seen is going to be replaced."""
+    """Forget a table's entries for commits that no reader has seen: they are going to be
+    replaced."""
     connection.execute(
         "delete from coercion_pending where subid = ? and relid = ?", (subid, relid)
     )

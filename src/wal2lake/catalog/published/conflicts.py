@@ -40,7 +40,7 @@ def expect(
     positions: Mapping[Oid, Lsn],
     conflicts: Iterable[Conflict],
 ) -> None:
-    """See ``Catalog.expect``."""
+    """Note conflicts of a batch; ``Catalog.expect`` explains it."""
     connection.executemany(
         "delete from conflict where subid = ? and relid = ? and reached > ?",
         [(subid, relid, position) for relid, position in positions.items()],
@@ -49,7 +49,7 @@ def expect(
 
 
 def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
-    """What was expected up to a published position has happened."""
+    """Turn the expected conflicts up to a published position into listed ones."""
     rows = connection.execute(
         "select type, sum(count) as total from conflict"
         " where subid = ? and reached <= ? group by type",
@@ -86,7 +86,8 @@ def note(connection: sqlite3.Connection, subid: Oid, conflict: Conflict) -> None
 
 
 def forget_pending(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """What a table has committed and nobody has seen is going to be replaced."""
+    """Forget a table's entries for commits that no reader has seen: they are going to be
+    replaced."""
     connection.execute(
         "delete from conflict where subid = ? and relid = ? and reached is not null",
         (subid, relid),
@@ -121,7 +122,7 @@ def listed(connection: sqlite3.Connection) -> list[NotedConflict]:
 
 
 def counts(text: str) -> dict[ConflictType, int]:
-    """What ``subscription_stats`` has of them."""
+    """Decode the counts of ``subscription_stats``."""
     return {ConflictType(kind): total for kind, total in json.loads(text).items()}
 
 

@@ -35,7 +35,8 @@ def expect(
     positions: Mapping[Oid, Lsn],
     restarted: Mapping[Oid, Mapping[Oid, int | None]],
 ) -> None:
-    """See ``Catalog.expect``. The caller holds the sequences' locks."""
+    """Note restarts of sequences; ``Catalog.expect`` explains it. The caller holds the sequences'
+    locks."""
     connection.executemany(
         "delete from restart_pending where subid = ? and relid = ? and reached > ?",
         [(subid, relid, position) for relid, position in positions.items()],
@@ -85,7 +86,8 @@ def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
 
 
 def forget_pending(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """What a table has committed and no reader has seen is going to be replaced."""
+    """Forget a table's entries for commits that no reader has seen: they are going to be
+    replaced."""
     connection.execute(
         "delete from restart_pending where subid = ? and relid = ?", (subid, relid)
     )

@@ -73,7 +73,7 @@ def stand_apart(
 
 
 def advance_apart(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
-    """What paused tables miss below ``lsn`` is not wanted any more."""
+    """Raise the positions of paused tables to ``lsn``: changes below it are not wanted any more."""
     row = _newest(connection, subid)
     if row is None:
         return

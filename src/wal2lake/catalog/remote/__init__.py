@@ -1,1 +1,1 @@
-"""What is known of the columns of published tables, and what became of changes to them."""
+"""SQL about the columns of published tables, and about the changes to them."""

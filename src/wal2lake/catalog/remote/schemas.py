@@ -28,10 +28,10 @@ from wal2lake.model import (
 from wal2lake.model.relations.remoteschema import relation_as_json, relation_from_json
 
 Parsed = dict[tuple[str, str], tuple[Relation, RemoteSchema]]
-"""What the texts of noted relations say."""
+"""Parsed texts of noted relations."""
 
 ParsedSchemas = dict[str, RemoteSchema]
-"""What the texts of followed schemas say."""
+"""Parsed texts of followed schemas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,19 @@ class SchemaChange:
     change: str
     """In words of ALTER TABLE: ``ADD COLUMN "b" integer``."""
     outcome: str
-    """What was done about it here."""
+    """Outcome of the change here."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedSchema:
-    """What a table of ours agrees with."""
+    """Schema that a table of ours agrees with."""
 
     schema: RemoteSchema
     begins: Lsn
-    """What was sent for a transaction that commits at or above it is still to be followed."""
+    """Position from which changes are still to be followed: those sent for transactions that commit
+    at or above it."""
     previous: RemoteSchema | None = None
-    """What came before: the transaction that altered the table may have rows of it."""
+    """Schema before this one: the transaction that altered the table may have rows of it."""
     making: str | None = None
     """The table as it was when the next steps were begun."""
     required: tuple[int, ...] = ()
@@ -76,7 +77,7 @@ class NotedSchemaChange:
 def note_sent(
     connection: sqlite3.Connection, subid: Oid, sent: Iterable[SentSchema]
 ) -> None:
-    """What is already known of a relation is not noted again."""
+    """Note relations, except for those that are already known."""
     for one in sent:
         relation, schema = relation_as_json(one.relation), one.schema.as_json()
         newest = connection.execute(
@@ -251,7 +252,8 @@ def set_making(
 def gone_by(
     connection: sqlite3.Connection, subid: Oid, remote_relid: Oid, at: Lsn
 ) -> None:
-    """What was sent up to ``at`` has been followed; the newest stays, to be compared with."""
+    """Delete the schemas that were sent up to ``at`` and followed; the newest stays, to be compared
+    with."""
     connection.execute(
         "delete from sent_schema where subid = ?1 and remote_relid = ?2 and at <= ?3"
         " and at < (select max(at) from sent_schema where subid = ?1"
@@ -261,7 +263,7 @@ def gone_by(
 
 
 def trim_sent(connection: sqlite3.Connection, subid: Oid, floor: Lsn) -> None:
-    """Whatever comes is at or above ``floor``: of what is below only the newest is looked at."""
+    """Delete schemas below ``floor`` but for the newest: later messages are at or above it."""
     connection.execute(
         "delete from sent_schema where subid = ?1 and at < ?2"
         " and at < (select max(newer.at) from sent_schema newer where newer.subid = ?1"

@@ -68,7 +68,7 @@ def pause(connection: sqlite3.Connection, rel: SubscriptionRel, position: Lsn) -
 
 
 def advance_paused(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
-    """What paused tables miss below ``lsn`` is not wanted any more."""
+    """Raise the positions of paused tables to ``lsn``: changes below it are not wanted any more."""
     connection.execute(
         "update subscription_rel set lsn = ?"
         " where subid = ? and paused_at is not null and lsn < ?",
@@ -77,8 +77,8 @@ def advance_paused(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None
 
 
 def void(connection: sqlite3.Connection, subid: Oid, relid: Oid, epoch: int) -> None:
-    """What a copy has written has the columns of before, or values of sequences that are given
-    again: another epoch, from the beginning. The caller has looked that nothing of it is
+    """Void a copy, whose rows have the columns of before, or values of sequences that are given
+    again. It begins anew in another epoch. The caller has made sure that nothing of it is
     committed."""
     connection.execute(
         "delete from copy_range where subid = ? and relid = ?", (subid, relid)
@@ -94,7 +94,7 @@ def void(connection: sqlite3.Connection, subid: Oid, relid: Oid, epoch: int) -> 
 
 
 def epoch(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> int | None:
-    """Of a table's copy; None: it has left the subscription."""
+    """Return the epoch of a table's copy; None: the table has left the subscription."""
     row = connection.execute(
         "select epoch from subscription_rel where subid = ? and relid = ?",
         (subid, relid),

@@ -21,7 +21,7 @@ _LAST: Final = 0xFFFE
 
 
 def create(connection: sqlite3.Connection, name: str) -> int:
-    """Its number; 23505 if there is one of that name."""
+    """Create an origin and return its number; 23505 if the name exists."""
     taken = {one.number for one in all_of_them(connection)}
     number = next((n for n in range(_FIRST, _LAST) if n not in taken), None)
     if number is None:
@@ -99,7 +99,7 @@ def note_applied(
 
 
 def set_applied(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
-    """Its position is ``lsn``, wherever it was; 0: nothing has been applied."""
+    """Set the origin's position to ``lsn``, wherever it was; 0: nothing has been applied."""
     connection.execute(
         "insert or replace into applied_end (subid, remote_lsn, newest)"
         " values (?, ?, ?)",

@@ -170,7 +170,7 @@ def errors(connection: sqlite3.Connection) -> list[SubscriptionError]:
 def error_of(
     connection: sqlite3.Connection, oid: Oid, worker: WorkerKind
 ) -> str | None:
-    """What a worker has noted and not cleared."""
+    """Return the error that a worker has noted and not cleared."""
     row = connection.execute(
         "select error from subscription_error where subid = ? and worker = ?",
         (oid, worker.value),
@@ -233,7 +233,7 @@ def counts(worker: WorkerKind) -> bool:
 
 
 def stats(connection: sqlite3.Connection) -> list[SubscriptionStats]:
-    """Of all subscriptions, by OID."""
+    """Return the statistics of all subscriptions, by OID."""
     rows = connection.execute("select * from subscription_stats order by subid")
     return [
         SubscriptionStats(
@@ -248,7 +248,7 @@ def stats(connection: sqlite3.Connection) -> list[SubscriptionStats]:
 
 
 def reset_stats(connection: sqlite3.Connection, oid: Oid | None) -> None:
-    """Of one subscription, or of all; one that does not exist has none."""
+    """Reset the statistics of one subscription, or of all; one that does not exist has none."""
     connection.execute(
         "update subscription_stats set apply_errors = 0, sync_errors = 0,"
         " conflicts = '{}', stats_reset = ? where ? is null or subid = ?",
@@ -313,7 +313,7 @@ def forget_planned_slot(
 
 
 def rels_of(connection: sqlite3.Connection, subid: Oid | None) -> list[SubscriptionRel]:
-    """Of one subscription, or of all."""
+    """Return the tables of one subscription, or of all."""
     if subid is None:
         rows = connection.execute(
             "select * from subscription_rel order by subid, relid"

@@ -30,7 +30,7 @@ class Table:
 
     remote: RemoteTable
     operations: frozenset[str]
-    """Those of ``OPERATIONS`` that are published."""
+    """Operations of ``OPERATIONS`` that are published."""
     readable: bool
     """We may select from it."""
     row_security: bool

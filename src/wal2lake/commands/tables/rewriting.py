@@ -35,7 +35,7 @@ from wal2lake.sql.query.translate import TableRef
 from wal2lake.sql.query.writes import check_default, translate_write
 
 _ANEW: Final = "wal2lake anew"
-"""What a statement calls the rows that are written anew."""
+"""Name that a statement gives to the rows that are written anew."""
 
 _TEXT_CONSTANT: Final = re.compile(r"\s*'(?:[^']|'')*'\s*")
 
@@ -153,7 +153,7 @@ class Rewriting:
         )
 
     def fill(self, branch: Branch, state: TableState) -> None:
-        """See ``Anew``."""
+        """Write the rows into the branch; ``Anew`` explains it."""
         self._run(self._sql(state, self.plan.columns, self.using))
         compute_in(self.node, self.plan, branch)
         if self.replaced:

@@ -85,7 +85,7 @@ _SAFE: Final = "-_."
 
 @dataclass(frozen=True, slots=True)
 class NewTable:
-    """What to create, whoever asked."""
+    """A table to create."""
 
     namespace: str
     name: str
@@ -102,7 +102,7 @@ class NewTable:
     clustering: tuple[str, ...] = ()
     """By which its rows are kept together."""
     sequences: tuple[OwnedSequence, ...] = ()
-    """Of its columns."""
+    """Sequences of the columns."""
     replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
     key_deferral: Deferral = Deferral.NO
     checks: tuple[CheckConstraint, ...] = ()
@@ -249,7 +249,7 @@ def create_partition(
 
 
 def default_partition(node: EngineParts, table: TableDef) -> TableDef | None:
-    """Of a partitioned table."""
+    """Return the default partition of a partitioned table."""
     return next((t for t in node.catalog.tables() if t.partition_of == table.oid), None)
 
 
