@@ -43,16 +43,17 @@ from wal2lake.observe import get_logger
 Index = npt.NDArray[np.int64]
 
 LEAST_ROWS: Final = 20_000
-"""Of a file whose keys are on disk; those of a smaller one are in memory."""
+"""Rows of a file whose keys are on disk, at least; those of a smaller one are in memory."""
 
 _MEMORY_BYTES: Final = 32 << 20
-"""Of small files' keys."""
+"""Bytes of small files' keys in memory."""
 
 MOST_ROWS: Final = 8 << 20
-"""Of a file: its keys are sorted in memory, up to 40 bytes a row, one file at a time."""
+"""Rows of a file at most: its keys are sorted in memory, up to 40 bytes a row, one file at a
+time."""
 
 ROW_BYTES: Final = 16
-"""Of disk, at most."""
+"""Bytes of disk for a row, at most."""
 
 SPARE_BYTES: Final = 1 << 30
 """That stay free on the disk: the change log may be on it."""
@@ -107,7 +108,7 @@ class KeyIndex:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         """By file's name, the one that was used last at the end."""
         self._small: OrderedDict[str, _Held] = OrderedDict()
-        """Those in memory, likewise."""
+        """Keys in memory, likewise."""
         self._small_bytes = 0
         self._refused: set[str] = set()
         self._pause_until = 0.0
@@ -130,7 +131,7 @@ class KeyIndex:
         return rows < self._least
 
     def refuse(self, file: str) -> None:
-        """Its keys are none that can be kept: there is a NULL."""
+        """Note that the keys of a file cannot be kept: there is a NULL."""
         with self._lock:
             if len(self._refused) >= _REFUSED_KEPT:
                 self._refused.clear()
@@ -168,10 +169,9 @@ class KeyIndex:
         return free - rows * ROW_BYTES > SPARE_BYTES
 
     def find(self, file: str, keys: Index) -> tuple[Index, Index] | None:
-        """Of distinct ascending keys: positions of those that the file has, and their rows'
-        numbers; a key that it has twice is there twice. None: nothing is known of the file.
-
-        ``file``: its name, unique among all tables and all times."""
+        """Find distinct ascending keys in a file: positions of the keys that the file has, and
+        their rows' numbers; a key that it has twice is there twice. None: nothing is known of the
+        file. ``file``: its name, unique among all tables and all times."""
         with self._lock:
             held = self._small.get(file)
         held = self._on_disk(file) if held is None else held

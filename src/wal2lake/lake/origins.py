@@ -1,4 +1,4 @@
-"""Who has made each row of a table what it is, and when: kept beside the rows, in their files.
+"""Keeps the writer of each row of a table, and the time, beside the rows in their files.
 
 Comes in: transactions of a batch; data files. Goes out: columns for the rows that a batch writes,
 and those of rows that are stored. Used by whoever writes files of a table or looks for conflicts,
@@ -38,13 +38,13 @@ COLUMNS: Final = KEPT_NAMES
 """No column of a table has such a name."""
 
 LOCAL: Final = 0
-"""As an origin: a statement at the front door."""
+"""Origin of a local statement."""
 
 UNKNOWN: Final = -1
-"""As an origin: nobody says."""
+"""Origin of a row whose writer is not known."""
 
 LONG_AGO: Final = -(1 << 62)
-"""As a time: before all that are known."""
+"""Time before all known times."""
 
 _TAG: Final = "wal2lake.origin"
 
@@ -56,12 +56,13 @@ _INDEXED_BY_DEFAULT: Final = 32
 _HIGHEST_ID: Final = "delta.columnMapping.maxColumnId"
 
 _FIRST_ID: Final = 2_147_483_000
-"""Of the columns in files of a table whose columns have ids: none that it gives to its own."""
+"""Column id in files of a table whose columns have ids: the table gives it to no column of its
+own."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCommits:
-    """Of a batch, ascending by commit LSN; and whose they are. Picklable."""
+    """Transactions of a batch, ascending by commit LSN, and their subscription. Picklable."""
 
     origin: int
     """OID of the subscription."""
@@ -82,7 +83,7 @@ class BatchCommits:
 
 @dataclass(frozen=True, slots=True)
 class RowMarks:
-    """Of some rows, one for each."""
+    """Writers of some rows, one for each."""
 
     origin: Index
     xid: Index
@@ -98,7 +99,7 @@ class RowMarks:
         )
 
     def at(self, row: int) -> Modified | None:
-        """Of one row; None: not known."""
+        """Return the writer of one row; None: not known."""
         if self.origin[row] == UNKNOWN:
             return None
         return Modified(
@@ -116,7 +117,7 @@ class RowMarks:
 
 
 def marks_in(columns: pa.Table) -> RowMarks:
-    """Of rows that were read with their three ``COLUMNS``."""
+    """Read the marks of rows that were read with their three ``COLUMNS``."""
     nobody = columns.column(COLUMNS[0]).is_null().to_numpy()
     found = [columns.column(name).fill_null(0).to_numpy() for name in COLUMNS]
     return RowMarks(
@@ -159,6 +160,6 @@ def tagged(action: Mapping[str, Any], modified: Modified) -> dict[str, Any]:
 
 
 def tag_of(action: Mapping[str, Any]) -> Modified | None:
-    """What ``tagged`` has written; None: nothing."""
+    """Read the tag that ``tagged`` has written; None: there is none."""
     text = (action.get("tags") or {}).get(_TAG)
     return None if text is None else Modified(*json.loads(text))

@@ -32,7 +32,7 @@ from wal2lake.lake.port import PhysicalField
 from wal2lake.pgtypes.moments import spark_number, spark_text
 
 Values = tuple[str | None, ...]
-"""Of one partition, in the order of the table's columns."""
+"""Values of one partition, in the order of the table's columns."""
 
 
 def instants(fields: Sequence[PhysicalField]) -> frozenset[str]:

@@ -64,7 +64,7 @@ class FieldSpec:
     spark_ddl: str
     """Spark's name of the type: ``bigint``, ``decimal(10,2)``, ``array<string>`` ..."""
     nullable: bool = True
-    """What an existing table declares. ``create`` makes every column nullable: NOT NULL
+    """Nullability that an existing table declares. ``create`` makes every column nullable: NOT NULL
     belongs to our catalog, where an ALTER costs no commit and readers need no support."""
     pg_type_oid: Oid = INVALID_OID
     """0: the table was not made by a node."""
@@ -83,9 +83,9 @@ class NextField:
 
     field: FieldSpec
     source: str | None
-    """Its name in this version; None: it is new."""
+    """The column's name in this version; None: the column is new."""
     anew: bool = False
-    """Its values are written anew: it has another type."""
+    """True if the values are rewritten because the type is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +248,8 @@ class TablePort(Protocol):
     def actions(
         self, location: str, first: int, last: int
     ) -> list[list[dict[str, Any]]]:
-        """What each version's commit says, as Delta's JSON objects; an empty list for one that
-        the log does not have any more."""
+        """Return the actions of each version's commit, as Delta's JSON objects; an empty list for a
+        commit that the log does not have any more."""
         ...
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
@@ -332,7 +332,7 @@ class TablePort(Protocol):
         ...
 
     def metadata(self, location: str, fields: Sequence[NextField]) -> Mapping[str, Any]:
-        """What the newest version's metadata becomes with these columns; nothing is written."""
+        """Return the newest version's metadata with these columns; nothing is written."""
         ...
 
     def create_like(self, location: str, metadata: Mapping[str, Any]) -> None:

@@ -158,7 +158,7 @@ class QueryResult:
 
     fields: tuple[FieldSpec, ...]
     schema: pa.Schema
-    """Of every batch; duplicate column names are possible."""
+    """Schema of every batch; duplicate column names are possible."""
     batches: ResultBatches
     """To be iterated once, then closed."""
 

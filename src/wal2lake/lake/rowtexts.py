@@ -14,7 +14,7 @@ from wal2lake.lake.port import FieldSpec
 from wal2lake.pgtypes.encode.text import arrow_to_text
 
 _SHOWN_BYTES: Final = 64
-"""Of a value."""
+"""Bytes of a value that are shown."""
 
 
 def row_texts(fields: Sequence[FieldSpec], rows: pa.Table) -> list[str]:

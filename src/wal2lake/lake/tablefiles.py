@@ -43,7 +43,7 @@ class Cube:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What an ``add`` action says of it."""
+        """Return the facts for an ``add`` action."""
         columns = json.dumps(self.columns, separators=(",", ":"))
         return {
             "tags": {_CUBE: self.id, _CUBE_COLUMNS: columns},
@@ -109,7 +109,7 @@ class DataFile:
 
     @property
     def key(self) -> str:
-        """What names the file in the log: a version has each path once."""
+        """Return the file's name in the log: a version has each path once."""
         return str(self.action["path"])
 
     @property
@@ -131,7 +131,7 @@ class DataFile:
 
     @property
     def vector(self) -> Descriptor | None:
-        """Its deletion vector."""
+        """Return the file's deletion vector."""
         found: Descriptor | None = self.action.get("deletionVector")
         return found
 
@@ -159,7 +159,8 @@ class DataFile:
 
     @property
     def cube(self) -> Cube | None:
-        """What it is clustered with; None: it is not, or not in Delta's way."""
+        """Return the cube that the file is clustered with; None: it is not, or not in Delta's
+        way."""
         tags = self.action.get("tags") or {}
         columns = json.loads(tags.get(_CUBE_COLUMNS) or "null")
         if (

@@ -89,7 +89,7 @@ class _Staged:
     coercions: Sequence[Coercion] = ()
     conflicts: Sequence[RowConflict] = ()
     directory: Path | None = None
-    """Of staged changes; removed when they are committed or discarded."""
+    """Directory of the staged changes; removed when they are committed or discarded."""
     key: tuple[int, ...] = ()
     """Positions of the table's primary key."""
     work: Work = NO_WORK
@@ -98,14 +98,14 @@ class _Staged:
     seconds: float = 0.0
     """That its evaluation has taken."""
     chosen: Method | None = None
-    """Of two that were possible."""
+    """The chosen one of two possible methods."""
     said: More = NOTHING_MORE
-    """What its commit says of it."""
+    """Words that the commit carries."""
     committed: bool = field(default=False)
 
 
 class DeltaBatches:
-    """See the port. Safe for many threads."""
+    """The port on Delta tables. Thread-safe."""
 
     def __init__(
         self,
@@ -378,7 +378,7 @@ class DeltaBatches:
         )
 
     def _note(self, staged: _Staged, cursor: Cursor, seconds: float) -> None:
-        """What it was, and how long it took."""
+        """Note the method of a batch, and its time."""
         method = _method(staged)
         seconds += staged.seconds
         if method is staged.chosen:
@@ -488,7 +488,8 @@ def _method(staged: _Staged) -> Method:
 def _read_bytes(
     state: TableState, changes: StagedChanges, files: Sequence[DataFile] | None
 ) -> int:
-    """Of files that may hold a key of the batch, by the first column of keys."""
+    """Return the bytes of the files that may hold a key of the batch, by the first column of
+    keys."""
     if files is None or changes.shape.truncate is not None:
         return 0
     if changes.first_key is None:

@@ -44,18 +44,18 @@ class StageRequest:
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in, for values in binary format."""
     rules: ConversionRules = NO_RULES
-    """What becomes of values that the table's columns cannot hold."""
+    """Policies for values that the table's columns cannot hold."""
     fills: Fills = field(default_factory=dict)
     """Defaults of columns that are not sent."""
     shows_rows: bool = False
     """Conflicts are wanted with the texts of the rows."""
     resolutions: Resolutions = DEFAULT_RESOLUTIONS
-    """What becomes of conflicts; with any that are not PostgreSQL's, MERGE is no way."""
+    """Resolutions of conflicts; with any that are not PostgreSQL's, MERGE is not possible."""
     nulls: frozenset[str] = frozenset()
     """Columns without a default that may be null: what an UPDATE of a row that is not there may
     leave out if it inserts the row."""
     commits: BatchCommits | None = None
-    """Those of the batch, if it is kept who has made a row."""
+    """Transactions of the batch, if the writers of rows are kept."""
     deferrable: bool = False
     """The primary key is judged at the end of each transaction."""
     counted: tuple[str, ...] = ()
@@ -74,11 +74,11 @@ class Staged(Protocol):
 
     @property
     def coercions(self) -> Sequence[Coercion]:
-        """What policies have changed; means nothing if there are failures."""
+        """Values that policies have changed; undefined if there are failures."""
 
     @property
     def conflicts(self) -> Sequence[RowConflict]:
-        """Those that did not stop it, in log order; nothing where MERGE applies them."""
+        """Conflicts that did not stop the batch, in log order; nothing where MERGE applies them."""
 
 
 class BatchPort(Protocol):

@@ -41,12 +41,12 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a batch is about."""
+    """Size of a batch's work."""
 
     rows: int
     """Changes."""
     table_bytes: int
-    """Of files that may hold a key of the batch, as they lie on the disk."""
+    """Bytes of the files that may hold a key of the batch, as they lie on the disk."""
 
 
 NO_WORK: Final = Work(0, 0)
@@ -82,7 +82,7 @@ _MERGE: Final = _Prior(2.4, 9e-6, 4e-9)
 """100 changes in 2.4, 600,000 in 7.8; its bytes are read by each core."""
 
 _SHARE: Final = 0.25
-"""Of the newest batch in a factor."""
+"""Share of the newest batch in a factor."""
 
 _MOST: Final = math.log(16.0)
 """A batch that waited for something else says nothing of its method."""
@@ -91,7 +91,7 @@ _FORGETTING: Final = 0.99
 
 
 class Costs:
-    """Of one process."""
+    """Costs that one process has measured."""
 
     def __init__(self, cores: int) -> None:
         merge = _Prior(_MERGE.batch, _MERGE.row, _MERGE.byte / max(1, cores))

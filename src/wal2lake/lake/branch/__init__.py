@@ -1,4 +1,4 @@
-"""What a transaction writes before it commits: a branch of each table.
+"""Branches: the writes of a transaction before it commits, one for each table.
 
 Takes: a table and the version that the transaction sees. Gives: a Delta table of its own that
 begins with that version's files, and what has become of it, as actions for the table itself.

@@ -187,11 +187,11 @@ class Branches:
         return any(field.name in COLUMNS for field in self.state(branch).fields)
 
     def state(self, branch: Branch) -> TableState:
-        """Its newest version."""
+        """Return the newest version of the branch."""
         return self._tables.state(branch.location)
 
     def net_change(self, branch: Branch) -> BranchChange:
-        """What it has become, as actions for its table; 0A000 if that cannot be said."""
+        """Return the branch's changes as actions for its table; 0A000 if that is not possible."""
         state = self.state(branch)
         commits = self._tables.actions(branch.location, 1, state.version)
         return net_change(commits, branch.table, instants(state.physical_fields))

@@ -45,7 +45,7 @@ def file_url(location: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BranchChange:
-    """What a transaction does to one table."""
+    """A transaction's changes of one table."""
 
     actions: tuple[Action, ...]
     """For the table's next version."""
@@ -80,8 +80,8 @@ def net_change(
     location: str,
     instants: frozenset[str] = frozenset(),
 ) -> BranchChange:
-    """Of the table at ``location``; 0A000 if the branch has changed more than rows. ``instants``:
-    see ``partitions``."""
+    """Return the net change of the table at ``location``; 0A000 if the branch has changed more than
+    rows. ``instants``: see ``partitions``."""
     found: dict[str, _File] = {}
     for commit in commits:
         for action in commit:
@@ -194,9 +194,9 @@ def in_branch(file: Action, location: str) -> dict[str, Any]:
 def others_rows(
     commits: Iterable[Sequence[Action]], touched: frozenset[str] = frozenset()
 ) -> list[str] | None:
-    """What others have committed to the table meanwhile: the paths of files with new rows, under
-    the names that these have in the end. None if they have changed the table's definition, or
-    files that are ``touched``, or the log does not have it any more."""
+    """Return the paths of files with new rows that others have committed to the table meanwhile,
+    under the names that these have in the end. None if they have changed the table's definition, or
+    files that are ``touched``, or the log does not have the commits any more."""
     new: set[str] = set()
     for commit in commits:
         if not commit or any("metaData" in a or "protocol" in a for a in commit):

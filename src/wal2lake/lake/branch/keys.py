@@ -190,7 +190,7 @@ def _alone(
 
 
 def _columns_of(state: TableState, key: Key) -> list[str]:
-    """As they are, and as they are compared."""
+    """Return the key's columns as they are stored and as they are compared."""
     compared = alike_key(state.fields, key.columns)
     found = []
     for at, (name, alike) in enumerate(zip(key.columns, compared, strict=True)):

@@ -97,7 +97,8 @@ def _first(numbers: Index, there: Index, more_than: int) -> Index:
 
 
 def _positions(coming: Files, key: Sequence[str]) -> tuple[int, ...]:
-    """Of the key's columns; TooLarge if they are not for us, or too many come."""
+    """Return the positions of the key's columns; TooLarge if this reader does not take them, or too
+    many rows come."""
     state = coming.state
     counts = [file.rows for file in coming.files]
     known = [count for count in counts if count is not None]

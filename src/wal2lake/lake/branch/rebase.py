@@ -1,4 +1,4 @@
-"""What a branch has become, for a table that has gone on since. The rule:
+"""Rebases a branch onto a table that has gone on since. The rule:
 
     a branch has taken       others meanwhile          then
     ---------------------    ----------------------    -------------------------------------------
@@ -95,7 +95,8 @@ def united(base: Rows, theirs: Rows, ours: Rows) -> Rows:
 def _others_files(
     commits: Iterable[Sequence[Action]], touched: frozenset[str]
 ) -> dict[str, DataFile | None]:
-    """What has become of those of ``touched`` that others have touched, too; None: it is gone."""
+    """Return those of ``touched`` that others have touched, too, as they are now; None: the file is
+    gone."""
     found: dict[str, DataFile | None] = {}
     for commit in commits:
         for kind in ("remove", "add"):

@@ -1,4 +1,4 @@
-"""What a table's commits have done to its rows.
+"""Reads the changes of rows from a table's commits.
 
 commits   a commit's actions: which files came, went, or lost rows (pure)
 moves     which rows of a commit are one, though their key has changed (pure)

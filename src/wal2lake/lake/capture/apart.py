@@ -27,7 +27,7 @@ _LARGE: Final = 4096
 takes longer to read than to digest."""
 
 _PIECE_BYTES: Final = 32 << 20
-"""Of large values that are brought back at once; a row has what it has."""
+"""Bytes of large values that are brought back at once; a row brings all of its own."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def kept_apart(directory: Path) -> Iterator[Apart]:
 
 
 class Apart:
-    """Those of one comparison."""
+    """Large values of one comparison."""
 
     def __init__(self, file: IO[bytes]) -> None:
         """``file``: for them, empty."""

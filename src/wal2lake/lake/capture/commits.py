@@ -21,7 +21,7 @@ from wal2lake.lake.capture.messages import More, word_and_more
 from wal2lake.lake.tablefiles import DataFile
 
 _TRUNCATES: Final = re.compile(r"truncate(?: (?:prepared )?\d+)?|TRUNCATE")
-"""What commits that empty a table are called: by us, and by Delta."""
+"""Names of commits that empty a table: ours, and Delta's."""
 
 ALTERS: Final = "alter table"
 """The word of commits that write rows anew because columns have changed: PostgreSQL says nothing of
@@ -51,7 +51,7 @@ class TableCommit:
     metadata: Mapping[str, Any] | None
     """The table's definition, if it is another one from here on."""
     more: More = field(default_factory=More)
-    """What its transaction has emitted, the replication origin of its session, and the like."""
+    """The transaction's messages, the replication origin of its session, and the like."""
 
     updated: int = 0
     """How many rows it has updated, as it says itself: what it has taken away was updated, if it is
@@ -71,7 +71,7 @@ class TableCommit:
 
 
 def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
-    """What the actions of ``version`` mean."""
+    """Read the actions of ``version``."""
     info: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] | None = None
     cursors: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What went and what came, compared in DuckDB: which rows are one.
+"""Compares the rows that a commit has removed and added, in DuckDB, and pairs them.
 
 Comes in: rows as PostgreSQL's text, columns v0, v1, ...; the positions of the key; what the commit
 says of keys that have changed. Goes out: tables with ``kind``, g0.. of what went and v0.. of what
@@ -40,7 +40,7 @@ _BATCH_ROWS: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ComparisonMemory:
-    """What a comparison may use."""
+    """Memory and disk that a comparison may use."""
 
     bytes: int
     directory: Path
@@ -49,10 +49,10 @@ class ComparisonMemory:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a commit says of its rows."""
+    """A commit's own words about its rows."""
 
     moved: Sequence[MovedKey] = ()
-    """Whose key has changed."""
+    """Rows whose key has changed."""
     updated: int = 0
     """How many it has updated."""
 
@@ -65,8 +65,8 @@ def compare(
     said: Said,
     memory: ComparisonMemory,
 ) -> Iterator[pa.Table]:
-    """See the module; ``schema`` is that of the rows. StorageError if neither memory nor disk
-    suffices."""
+    """Compare the rows; the module has the rules. ``schema`` is that of the rows. StorageError if
+    neither memory nor disk suffices."""
     config = {
         "memory_limit": f"{max(memory.bytes, 64 << 20)}B",
         "temp_directory": str(memory.directory),
@@ -110,7 +110,7 @@ class _Comparison:
         self._database = database
         self._apart = apart
         self.failure: Exception | None = None
-        """What has ended the reading of rows."""
+        """Exception that has ended the reading of rows."""
         self._schema = schema
         self._all = range(len(schema))
         self._key = key
@@ -172,7 +172,7 @@ class _Comparison:
         return f"row_number() over (partition by {self._keys}{order}) - 1"
 
     def _number_repeated(self) -> None:
-        """Who writes from outside may write a key several times: those rows are told apart, too."""
+        """Number rows of equal keys: writers from outside may write a key several times."""
         repeated = "select exists (select 1 from {} group by {} having count(*) > 1)"
         for name in ("gone", "came"):
             query = repeated.format(name, self._keys)
@@ -225,7 +225,7 @@ class _Comparison:
         return {moved[at].old if side == "o" else moved[at].new: n for at, n in counts}
 
     def _register(self, pairs: Iterable[tuple[MovedKey, int, int]], name: str) -> None:
-        """As table: place, o0.. and w0.. of the keys, numbers no and nw."""
+        """Register a table of pairs: place, o0.. and w0.. of the keys, numbers no and nw."""
         listed = list(pairs)
         columns = {
             "place": pa.array(range(len(listed)), pa.int64()),

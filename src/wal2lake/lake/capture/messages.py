@@ -1,4 +1,4 @@
-"""What a transaction says besides its rows, as a commit of one of its tables carries it. Pure.
+"""Encodes a transaction's words beside its rows in the commit of one of its tables. Pure. Pure.
 
 Comes in: the commit's word (its user metadata in the table's log), what pg_logical_emit_message was
 given, the replication origin of the session, and what its rows do not tell of the statements.
@@ -49,9 +49,9 @@ class OriginMark(NamedTuple):
 
     name: str
     lsn: int
-    """Its position there; 0: it was not said."""
+    """Position of the transaction at its origin; 0: not known."""
     time_us: int | None
-    """Its commit's time there, since 2000-01-01 UTC; None: it was not said."""
+    """Commit time at its origin, since 2000-01-01 UTC; None: not known."""
 
 
 class Sent(NamedTuple):
@@ -69,7 +69,7 @@ class Sent(NamedTuple):
 
 
 def relation_mark(relation: Relation) -> int:
-    """What a publisher's relation is known by: its OID, its name and those of its columns."""
+    """Return the identity of a publisher's relation: its OID, its name and those of its columns."""
     names = [column.name for column in relation.columns]
     known = [int(relation.relid), relation.namespace, relation.name, *names]
     return zlib.crc32(json.dumps(known).encode())
@@ -82,19 +82,19 @@ def sent(
     *,
     found_whole: bool = True,
 ) -> Sent:
-    """What a batch says of itself."""
+    """Describe a batch in its commit."""
     marks = sorted({relation_mark(relation) for relation in relations})
     return Sent(position, changes, tuple(marks), found_whole)
 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """What a commit says besides its word."""
+    """A commit's words beside its operation."""
 
     messages: tuple[Emitted, ...] = ()
     origin: OriginMark | None = None
     truncate_options: int = 0
-    """Of its TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
+    """Options of its TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
     moved: tuple[MovedKey, ...] = ()
     """Rows of this table whose key it has changed."""
     updated: int = 0

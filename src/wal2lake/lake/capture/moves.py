@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 MOST_ROWS: Final = 4096
-"""Of one table in one transaction; what moves more is DELETE and INSERT. A guess: the pairs are in
-the table's log, which every reader reads."""
+"""Moves of one table in one transaction at most; more are DELETEs and INSERTs. A guess: the pairs
+are in the table's log, which every reader reads."""
 
 _MOST_BYTES: Final = 512 * 1024
 """The same, for their texts."""
@@ -43,7 +43,7 @@ class MovedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyMoves:
-    """Of one table, in a transaction so far."""
+    """Key changes of one table, in a transaction so far."""
 
     moved: tuple[MovedKey, ...] = ()
     too_many: bool = False
@@ -79,8 +79,8 @@ def _key(found: Any) -> Key:
 def chosen(
     moved: Iterable[MovedKey], gone: Mapping[Key, int], came: Mapping[Key, int]
 ) -> list[tuple[MovedKey, int, int]]:
-    """Those that the difference has: so many rows of a key went, so many came. With the number
-    among the equal ones of the row that went, and of the one that came, from 0."""
+    """Return the moves that the difference confirms: as many rows of a key went, and as many came.
+    Each has the number, from 0, among its equals of the row that went and of the one that came."""
     left: dict[Key, int] = {}
     arrived: dict[Key, int] = {}
     found = []
@@ -93,8 +93,8 @@ def chosen(
 
 
 def arranged(moved: Iterable[MovedKey]) -> list[MovedKey]:
-    """Of rows with a key, each key at most once on either side: the order in which a unique
-    index takes them, without those that move in a circle."""
+    """Order moves, each key at most once on either side, as a unique index takes them; those that
+    move in a circle are left out."""
     by_old = {one.old: one for one in moved}
     targets = {one.new for one in by_old.values()}
     found: list[MovedKey] = []

@@ -56,7 +56,7 @@ _BINARY: Final = {"c": "b", "o": "ob"}
 
 
 class NotAsSent(Exception):
-    """See the module."""
+    """Reports that a batch is not just what was sent; the module explains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class SentTable:
     """Behind its commit."""
     commit: TableCommit
     relation: Relation
-    """As its changes are told: all its columns, and its replica identity."""
+    """The relation as its changes are told: all its columns, and its replica identity."""
     key: Sequence[int]
     """Positions in it of the primary key; empty: there is none."""
     found_whole: bool
-    """See ``messages.Sent``."""
+    """True if old rows are whole; ``messages.Sent`` explains it."""
     types: RemoteTypes
     """The publisher's types that are not built in."""
     memory: ComparisonMemory
@@ -141,7 +141,7 @@ class _Layout:
         )
 
     def wanted(self, present: Collection[str]) -> list[str]:
-        """Of a file's columns, those that are looked at: all that a change may need."""
+        """Return the columns of a file that are read: all that a change may need."""
         count = len(self._sent.columns)
         names = [f"{kind}{i}" for i in range(count) for kind in _KINDS]
         return [name for name in (*names, "options") if name in present]
@@ -234,7 +234,7 @@ class _Layout:
 
 
 def _text(sent: SentColumn, spec: FieldSpec, column: Column) -> pa.Array:
-    """As the table has it."""
+    """Return the text as the table has it."""
     found = convert_column(sent, spec, mapping_of(spec))
     if found.bad:
         raise NotAsSent("a value is not what was sent")
@@ -259,7 +259,7 @@ def _differ(left: pa.Array, right: pa.Array) -> Mask:
 _Row = list[bytes | None]
 
 _ROW_BYTES: Final = 250
-"""What Python needs for a row that is remembered by its key; measured."""
+"""Bytes that Python needs for a row that is remembered by its key; measured."""
 
 _VALUE_BYTES: Final = 41
 """The same for each of its values, besides the value: an object of its own, and its place."""
@@ -274,9 +274,9 @@ class _Filler:
         self._columns = range(len(relation.columns))
         self._named = set(table.key) <= set(relation.key_positions)
         self._known: dict[tuple[bytes | None, ...], _Row | None] = {}
-        """What the batch has made of a key; None: there is no row."""
+        """Rows that the batch has made, by key; None: there is no row."""
         self._stored: dict[tuple[bytes | None, ...], _Row] | None = None
-        """What the commit has taken out of the table, once somebody asks."""
+        """Rows that the commit has removed from the table, once somebody asks."""
         self._left = table.memory.bytes
         self._emptied = False
 

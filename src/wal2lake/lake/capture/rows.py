@@ -52,11 +52,9 @@ def row_changes(
     key: Sequence[int],
     memory: ComparisonMemory,
 ) -> Iterator[pa.RecordBatch]:
-    """Of one commit. ``relation`` has the columns of ``state``, in an order of its own; ``key``:
-    positions in it of the primary key, empty if there is none.
-
-    Raises StorageError if a file is not there any more.
-    """
+    """Yield the row changes of one commit. ``relation`` has the columns of ``state``, in an order
+    of its own; ``key``: positions in it of the primary key, empty if there is none. Raises
+    StorageError if a file is not there any more."""
     reader = _Reader(state, relation)
     touched = commit.touched
     if commit.truncates:
@@ -136,7 +134,7 @@ class _Reader:
         )
 
     def gone(self, touched: Touched) -> Iterator[_Piece]:
-        """What the file had and has no more."""
+        """Yield the rows that the file had and has no more."""
         before, after = touched.before, touched.after
         if before is not None and after is None:
             yield _Piece(before, None)
@@ -146,7 +144,8 @@ class _Reader:
                 yield _Piece(after, rows)
 
     def came(self, touched: Touched) -> Iterator[_Piece]:
-        """What it has and had not: a new file's rows, or those that a RESTORE brings back."""
+        """Yield the rows that the file has and had not: a new file's rows, or those that a RESTORE
+        brings back."""
         before, after = touched.before, touched.after
         if before is None and after is not None:
             yield _Piece(after, None)

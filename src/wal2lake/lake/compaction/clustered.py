@@ -56,10 +56,10 @@ from wal2lake.lake.upsert.memory import UpsertMemory
 from wal2lake.lake.upsert.stored import StoredRows
 
 FILE_BYTES: Final = 16 << 20
-"""Of a cube's files, about: fewer are opened sooner, smaller ones leave more unopened."""
+"""Bytes of a cube's files, about: fewer are opened sooner, smaller ones leave more unopened."""
 
 LOOSE_BYTES: Final = 32 << 20
-"""Of files that are in no cube, from which on they are written as one, however few they are."""
+"""Bytes of files in no cube from which on they are written as one, however few they are."""
 
 MOST_CUBE_BYTES: Final = 512 << 20
 """Written in one go at most."""
@@ -69,10 +69,10 @@ MOST_ROWS: Final = 8_000_000
 clustering columns."""
 
 _FIRST_ROWS: Final = 32 * 1024
-"""Of the first piece at most: how large rows are in memory is known then."""
+"""Rows of the first piece at most: it tells how large rows are in memory."""
 
 _RANK_BITS: Final = 16
-"""Of each of the clustering columns, of which there are four at the most."""
+"""Bits of the rank of each clustering column, of which there are four at the most."""
 
 
 class Left(Exception):

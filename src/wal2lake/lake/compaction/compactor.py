@@ -37,25 +37,25 @@ _MOST_WAITS: Final = 256
 every query opens."""
 
 _MOST_ROWS: Final = 16_000_000
-"""Of all compactions that wait for a commit: where they were takes 8 bytes each."""
+"""Rows of all compactions that wait for a commit: each row's former place takes 8 bytes."""
 
 _LOOKS: Final = 3
 """Between a table's version and its files others may commit."""
 
 
 class CompactedTables(Protocol):
-    """What is asked of the tables."""
+    """Operations of the tables that compaction needs."""
 
     def state(self, location: str) -> TableState:
-        """See TablePort."""
+        """Return the newest version, as in TablePort."""
         ...
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
-        """See TablePort."""
+        """Return the live files, as in TablePort."""
         ...
 
     def goes_on_beside(self, work: Beside) -> None:
-        """See DeltaTables."""
+        """Run work beside, as in DeltaTables."""
         ...
 
     def commit_files(
@@ -69,7 +69,7 @@ class CompactedTables(Protocol):
         rearranges: bool,
         operation: str,
     ) -> Committed:
-        """See TablePort."""
+        """Commit files, as in TablePort."""
         ...
 
 
@@ -99,7 +99,7 @@ class Compactor:
         self._beside.ask(location)
 
     def take(self, location: str) -> Compaction | None:
-        """What has been written since; the caller commits it or discards it."""
+        """Take the compaction that has been written since; the caller commits or discards it."""
         with self._lock:
             return self._written.pop(location, None)
 

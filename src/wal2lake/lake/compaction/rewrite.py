@@ -76,7 +76,7 @@ class Compaction:
     """The same rows in fewer files."""
 
     state: TableState
-    """Of the version whose rows they are."""
+    """Version whose rows are written."""
     chosen: tuple[DataFile, ...]
     files: tuple[Rewritten, ...]
 
@@ -147,7 +147,7 @@ def is_rotten(file: DataFile) -> bool:
 
 
 def live_bytes(file: DataFile) -> int:
-    """What is left of it, about."""
+    """Return the approximate bytes of a file's live rows."""
     rows = max(1, file.rows or 0)
     return file.size * max(0, rows - file.deleted) // rows
 
@@ -189,7 +189,7 @@ def _placed(stored: StoredRows, columns: Sequence[int]) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a commit must say of a compaction."""
+    """Parts of the commit of a compaction."""
 
     adds: tuple[AddedFile, ...]
     replaced: tuple[Replaced, ...]

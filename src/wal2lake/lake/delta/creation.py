@@ -51,7 +51,7 @@ _NUMBERS: Final = re.compile(r"\([0-9, ]+\)")
 """Precisions and lengths in a type's name."""
 
 _ASKS: Final = {f"delta.feature.{FEATURE}": "supported"}
-"""Of Delta, as a property that its transaction takes away: a table that is clustered."""
+"""Property that asks Delta for a clustered table; Delta's transaction takes the property away."""
 
 
 class Creation:

@@ -97,7 +97,7 @@ class DataFileWriter:
         self._writer: Any = None
         self._schema: Any = None
         self._joined: list[pa.Table] = []
-        """What is to become the next row group."""
+        """Tables that are to become the next row group."""
         self._joined_rows = 0
         self._joined_bytes = 0
         self.rows = 0

@@ -52,7 +52,7 @@ _ABANDONED_SECONDS = 3600.0
 
 _TEMPORARY = re.compile(r"\.([0-9]{20}|_last_checkpoint)\..*\.tmp")
 _OUR_TEMPORARY = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
-"""As ``log.place`` names them; Delta's have dashes."""
+"""Names that ``log.place`` gives to temporary files; Delta's have dashes."""
 
 _COMPANION = re.compile(r"\.(([0-9]{20}\..*|_last_checkpoint)(?<!\.tmp))\.crc")
 """Hadoop's, of the file that is named in it."""
@@ -212,7 +212,7 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _derived(table: Path, log: Path, version: int) -> Iterator[Path]:
-    """What may be torn though the commit is whole, and can be done without."""
+    """Yield the files that may be torn though the commit is whole, and that nobody needs."""
     commit = log / f"{version:020}.json"
     files = [*log.glob(f"{version:020}.*")]
     with suppress(ValueError, OSError):
@@ -256,7 +256,7 @@ class _Found:
     """One version as a start finds it on disk."""
 
     readable: bool
-    """Its JSON is whole, and so are its change files, which no version removes."""
+    """True if its JSON is whole, and so are its change files, which no version removes."""
     incomplete: frozenset[Path]
     """Data files that it adds and that are not there in full, or whose vector is not."""
     removes: frozenset[Path]

@@ -103,7 +103,7 @@ class DeltaJvm:
         return state.newHadoopConf()
 
     def state_of(self, location: str, snapshot: Any) -> TableState:
-        """What a snapshot says."""
+        """Return the state that a snapshot describes."""
         metadata = json.loads(snapshot.metadata().json())["metaData"]
         cursors, domains = self._cursors(snapshot), self._domains(snapshot)
         return state_of(location, metadata, snapshot.version(), cursors, domains)
@@ -155,7 +155,7 @@ class DeltaJvm:
         return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
 
     def operation(self, cursor: Cursor, replace: bool, operation: str) -> Any:
-        """What the table's history says of a commit."""
+        """Return Delta's operation for the table's history."""
         modes = self.jvm.org.apache.spark.sql.streaming.OutputMode
         return getattr(
             self.jvm.org.apache.spark.sql.delta, "DeltaOperations$StreamingUpdate"

@@ -56,7 +56,7 @@ def needs_mapping(state: TableState, fields: Sequence[NextField]) -> bool:
 
 
 _FEATURES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
-"""What a table must name in its protocol to have a column of a type."""
+"""Feature that a table's protocol must name for a column of a type."""
 
 
 def missing_features(protocol: Object, fields: Sequence[NextField]) -> list[str]:

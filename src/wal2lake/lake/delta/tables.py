@@ -118,7 +118,7 @@ class DeltaTables:
         partition_columns: Sequence[str] = (),
         clustering: Sequence[str] = (),
     ) -> TableState:
-        """See TablePort; ``properties`` win over ``DEFAULT_PROPERTIES``."""
+        """Create a table, as in TablePort; ``properties`` win over ``DEFAULT_PROPERTIES``."""
         if self.exists(location):
             raise DuplicateObjectError(
                 f'there is a Delta table at "{location}" already', sqlstate="42P07"
@@ -139,7 +139,7 @@ class DeltaTables:
         self._beside.append(work)
 
     def drop(self, location: str) -> None:
-        """See TablePort. Refuses a directory that is not a table."""
+        """Drop a table, as in TablePort. Refuses a directory that is not a table."""
         for one in tuple(self._beside):
             one.leave(location)
         with self._delta.calling(location):
@@ -163,7 +163,7 @@ class DeltaTables:
         self.forget(location)
 
     def exists(self, location: str) -> bool:
-        """See TablePort."""
+        """Tell whether a table exists, as in TablePort."""
         if self._known.newest(location) is not None:
             return True
         root = local_path(location)
@@ -178,7 +178,7 @@ class DeltaTables:
             return version >= 0
 
     def state(self, location: str) -> TableState:
-        """See TablePort."""
+        """Return the newest version, as in TablePort."""
         newest = self._known.newest(location)
         if newest is not None:
             return newest.state
@@ -186,7 +186,7 @@ class DeltaTables:
             return self._delta.state_of(location, self._delta.existing(location))
 
     def state_at(self, location: str, version: int) -> TableState:
-        """See TablePort."""
+        """Return a version, as in TablePort."""
         newest = self.state(location)
         later = self.actions(location, version + 1, newest.version)
         if not any("metaData" in action for commit in later for action in commit):
@@ -204,7 +204,7 @@ class DeltaTables:
         )
 
     def goes_beyond(self, location: str, version: int) -> bool:
-        """See TablePort."""
+        """Tell whether the table goes beyond a version, as in TablePort."""
         root = local_path(location)
         if root is not None:
             return commit_file(root, version + 1).exists()
@@ -215,12 +215,13 @@ class DeltaTables:
         return self._known.newest(location)
 
     def version_at(self, location: str, time: datetime) -> int | None:
-        """See TablePort."""
+        """Return the version at a time, as in TablePort."""
         with self._delta.calling(location):
             return self._delta.version_at(location, time)
 
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
-        """See TablePort; a commit that the log does not have any more has no writer."""
+        """Return the writers of commits, as in TablePort; a commit that the log does not have any
+        more has no writer."""
         return [
             frozenset(one["txn"]["appId"] for one in commit if "txn" in one)
             for commit in self.actions(location, first, last)
@@ -229,7 +230,7 @@ class DeltaTables:
     def actions(
         self, location: str, first: int, last: int
     ) -> list[list[dict[str, Any]]]:
-        """See TablePort."""
+        """Return the actions of commits, as in TablePort."""
         root = local_path(location)
         if root is not None:
             return [read_actions(root, number) for number in range(first, last + 1)]
@@ -250,7 +251,8 @@ class DeltaTables:
         return found
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
-        """See TablePort. What this object has committed itself needs no look."""
+        """Return the live files, as in TablePort. Files that this object has committed itself need
+        no look."""
         location = state.location
         self._known.newest(location)
         known = self._known.files(state)
@@ -276,7 +278,7 @@ class DeltaTables:
     def plainly_read(
         self, location: str, version: int | None
     ) -> tuple[TableState, Sequence[DataFile]] | None:
-        """See TablePort."""
+        """Return the version and the files of a plain read, as in TablePort."""
         root, newest = local_path(location), self._known.newest(location)
         if root is None or newest is None:
             return None
@@ -298,7 +300,8 @@ class DeltaTables:
     def any_key_taken(
         self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
     ) -> bool:
-        """See TablePort. A table without files is not looked into."""
+        """Look for keys that the table has, as in TablePort. A table without files is not looked
+        into."""
         listed = self.files(state)
         if not adds or (listed is not None and not listed):
             return False
@@ -308,7 +311,7 @@ class DeltaTables:
     def any_key_twice(
         self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
     ) -> bool:
-        """See TablePort."""
+        """Look for keys that come twice, as in TablePort."""
         if not adds:
             return False
         with self._delta.calling(state.location):
@@ -326,7 +329,7 @@ class DeltaTables:
         rearranges: bool = False,
         operation: str = "append",
     ) -> Committed:
-        """See TablePort; ``operation`` becomes the commit's user metadata."""
+        """Commit files, as in TablePort; ``operation`` becomes the commit's user metadata."""
         now = int(time.time() * 1000)
         changes = [
             {"add": add_action(added, data_change=not rearranges)} for added in adds
@@ -371,7 +374,7 @@ class DeltaTables:
         read_version: int,
         operation: str,
     ) -> Committed:
-        """See TablePort."""
+        """Commit changes, as in TablePort."""
         return self._commit(
             _Wanted(
                 location,
@@ -389,7 +392,7 @@ class DeltaTables:
     # ---- other columns ----------------------------------------------------------------
 
     def prepare_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
-        """See TablePort. The names and ids are Delta's to give."""
+        """Prepare columns, as in TablePort. Delta gives the names and ids."""
         with self.writing(location):
             state = self.state(location)
             refuse_unless_plain(state, fields)
@@ -409,7 +412,7 @@ class DeltaTables:
             return state
 
     def metadata(self, location: str, fields: Sequence[NextField]) -> Object:
-        """See TablePort."""
+        """Return metadata with these columns, as in TablePort."""
         _, now = self._described(location)
         return next_metadata(now, fields)
 
@@ -424,7 +427,7 @@ class DeltaTables:
             return protocol, json.loads(snapshot.metadata().json())["metaData"]
 
     def create_like(self, location: str, metadata: Object) -> None:
-        """See TablePort."""
+        """Create an empty table with the metadata, as in TablePort."""
         own = {**metadata, "id": str(uuid.uuid4())}
         self._creation.create_with(location, own)
 
@@ -438,7 +441,7 @@ class DeltaTables:
         rows: Sequence[Change] | None,
         operation: str,
     ) -> Committed:
-        """See TablePort."""
+        """Commit metadata, as in TablePort."""
         return self._commit(
             _Wanted(
                 location,
@@ -465,7 +468,7 @@ class DeltaTables:
         return done
 
     def writing(self, location: str) -> threading.RLock:
-        """See TablePort."""
+        """Return the table's lock, as in TablePort."""
         with self._lock:
             return self._writing[location]
 
@@ -513,7 +516,8 @@ class DeltaTables:
         return Committed(version)
 
     def _checkpoint(self, location: str) -> None:
-        """Of the newest version, by Delta, which may clean up the log then; durable."""
+        """Let Delta write a checkpoint of the newest version; Delta may clean up the log then.
+        Durable on return."""
         use_pool(self._spark, Pool.SYNC)
         with self._delta.calling(location):
             snapshot = self._delta.existing(location)
@@ -553,7 +557,7 @@ class DeltaTables:
         )
 
     def sync(self, location: str, version: int) -> None:
-        """See TablePort."""
+        """Make a version durable, as in TablePort."""
         with self._lock:
             synced = self._synced.get(location)
         if synced is not None and synced >= version:
@@ -564,7 +568,7 @@ class DeltaTables:
             self._synced[location] = max(version, self._synced.get(location, 0))
 
     def recover(self, location: str, synced_version: int) -> tuple[int, ...]:
-        """See TablePort."""
+        """Recover a table, as in TablePort."""
         removed = discard_torn_commits(location, synced_version)
         if removed:
             self.forget(location)
@@ -573,7 +577,7 @@ class DeltaTables:
         return removed
 
     def forget(self, location: str) -> None:
-        """Whatever is known of a table: its log has been cut."""
+        """Forget everything known of a table: its log has been cut."""
         with self._lock:
             self._synced.pop(location, None)
         self._known.forget(location)
@@ -585,7 +589,7 @@ class _Wanted:
 
     location: str
     root: Path | None
-    """Its directory, if it is on this machine."""
+    """Directory of the table, if it is on this machine."""
     adds: Sequence[AddedFile]
     changes: Sequence[Change]
     cursor: Cursor
@@ -594,7 +598,7 @@ class _Wanted:
     rearranges: bool
     operation: str
     metadata: Object | None = None
-    """Of the next version, if that changes."""
+    """Metadata of the next version, if it changes."""
 
     @property
     def reads(self) -> bool:

@@ -1,4 +1,4 @@
-"""What an expression of a user's may be made of.
+"""Restricts a user's expression to an allowed set of functions.
 
 Comes in: its text. Goes out: nothing, or the error that refuses it. Called by ``evaluate``, before
 Spark looks anything up for it, and again with what Spark has made of it.
@@ -64,8 +64,8 @@ FUNCTIONS: Final = _words(
     from_json get_json_object json_array_length json_object_keys to_json
     """
 )
-"""Of their arguments, and of nothing else: conditions, casts, texts, numbers, dates and times,
-arrays, maps and structs, JSON. In docs/arch/5_apply.md, too."""
+"""Functions of their arguments and nothing else: conditions, casts, texts, numbers, dates and
+times, arrays, maps and structs, JSON. In docs/arch/5_apply.md, too."""
 
 _COUNTS: Final = {
     "array_insert": 1,
@@ -101,7 +101,7 @@ _NODES: Final = _words(
     UnresolvedNamedLambdaVariable
     """
 )
-"""Of the parser; classes of catalyst's expressions."""
+"""Allowed nodes of the parser; classes of catalyst's expressions."""
 
 _CALLED: Final = {
     "ScalarSubquery": "a subquery",
@@ -132,7 +132,7 @@ _CURRENT: Final = frozenset(
         "user",
     )
 )
-"""Of the time and the session, also without parentheses."""
+"""Functions of the time and the session, also without parentheses."""
 
 _ROWS: Final = ("local", "remote", *COMMIT_FACTS)
 

@@ -57,7 +57,7 @@ class Pairs:
     remote: pa.Table
     """Both with the fields of the table."""
     facts: pa.Table
-    """Of the commits, as ``_FACTS``."""
+    """Facts about the commits, as ``_FACTS``."""
 
     def part(self, start: int, count: int) -> Pairs:
         """Some of them."""
@@ -70,7 +70,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedPair:
-    """Of one pair."""
+    """Result for one pair of rows."""
 
     choice: str | None = None
     """One of ``CONFLICT_CHOICES``."""
@@ -105,7 +105,7 @@ class Expressions:
         self._known: dict[object, tuple[str, str] | None] = {}
 
     def check_text(self, expression: ConflictExpression) -> None:
-        """As ``check``, as far as that can be said without the table."""
+        """Check an expression, as ``check`` does, as far as possible without the table."""
         with _looked_at(expression):
             self._check_text(expression)
 
@@ -179,7 +179,7 @@ class Expressions:
         key: Sequence[str],
         expression: ConflictExpression,
     ) -> tuple[str, str] | None:
-        """What ``check`` says: SQLSTATE and message."""
+        """Return the error of ``check``: SQLSTATE and message."""
         asked = (expression, tuple(fields), tuple(key))
         if asked not in self._known:
             try:
@@ -334,7 +334,7 @@ def _check_columns(
 def _looked_at(
     expression: ConflictExpression, fields: Sequence[FieldSpec] = ()
 ) -> Iterator[None]:
-    """What Spark says of it, as errors of the user's."""
+    """Turn Spark's errors about an expression into errors of the user's."""
     try:
         with translated():
             try:
@@ -376,7 +376,7 @@ def _listed(kinds: Sequence[DataType]) -> str:
 
 
 def _chosen(said: bytes | None) -> EvaluatedPair:
-    """Of a text, which Spark may have made of bytes that are none."""
+    """Return the resolution that a text names, which Spark may have made of invalid bytes."""
     text = None if said is None else said.decode(errors="replace").strip().lower()
     if text in CONFLICT_CHOICES:
         return EvaluatedPair(choice=text)

@@ -25,7 +25,7 @@ from wal2lake.pgtypes.spark_ddl import identifier
 
 
 class AlikeKeys:
-    """Of one batch."""
+    """Keys of one batch that are equal by type."""
 
     def __init__(self, shape: ChangeShape) -> None:
         """``shape``: as it is staged."""

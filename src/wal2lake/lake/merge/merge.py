@@ -94,12 +94,12 @@ class Merge:
     """A batch's net change, ready to be committed on one version of a table."""
 
     session: SparkSession
-    """Of this merge alone."""
+    """Spark session of this merge alone."""
     state: TableState
     staged: StagedChanges
     net: NetChange
     commits: BatchCommits | None = None
-    """Those of the batch, if it is kept who has made a row."""
+    """Transactions of the batch, if the writers of rows are kept."""
 
 
 def plan_merge(

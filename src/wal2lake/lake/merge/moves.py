@@ -47,7 +47,7 @@ class BaseTable:
         self._rows = rows.toDF(*(f"v{i}" for i in range(len(shape.fields))))
 
     def only_stored(self, rows: DataFrame, prefix: str) -> DataFrame:
-        """Of ``rows``, those whose key <prefix><i> is in the table."""
+        """Keep those of ``rows`` whose key <prefix><i> is in the table."""
         return rows.join(self._keys(prefix), self._names(prefix), "left_semi")
 
     def flag_stored(self, rows: DataFrame, prefix: str) -> DataFrame:
@@ -157,7 +157,7 @@ def _links(touches: DataFrame, shape: ChangeShape) -> DataFrame:
 
 
 def _found(links: DataFrame, shape: ChangeShape) -> DataFrame:
-    """What each link found at its old key, as ``follow.FOUND``."""
+    """Return the rows that each link found at its old key, as ``follow.FOUND``."""
     kind = F.col("fkind")
     inserted = F.coalesce(kind == INSERT, F.lit(False))
     follows = F.coalesce(kind == ARRIVE, F.lit(False))

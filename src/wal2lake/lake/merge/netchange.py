@@ -56,10 +56,10 @@ from wal2lake.pgtypes.equality import loose_columns
 
 @dataclass(frozen=True, slots=True)
 class NetChange:
-    """What one batch means for one table."""
+    """Effect of one batch on one table."""
 
     rows: DataFrame
-    """As the module says; lazy, deterministic, each key once."""
+    """Rows of the net change, as the module describes; lazy, deterministic, each key once."""
     replaces: bool
     """The table's content goes, and ``rows`` are all I: there was a TRUNCATE, or ..."""
     whole: bool = False

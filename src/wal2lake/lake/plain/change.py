@@ -34,13 +34,13 @@ from wal2lake.lake.upsert import TooLarge, UpsertMemory, is_readable
 from wal2lake.lake.upsert.stored import StoredRows
 
 _MOST_FILE_BYTES: Final = 64 << 20
-"""Of the files that are looked into; a guess at what Spark needs more than its second for."""
+"""Bytes of the files that are searched at most; a guess at where Spark's fixed second pays."""
 
 _MOST_FILES: Final = 256
 """Each takes a millisecond to open."""
 
 _MOST_BYTES: Final = 32 << 20
-"""Of rows that are written anew."""
+"""Bytes of rows that are rewritten at most."""
 
 Index = npt.NDArray[np.int64]
 
@@ -66,7 +66,7 @@ class FoundRows:
 
 
 class PlainChange:
-    """Of one table, to be made while nobody else of this node writes it."""
+    """A change of one table, to be made while no other writer of this node has the table."""
 
     def __init__(self, state: TableState, files: Sequence[DataFile]) -> None:
         self.state = state

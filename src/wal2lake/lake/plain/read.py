@@ -36,7 +36,7 @@ from wal2lake.lake.upsert.stored import StoredRows, is_ours
 
 _BATCH_ROWS: Final = 32 * 1024
 _BATCH_BYTES: Final = 8 << 20
-"""As Parquet holds them, not compressed."""
+"""Bytes of a batch as Parquet holds them, not compressed."""
 
 _SPARKS: Final = re.compile(r"\b(?:struct|map|collate)\b", re.IGNORECASE)
 """In the name of a type that is Spark's to read."""

@@ -33,10 +33,11 @@ from wal2lake.model import Generated
 
 _BATCH_ROWS: Final = 32 * 1024
 _BATCH_BYTES: Final = 8 << 20
-"""As Parquet holds them, not compressed."""
+"""Bytes of a batch as Parquet holds them, not compressed."""
 
 _MOST_FILE_BYTES: Final = 512 << 20
-"""Of the version's files; a guess at where Spark's cores, if it has more of them, begin to win."""
+"""Bytes of the version's files at most; a guess at where Spark's cores, if it has more of them,
+begin to win."""
 
 
 def widened(

@@ -65,11 +65,11 @@ _GONE: Final[Mapping[str, str]] = {
     "FetchFailed(": "an executor of Spark is gone",
     "Master removed our application": "Spark's master has ended the application",
 }
-"""What says that nothing is wrong with the work: the one who did it has ended."""
+"""Messages that say that Spark has ended, and that the work itself is in order."""
 
 _OVERFLOWS: Final = frozenset(("long overflow", "integer overflow"))
-"""Of Java's exact arithmetic, which Spark leaves as they are where it counts days and microseconds;
-of numbers it says ARITHMETIC_OVERFLOW."""
+"""Messages of Java's exact arithmetic, which Spark leaves as they are where it counts days and
+microseconds; for numbers Spark reports ARITHMETIC_OVERFLOW."""
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from xml.sax.saxutils import quoteattr
 from wal2lake.errors import ConfigurationError
 
 SUPPORTED_JAVA = (17, 21)
-"""What Spark 4.1 is tested with by its project."""
+"""Java versions that Spark's project tests Spark 4.1 with."""
 
 DOWNLOAD_TIMEOUT_SECONDS = 900
 """10 MB at 11 kB/s; whoever is slower copies the files by hand."""

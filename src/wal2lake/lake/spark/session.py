@@ -166,7 +166,7 @@ class Pool(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a session needs to know."""
+    """Options of a session."""
 
     jars: Sequence[Path]
     """From ``jars.locate_jars``."""
@@ -205,8 +205,8 @@ class SessionOptions:
 
     @property
     def cores(self) -> int:
-        """What a local master names, or the settings of a cluster; this machine's cores
-        otherwise."""
+        """Return the cores that a local master names, or a cluster's settings; otherwise this
+        machine's."""
         if not self.is_local:
             wanted = self.extra.get("spark.cores.max", "")
             each = self.extra.get("spark.executor.cores", "")

@@ -32,7 +32,7 @@ from wal2lake.errors import (
 )
 
 LOG_HINT: Final = "The server log has the details."
-"""Of every error whose cause only the engine's own words can tell."""
+"""HINT of every error whose cause only the engine's own words can tell."""
 
 _SHARED: Final = frozenset((
     "08003", "0A000", "0B000", "21000", "22000", "22001", "22002", "22003", "22004", "22005",

@@ -54,25 +54,25 @@ class RowFailure:
     message: str
     """PostgreSQL's primary message."""
     conflict: ConflictType | None = None
-    """What it has met; None: nothing of the kind."""
+    """Conflict that the event has met; None: none."""
     detail: str | None = None
     key: str | None = None
-    """Of the row, as PostgreSQL writes it, for a conflict."""
+    """Key of the row, as PostgreSQL writes it, for a conflict."""
     modified: Modified | None = None
-    """Who has made the row that it met; None: not known."""
+    """Writer of the row that the event met; None: not known."""
     row: str | None = None
-    """Of a conflict the new row, as PostgreSQL writes it; None: there is none, or it was not
-    asked for."""
+    """New row of a conflict, as PostgreSQL writes it; None: there is none, or it was not asked
+    for."""
     local: str | None = None
     """The stored row that it met, like ``row``."""
     identity: str | None = None
-    """Of an UPDATE to a key that is taken: the key that its row had, like ``row``."""
+    """Key that the row had, like ``row``, of an UPDATE to a key that is taken."""
     hint: str | None = None
-    """What to do, where it is not about a value or a conflict."""
+    """Remedy, if the failure is not about a value or a conflict."""
     divides: bool = False
     """It is no failure of this event: the batch is too large, and what is below is not."""
     op: int | None = None
-    """What the event is, one of the letters above, as a code point; None: not said."""
+    """Kind of the event, one of the letters above, as a code point; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class RowConflict:
 
     type: ConflictType
     commit_lsn: int
-    """Of the first one, if there are several."""
+    """Commit LSN of the first event, if there are several."""
     key: str | None
     row: str | None = None
     """The new row, as PostgreSQL writes it; None: there is none, or it was not asked for."""
@@ -91,16 +91,16 @@ class RowConflict:
     local: str | None = None
     """The row that it met, like ``row``."""
     modified: Modified | None = None
-    """Who has made that one; None: not known."""
+    """Writer of the existing row; None: not known."""
 
 
 NAMED_CONFLICTS: Final = 1000
-"""Of one table in one batch."""
+"""Conflicts of one table in one batch that are named at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeShape:
-    """What one table's staged batch can contain; a smaller shape has a cheaper plan."""
+    """Contents that one table's staged batch can have; a smaller shape has a cheaper plan."""
 
     fields: tuple[FieldSpec, ...]
     """The target's columns; position i is column i of the staged files."""

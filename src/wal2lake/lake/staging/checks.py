@@ -42,14 +42,14 @@ _COMPILED: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What PostgreSQL says of a row."""
+    """PostgreSQL's error about a row."""
 
     sqlstate: str
     message: str
     detail: str | None
     """With the row's values."""
     constraint: str | None
-    """Its name; None: an expression has failed."""
+    """Name of the constraint; None: an expression has failed."""
 
 
 @lru_cache(maxsize=_COMPILED)
@@ -101,7 +101,7 @@ def explained(
     fields: Sequence[FieldSpec],
     row: pa.Table,
 ) -> Violation:
-    """What is said of a row, which ``violating`` has found; ``relation``: the bare name."""
+    """Explain the violation by a row that ``violating`` has found; ``relation``: the bare name."""
     for check in sorted(checks, key=lambda one: one.name.encode()):
         try:
             if not _evaluated(check, row)[0]:

@@ -72,7 +72,7 @@ class SentColumn:
     """The publisher's type; 0: it is not known, and all is text."""
     typmod: int = -1
     types: RemoteTypes = field(default_factory=dict)
-    """What is known of the publisher's types that are not built in."""
+    """The publisher's types that are not built in."""
 
     def text_of(self, row: int) -> bytes:
         """One value as text; its own bytes where they have none."""
@@ -115,7 +115,7 @@ class BadValue:
 
 @dataclass(frozen=True, slots=True)
 class ConversionRules:
-    """What becomes of values that a table's columns cannot hold. Picklable."""
+    """Policies for values that a table's columns cannot hold. Picklable."""
 
     policies: ValuePolicies = NO_POLICIES
     required: frozenset[str] = frozenset()
@@ -131,12 +131,12 @@ class ConversionRules:
     checks: tuple[CheckConstraint, ...] = ()
     """CHECK constraints of the table."""
     generated: Generated = ()
-    """Its generated columns."""
+    """The table's generated columns."""
 
     def policy(
         self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
     ) -> ValuePolicy:
-        """Of one column of a publisher's table."""
+        """Return the policy of one column of a publisher's table."""
         if field.name in self.key:
             return ValuePolicy.ERROR
         return self._policy(namespace, table, field, sent)
@@ -184,7 +184,8 @@ _READ: Final = frozenset(
         ConversionKind.TIMESTAMPTZ,
     )
 )
-"""Whose conversion expects the output of the type's own function, unless it is told otherwise."""
+"""Kinds whose conversion expects the output of the type's own function, unless it is told
+otherwise."""
 
 _NUMERIC: Final = 1700
 
@@ -280,7 +281,8 @@ def decodes_whole_in_binary(
 def _for_source(
     mapping: TypeMapping, field: FieldSpec, sent: SentColumn
 ) -> TypeMapping:
-    """What values of this type of the publisher's must pass to be values of the field."""
+    """Return the mapping that values of this type of the publisher's must pass to be values of the
+    field."""
     return _with_input(_with_length(mapping, field, sent), field, sent)
 
 
@@ -335,7 +337,8 @@ def _with_length(
 
 
 def not_filled(fill: Fill | None, column: str, row: int | None) -> list[BadValue]:
-    """What is wrong with ``row``, the first one that needs a default; None: there is none."""
+    """Return the fault of ``row``, the first one that needs a default; nothing if the default is
+    there."""
     if fill is None or fill.error is None or row is None:
         return []
     return [BadValue(row, column, *fill.error)]

@@ -1,4 +1,4 @@
-"""What an INSERT puts into the target's columns that the publisher does not send.
+"""Fills the columns that the publisher does not send, as an INSERT would.
 
 Comes in: for each such column with a default a ``Fill``, which somebody above has evaluated for
 the batch in hand (``ColumnDefaults``). Goes out: arrays of it. Called inside Spark's Python
@@ -64,7 +64,7 @@ class ColumnDefaults(Protocol):
     """From any thread; what goes wrong with a default is in its ``Fill``."""
 
     def __call__(self, relid: Oid, columns: Collection[str]) -> Fills:
-        """Of a table of ours: the defaults of those of the columns that have one, as of now."""
+        """Return the present defaults of those of the columns of a table of ours that have one."""
         ...
 
     def numbered(self, fills: Fills, rows: int) -> Fills:
@@ -79,7 +79,7 @@ class ColumnDefaults(Protocol):
 
 
 class _NoDefaults:
-    """Of tables without defaults."""
+    """Stands for a table without defaults."""
 
     def __call__(self, relid: Oid, columns: Collection[str]) -> Fills:
         """None."""
@@ -152,7 +152,8 @@ def _numbers(first: int, step: int, count: int, kind: pa.DataType) -> pa.Array:
 def filled(
     fill: Fill | None, rows: npt.NDArray[np.bool_], kind: pa.DataType
 ) -> pa.Array:
-    """As long as ``rows``: the default there, null elsewhere, and where there is none."""
+    """Return an array as long as ``rows``: the default there, null elsewhere, and where there is no
+    default."""
     count = int(rows.sum())
     if fill is None or fill.error is not None or not count:
         return pa.nulls(len(rows), kind)

@@ -41,7 +41,7 @@ enough that a batch of six columns stays near the cache. A guess."""
 
 
 _SMALL_BYTES: Final = 1 << 20
-"""Of a file that is read at once: what it costs is to open it, and to wait for other threads."""
+"""Bytes of a file that is read at once: its cost is to open it, and to wait for other threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,19 @@ class LogSource:
     """URL or absolute path."""
     relation: Relation
     rows: int
-    """As the manifest says; plans the work."""
+    """Number of rows by the manifest; plans the work."""
     size: int
     """Bytes of the file, as the manifest says; plans the work."""
     commit_lsn: int | None = None
-    """Of all rows of a file that was written before its transaction committed; None: the
-    file says it row by row."""
+    """Commit LSN of all rows of a file that was written before its transaction committed; None: the
+    file has it row by row."""
     rolled_back: tuple[int, ...] = ()
     """Subtransactions whose rows do not count."""
     inserts_before: int = 0
     """In the batch's files before this one, all of them counted."""
     constants: tuple[str | None, ...] = ()
-    """Of the last columns of ``relation``, which the file does not have: what all rows have."""
+    """Values that all rows have in the last columns of ``relation``, which the file does not
+    have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,8 @@ def _local(path: Path) -> Any:
 
 
 def _unreadable(path: str, error: Exception) -> Wal2LakeError:
-    """What the operating system refused says nothing about the file, unless it is gone."""
+    """Return the error for an unreadable file. A refusal of the operating system says nothing about
+    the file, unless the file is gone."""
     if isinstance(error, FileNotFoundError):
         return corrupt(path, "The file is missing.")
     if isinstance(error, OSError) and error.errno:

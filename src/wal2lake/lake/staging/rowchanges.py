@@ -75,9 +75,9 @@ class StageTarget:
     content: tuple[str, ...] = ()
     """Without a key: the columns that the batch's relation sends."""
     fills: Fills = field(default_factory=dict)
-    """What inserts put into columns that are not sent."""
+    """Values that inserts put into columns that are not sent."""
     commits: BatchCommits | None = None
-    """Of the batch: rows that go into the table as they are say whose they are."""
+    """Transactions of the batch: rows that go into the table as they are carry their writer."""
 
     def behind(self, inserts: int) -> StageTarget:
         """For the rows behind so many."""
@@ -103,7 +103,7 @@ class StageTarget:
 
 @dataclass(slots=True)
 class StagedContents:
-    """What staged rows contain; adds up over batches."""
+    """Contents of staged rows; adds up over batches."""
 
     inserts: int = 0
     updates: int = 0
@@ -135,7 +135,7 @@ class StagedContents:
 def columns_wanted(
     relation: Relation, target: StageTarget, present: Collection[str]
 ) -> list[str]:
-    """Of a file's columns in log layout, those that these functions look at."""
+    """Return the columns of a file in log layout that these functions read."""
     wanted = []
     for i, column in enumerate(relation.columns):
         if not column.name:
@@ -176,8 +176,8 @@ def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | 
 def incompatible_columns(
     table: str, sent: Collection[str], generated: Generated
 ) -> str | None:
-    """What PostgreSQL says of replicated columns that the target, ``schema.table``, computes; None:
-    there are none."""
+    """Return PostgreSQL's text about replicated columns that the target, ``schema.table``,
+    computes; None: there are none."""
     found = [name for name, _ in generated if name in sent]
     if not found:
         return None
@@ -325,7 +325,7 @@ class _Rows:
         self._relation = relation
         self._target = target
         self.coercions: list[Coercion] = []
-        """What policies have changed in columns that were converted."""
+        """Values that policies have changed in converted columns."""
         self.op = batch.column("op").to_numpy()
         self.sent_old = batch.column("old").to_numpy() != 0
 

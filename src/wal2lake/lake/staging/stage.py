@@ -65,7 +65,7 @@ from wal2lake.lake.staging.rowchanges import (
 from wal2lake.lake.tablefiles import AddedFile
 
 _FAILURES_KEPT: Final = 10
-"""Of a whole batch; the first decides, the others help the operator."""
+"""Failures of a whole batch that are kept; the first decides, the others help the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class StagedInserts:
 _RANGED: Final = {"smallint": int, "int": int, "bigint": int, "string": str}
 
 _RUN_BYTES: Final = 16 << 20
-"""Of rows that are converted together; of more the fixed cost of a conversion is small."""
+"""Bytes of rows that are converted together; with more the fixed cost of a conversion is small."""
 
 _HELD_BYTES: Final = 16 << 20
 """Staged changes of one table that stay in memory, where this process stages them: written and read
@@ -106,7 +106,7 @@ class StagedChanges:
     failures: tuple[RowFailure, ...]
     """Ascending; not empty: then ``paths`` is."""
     held: tuple[pa.Table, ...] = ()
-    """Those in memory; none if ``paths`` has them."""
+    """Staged tables in memory; none if ``paths`` has them."""
 
     def tables(self) -> list[pa.Table]:
         """All of them, in no order. Raises StorageError."""
@@ -210,11 +210,11 @@ def read_staged(path: str) -> pa.Table:
 
 @dataclass(slots=True)
 class _Answer:
-    """What a task sends back."""
+    """Answer of a task."""
 
     files: list[AddedFile]
     paths: list[str]
-    """Of staged changes; ``files`` then has their statistics."""
+    """Paths of staged changes; ``files`` then has their statistics."""
     found: StagedContents
     failures: list[RowFailure]
     held: list[pa.Table] = field(default_factory=list)
@@ -444,7 +444,7 @@ def _key_range(stats: Iterable[str | None], shape: ChangeShape) -> KeyRange | No
 
 
 def _range_of(tables: Sequence[pa.Table], shape: ChangeShape) -> KeyRange | None:
-    """As ``_key_range``, from the changes themselves."""
+    """Return the key range as ``_key_range`` does, from the changes themselves."""
     if not shape.key:
         return None
     if _RANGED.get(shape.fields[shape.key[0]].spark_ddl.lower()) is None:

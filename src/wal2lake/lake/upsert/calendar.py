@@ -28,7 +28,7 @@ _VERSION: Final = b"org.apache.spark.version"
 _ZONE: Final = b"org.apache.spark.timeZone"
 _DAYS: Final = (b"org.apache.spark.legacyDateTime", b"3.0.0")
 _INT96: Final = (b"org.apache.spark.legacyINT96", b"3.1.0")
-"""What a file has that was told to; below which version all do."""
+"""Keys by which a file marks the old calendar, with the version below which all files have it."""
 
 _SWITCH: Final = -141_427
 """1582-10-15, in days since 1970-01-01: from here on both calendars are the same."""
@@ -88,7 +88,7 @@ class Legacy:
 
 
 def legacy_of(metadata: Any) -> Legacy | None:
-    """What a footer says (``FileMetaData``); None: nothing of the kind."""
+    """Read a footer (``FileMetaData``) for the old calendar; None: nothing of the kind."""
     said = metadata.metadata or {}
     version = said.get(_VERSION)
     if version is None:

@@ -48,7 +48,8 @@ _WITHOUT_RESOLUTIONS: Final = (
 def missing_rows(
     shape: ChangeShape, table: pa.Table, missed: Index, *, values: bool
 ) -> list[RowConflict]:
-    """Of the events ``missed``, by their places in ``table``; new rows if ``values``."""
+    """Return the conflicts of the events ``missed``, by their places in ``table``; new rows if
+    ``values``."""
     named = missed[:NAMED_CONFLICTS]
     rows = table.take(pa.array(named))
     kinds = [_kind(op) for op in rows.column("op").to_pylist()]
@@ -77,8 +78,8 @@ def met_rows(
     *,
     values: bool,
 ) -> list[RowConflict]:
-    """What a judge has been asked, as ``missing_rows``; ``stored_row``: of keys, the texts of the
-    rows that are stored."""
+    """Return the conflicts that a judge has decided, as ``missing_rows``; ``stored_row``: of keys,
+    the texts of the rows that are stored."""
     named = met[:NAMED_CONFLICTS]
     rows = table.take(pa.array([one.event for one in named], pa.int64()))
     lsns = rows.column("lsn").to_pylist()
@@ -235,7 +236,8 @@ def unresolved(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
 
 
 def _middle(lsn: Index) -> int | None:
-    """Of ascending commit LSNs, one below which some are, about half; None: all are one's."""
+    """Return one of the ascending commit LSNs with about half of them below it; None: all are
+    one's."""
     cut = lsn[len(lsn) // 2]
     if cut == lsn[0]:
         above = lsn[lsn > cut]

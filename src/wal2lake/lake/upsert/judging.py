@@ -1,4 +1,4 @@
-"""Who decides what becomes of a change that meets another row than the publisher's.
+"""Decides about changes that meet another row than the publisher's.
 
 Comes in: the resolutions of a table, who has made its rows, the batch's transactions. Goes out:
 the ``Judge`` that ``lives`` asks; None where all is as PostgreSQL does it and nobody wants to
@@ -43,7 +43,7 @@ _LEFT_OUT = (Resolution.SKIP, Resolution.KEEP_LOCAL)
 
 @dataclass(frozen=True, slots=True)
 class ConflictRules:
-    """Of one table in one batch."""
+    """Rules of one table in one batch."""
 
     resolutions: Resolutions = DEFAULT_RESOLUTIONS
     commits: BatchCommits | None = None
@@ -55,7 +55,7 @@ class ConflictRules:
     required: frozenset[str] = field(default_factory=frozenset)
     """Columns that must not be null."""
     checks: tuple[CheckConstraint, ...] = ()
-    """Of the table."""
+    """CHECK constraints of the table."""
     relation: str = ""
     """The table's bare name, for messages."""
     generated: Generated = ()
@@ -63,7 +63,7 @@ class ConflictRules:
 
     @property
     def looks_at_rows(self) -> bool:
-        """What an UPDATE makes of a row is to be judged, or computed."""
+        """True if the row that an UPDATE makes is to be judged, or computed."""
         return bool(self.checks or self.generated)
 
     @property
@@ -76,7 +76,7 @@ AS_POSTGRESQL = ConflictRules()
 
 
 class TableJudge:
-    """See ``lives.Judge``."""
+    """The judge of one table; ``lives.Judge`` explains it."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class TableJudge:
         self._known: dict[tuple[ConflictType, int], EvaluatedPair] = {}
         self._merged: dict[tuple[ConflictType, int], int] = {}
         self._events_of: list[int] = []
-        """Of merged rows, whose numbers come after those of the events."""
+        """Events of merged rows, whose numbers come after those of the events."""
         self.foreign = foreign
         self.unsent = rules.unsent
 
@@ -208,7 +208,7 @@ class TableJudge:
         return self.modified(STORED, row.last)
 
     def modified(self, stored: int, writer: int) -> Modified | None:
-        """Who has made the row that was met; None: not known."""
+        """Return the writer of the row that was met; None: not known."""
         if writer != STORED:
             return self._events.at(self.event(writer))
         return None if stored == STORED else self._stored.at(stored)

@@ -36,7 +36,7 @@ _PROBE_BYTES: Final = 64 << 20
 queries that building their hash tables does not count."""
 
 _MEMORY_LIMIT: Final = "1GB"
-"""Of one batch's database, which spills beyond it."""
+"""Memory of one batch's database, which spills beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class _FewKeys:
             self.sought = first.to_numpy().astype(np.int64)
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
-        """See ``BatchKeys``."""
+        """Locate the keys, as ``BatchKeys`` describes."""
         found = []
         for probe in _grouped(alike_scans(scans, self._loose)):
             here = np.arange(probe.num_rows)
@@ -205,7 +205,8 @@ def _paired(first: Index, second: Index, seconds: int) -> Index:
 
 
 class _JoinedKeys:
-    """See ``BatchKeys``. A context manager: it holds a DuckDB database."""
+    """Keys of a batch, located by a join; ``BatchKeys`` explains it. A context manager: it holds a
+    DuckDB database."""
 
     def __init__(
         self,
@@ -246,7 +247,7 @@ class _JoinedKeys:
         )
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
-        """See ``BatchKeys``."""
+        """Locate the keys, as ``BatchKeys`` describes."""
         found = []
         for probe in _grouped(alike_scans(scans, self._loose)):
             self._database.register("given", self._exact(probe))

@@ -21,7 +21,7 @@ class NotForUs(TooLarge):
 
 
 class Share:
-    """What one batch holds."""
+    """Memory that one batch holds."""
 
     def __init__(self, memory: UpsertMemory, size: int, held: int) -> None:
         self._memory = memory
@@ -69,7 +69,7 @@ class UpsertMemory:
                 self._changed.notify_all()
 
     def take_now(self, size: int) -> None:
-        """Of a share: more, or TooLarge."""
+        """Take more memory for a share, or raise TooLarge."""
         with self._changed:
             if self._used + size > self._limit:
                 raise TooLarge

@@ -105,7 +105,7 @@ class Upsert:
     adds: tuple[AddedFile, ...]
     replaced: tuple[Replaced, ...]
     truncates: bool
-    """Whatever the table held goes, too."""
+    """True if all rows that the table held go, too."""
     conflicts: Sequence[RowConflict] = ()
     """Events that met another state than the publisher's, in log order."""
     passed_over: int = 0
@@ -125,7 +125,7 @@ class Loaded:
     table: pa.Table
     """In the layout of ``changes.py``, optional columns included."""
     passed_over: int
-    """Those before the last TRUNCATE."""
+    """Number of events before the last TRUNCATE."""
 
 
 def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
@@ -397,7 +397,7 @@ def _repeated(
     uniqueness: Uniqueness,
     shows_rows: bool,
 ) -> RowFailure:
-    """What PostgreSQL says at the COMMIT."""
+    """Return PostgreSQL's error at the COMMIT for a repeated key."""
     row = loaded.table.slice(event, 1)
     shape = replace(loaded.shape, key=key, repeats=False)
     text = f"Key {new_keys_of(shape, row)[0]} already exists."
@@ -548,7 +548,7 @@ class _MetRows:
         self._rows: pa.Table | None = None
 
     def of(self, keys: Sequence[int]) -> pa.Table:
-        """Those of keys that the table has, all columns; TooLarge as ``StoredRows.fetch``."""
+        """Return all columns of the keys that the table has; TooLarge as ``StoredRows.fetch``."""
         new = [key for key in dict.fromkeys(keys) if key not in self._at]
         if new:
             places = self._places

@@ -46,11 +46,11 @@ as 256, and others of the engine need theirs."""
 
 
 _PIECE_BYTES: Final = 1 << 20
-"""Of a column of a row group that is read in pieces, read at once."""
+"""Bytes of a column of a row group that is read in pieces, read at once."""
 
 
 _THREADS_BYTES: Final = 4 << 20
-"""Of a file whose row groups are read by several threads. A guess."""
+"""Bytes of a file whose row groups are read by several threads. A guess."""
 
 
 def is_readable(state: TableState) -> bool:
@@ -60,7 +60,7 @@ def is_readable(state: TableState) -> bool:
 
 
 def is_ours(field: FieldSpec) -> bool:
-    """Its values are read as the type that we write it with."""
+    """Tell whether a field's values are read as the type that we write it with."""
     try:
         return bool(mapping_of(field).arrow_type == arrow_from_ddl(field.spark_ddl))
     except Wal2LakeError:
@@ -153,7 +153,7 @@ class StoredRows:
         return Places(found[0], np.full(len(found[0]), number), found[1])
 
     def without_deleted(self, places: Places) -> Places:
-        """Those whose rows are not in a deletion vector."""
+        """Leave out the places whose rows are in a deletion vector."""
         keep = np.ones(len(places.key), np.bool_)
         for number in np.unique(places.file).tolist():
             gone = self.deleted(self.files[number])
@@ -181,7 +181,7 @@ class StoredRows:
                 ).append_column("row", pa.array(rows))
 
     def scan_bytes(self, columns: Sequence[int], numbers: Sequence[int]) -> int:
-        """What ``scan`` reads in all, not compressed."""
+        """Return the bytes that ``scan`` reads in all, not compressed."""
         return sum(
             self._group_bytes(parquet.metadata, group, columns)
             for parquet in (self._open(self.files[number]) for number in numbers)
@@ -234,7 +234,7 @@ class StoredRows:
         return taken + largest
 
     def _group_bytes(self, metadata: Any, group: int, columns: Sequence[int]) -> int:
-        """Of the columns, not compressed, as the file's footer says."""
+        """Return the bytes of the columns, not compressed, as the file's footer says."""
         names = {self._state.physical_fields[i].physical_name for i in columns}
         described = metadata.row_group(group)
         return sum(
@@ -245,7 +245,7 @@ class StoredRows:
         )
 
     def marks(self, file: Index, row: Index) -> RowMarks:
-        """Who has made the given rows, in the order given."""
+        """Return the writers of the given rows, in the order given."""
         found = RowMarks.unknown(len(file))
         for number in np.unique(file).tolist():
             here = np.flatnonzero(file == number)
@@ -468,7 +468,7 @@ class StoredRows:
         columns: Sequence[int],
         rows: int,
     ) -> pa.Table:
-        """What was ``read`` of the file, as columns of the target."""
+        """Convert the part that was ``read`` of the file to columns of the target."""
         legacy = legacy_of(parquet.metadata)
         arrays = []
         for i in columns:

@@ -1,4 +1,4 @@
-"""What is looked at before files join a table.
+"""Checks files before they join a table.
 
 Takes: a version of a table, finished files below its location. Gives: that they may join it, or
 why not. Owns: nothing. Never: changes a file, or the table.

@@ -18,7 +18,7 @@ from wal2lake.observe import get_logger
 
 
 class Beside:
-    """Of all tables that one process writes; safe for all threads."""
+    """Runs work beside commits, for all tables that one process writes. Thread-safe."""
 
     def __init__(self, what: str, work: Callable[[str], None]) -> None:
         """``work`` is done for the table at a location; ``what`` says it in words, for the log."""

@@ -1,4 +1,4 @@
-"""What a version adds up to: the line of its checksum file. Pure.
+"""Computes the line of a version's checksum file. Pure. Pure.
 
 In: everything that is in the version. Out: JSON text as Delta writes it, from which Delta (and
 ``version``) derive the next version's instead of reading the table's whole log.

@@ -21,7 +21,7 @@ from typing import Final
 from wal2lake.lake.delta.log.place import Object, dump
 
 FEATURE: Final = "clustering"
-"""Of the protocol; Delta adds ``domainMetadata`` to it."""
+"""Feature of the protocol; Delta adds ``domainMetadata`` to it."""
 
 _DOMAIN: Final = "delta.clustering"
 
@@ -71,7 +71,7 @@ def references(columns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _physical(metadata: Object) -> dict[str, str]:
-    """What columns are called in files."""
+    """Return the columns' names in files."""
     fields = json.loads(metadata["schemaString"])["fields"]
     return {
         one["name"]: one["metadata"].get(_PHYSICAL_NAME, one["name"]) for one in fields

@@ -52,7 +52,7 @@ _PROPERTIES: Final = frozenset(
         "delta.columnMapping.maxColumnId",
     }
 )
-"""Those of Delta's own that ask nothing of a commit."""
+"""Properties of Delta that have no effect on a commit."""
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """A file system that has no hard links: Delta's rename has to do."""

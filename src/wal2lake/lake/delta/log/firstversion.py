@@ -61,7 +61,7 @@ def is_plain(protocol: Object) -> bool:
 def commit_lines(
     metadata: Object, protocol: Object, txn_id: str, domains: Sequence[Object] = ()
 ) -> list[str]:
-    """What CREATE TABLE commits; ``domains``: ``domainMetadata`` actions."""
+    """Return the lines that CREATE TABLE commits; ``domains``: ``domainMetadata`` actions."""
     clustering = references(clustering_columns(domains, metadata))
     made = {
         "timestamp": metadata["createdTime"],
@@ -111,7 +111,7 @@ def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """What Delta's decisions about a new table depend on."""
+    """Kind of a new table, which Delta's decisions depend on."""
 
     settings: int
     """A hash of the session's."""
@@ -123,7 +123,7 @@ class TableKind:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Those decisions."""
+    """Delta's decisions about a kind of table."""
 
     more: Mapping[str, str]
     """Properties that the session's settings add."""

@@ -1,4 +1,4 @@
-"""What is known of tables on this machine, so that they need not be read again.
+"""Caches tables' versions and live files on this machine.
 
 In: locations, versions as they are committed. Out: each table's newest version, and the live files
 of one version. Both are good as long as that version's commit is the same file: its number alone
@@ -52,7 +52,7 @@ class _Listing:
 
 
 class KnownVersions:
-    """Of the tables that one process uses."""
+    """Known versions of the tables that one process uses."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -173,7 +173,7 @@ class KnownVersions:
 
 
 def stamp(location: str, version: int) -> Stamp | None:
-    """Of a version's commit; None if it is not on this machine, or not there."""
+    """Return the stamp of a version's commit; None if it is not on this machine, or not there."""
     root = local_path(location)
     if root is None:
         return None

@@ -52,7 +52,7 @@ class Version:
     bins: Bins | None
     """None: its checksum does not have all that ours would."""
     stamp: Stamp
-    """Of its commit."""
+    """Stamp of the version's commit."""
 
 
 def commit_file(root: Path, version: int) -> Path:
@@ -97,9 +97,9 @@ class Summed:
     files: dict[str, DataFile] | None
     """By their keys; None: they are not listed."""
     count: int
-    """Of its files."""
+    """Number of the version's files."""
     size: int
-    """Of all of them together, in bytes."""
+    """Bytes of all files together."""
 
 
 def read_version(location: str, root: Path, number: int) -> Summed | None:

@@ -33,7 +33,7 @@ Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 STORED: Final = -1
-"""As the source of a value: what the table holds. As ``base``: no stored row."""
+"""Source of a value that the table holds. As ``base``: no stored row."""
 
 NOT_MOVED: Final = -1
 
@@ -57,7 +57,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class HeldRow:
-    """What a key holds at some event."""
+    """Row that a key holds at some event."""
 
     base: int
     """The key whose stored row it comes from; STORED: none."""
@@ -73,7 +73,7 @@ Watched = tuple[tuple[int, HeldRow], ...]
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """What the events mean."""
+    """Meaning of the events."""
 
     removed: Index
     """Keys whose stored rows go."""
@@ -86,9 +86,9 @@ class Lives:
     missed: Index
     """Events U and D that found no row and did nothing, ascending. With a judge: empty."""
     met: tuple[Met, ...] = ()
-    """What a judge has been asked, ascending by event."""
+    """Events that a judge has decided, ascending."""
     watched: Watched = ()
-    """What watched events have made, those that found a row, ascending."""
+    """Rows that watched events have made, if they found one, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Question:
     type: ConflictType
     local: HeldRow
     remote: HeldRow
-    """What the event would make of it."""
+    """Row that the event would make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class KeyQuestions:
 
 
 class Judge(Protocol):
-    """Who decides about conflicts, where not all is PostgreSQL's default."""
+    """Decides about conflicts where not all is PostgreSQL's default."""
 
     foreign: Mask
     """By key: the stored row is known to be another's than the subscription's."""
@@ -153,7 +153,7 @@ class Stopped:
     met: Met | None = None
     """Without a judge None."""
     watched: Watched = ()
-    """As in ``Lives``, if it stopped there or behind."""
+    """Rows as in ``Lives``, if the batch stopped there or behind."""
 
 
 def net_lives(
@@ -269,13 +269,13 @@ class _ByKey:
     starts: Index
     """Where each key's events begin."""
     reset_at: Index
-    """Its own place, of an INSERT or DELETE; else -1."""
+    """Place of an INSERT or DELETE; else -1."""
     occupied: Mask
     """The event finds a row."""
 
     @classmethod
     def of(cls, events: Events, chosen: Index, stored: Mask) -> _ByKey:
-        """Of at least one event."""
+        """Order at least one event by its key."""
         # Stable: a key's events stay in log order.
         order = chosen[np.argsort(events.key[chosen], kind="stable")]
         key, op = events.key[order], events.op[order]
@@ -339,7 +339,7 @@ class _Walk:
         watched: Mask | None,
     ) -> None:
         self.seen: list[tuple[int, HeldRow]] = []
-        """As ``Lives.watched``."""
+        """Rows as in ``Lives.watched``."""
         self._watched = watched
         self._events = events
         self._stored = stored
@@ -347,7 +347,7 @@ class _Walk:
         self._judge = judge
         self._columns = list(events.unknown)
         self._rows: dict[int, HeldRow | None] = {}
-        """What each key holds now; a key that is not here: what the table has."""
+        """Row that each key holds now; a key that is not here has the table's."""
         self._missed: list[int] = []
         self._met: list[Met] = []
         self._questions: list[Question] = []
@@ -403,7 +403,7 @@ class _Walk:
     def _changed(
         self, event: int, row: HeldRow | None, unknown: Sequence[bool]
     ) -> HeldRow:
-        """What an UPDATE makes of a row, or without one."""
+        """Return the row that an UPDATE makes of a row, or without one."""
         if row is None:
             return self._new(event)
         return HeldRow(

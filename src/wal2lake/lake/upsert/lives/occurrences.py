@@ -33,7 +33,7 @@ class Occurrences:
     events: Events
     places: Places
     count: int
-    """Of keys."""
+    """Number of keys."""
 
 
 def by_occurrence(
