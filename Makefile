@@ -38,11 +38,12 @@ test: lint docs ## lint, docs, then all tests but the slow ones, fast layers fir
 test-all: lint docs ## lint, docs, then all tests
 	@$(LAYERED) $(ARGS)
 
-lint: $(READY) ## ruff, mypy --strict and the import contract
+lint: $(READY) ## ruff, mypy --strict, the import contracts and the house rules
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet .
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports --no-logo
+	@$(PY) tools/house.py
 
 format: $(READY) ## rewrite the sources as lint wants them
 	@$(PY) -m ruff check --fix-only --quiet .
