@@ -73,6 +73,9 @@ def test_all_that_is_missing_is_named(
         'output plugin "own" does not have all required callbacks',
         f"Missing: {missing}.",
     )
+    assert refused.value.hint == (
+        f"Derive its class from {Base.__module__}.{Base.__name__}, and define what is missing."
+    )
 
 
 def test_three_callbacks_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
