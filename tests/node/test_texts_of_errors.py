@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from psycopg import errors as postgres
+from tests.fakes.random_expressions import Vocabulary
 
 from wal2lake.pg.client import Client, Failure
 from wal2lake.testing.node import Node
@@ -77,33 +78,22 @@ STATEMENTS = (
 )  # fmt: skip
 
 
-def expression(rng: random.Random, depth: int = 0) -> str:
-    kind = rng.randrange(7 if depth < 2 else 2)
-    if kind <= 1:
-        return rng.choice(VALUES)
-    one = expression(rng, depth + 1)
-    if kind == 2:
-        return f"({one})::{rng.choice(TYPES)}"
-    if kind == 3:
-        return f"({one}) {rng.choice(OPERATORS)} ({expression(rng, depth + 1)})"
-    if kind == 4:
-        return f"{rng.choice(FUNCTIONS)}({one})"
-    if kind == 5:
-        return f"{rng.choice(FUNCTIONS)}({one}, {expression(rng, depth + 1)})"
-    return f"({one})[1]"
+WORDS = Vocabulary(VALUES, TYPES, OPERATORS, FUNCTIONS, form="({0})[1]", depth=2)
 
 
 def statement(rng: random.Random) -> str:
     given = (
-        expression(rng),
-        expression(rng),
+        WORDS.expression(rng),
+        WORDS.expression(rng),
         rng.choice(OPERATORS),
         rng.choice(COLUMNS),
         rng.choice(("from", "frm", ", from", "where from")),
     )
     if rng.random() < 0.3:
         return rng.choice(STATEMENTS).format(*given)
-    return f"select {expression(rng)} from te.t{rng.choice(CLAUSES).format(*given)}"
+    return (
+        f"select {WORDS.expression(rng)} from te.t{rng.choice(CLAUSES).format(*given)}"
+    )
 
 
 def failure_of(client: Client, sql: str) -> Failure | None:

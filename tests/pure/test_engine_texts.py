@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from psycopg import errors as postgres
 from tests.fakes.catalog_source import FakeSource, session
+from tests.fakes.random_expressions import Vocabulary
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.sql.sysviews import SystemCatalog, is_system_query
@@ -75,26 +76,15 @@ def refusal(catalog: SystemCatalog, sql: str) -> Wal2LakeError | None:
     return None
 
 
-def expression(rng: random.Random, depth: int = 0) -> str:
-    kind = rng.randrange(7 if depth < 3 else 2)
-    if kind <= 1:
-        return rng.choice(VALUES)
-    one = expression(rng, depth + 1)
-    if kind == 2:
-        return f"({one})::{rng.choice(TYPES)}"
-    if kind == 3:
-        return f"({one}) {rng.choice(OPERATORS)} ({expression(rng, depth + 1)})"
-    if kind == 4:
-        return f"{rng.choice(FUNCTIONS)}({one})"
-    if kind == 5:
-        return f"{rng.choice(FUNCTIONS)}({one}, {expression(rng, depth + 1)})"
-    return f"case when {one} then {expression(rng, depth + 1)} end"
+WORDS = Vocabulary(
+    VALUES, TYPES, OPERATORS, FUNCTIONS, form="case when {0} then {1} end", depth=3
+)
 
 
 def statement(rng: random.Random) -> str:
     source = rng.choice(("", " from pg_class c", " from pg_catalog.pg_class"))
-    clause = rng.choice(CLAUSES).format(expression(rng), expression(rng))
-    return f"select {expression(rng)}{source}{clause}"
+    clause = rng.choice(CLAUSES).format(WORDS.expression(rng), WORDS.expression(rng))
+    return f"select {WORDS.expression(rng)}{source}{clause}"
 
 
 @pytest.mark.parametrize("seed", range(4))
