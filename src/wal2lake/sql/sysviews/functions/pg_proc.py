@@ -13,6 +13,7 @@ Source: the manual's chapters 9.26 to 9.30; pg_proc.dat.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from wal2lake.sql.sysviews.functions import (
     session,
     text,
 )
-from wal2lake.sql.sysviews.functions.call import Call, FunctionRequest
+from wal2lake.sql.sysviews.functions.call import FunctionRequest
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
 _CHAR, _INT2 = 18, 21
@@ -62,545 +63,307 @@ class Function:
     """It changes something: to be run once a row, never ahead of the query."""
 
 
-def _null(call: Call, *arguments: object) -> None:
-    return None
+_SIGNATURES: Final = """
+[regproc]
+regclass_in(ANY) -> regclass UINTEGER
+regclass_out(BIGINT) -> text VARCHAR
+to_regclass(ANY) -> regclass UINTEGER
+regtype_in(ANY) -> regtype UINTEGER
+regtype_out(BIGINT) -> text VARCHAR
+to_regtype(ANY) -> regtype UINTEGER
+regnamespace_in(ANY) -> regnamespace UINTEGER
+regnamespace_out(BIGINT) -> text VARCHAR
+to_regnamespace(ANY) -> regnamespace UINTEGER
+regrole_in(ANY) -> regrole UINTEGER
+regrole_out(BIGINT) -> text VARCHAR
+to_regrole(ANY) -> regrole UINTEGER
+regproc_oid(VARCHAR) -> oid UINTEGER
+pg_lsn_in(ANY) -> pg_lsn UBIGINT
+pg_lsn_out(UBIGINT) -> text VARCHAR
+pg_lsn_pli(ANY ANY) -> pg_lsn UBIGINT
+pg_lsn_mii(ANY ANY) -> pg_lsn UBIGINT
+[objects]
+format_type(BIGINT BIGINT) -> text VARCHAR
+pg_get_userbyid(BIGINT) -> name VARCHAR
+pg_table_is_visible(BIGINT) -> bool BOOLEAN
+pg_type_is_visible pg_function_is_visible pg_operator_is_visible pg_opclass_is_visible
+    pg_opfamily_is_visible pg_conversion_is_visible pg_collation_is_visible
+    pg_statistics_obj_is_visible pg_ts_config_is_visible pg_ts_dict_is_visible
+    pg_ts_parser_is_visible pg_ts_template_is_visible(BIGINT) -> bool BOOLEAN = is_visible
+pg_get_expr(VARCHAR BIGINT) -> text VARCHAR
+pg_get_expr(VARCHAR BIGINT BOOLEAN) -> text VARCHAR
+pg_get_indexdef(BIGINT) -> text VARCHAR
+pg_get_indexdef(BIGINT BIGINT BOOLEAN) -> text VARCHAR
+pg_get_constraintdef(BIGINT) -> text VARCHAR
+pg_get_constraintdef(BIGINT BOOLEAN) -> text VARCHAR
+pg_get_replica_identity_index(BIGINT) -> regclass UINTEGER
+pg_relation_is_publishable(ANY) -> bool BOOLEAN
+pg_relation_filenode(ANY) -> oid UINTEGER
+pg_get_function_result(BIGINT) -> text VARCHAR
+pg_get_function_arguments(BIGINT) -> text VARCHAR
+pg_get_function_identity_arguments(BIGINT) -> text VARCHAR
+pg_get_partkeydef(BIGINT) -> text VARCHAR
+pg_get_serial_sequence(VARCHAR VARCHAR) -> text VARCHAR
+obj_description(ANY VARCHAR) -> text VARCHAR
+obj_description(BIGINT) -> text VARCHAR = any_description
+pg_encoding_to_char(BIGINT) -> name VARCHAR
+pg_char_to_encoding(VARCHAR) -> int INTEGER
+[rows]
+pg_get_publication_tables(VARCHAR[]) -> record[] STRUCT(pubid UINTEGER,relid UINTEGER,attrs
+    SMALLINT[],qual VARCHAR)[]
+pg_partition_ancestors(ANY) -> record[] STRUCT(relid UINTEGER)[]
+pg_partition_tree(ANY) -> record[] STRUCT(relid UINTEGER,parentrelid UINTEGER,isleaf BOOLEAN,level
+    INTEGER)[]
+pg_get_replication_slots() -> record[] STRUCT
+pg_stat_get_replication_slot(VARCHAR) -> record[] STRUCT
+pg_stat_get_subscription(BIGINT) -> record[] STRUCT
+pg_stat_get_subscription_stats(BIGINT) -> record[] STRUCT
+pg_get_keywords() -> record[] STRUCT(word VARCHAR,catcode VARCHAR,barelabel BOOLEAN,catdesc
+    VARCHAR,baredesc VARCHAR)[]
+_pg_expandarray(SMALLINT[]) -> record[] STRUCT(x SMALLINT,n INTEGER)[] = pg_expandarray
+[acl]
+has_table_privilege(ANY ANY) -> bool BOOLEAN
+has_schema_privilege(ANY ANY) -> bool BOOLEAN
+pg_has_role(ANY ANY) -> bool BOOLEAN
+has_database_privilege(ANY ANY) -> bool BOOLEAN
+has_any_column_privilege(ANY ANY) -> bool BOOLEAN
+has_function_privilege has_type_privilege has_language_privilege has_tablespace_privilege
+    has_sequence_privilege has_foreign_data_wrapper_privilege has_server_privilege
+    has_parameter_privilege(ANY ANY) -> bool BOOLEAN = has_privilege
+has_table_privilege(ANY ANY ANY) -> bool BOOLEAN
+has_schema_privilege(ANY ANY ANY) -> bool BOOLEAN
+pg_has_role(ANY ANY ANY) -> bool BOOLEAN
+has_database_privilege(ANY ANY ANY) -> bool BOOLEAN
+has_any_column_privilege(ANY ANY ANY) -> bool BOOLEAN
+has_function_privilege has_type_privilege has_language_privilege has_tablespace_privilege
+    has_sequence_privilege has_foreign_data_wrapper_privilege has_server_privilege
+    has_parameter_privilege(ANY ANY ANY) -> bool BOOLEAN = has_privilege
+has_column_privilege(ANY ANY ANY) -> bool BOOLEAN
+has_column_privilege(ANY ANY ANY ANY) -> bool BOOLEAN
+[dbsize]
+pg_table_size pg_total_relation_size pg_relation_size(ANY) -> bigint BIGINT = pg_table_size
+pg_database_size(ANY) -> bigint BIGINT
+pg_size_pretty(HUGEINT) -> text VARCHAR
+[session]
+nextval(ANY) ! bigint BIGINT = sequence_function()
+currval(ANY) ! bigint BIGINT = sequence_function()
+lastval() ! bigint BIGINT = sequence_function()
+setval(ANY BIGINT) ! bigint BIGINT = sequence_function()
+setval(ANY BIGINT BOOLEAN) ! bigint BIGINT = sequence_function()
+current_setting(VARCHAR) -> text VARCHAR
+current_setting(VARCHAR BOOLEAN) -> text VARCHAR
+set_config(VARCHAR VARCHAR BOOLEAN) ! text VARCHAR
+pg_cancel_backend(INTEGER) ! bool BOOLEAN
+pg_terminate_backend(INTEGER) ! bool BOOLEAN
+pg_terminate_backend(INTEGER BIGINT) ! bool BOOLEAN
+pg_stat_reset_replication_slot(VARCHAR) ! void VARCHAR
+pg_stat_reset_subscription_stats(BIGINT) ! void VARCHAR
+pg_reload_conf() ! bool BOOLEAN
+current_schema() -> name VARCHAR
+current_schemas(BOOLEAN) -> name[] VARCHAR[]
+pg_client_encoding() -> name VARCHAR
+[replication]
+pg_replication_origin_oid(VARCHAR) -> oid UINTEGER
+pg_replication_origin_progress(VARCHAR BOOLEAN) -> pg_lsn UBIGINT
+pg_replication_origin_advance(ANY ANY) ! void VARCHAR
+pg_replication_origin_create(VARCHAR) ! oid UINTEGER = origin_function()
+pg_replication_origin_drop(VARCHAR) ! void VARCHAR = origin_function()
+pg_replication_origin_session_setup(VARCHAR) ! void VARCHAR = origin_function()
+pg_replication_origin_session_reset() ! void VARCHAR = origin_function()
+pg_replication_origin_session_is_setup() ! bool BOOLEAN = origin_function()
+pg_replication_origin_session_progress(BOOLEAN) ! pg_lsn UBIGINT = origin_function()
+pg_replication_origin_xact_setup(ANY ANY) ! void VARCHAR = origin_function()
+pg_replication_origin_xact_reset() ! void VARCHAR = origin_function()
+pg_create_logical_replication_slot(ANY ANY) -> record[] STRUCT = rows_of()
+pg_create_logical_replication_slot(ANY ANY ANY) -> record[] STRUCT = rows_of()
+pg_create_logical_replication_slot(ANY ANY ANY ANY) -> record[] STRUCT = rows_of()
+pg_create_logical_replication_slot(ANY ANY ANY ANY ANY) -> record[] STRUCT = rows_of()
+pg_copy_logical_replication_slot(ANY ANY) -> record[] STRUCT = rows_of()
+pg_copy_logical_replication_slot(ANY ANY ANY) -> record[] STRUCT = rows_of()
+pg_copy_logical_replication_slot(ANY ANY ANY ANY) -> record[] STRUCT = rows_of()
+pg_replication_slot_advance(ANY ANY) -> record[] STRUCT = rows_of()
+pg_logical_slot_get_changes(ANY ANY ANY ANY) -> record[] STRUCT = rows_of()
+pg_logical_slot_peek_changes(ANY ANY ANY ANY) -> record[] STRUCT = rows_of()
+pg_logical_slot_get_binary_changes(ANY ANY ANY ANY) -> record[] STRUCT = rows_of()
+pg_logical_slot_peek_binary_changes(ANY ANY ANY ANY) -> record[] STRUCT = rows_of()
+pg_drop_replication_slot(VARCHAR) -> void VARCHAR
+pg_create_physical_replication_slot(ANY) -> record[] STRUCT = physical_slot_function()
+pg_create_physical_replication_slot(ANY ANY) -> record[] STRUCT = physical_slot_function()
+pg_create_physical_replication_slot(ANY ANY ANY) -> record[] STRUCT = physical_slot_function()
+pg_copy_physical_replication_slot(ANY ANY) -> record[] STRUCT = physical_slot_function()
+pg_copy_physical_replication_slot(ANY ANY ANY) -> record[] STRUCT = physical_slot_function()
+pg_sync_replication_slots() ! void VARCHAR
+pg_current_wal_lsn pg_current_wal_flush_lsn pg_current_wal_insert_lsn() -> pg_lsn UBIGINT =
+    pg_current_wal_lsn
+pg_logical_emit_message(ANY ANY ANY) ! pg_lsn UBIGINT
+pg_logical_emit_message(ANY ANY ANY ANY) ! pg_lsn UBIGINT
+pg_log_standby_snapshot() -> pg_lsn UBIGINT
+pg_walfile_name(ANY) -> text VARCHAR
+pg_export_snapshot() -> text VARCHAR
+wal2lake.pause_table(ANY) ! void VARCHAR = table_function()
+wal2lake.pause_table(ANY ANY) ! void VARCHAR = table_function()
+wal2lake.resume_table(ANY) ! void VARCHAR = table_function()
+wal2lake.resume_table(ANY ANY) ! void VARCHAR = table_function()
+wal2lake.recopy_table(ANY) ! void VARCHAR = table_function()
+wal2lake.recopy_table(ANY ANY) ! void VARCHAR = table_function()
+[text]
+array_to_string(VARCHAR[] VARCHAR VARCHAR) -> text VARCHAR
+record_out(VARCHAR[]) -> text VARCHAR
+bytea_in(VARCHAR) -> bytea BLOB = bytea
+convert_from(BLOB VARCHAR) -> text VARCHAR
+encode(BLOB VARCHAR) -> text VARCHAR
+decode(VARCHAR VARCHAR) -> bytea BLOB
+get_byte(BLOB BIGINT) -> int INTEGER
+bytea_substr(BLOB BIGINT) -> bytea BLOB
+bytea_substr(BLOB BIGINT BIGINT) -> bytea BLOB
+quote_ident(VARCHAR) -> text VARCHAR
+quote_literal(ANY) -> text VARCHAR = quote_literal_function
+quote_nullable(ANY) -> text VARCHAR
+format(ANY) -> text VARCHAR = format_function
+format(ANY ANY) -> text VARCHAR = format_function
+format(ANY ANY ANY) -> text VARCHAR = format_function
+format(ANY ANY ANY ANY) -> text VARCHAR = format_function
+format(ANY ANY ANY ANY ANY) -> text VARCHAR = format_function
+format(ANY ANY ANY ANY ANY ANY) -> text VARCHAR = format_function
+format(ANY ANY ANY ANY ANY ANY ANY) -> text VARCHAR = format_function
+format(ANY ANY ANY ANY ANY ANY ANY ANY) -> text VARCHAR = format_function
+format(ANY ANY ANY ANY ANY ANY ANY ANY ANY) -> text VARCHAR = format_function
+[others]
+pg_get_viewdef pg_get_ruledef pg_get_triggerdef pg_get_functiondef pg_get_function_sqlbody
+    pg_get_partition_constraintdef pg_get_statisticsobjdef pg_get_statisticsobjdef_columns
+    pg_tablespace_location(ANY) -> text VARCHAR = null
+pg_get_viewdef pg_get_ruledef pg_get_triggerdef(ANY ANY) -> text VARCHAR = null
+pg_tablespace_location(BIGINT) -> text VARCHAR = empty_text
+col_description shobj_description(BIGINT ANY) -> text VARCHAR = null
+getdatabaseencoding() -> name VARCHAR = utf8
+pg_relation_size(ANY ANY) -> bigint BIGINT = fork_size
+pg_indexes_size pg_tablespace_size(ANY) -> bigint BIGINT = zero
+pg_last_wal_receive_lsn pg_last_wal_replay_lsn() -> pg_lsn UBIGINT = null
+version() -> text VARCHAR
+current_database current_catalog() -> name VARCHAR = database
+current_user user current_role() -> name VARCHAR = current_user
+session_user() -> name VARCHAR
+pg_backend_pid() -> int INTEGER = pid
+row_security_active(ANY) -> bool BOOLEAN = false
+pg_advisory_unlock_all() -> void VARCHAR = empty_text
+pg_is_in_recovery() -> bool BOOLEAN = false
+pg_is_other_temp_schema(BIGINT) -> bool BOOLEAN = false
+pg_my_temp_schema() -> oid UINTEGER = zero
+txid_current() -> bigint BIGINT = xid
+pg_current_xact_id() -> xid8 BIGINT = xid
+txid_current_if_assigned() -> bigint BIGINT = xid_if_assigned
+pg_current_xact_id_if_assigned() -> xid8 BIGINT = xid_if_assigned
+inet_client_addr() -> inet VARCHAR = client_host
+inet_client_port() -> int INTEGER = client_port
+inet_server_addr() -> inet VARCHAR = null
+inet_server_port() -> int INTEGER = null
+now transaction_timestamp statement_timestamp current_timestamp() -> timestamptz TIMESTAMP WITH
+    TIME ZONE = now
+clock_timestamp() -> timestamptz TIMESTAMP WITH TIME ZONE = clock
+pg_postmaster_start_time pg_conf_load_time() -> timestamptz TIMESTAMP WITH TIME ZONE = started_at
+array_to_string(VARCHAR[] VARCHAR) -> text VARCHAR = joined
+"""
+"""Functions by the module of their implementation. An entry has the names, the engine's types of
+the arguments, PostgreSQL's type of the result, the engine's type, and the implementation if its
+name differs (with parentheses: a factory that is called with the function's name). ``->``: the
+function answers; ``!``: it changes something. STRUCT: the module declares the columns."""
+
+_ENTRY: Final = re.compile(r"([^(]+)\((.*?)\) (->|!) (\S+) (.+?)(?: = (\w+)(\(\))?)?")
+
+_OIDS: Final[Mapping[str, int]] = {
+    "bigint": 20,
+    "bool": 16,
+    "bytea": 17,
+    "inet": 869,
+    "int": 23,
+    "name": 19,
+    "name[]": 1003,
+    "oid": 26,
+    "pg_lsn": 3220,
+    "record[]": 2287,
+    "regclass": 2205,
+    "regnamespace": 4089,
+    "regrole": 4096,
+    "regtype": 2206,
+    "text": 25,
+    "timestamptz": 1184,
+    "void": 2278,
+    "xid8": 5069,
+}
+"""PostgreSQL's types of results, by their words in the table."""
 
 
-def _always(value: object) -> Callable[..., object]:
-    def constant(call: Call, *arguments: object) -> object:
-        return value
-
-    return constant
+def _constant(value: object) -> Callable[..., object]:
+    return lambda call, *arguments: value
 
 
-def _asked(request: FunctionRequest) -> Callable[..., object]:
-    def answer(call: Call) -> object:
-        return call.ask(request)
+def _number(suffix: str) -> Callable[..., object]:
+    request = FunctionRequest(f"pg_current_xact_id{suffix}", ())
+    return lambda call: call.ask(request)
 
-    return answer
+
+# Pools call pg_advisory_unlock_all(); there are no advisory locks to hold.
+_OTHERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "null": _constant(None),
+    "empty_text": _constant(""),
+    "utf8": _constant("UTF8"),
+    "zero": _constant(0),
+    "false": _constant(False),
+    "version": _constant(session.VERSION),
+    "database": _constant(DATABASE),
+    "current_user": lambda call: call.context.current_user,
+    "session_user": lambda call: call.context.session_user,
+    "pid": lambda call: call.context.pid,
+    "client_host": lambda call: call.context.client_host or None,
+    "client_port": lambda call: call.context.client_port or None,
+    "now": lambda call: call.now,
+    "clock": lambda call: datetime.now(UTC),
+    "started_at": lambda call: call.source.started_at,
+    "xid": _number(""),
+    "xid_if_assigned": _number("_if_assigned"),
+    "fork_size": lambda call, target, fork: dbsize.pg_table_size(call, target),
+    "joined": lambda call, items, separator: text.array_to_string(
+        call, items, separator, None
+    ),
+}
+"""Implementations that are a value or one expression."""
+
+_MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "acl": vars(acl),
+    "dbsize": vars(dbsize),
+    "objects": vars(objects),
+    "others": _OTHERS,
+    "regproc": vars(regproc),
+    "replication": vars(replication),
+    "rows": vars(rows),
+    "session": vars(session),
+    "text": vars(text),
+}
 
 
 def _functions() -> dict[tuple[str, int], Function]:
     table: dict[tuple[str, int], Function] = {}
-
-    def add(
-        names: str,
-        implementation: Callable[..., Any],
-        parameters: str,
-        returns: str,
-        type_oid: int,
-        *,
-        changes: bool = False,
-    ) -> None:
-        for name in names.split():
+    for section in _SIGNATURES.strip().removeprefix("[").split("\n["):
+        module, _, entries = section.partition("]\n")
+        for entry in re.split(r"\n(?! )", entries.strip()):
+            match = _ENTRY.fullmatch(" ".join(entry.split()))
+            assert match is not None, entry
+            names, parameters, effect, result, returns, other, factory = match.groups()
             types = tuple(parameters.split())
-            table[name, len(types)] = Function(
-                implementation, types, returns, type_oid, changes
-            )
-
-    for kind, oid in (
-        ("regclass", _REGCLASS),
-        ("regtype", _REGTYPE),
-        ("regnamespace", _REGNAMESPACE),
-        ("regrole", _REGROLE),
-    ):
-        add(f"{kind}_in", getattr(regproc, f"{kind}_in"), "ANY", "UINTEGER", oid)
-        add(f"{kind}_out", getattr(regproc, f"{kind}_out"), "BIGINT", "VARCHAR", _TEXT)
-        add(f"to_{kind}", getattr(regproc, f"to_{kind}"), "ANY", "UINTEGER", oid)
-    add("regproc_oid", regproc.regproc_oid, "VARCHAR", "UINTEGER", _OID)
-    add("pg_lsn_in", regproc.pg_lsn_in, "ANY", "UBIGINT", _LSN)
-    add("pg_lsn_out", regproc.pg_lsn_out, "UBIGINT", "VARCHAR", _TEXT)
-    add("pg_lsn_pli", regproc.pg_lsn_pli, "ANY ANY", "UBIGINT", _LSN)
-    add("pg_lsn_mii", regproc.pg_lsn_mii, "ANY ANY", "UBIGINT", _LSN)
-
-    add("format_type", objects.format_type, "BIGINT BIGINT", "VARCHAR", _TEXT)
-    add("pg_get_userbyid", objects.pg_get_userbyid, "BIGINT", "VARCHAR", _NAME)
-    add("pg_table_is_visible", objects.pg_table_is_visible, "BIGINT", "BOOLEAN", _BOOL)
-    add(
-        "pg_type_is_visible pg_function_is_visible pg_operator_is_visible"
-        " pg_opclass_is_visible pg_opfamily_is_visible pg_conversion_is_visible"
-        " pg_collation_is_visible pg_statistics_obj_is_visible pg_ts_config_is_visible"
-        " pg_ts_dict_is_visible pg_ts_parser_is_visible pg_ts_template_is_visible",
-        objects.is_visible,
-        "BIGINT",
-        "BOOLEAN",
-        _BOOL,
-    )
-    add("pg_get_expr", objects.pg_get_expr, "VARCHAR BIGINT", "VARCHAR", _TEXT)
-    add(
-        "pg_get_expr",
-        objects.pg_get_expr,
-        "VARCHAR BIGINT BOOLEAN",
-        "VARCHAR",
-        _TEXT,
-    )
-    add("pg_get_indexdef", objects.pg_get_indexdef, "BIGINT", "VARCHAR", _TEXT)
-    add(
-        "pg_get_indexdef",
-        objects.pg_get_indexdef,
-        "BIGINT BIGINT BOOLEAN",
-        "VARCHAR",
-        _TEXT,
-    )
-    add(
-        "pg_get_constraintdef",
-        objects.pg_get_constraintdef,
-        "BIGINT",
-        "VARCHAR",
-        _TEXT,
-    )
-    add(
-        "pg_get_constraintdef",
-        objects.pg_get_constraintdef,
-        "BIGINT BOOLEAN",
-        "VARCHAR",
-        _TEXT,
-    )
-    add(
-        "pg_get_replica_identity_index",
-        objects.pg_get_replica_identity_index,
-        "BIGINT",
-        "UINTEGER",
-        _REGCLASS,
-    )
-    add(
-        "pg_relation_is_publishable",
-        objects.pg_relation_is_publishable,
-        "ANY",
-        "BOOLEAN",
-        _BOOL,
-    )
-    add(
-        "pg_relation_filenode",
-        objects.pg_relation_filenode,
-        "ANY",
-        "UINTEGER",
-        _OID,
-    )
-    published = "STRUCT(pubid UINTEGER,relid UINTEGER,attrs SMALLINT[],qual VARCHAR)[]"
-    add(
-        "pg_get_publication_tables",
-        rows.pg_get_publication_tables,
-        "VARCHAR[]",
-        published,
-        _RECORDS,
-    )
-    add(
-        "pg_partition_ancestors",
-        rows.pg_partition_ancestors,
-        "ANY",
-        "STRUCT(relid UINTEGER)[]",
-        _RECORDS,
-    )
-    add(
-        "pg_partition_tree",
-        rows.pg_partition_tree,
-        "ANY",
-        "STRUCT(relid UINTEGER,parentrelid UINTEGER,isleaf BOOLEAN,level INTEGER)[]",
-        _RECORDS,
-    )
-    for name, taken in (
-        ("pg_get_replication_slots", ""),
-        ("pg_stat_get_replication_slot", "VARCHAR"),
-        ("pg_stat_get_subscription", "BIGINT"),
-        ("pg_stat_get_subscription_stats", "BIGINT"),
-    ):
-        struct = rows.struct_of(name)
-        add(name, getattr(rows, name), taken, struct, _RECORDS)
-    keyword = "word VARCHAR,catcode VARCHAR,barelabel BOOLEAN,catdesc VARCHAR"
-    keyword = f"STRUCT({keyword},baredesc VARCHAR)[]"
-    add("pg_get_keywords", rows.pg_get_keywords, "", keyword, _RECORDS)
-    element = "STRUCT(x SMALLINT,n INTEGER)[]"
-    add(EXPANDARRAY, rows.pg_expandarray, "SMALLINT[]", element, _RECORDS)
-    nothing = (
-        "pg_get_viewdef pg_get_ruledef pg_get_triggerdef pg_get_functiondef"
-        " pg_get_function_sqlbody"
-        " pg_get_partition_constraintdef pg_get_statisticsobjdef"
-        " pg_get_statisticsobjdef_columns pg_tablespace_location"
-    )
-    add(nothing, _null, "ANY", "VARCHAR", _TEXT)
-    for name in ("result", "arguments", "identity_arguments"):
-        name = f"pg_get_function_{name}"
-        add(name, getattr(objects, name), "BIGINT", "VARCHAR", _TEXT)
-    add("pg_get_partkeydef", objects.pg_get_partkeydef, "BIGINT", "VARCHAR", _TEXT)
-    add(
-        "pg_get_viewdef pg_get_ruledef pg_get_triggerdef",
-        _null,
-        "ANY ANY",
-        "VARCHAR",
-        _TEXT,
-    )
-    add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
-    add(
-        "pg_get_serial_sequence",
-        objects.pg_get_serial_sequence,
-        "VARCHAR VARCHAR",
-        "VARCHAR",
-        _TEXT,
-    )
-    for name, taken in (
-        ("nextval", "ANY"),
-        ("currval", "ANY"),
-        ("lastval", ""),
-        ("setval", "ANY BIGINT"),
-        ("setval", "ANY BIGINT BOOLEAN"),
-    ):
-        ask = session.sequence_function(name)
-        add(name, ask, taken, "BIGINT", _INT8, changes=True)
-    add("obj_description", objects.obj_description, "ANY VARCHAR", "VARCHAR", _TEXT)
-    add("obj_description", objects.any_description, "BIGINT", "VARCHAR", _TEXT)
-    add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
-    add("pg_encoding_to_char", objects.pg_encoding_to_char, "BIGINT", "VARCHAR", _NAME)
-    add(
-        "pg_char_to_encoding",
-        objects.pg_char_to_encoding,
-        "VARCHAR",
-        "INTEGER",
-        _INT4,
-    )
-    add("getdatabaseencoding", _always("UTF8"), "", "VARCHAR", _NAME)
-
-    for count in (2, 3):
-        any_ = " ".join(["ANY"] * count)
-        add("has_table_privilege", acl.has_table_privilege, any_, "BOOLEAN", _BOOL)
-        add(
-            "has_schema_privilege",
-            acl.has_schema_privilege,
-            any_,
-            "BOOLEAN",
-            _BOOL,
-        )
-        add("pg_has_role", acl.pg_has_role, any_, "BOOLEAN", _BOOL)
-        add(
-            "has_database_privilege",
-            acl.has_database_privilege,
-            any_,
-            "BOOLEAN",
-            _BOOL,
-        )
-        add(
-            "has_any_column_privilege",
-            acl.has_any_column_privilege,
-            any_,
-            "BOOLEAN",
-            _BOOL,
-        )
-        add(
-            "has_function_privilege has_type_privilege"
-            " has_language_privilege has_tablespace_privilege has_sequence_privilege"
-            " has_foreign_data_wrapper_privilege"
-            " has_server_privilege has_parameter_privilege",
-            acl.has_privilege,
-            any_,
-            "BOOLEAN",
-            _BOOL,
-        )
-    for count in (3, 4):
-        add(
-            "has_column_privilege",
-            acl.has_column_privilege,
-            " ".join(["ANY"] * count),
-            "BOOLEAN",
-            _BOOL,
-        )
-
-    sizes = "pg_table_size pg_total_relation_size pg_relation_size"
-    add(sizes, dbsize.pg_table_size, "ANY", "BIGINT", _INT8)
-    add(
-        "pg_relation_size",
-        lambda call, target, fork: dbsize.pg_table_size(call, target),
-        "ANY ANY",
-        "BIGINT",
-        _INT8,
-    )
-    add("pg_indexes_size pg_tablespace_size", _always(0), "ANY", "BIGINT", _INT8)
-    add("pg_database_size", dbsize.pg_database_size, "ANY", "BIGINT", _INT8)
-    add("pg_size_pretty", dbsize.pg_size_pretty, "HUGEINT", "VARCHAR", _TEXT)
-
-    add("current_setting", session.current_setting, "VARCHAR", "VARCHAR", _TEXT)
-    add(
-        "current_setting",
-        session.current_setting,
-        "VARCHAR BOOLEAN",
-        "VARCHAR",
-        _TEXT,
-    )
-    add(
-        "set_config",
-        session.set_config,
-        "VARCHAR VARCHAR BOOLEAN",
-        "VARCHAR",
-        _TEXT,
-        changes=True,
-    )
-    add(
-        "pg_cancel_backend",
-        session.pg_cancel_backend,
-        "INTEGER",
-        "BOOLEAN",
-        _BOOL,
-        changes=True,
-    )
-    for types in ("INTEGER", "INTEGER BIGINT"):
-        add(
-            "pg_terminate_backend",
-            session.pg_terminate_backend,
-            types,
-            "BOOLEAN",
-            _BOOL,
-            changes=True,
-        )
-    add(
-        "pg_stat_reset_replication_slot",
-        session.pg_stat_reset_replication_slot,
-        "VARCHAR",
-        "VARCHAR",
-        _VOID,
-        changes=True,
-    )
-    add(
-        "pg_stat_reset_subscription_stats",
-        session.pg_stat_reset_subscription_stats,
-        "BIGINT",
-        "VARCHAR",
-        _VOID,
-        changes=True,
-    )
-    add(
-        "pg_reload_conf",
-        session.pg_reload_conf,
-        "",
-        "BOOLEAN",
-        _BOOL,
-        changes=True,
-    )
-    add(
-        "pg_replication_origin_oid",
-        replication.pg_replication_origin_oid,
-        "VARCHAR",
-        "UINTEGER",
-        _OID,
-    )
-    add(
-        "pg_replication_origin_progress",
-        replication.pg_replication_origin_progress,
-        "VARCHAR BOOLEAN",
-        "UBIGINT",
-        _LSN,
-    )
-    add(
-        "pg_replication_origin_advance",
-        replication.pg_replication_origin_advance,
-        "ANY ANY",
-        "VARCHAR",
-        _VOID,
-        changes=True,
-    )
-    for name, taken, given, oid in (
-        ("create", "VARCHAR", "UINTEGER", _OID),
-        ("drop", "VARCHAR", "VARCHAR", _VOID),
-        ("session_setup", "VARCHAR", "VARCHAR", _VOID),
-        ("session_reset", "", "VARCHAR", _VOID),
-        ("session_is_setup", "", "BOOLEAN", _BOOL),
-        ("session_progress", "BOOLEAN", "UBIGINT", _LSN),
-        ("xact_setup", "ANY ANY", "VARCHAR", _VOID),
-        ("xact_reset", "", "VARCHAR", _VOID),
-    ):
-        add(
-            f"pg_replication_origin_{name}",
-            replication.origin_function(f"pg_replication_origin_{name}"),
-            taken,
-            given,
-            oid,
-            changes=True,
-        )
-    for name, several in {
-        "pg_create_logical_replication_slot": (2, 3, 4, 5),
-        "pg_copy_logical_replication_slot": (2, 3, 4),
-        "pg_replication_slot_advance": (2,),
-        "pg_logical_slot_get_changes": (4,),
-        "pg_logical_slot_peek_changes": (4,),
-        "pg_logical_slot_get_binary_changes": (4,),
-        "pg_logical_slot_peek_binary_changes": (4,),
-    }.items():
-        for count in several:
-            add(
-                name,
-                replication.rows_of(name),
-                " ".join(["ANY"] * count),
-                replication.STRUCTS[name],
-                _RECORDS,
-            )
-    add(
-        "pg_drop_replication_slot",
-        replication.pg_drop_replication_slot,
-        "VARCHAR",
-        "VARCHAR",
-        _VOID,
-    )
-    for name, several in {
-        "pg_create_physical_replication_slot": (1, 2, 3),
-        "pg_copy_physical_replication_slot": (2, 3),
-    }.items():
-        for count in several:
-            add(
-                name,
-                replication.physical_slot_function(name),
-                " ".join(["ANY"] * count),
-                replication.STRUCTS[name],
-                _RECORDS,
-            )
-    add(
-        "pg_sync_replication_slots",
-        replication.pg_sync_replication_slots,
-        "",
-        "VARCHAR",
-        _VOID,
-        changes=True,
-    )
-    add(
-        "pg_current_wal_lsn pg_current_wal_flush_lsn pg_current_wal_insert_lsn",
-        replication.pg_current_wal_lsn,
-        "",
-        "UBIGINT",
-        _LSN,
-    )
-    for count in (3, 4):
-        add(
-            "pg_logical_emit_message",
-            replication.pg_logical_emit_message,
-            " ".join(["ANY"] * count),
-            "UBIGINT",
-            _LSN,
-            changes=True,
-        )
-    # What runs is part of each snapshot: there is nothing to log.
-    add(
-        "pg_log_standby_snapshot",
-        replication.pg_log_standby_snapshot,
-        "",
-        "UBIGINT",
-        _LSN,
-    )
-    add(
-        "pg_last_wal_receive_lsn pg_last_wal_replay_lsn",
-        _null,
-        "",
-        "UBIGINT",
-        _LSN,
-    )
-    add("pg_walfile_name", replication.pg_walfile_name, "ANY", "VARCHAR", _TEXT)
-    add(
-        "pg_export_snapshot",
-        replication.pg_export_snapshot,
-        "",
-        "VARCHAR",
-        _TEXT,
-    )
-    for name in ("pause_table", "resume_table", "recopy_table"):
-        own = OWN_SCHEMA + name
-        for arguments in ("ANY", "ANY ANY"):
-            ask = replication.table_function(own)
-            add(own, ask, arguments, "VARCHAR", _VOID, changes=True)
-    add("current_schema", session.current_schema, "", "VARCHAR", _NAME)
-    add("current_schemas", session.current_schemas, "BOOLEAN", "VARCHAR[]", _NAMES)
-    add("pg_client_encoding", session.pg_client_encoding, "", "VARCHAR", _NAME)
-    add("version", _always(session.VERSION), "", "VARCHAR", _TEXT)
-    add("current_database current_catalog", _always(DATABASE), "", "VARCHAR", _NAME)
-    add(
-        "current_user user current_role",
-        lambda call: call.context.current_user,
-        "",
-        "VARCHAR",
-        _NAME,
-    )
-    add(
-        "session_user",
-        lambda call: call.context.session_user,
-        "",
-        "VARCHAR",
-        _NAME,
-    )
-    add("pg_backend_pid", lambda call: call.context.pid, "", "INTEGER", _INT4)
-    add("row_security_active", _always(False), "ANY", "BOOLEAN", _BOOL)
-    # Pools call it; there are no advisory locks to hold.
-    add("pg_advisory_unlock_all", _always(""), "", "VARCHAR", _VOID)
-    add("pg_is_in_recovery", _always(False), "", "BOOLEAN", _BOOL)
-    add("pg_is_other_temp_schema", _always(False), "BIGINT", "BOOLEAN", _BOOL)
-    add("pg_my_temp_schema", _always(0), "", "UINTEGER", _OID)
-    for suffix in ("", "_if_assigned"):
-        request = FunctionRequest(f"pg_current_xact_id{suffix}", ())
-        add(f"txid_current{suffix}", _asked(request), "", "BIGINT", _INT8)
-        add(f"pg_current_xact_id{suffix}", _asked(request), "", "BIGINT", _XID8)
-    add(
-        "inet_client_addr",
-        lambda call: call.context.client_host or None,
-        "",
-        "VARCHAR",
-        _INET,
-    )
-    add(
-        "inet_client_port",
-        lambda call: call.context.client_port or None,
-        "",
-        "INTEGER",
-        _INT4,
-    )
-    add("inet_server_addr", _null, "", "VARCHAR", _INET)
-    add("inet_server_port", _null, "", "INTEGER", _INT4)
-    moment = "TIMESTAMP WITH TIME ZONE"
-    add(
-        "now transaction_timestamp statement_timestamp current_timestamp",
-        lambda call: call.now,
-        "",
-        moment,
-        _FLOAT8_TZ,
-    )
-    add("clock_timestamp", lambda call: datetime.now(UTC), "", moment, _FLOAT8_TZ)
-    add(
-        "pg_postmaster_start_time pg_conf_load_time",
-        lambda call: call.source.started_at,
-        "",
-        moment,
-        _FLOAT8_TZ,
-    )
-
-    add(
-        "array_to_string",
-        lambda call, items, separator: text.array_to_string(
-            call, items, separator, None
-        ),
-        "VARCHAR[] VARCHAR",
-        "VARCHAR",
-        _TEXT,
-    )
-    add(
-        "array_to_string",
-        text.array_to_string,
-        "VARCHAR[] VARCHAR VARCHAR",
-        "VARCHAR",
-        _TEXT,
-    )
-    add("record_out", text.record_out, "VARCHAR[]", "VARCHAR", _TEXT)
-    add("bytea_in", text.bytea, "VARCHAR", "BLOB", _BYTEA)
-    add("convert_from", text.convert_from, "BLOB VARCHAR", "VARCHAR", _TEXT)
-    add("encode", text.encode, "BLOB VARCHAR", "VARCHAR", _TEXT)
-    add("decode", text.decode, "VARCHAR VARCHAR", "BLOB", _BYTEA)
-    add("get_byte", text.get_byte, "BLOB BIGINT", "INTEGER", _INT4)
-    for given in ("BLOB BIGINT", "BLOB BIGINT BIGINT"):
-        add("bytea_substr", text.bytea_substr, given, "BLOB", _BYTEA)
-    add("quote_ident", text.quote_ident, "VARCHAR", "VARCHAR", _TEXT)
-    add("quote_literal", text.quote_literal_function, "ANY", "VARCHAR", _TEXT)
-    add("quote_nullable", text.quote_nullable, "ANY", "VARCHAR", _TEXT)
-    for count in range(1, 10):
-        add(
-            "format",
-            text.format_function,
-            " ".join(["ANY"] * count),
-            "VARCHAR",
-            _TEXT,
-        )
+            for name in names.split():
+                implementation = _MODULES[module][other or name]
+                table[name, len(types)] = Function(
+                    implementation(name) if factory else implementation,
+                    types,
+                    _struct(name) if returns == "STRUCT" else returns,
+                    _OIDS[result],
+                    effect == "!",
+                )
     return table
+
+
+def _struct(name: str) -> str:
+    return replication.STRUCTS.get(name) or rows.struct_of(name)
 
 
 FUNCTIONS: Final[Mapping[tuple[str, int], Function]] = _functions()
