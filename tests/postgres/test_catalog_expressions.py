@@ -27,6 +27,11 @@ QUERIES = (
     "select relname from pg_class order by 1, 3",
     "select relname, oid from pg_class order by 0",
     "select relname from pg_class order by -1",
+    # Columns without a name count, too.
+    "select relname || '.' || relname from pg_class where relname = 'pg_class' order by 1",
+    "select 1 + 1, relname from pg_class where relname = 'pg_class' order by 2, 1",
+    "select 1 + 1, 'x' || relname from pg_class where relname = 'pg_class' group by 2",
+    "select 1 + 1, 'x' || relname from pg_class order by 3",
     "select relname from pg_class group by 5",
     "select relname from pg_class union select nspname from pg_namespace order by 2",
     "select 1 from (select relname from pg_class order by 4) s",

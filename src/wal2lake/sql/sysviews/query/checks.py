@@ -45,7 +45,7 @@ def check(tree: exp.Expression) -> None:
 def _check_positions(query: exp.Query) -> None:
     if query.is_star:
         return
-    count = len(query.named_selects)
+    count = len(query.selects)
     order, group = query.args.get("order"), query.args.get("group")
     for ordered in order.expressions if order is not None else ():
         _check_position("ORDER BY", ordered.this, count)
