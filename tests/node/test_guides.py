@@ -188,6 +188,7 @@ def reader(
         pytest.param("serve-to-postgresql.md", marks=pytest.mark.slow),
         pytest.param("when-a-table-fails.md", marks=pytest.mark.slow),
         pytest.param("schema-changes.md", marks=pytest.mark.slow),
+        pytest.param("types-and-values.md", marks=pytest.mark.slow),
     ],
 )
 def test_a_page_does_what_it_says(page: str, reader: Reader) -> None:
