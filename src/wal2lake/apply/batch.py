@@ -66,6 +66,34 @@ class Batch:
         return sum(t.rows for t in self.tables)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchBounds:
+    """Positions of one batch at the publisher; ``start`` is the lowest, ``end`` the highest."""
+
+    start: Lsn
+    """The lowest position of a table that takes part."""
+    decided: Lsn
+    """Position of the published vector: what commits below it is decided for all tables."""
+    end: Lsn
+    """Everything below is in the batch or before it."""
+    cut: Lsn | None = None
+    """First transaction that is left out; None: the batch is applied whole."""
+
+    @property
+    def catching_up(self) -> bool:
+        """True if only tables behind the published vector take the batch."""
+        return self.start < self.decided
+
+    @property
+    def reached(self) -> Lsn:
+        """Position of the tables once the batch is applied."""
+        return self.end if self.cut is None else self.cut
+
+    def below(self, cut: Lsn) -> BatchBounds:
+        """The same batch without the transactions at or above ``cut``."""
+        return replace(self, cut=cut)
+
+
 def choose(
     waiting: Sequence[Manifest], *, max_bytes: int, max_rows: int, at_least: Lsn
 ) -> tuple[Manifest, ...]:

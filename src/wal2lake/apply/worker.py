@@ -32,7 +32,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from wal2lake.apply.batch import choose, divide
+from wal2lake.apply.batch import BatchBounds, choose, divide
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.schema.follow import Due, SchemaFollower, TableAlteration
 from wal2lake.apply.step.applier import BatchApplier
@@ -247,26 +247,23 @@ class ApplyWorker:
         # After the listing: what its segments need was noted before they were written.
         self._schemas.refresh(subscription)
         # Others catch up with the vector first, in batches of their own.
-        catching_up = start < decided
         chosen = choose(
             waiting,
             max_bytes=limits.batch_bytes >> self._overtaken,
             max_rows=limits.batch_rows >> self._overtaken,
-            at_least=floor if catching_up else ahead,
+            at_least=floor if start < decided else ahead,
         )
-        end = chosen[-1].sealed_lsn
+        bounds = BatchBounds(start, decided, chosen[-1].sealed_lsn)
         rels = [t.rel for t in self._tables]
-        due = self._schemas.relabelled(rels) or self._schemas.due(rels, end)
-        if due is not None and due.at <= start:
+        due = self._schemas.relabelled(rels) or self._schemas.due(rels, bounds.end)
+        if due is not None and due.at <= bounds.start:
             self._follow(subscription, due)
             return True
         positions = self._tables.positions(floor)
-        batch = divide(self._schemas.translated(chosen), positions=positions, end=end)
-        self._applier.apply(
-            subscription,
-            replace(batch, manifests=chosen),
-            caught_up=decided if catching_up else None,
+        batch = divide(
+            self._schemas.translated(chosen), positions=positions, end=bounds.end
         )
+        self._applier.apply(subscription, replace(batch, manifests=chosen), bounds)
         return True
 
     def _look_for_others(self) -> bool:

@@ -33,7 +33,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from wal2lake.apply.batch import Batch, TableChanges, divide
+from wal2lake.apply.batch import Batch, BatchBounds, TableChanges, divide
 from wal2lake.apply.conflicts import FoundConflict, Transactions, conflict, met, tell
 from wal2lake.apply.failures import BatchFailure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
@@ -145,16 +145,15 @@ class BatchApplier:
         self._pool.shutdown(wait=False)
 
     def apply(
-        self, subscription: Subscription, batch: Batch, *, caught_up: Lsn | None
+        self, subscription: Subscription, batch: Batch, bounds: BatchBounds
     ) -> None:
-        """Apply a batch. ``caught_up``: tables that are behind the vector take it, up to there.
+        """Apply a batch within its bounds. If it catches up, it ends at the published vector.
 
         Raises the error of the first transaction that cannot be applied, once everything below it
         has been published.
         """
         skip = None
-        cut: Lsn | None = None
-        if caught_up is None:
+        if not bounds.catching_up:
             skip = begin_skip(
                 self._catalog,
                 subscription,
@@ -163,24 +162,24 @@ class BatchApplier:
                 batch,
                 self._publisher.decided(subscription.floor),
             )
-        elif caught_up < batch.end:
-            # What comes next concerns all of them, a SKIP for instance.
-            cut = caught_up
+        elif bounds.decided < bounds.end:
+            # Later transactions concern all tables, a SKIP for instance.
+            bounds = bounds.below(bounds.decided)
         work = _Work(
             subscription,
             batch,
             skip,
-            skip is None and caught_up is None,
+            skip is None and not bounds.catching_up,
             Transactions(self._reader, batch.manifests),
         )
         found: BatchFailure | None = None
         with self._commit_lock:
-            failure = self._attempt(work, cut)
+            failure = self._attempt(work, bounds)
             while failure is not None:
                 # What is found later in an attempt may lie before: each cut is below the last.
                 found, failure = failure, None
                 if found.cut > subscription.floor or self._tables.unseen(found.cut):
-                    failure = self._attempt(work, found.cut)
+                    failure = self._attempt(work, bounds.below(found.cut))
                 else:
                     self._discard(work)
         tell(
@@ -195,8 +194,8 @@ class BatchApplier:
 
     # ---- one attempt -------------------------------------------------------------------
 
-    def _attempt(self, work: _Work, cut: Lsn | None) -> BatchFailure | None:
-        """Evaluate, commit and publish everything below ``cut``, or find where to cut before.
+    def _attempt(self, work: _Work, bounds: BatchBounds) -> BatchFailure | None:
+        """Evaluate, commit and publish everything within ``bounds``, or find where to cut before.
 
         After a failure ``work.staged`` keeps what lies below it.
         """
@@ -205,23 +204,21 @@ class BatchApplier:
             self._discard(work)
             return None
         with ExitStack() as alone:
-            return self._attempt_alone(work, cut, alone)
+            return self._attempt_alone(work, bounds, alone)
 
     def _attempt_alone(
-        self, work: _Work, cut: Lsn | None, alone: ExitStack
+        self, work: _Work, bounds: BatchBounds, alone: ExitStack
     ) -> BatchFailure | None:
         """``alone`` keeps others from sequences that the batch restarts."""
-        reached = work.batch.end if cut is None else cut
         try:
-            due, cut = self._due(work, cut)
-            if cut is not None:
-                reached = cut
-            parts = self._parts(work, due, cut)
+            due, bounds = self._due(work, bounds)
+            reached = bounds.reached
+            parts = self._parts(work, due, bounds)
             self._restart(work, parts, alone)
-            failure = self._evaluate(work, parts, cut)
+            failure = self._evaluate(work, parts, bounds)
             while failure is None and due:
                 first = min(due.values(), key=lambda one: one.at)
-                failure = self._alter(work, due, first, cut)
+                failure = self._alter(work, due, first, bounds)
             if failure is not None:
                 self._discard(work, failure.cut)
                 return failure
@@ -248,13 +245,14 @@ class BatchApplier:
         work.met.clear()
         return None
 
-    def _due(self, work: _Work, cut: Lsn | None) -> tuple[dict[Oid, Due], Lsn | None]:
-        """The first alteration of each table below ``cut``, and the new ``cut``: below the first
-        that cannot be carried out within the batch."""
-        end = work.batch.end if cut is None else cut
+    def _due(
+        self, work: _Work, bounds: BatchBounds
+    ) -> tuple[dict[Oid, Due], BatchBounds]:
+        """Return the first alteration of each table within ``bounds``, and the new bounds: below
+        the first alteration that cannot be carried out within the batch."""
         due: dict[Oid, Due] = {}
         for table in self._tables:
-            one = self._schemas.due([table.rel], end)
+            one = self._schemas.due([table.rel], bounds.reached)
             if one is not None:
                 due[table.rel.relid] = one
         waiting = [
@@ -263,18 +261,18 @@ class BatchApplier:
             if not (work.follows and self._is_free(relid, one))
         ]
         if waiting:
-            cut = min(waiting)
-            due = {relid: one for relid, one in due.items() if one.at < cut}
+            bounds = bounds.below(min(waiting))
+            due = {k: one for k, one in due.items() if one.at < bounds.reached}
         # Rows of a table without a key are named by all that is sent of them.
         changed = first_change_of_columns(
             self._catalog,
             self._reader,
-            [p.changes for p in self._parts(work, due, cut)],
+            [p.changes for p in self._parts(work, due, bounds)],
         )
-        if changed is not None and (cut is None or changed < cut):
-            cut = changed
-            due = {relid: one for relid, one in due.items() if one.at < cut}
-        return due, cut
+        if changed is not None and (bounds.cut is None or changed < bounds.cut):
+            bounds = bounds.below(changed)
+            due = {k: one for k, one in due.items() if one.at < changed}
+        return due, bounds
 
     def _is_free(self, relid: Oid, due: Due) -> bool:
         columns = self._tables[relid].definition.columns
@@ -296,12 +294,14 @@ class BatchApplier:
         sequences = {oid for one in restarts.values() for oid in one.lasts}
         alone.enter_context(self._defaults.restarting(sequences))
 
-    def _parts(self, work: _Work, due: dict[Oid, Due], cut: Lsn | None) -> list[_Part]:
+    def _parts(
+        self, work: _Work, due: dict[Oid, Due], bounds: BatchBounds
+    ) -> list[_Part]:
         """Return the part of each table that comes before its first alteration."""
         found = []
         for table in work.batch.tables:
             one = due.get(table.relid)
-            until = cut if one is None else one.at
+            until = bounds.cut if one is None else one.at
             found.append(self._part(work, table.relid, until))
         return [part for part in found if part.changes.files]
 
@@ -336,7 +336,7 @@ class BatchApplier:
         return _Part(changes, until)
 
     def _evaluate(
-        self, work: _Work, parts: list[_Part], cut: Lsn | None
+        self, work: _Work, parts: list[_Part], bounds: BatchBounds
     ) -> BatchFailure | None:
         """Check and stage; what is staged already stays so."""
         parts = [
@@ -365,7 +365,7 @@ class BatchApplier:
             work.batch.others,
             subid=self._subid,
             position=max(decided, behind or INVALID_LSN),
-            cut=cut,
+            cut=bounds.cut,
         )
         if failures:
             return first_failure(failures)
@@ -386,7 +386,7 @@ class BatchApplier:
         )
 
     def _alter(
-        self, work: _Work, due: dict[Oid, Due], one: Due, cut: Lsn | None
+        self, work: _Work, due: dict[Oid, Due], one: Due, bounds: BatchBounds
     ) -> BatchFailure | None:
         """Carry out the first alteration that is due, below which everything has been evaluated,
         and evaluate the rest of its table's part."""
@@ -415,8 +415,7 @@ class BatchApplier:
         if not self._tables.altered(relid):
             raise _DividedAnewError
         work.altered.add(relid)
-        end = work.batch.end if cut is None else cut
-        following = self._schemas.due([self._tables[relid].rel], end)
+        following = self._schemas.due([self._tables[relid].rel], bounds.reached)
         if following is None:
             due.pop(relid)
         elif not self._is_free(relid, following):
@@ -425,8 +424,9 @@ class BatchApplier:
             due[relid] = following
         if not any(table.relid == relid for table in work.batch.tables):
             return None
-        rest = self._part(work, relid, cut if following is None else following.at)
-        return self._evaluate(work, [rest], cut) if rest.changes.files else None
+        until = bounds.cut if following is None else following.at
+        rest = self._part(work, relid, until)
+        return self._evaluate(work, [rest], bounds) if rest.changes.files else None
 
     def _discard(self, work: _Work, above: Lsn | None = None) -> None:
         """Remove what was staged and has rows at or above ``above``; None: all of it."""
