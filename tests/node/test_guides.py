@@ -1,8 +1,9 @@
 """The pages of docs/guide, executed.
 
 A fenced block runs in its place. ``sql`` goes to psql, on the server that its first line names
-(``-- source``, ``-- lake``, ``-- subscriber``); ``console`` has shell commands behind ``$``. A
-block of ``text`` directly behind a block of ``sql`` is what psql prints, and what follows a command
+(``-- source``, ``-- lake``, ``-- subscriber``); ``console`` has shell commands behind ``$``,
+``python`` runs in the node's parent directory. A block of ``text`` directly behind a block of
+``sql`` or ``python`` is what psql or the program prints, and what follows a command
 of ``console`` is the beginning of its output. Blanks do not count.
 
 What a reader's environment gives to libpq (where ``localhost`` is, on which port) the node gets by
@@ -32,7 +33,7 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-EXECUTED = ("sql", "console")
+EXECUTED = ("sql", "console", "python")
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Reader:
         for block in blocks(page):
             if block.language == "sql":
                 self._sql(block)
+            elif block.language == "python":
+                self._python(block)
             else:
                 self._console(block)
             count += 1
@@ -118,9 +121,21 @@ class Reader:
             describe=lambda: f"{typed}\nshows\n{shown}\nand not\n{answer()}",
         )
 
+    def _python(self, block: Block) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", block.text],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.text}\n{done.stderr}"
+        assert lines(done.stdout) == lines(block.shown or "")
+
     def _console(self, block: Block) -> None:
         for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-            command, _, shown = part.partition("\n")
+            # A backslash at its end continues a command.
+            command, _, shown = part.replace("\\\n", "").partition("\n")
             if command == "wal2lake init -D node -U me":
                 self.node.init("-U", "me")
             elif command == "wal2lake start -D node":
@@ -189,6 +204,7 @@ def reader(
         pytest.param("when-a-table-fails.md", marks=pytest.mark.slow),
         pytest.param("schema-changes.md", marks=pytest.mark.slow),
         pytest.param("types-and-values.md", marks=pytest.mark.slow),
+        pytest.param("reading.md", marks=pytest.mark.slow),
     ],
 )
 def test_a_page_does_what_it_says(page: str, reader: Reader) -> None:
@@ -196,7 +212,7 @@ def test_a_page_does_what_it_says(page: str, reader: Reader) -> None:
         reader.node.init("-U", "me").start()
     executed = reader.follow(page)
     text = (GUIDE / page).read_text(encoding="utf-8")
-    assert executed == len(re.findall(r"(?m)^```(?:sql|console)$", text)) > 5
+    assert executed == len(re.findall(r"(?m)^```(?:sql|console|python)$", text)) > 5
 
 
 def test_each_page_is_followed_and_linked() -> None:
