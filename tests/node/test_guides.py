@@ -205,6 +205,7 @@ def reader(
         pytest.param("schema-changes.md", marks=pytest.mark.slow),
         pytest.param("types-and-values.md", marks=pytest.mark.slow),
         pytest.param("reading.md", marks=pytest.mark.slow),
+        pytest.param("from-debezium.md", marks=pytest.mark.slow),
     ],
 )
 def test_a_page_does_what_it_says(page: str, reader: Reader) -> None:
