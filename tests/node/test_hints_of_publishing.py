@@ -13,6 +13,7 @@ from tests.conftest import FAST_RETRY, Database
 from tests.node.conftest import Subscribe
 
 from wal2lake.errors import PublisherError
+from wal2lake.model import Lsn
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.settings import FILE_NAME
@@ -302,7 +303,8 @@ def test_a_damaged_log_of_the_publisher(own: Node) -> None:
     assert error.sqlstate == "XX001"
     assert error.hint == (
         "Restore the file from a backup, or drop the replication slots that have not"
-        " confirmed what is in it; their subscribers then copy the tables anew."
+        " confirmed what is in it (of the newest segment's manifest: all slots); their"
+        " subscribers then copy the tables anew."
     )
     for path, good in files.items():
         path.write_bytes(good)
@@ -313,6 +315,53 @@ def test_a_damaged_log_of_the_publisher(own: Node) -> None:
     own.sql(MAKE.format("hd", "test_decoding"))
     own.sql("insert into hd.t values (2)")
     assert "id[integer]:2" in str(own.sql(get))
+
+    own.sql(DROP.format("hd"))
+    own.sql("drop schema hd cascade")
+
+
+@pytest.mark.slow
+def test_a_damaged_newest_manifest_of_the_publishers_log(own: Node) -> None:
+    """The node reads it when it starts, to find where the log ends."""
+    own.sql("create schema hd")
+    own.sql("create table hd.t (id int primary key)")
+    own.sql(MAKE.format("hd", "test_decoding"))
+    get = "select data from pg_logical_slot_get_changes('hd', null, null)"
+    peek = get.replace("_get_", "_peek_")
+    log = own.directory / "log" / "publish"
+    own.sql("insert into hd.t values (3)")
+    assert "id[integer]:3" in str(own.sql(peek))
+    own.stop()
+    newest = max(log.glob("seg-*.json"))
+    good = damage(newest)
+    own.start()
+    for sql in (MAKE.format("new", "test_decoding"), peek):
+        again = refused(own, sql)
+        assert again.sqlstate == "XX001"
+        assert (
+            "drop the replication slots that have not confirmed what is in it (of the"
+            " newest segment's manifest: all slots)" in str(again.hint)
+        )
+        assert f'"{newest}" is corrupted' in again.message
+    assert own.sql("select slot_name from pg_replication_slots") == [("hd",)]
+    newest.write_bytes(good)
+    assert "id[integer]:3" in str(own.sql(peek))
+    position = "select pg_current_wal_lsn()"
+    before = Lsn.parse(str(own.value(position)))
+    own.stop()
+    damage(newest)
+    own.start()
+    own.sql(DROP.format("hd"))
+    own.sql(MAKE.format("hd", "test_decoding"))
+    assert Lsn.parse(str(own.value(position))) > before
+    own.sql("insert into hd.t values (4)")
+    told = str(own.sql(peek))
+    assert "id[integer]:4" in told
+    assert "id[integer]:3" not in told
+    assert not newest.exists()
+    own.stop()
+    own.start()
+    assert str(own.sql(get)) == told
     own.sql(DROP.format("hd"))
     own.sql("drop schema hd cascade")
 

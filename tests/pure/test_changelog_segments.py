@@ -562,6 +562,47 @@ def test_history_is_kept_up_to_its_size(tmp_path: Path) -> None:
     assert Retention(tmp_path, history_bytes=size - 1).trim(Lsn(308)) == [3]
 
 
+def damage_manifest(directory: Path, number: int) -> None:
+    path = directory / f"seg-{number:020d}.json"
+    path.write_bytes(path.read_bytes().replace(b'"number"', b'"NUMBER"'))
+
+
+def test_a_damaged_manifest_goes_with_the_one_behind_it(tmp_path: Path) -> None:
+    one_by_one(tmp_path, [100, 200, 300, 400])
+    damage_manifest(tmp_path, 2)
+    assert Retention(tmp_path).trim(Lsn(208)) == [1]
+    # Only the damaged one itself could say whether it is still needed.
+    assert {name[4:24] for name in names(tmp_path)} == {f"{n:020d}" for n in (2, 3, 4)}
+    assert Retention(tmp_path, history_bytes=1 << 20).trim(Lsn(308)) == [2]
+    assert {name[4:24] for name in names(tmp_path)} == {f"{n:020d}" for n in (3, 4)}
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_a_log_that_nobody_reads_goes_on_behind_a_damaged_manifest(
+    tmp_path: Path, older: bool
+) -> None:
+    one_by_one(tmp_path, [100, 200, 300])
+    if not older:
+        Retention(tmp_path).trim(Lsn(10**6))
+    damage_manifest(tmp_path, 3)
+    with pytest.raises(CorruptLogError, match=r"seg-0+3\.json"):
+        open_writer(tmp_path)
+    writer = open_writer(tmp_path, unread=True)
+    assert (writer.last_number, writer.sealed_lsn) == (3, Lsn(308))
+    # Where it ends is told by whichever file still does.
+    path = tmp_path / f"seg-{3:020d}.json"
+    path.write_bytes(b"")
+    assert open_writer(tmp_path, unread=True).sealed_lsn == Lsn(308)
+    (tmp_path / f"seg-{3:020d}-transactions.parquet").unlink()
+    rest = Lsn(208) if older else Lsn(0)
+    assert open_writer(tmp_path, unread=True).sealed_lsn == rest
+    writer.reach(Lsn(400))
+    writer.seal()
+    assert Retention(tmp_path).trim(Lsn(400))[-1] == 3
+    assert {name[4:24] for name in names(tmp_path)} == {f"{4:020d}"}
+    assert open_writer(tmp_path).sealed_lsn == Lsn(400)
+
+
 def test_a_crash_between_a_manifest_and_its_files_leaves_nothing_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

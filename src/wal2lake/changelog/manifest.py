@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from wal2lake.changelog.files import unsupported_version
 from wal2lake.errors import RESTORE_HINT, CorruptLogError
-from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.model import INVALID_LSN, Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.settings import PUBLISHER_LOG
 
 FORMAT_VERSION: Final = 3
@@ -31,6 +31,7 @@ _WITHOUT_MESSAGES: Final = 1
 _WITHOUT_STREAMED: Final = 2
 """The format version before there were files of streamed transactions."""
 
+_END = re.compile(rb'"sealed_lsn": "([0-9A-F]{1,8}/[0-9A-F]{1,8})"')
 _TRAILER = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n\Z')
 
 
@@ -285,6 +286,12 @@ def decode(content: bytes, path: Path) -> Manifest:
     )
 
 
+def end_of_damaged(content: bytes) -> Lsn:
+    """``sealed_lsn`` as the text of a damaged manifest has it; 0: it has none."""
+    found = _END.search(content)
+    return Lsn.parse(found[1].decode()) if found else INVALID_LSN
+
+
 def _decode_captured(found: Mapping[str, Any] | None) -> CaptureState | None:
     if found is None:
         return None
@@ -451,7 +458,8 @@ def _decode_relation(members: dict[str, Any]) -> Relation:
 
 _PUBLISHERS_HINT: Final = (
     "Restore the file from a backup, or drop the replication slots that have not confirmed what"
-    " is in it; their subscribers then copy the tables anew."
+    " is in it (of the newest segment's manifest: all slots); their subscribers then copy the"
+    " tables anew."
 )
 
 

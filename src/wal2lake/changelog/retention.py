@@ -32,6 +32,7 @@ from typing import Final
 
 from wal2lake.changelog import files, manifest
 from wal2lake.changelog.manifest import Manifest
+from wal2lake.errors import CorruptLogError
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint
 from wal2lake.settings import LogSettings
@@ -142,26 +143,39 @@ class Retention:
         self._known: dict[int, Manifest] = {}
 
     def trim(self, floor: Lsn) -> list[int]:
-        """Remove what may go; returns the numbers of the removed segments.
+        """Remove what may go; returns the numbers of the removed segments. A segment whose
+        manifest is damaged may go if one behind it may; until then it stays, and whoever
+        reads it reports it.
 
-        Raises CorruptLogError, ConfigurationError, StorageError.
+        Raises ConfigurationError, StorageError.
         """
         numbers = files.manifest_numbers(self._directory)
-        applied: list[Manifest] = []
+        applied: list[tuple[int, Manifest | None]] = []
+        damaged: list[tuple[int, Manifest | None]] = []
         for number in numbers:
-            one = self._manifest(number)
+            try:
+                one = self._manifest(number)
+            except CorruptLogError:
+                damaged.append((number, None))
+                continue
             if one is None or one.sealed_lsn > floor:
                 break
-            applied.append(one)
+            applied += [*damaged, (number, one)]
+            damaged = []
         kept = 0
-        if applied and applied[-1].number == numbers[-1]:
+        if applied and (last := applied[-1][1]) and last.number == numbers[-1]:
             # It stays, and is the history's first.
-            kept = applied.pop().size
-        while applied and kept + applied[-1].size <= self._history_bytes:
-            kept += applied.pop().size
-        for one in applied:
-            self._remove(one)
-        return [one.number for one in applied]
+            kept = last.size
+            applied.pop()
+        # A damaged manifest does not tell a size, so neither it nor what is older is kept.
+        while applied and (last := applied[-1][1]) is not None:
+            if kept + last.size > self._history_bytes:
+                break
+            kept += last.size
+            applied.pop()
+        for number, one in applied:
+            self._remove(number, one)
+        return [number for number, _ in applied]
 
     def _manifest(self, number: int) -> Manifest | None:
         if number not in self._known:
@@ -171,8 +185,8 @@ class Retention:
             self._known[number] = found
         return self._known[number]
 
-    def _remove(self, one: Manifest) -> None:
-        path = self._directory / files.manifest_name(one.number)
+    def _remove(self, number: int, one: Manifest | None) -> None:
+        path = self._directory / files.manifest_name(number)
         try:
             path.unlink(missing_ok=True)
             # One by one: a crash must never leave a gap between two numbers.
@@ -180,9 +194,14 @@ class Retention:
             failpoint("log.trimmed")
         except OSError as error:
             raise files.storage_error("remove file", path, error) from error
-        for file in one.log_files:
-            files.remove(self._directory / file.name)
-        self._known.pop(one.number, None)
+        if one is None:
+            names = [entry.name for entry in self._directory.iterdir()]
+            names = [name for name in names if files.segment_of(name) == number]
+        else:
+            names = [file.name for file in one.log_files]
+        for name in names:
+            files.remove(self._directory / name)
+        self._known.pop(number, None)
 
 
 @dataclass(frozen=True, slots=True)

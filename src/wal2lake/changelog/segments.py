@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -49,7 +50,8 @@ from wal2lake.changelog.parquet import (
     collect,
     version_key,
 )
-from wal2lake.errors import InternalError, UnusableLogError
+from wal2lake.changelog.reader import LogReader
+from wal2lake.errors import CorruptLogError, InternalError, UnusableLogError
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
 from wal2lake.wire.columnar import Decoded
@@ -59,9 +61,15 @@ DEFAULT_SEGMENT_BYTES: Final = 64 << 20
 
 
 def open_writer(
-    directory: Path, *, segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    directory: Path,
+    *,
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES,
+    unread: bool = False,
 ) -> SegmentWriter:
     """Continue the segments of ``directory``; removes what a crash has left.
+
+    ``unread``: nobody needs what is in the log, so a newest manifest that is damaged is
+    passed over. ``Retention`` removes it once a segment behind it is sealed.
 
     Raises CorruptLogError (the newest manifest), StorageError, ConfigurationError.
     """
@@ -73,8 +81,32 @@ def open_writer(
             last = manifest.decode(path.read_bytes(), path)
         except OSError as error:
             raise files.storage_error("read file", path, error) from error
+        except CorruptLogError:
+            if not unread:
+                raise
+            end = _end_of_files(directory, numbers)
+            return SegmentWriter(
+                directory, None, segment_bytes, before=numbers[-1], end=end
+            )
     _remove_leftovers(directory, set(numbers), last)
     return SegmentWriter(directory, last, segment_bytes)
+
+
+def _end_of_files(directory: Path, numbers: Sequence[int]) -> Lsn:
+    """Where a log ends whose newest manifest is damaged, as far as its text and other files
+    tell. A position that a client has seen must not come a second time."""
+    reader = LogReader(directory)
+    path = directory / files.manifest_name(numbers[-1])
+    found = [manifest.end_of_damaged(path.read_bytes())]
+    transactions = LogFile(files.transactions_name(numbers[-1]), 0, 0)
+    with suppress(CorruptLogError):
+        ends = reader.read(transactions, ["end_lsn"]).column("end_lsn")
+        found += [Lsn(end.as_py()) for end in ends[-1:]]
+    for number in reversed(numbers[:-1]):
+        with suppress(CorruptLogError):
+            found += [one.sealed_lsn for one in reader.load([number])]
+            break
+    return max(found)
 
 
 def _remove_leftovers(directory: Path, sealed: set[int], last: Manifest | None) -> None:
@@ -93,12 +125,20 @@ class SegmentWriter:
     """Collects decoded changes and seals them. Made by ``open_writer``."""
 
     def __init__(
-        self, directory: Path, last: Manifest | None, segment_bytes: int
+        self,
+        directory: Path,
+        last: Manifest | None,
+        segment_bytes: int,
+        *,
+        before: int = 0,
+        end: Lsn = INVALID_LSN,
     ) -> None:
+        """``before`` and ``end``: the number and the end of a segment before the first one,
+        if there is no ``last``."""
         self._directory = directory
         self._segment_bytes = segment_bytes
-        self._number = last.number + 1 if last else 1
-        self._sealed = last.sealed_lsn if last else INVALID_LSN
+        self._number = (last.number if last else before) + 1
+        self._sealed = last.sealed_lsn if last else end
         self._complete = self._sealed
         self._rows: RowsInMemory = {}
         self._transactions: list[Any] = []

@@ -331,13 +331,28 @@ class Capture:
 
     def _open(self) -> PublisherLogWriter:
         """Where the log ends; what was noted for beyond that did not happen."""
-        self._writer = writer = PublisherLogWriter(
-            self._directory, self._segment_bytes, self._catalog.xids
-        )
+        try:
+            writer = self._opened()
+        except CorruptLogError as error:
+            if any(
+                s.confirmed_lsn for s in self._catalog.slots() if not s.invalidation
+            ):
+                raise
+            # A slot that is being made begins behind all that is there.
+            writer = self._opened(unread=True)
+            writer.seal(note=True)
+            self._idle = True
+            self._log.warning("a damaged log that no slot needs is left", error=error)
+        self._writer = writer
         self._catalog.forget_definitions(writer.end)
         self._definitions = -1
         self._noted = True
         return writer
+
+    def _opened(self, *, unread: bool = False) -> PublisherLogWriter:
+        return PublisherLogWriter(
+            self._directory, self._segment_bytes, self._catalog.xids, unread=unread
+        )
 
     def _note(self, writer: PublisherLogWriter) -> None:
         """Record what may be published, if it has changed."""

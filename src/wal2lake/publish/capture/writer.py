@@ -65,13 +65,18 @@ class PublisherLogWriter:
     """The publisher's log, from its end on."""
 
     def __init__(
-        self, directory: Path, segment_bytes: int, xids: TransactionNumbers
+        self,
+        directory: Path,
+        segment_bytes: int,
+        xids: TransactionNumbers,
+        *,
+        unread: bool = False,
     ) -> None:
         """Continue the log in ``directory``, which is made if there is none. ``xids``: numbers of
-        transactions that bring none."""
+        transactions that bring none. ``unread``: no slot needs what is there, damaged or not."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._segments: SegmentWriter = open_writer(
-            directory, segment_bytes=segment_bytes
+            directory, segment_bytes=segment_bytes, unread=unread
         )
         self._end = max(self._segments.sealed_lsn, FIRST)
         found = self._segments.captured
