@@ -78,9 +78,10 @@ class DeltaJvm:
             raise UndefinedObjectError(
                 f'there is no Delta table at "{location}"',
                 sqlstate="42P01",
-                hint='Tables are looked for below "warehouse" of [spark] in wal2lake.toml.'
-                " If they have been moved, set it to where they are now, and restart the"
-                " node.",
+                hint="Put the directory back. Or drop the table and make it anew; ALTER"
+                " SUBSCRIPTION ... REFRESH PUBLICATION makes and copies one of a"
+                ' subscription. If all tables have been moved, set "warehouse" of [spark]'
+                " in wal2lake.toml to where they are now, and restart the node.",
             )
         return snapshot
 
