@@ -199,6 +199,41 @@ def test_a_filesystem_that_is_really_full_stops_feedback_and_passes(
     mirror.assert_equal(["public.t"])
 
 
+def test_a_full_filesystem_under_the_warehouse_stops_apply_and_passes(
+    make_node: Callable[..., Node],
+    pg18: Database,
+    small_filesystem: Callable[..., Path],
+) -> None:
+    pg18.psql(
+        "create table public.t (id int primary key, v text);"
+        " create publication w for all tables"
+    )
+    node = make_node(settings=FAST_RETRY)
+    warehouse = small_filesystem(node.directory / "warehouse", size_bytes=24 << 20)
+    node.start()
+    node.sql(
+        f"create subscription w connection {quote_literal(pg18.conninfo())} publication w"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "w")
+    mirror.synced()
+    left = shutil.disk_usage(warehouse).free
+    (warehouse / "hog").write_bytes(bytes(left - (64 << 10)))
+    pg18.psql(
+        "insert into public.t select i, md5(i::text) || md5((i + 1)::text)"
+        " from generate_series(1, 20000) i"
+    )
+    told(
+        node,
+        "No space left on device",
+        "53100",
+        "Free space on the file system of the warehouse.",
+    )
+    assert node.value("select count(*) from public.t") == "0"
+    (warehouse / "hog").unlink()
+    mirror.caught_up()
+    mirror.assert_equal(["public.t"])
+
+
 def test_a_rotten_segment_is_named_and_nothing_is_skipped(
     lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
@@ -336,7 +371,18 @@ def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
     assert node.value("select pid from pg_stat_subscription where subname = 'l'")
     assert not flushed(lsn), "the publisher keeps what the log cannot take"
     assert node.log_text().count(warning) == 1, "said once"
-    assert "HINT:  At the limit receiving is paused" in node.log_text()
+    assert (
+        "HINT:  At the limit receiving is paused, and the publisher keeps its WAL. See"
+        " wal2lake.log_readers for who needs the log, and wal2lake.subscription_errors"
+        " for why."
+    ) in node.log_text()
+    assert node.sql(
+        "select reader from wal2lake.log_readers where subname = 'l' and segments > 0"
+        " and reader <> 'history'"
+    ) == [("apply",)]
+    assert "apply.staged" in str(
+        node.sql("select error from wal2lake.subscription_errors")
+    )
     # Everything shown is what is there, once the last segment is sealed.
     directory = next((node.directory / "log").iterdir())
 
