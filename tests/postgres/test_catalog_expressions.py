@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from tests.fakes.catalog_source import FakeSource, session
 
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
 from wal2lake.sql.sysviews import SystemCatalog, is_system_query
 from wal2lake.testing.postgres import PostgresServer
 
@@ -23,6 +23,8 @@ QUERIES = (
     "select relname from pg_class where relname = 'pg_class' offset 1 - 1",
     "select relname from pg_class where relname = 'pg_class' offset null",
     "select relname from pg_class offset 1 - 2",
+    "select relname from pg_class where relname = 'pg_class' offset -0.4",
+    "select relname from pg_class where relname = 'pg_class' offset -0.6",
     "select relname from pg_class order by 7",
     "select relname from pg_class order by 1, 3",
     "select relname, oid from pg_class order by 0",
@@ -63,6 +65,14 @@ QUERIES = (
     "select '2020-01-01 01:02:03.456789'::timestamp(6) from pg_class limit 1",
     "select 'infinity'::timestamp(2) from pg_class limit 1",
     "select null::timestamp(2) from pg_class limit 1",
+    "select '1999-12-31 23:59:59.5'::timestamp(0) from pg_class limit 1",
+    "select '1985-06-01 12:00:00.125'::timestamp(2) from pg_class limit 1",
+    "select '1985-06-01 12:00:00.25'::timestamp(1) from pg_class limit 1",
+    "select '2000-01-01 00:00:00.5'::timestamp(0) from pg_class limit 1",
+    "select '9999-12-31 23:59:59.123455'::timestamp(5) from pg_class limit 1",
+    "select '290000-01-01 00:00:00.5'::timestamp(0) from pg_class limit 1",
+    "select '00:00:00.5'::time(0) from pg_class limit 1",
+    r"select substring(E'a\nb' from 'a.b') from pg_class limit 1",
     "select '01:02:03.456'::time(2) from pg_class limit 1",
     "select '01:02:59.9995'::time(3) from pg_class limit 1",
     "select null::time(2) from pg_class limit 1",
@@ -104,3 +114,15 @@ def test_an_expression_on_catalogs_is_as_in_postgresql(
     except Wal2LakeError as failure:
         answer = failure.sqlstate, str(failure)
     assert answer == expected
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a|ab", "ab|abc", "a(?:b|bb)c?", "Y*?([0-9]{1,3})", "(a|b)", "(a)?b"]
+)
+def test_a_pattern_that_the_engine_would_match_otherwise_is_refused(
+    pattern: str, catalog: SystemCatalog
+) -> None:
+    with pytest.raises(FeatureNotSupportedError, match="on system catalogs"):
+        catalog.query(
+            f"select substring('xabbc' from '{pattern}') from pg_class", (), session()
+        )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import sqlglot
 from sqlglot import exp
 
 from wal2lake.errors import UndefinedObjectError, UsageError
@@ -57,6 +58,10 @@ ENGINE_TYPES: Final[dict[int, str]] = {
     **dict.fromkeys(REG_TYPES, "UINTEGER"),
 }
 """The engine's type for each of PostgreSQL's; what is not here is text."""
+
+
+_POSTGRES_EPOCH_US: Final = 946_684_800_000_000
+"""2000-01-01 UTC, in microseconds since 1970."""
 
 
 def engine_type(oid: int) -> str:
@@ -110,23 +115,26 @@ def cast(node: exp.Cast) -> exp.Expression:
 
 
 def _rounded(value: exp.Expression, digits: int) -> exp.Expression:
-    """A time or timestamp with so many digits of its seconds; infinity stays."""
-    step = exp.Literal.number(10 ** (6 - digits))
-    microseconds = exp.Anonymous(this="epoch_us", expressions=[value.copy()])
-    steps = exp.Anonymous(
-        this="round", expressions=[exp.Div(this=microseconds, expression=step)]
-    )
-    whole = as_type(exp.Mul(this=steps, expression=step.copy()), "BIGINT")
-    finite = exp.Anonymous(this="isfinite", expressions=[value.copy()])
-    rounded = exp.Anonymous(this="make_timestamp", expressions=[whole])
-    if value.is_type("time"):
+    """A time or timestamp with so many digits of its seconds; infinity stays. Halves round away
+    from PostgreSQL's epoch (AdjustTimestampForTypmod() in timestamp.c)."""
+    is_time = value.is_type("time")
+    step, epoch = 10 ** (6 - digits), 0 if is_time else _POSTGRES_EPOCH_US
+    since = f"(epoch_us(v) - {epoch})"
+    rounded = f"sign({since})::BIGINT * ((abs({since}) + {step // 2}) // {step}) * {step} + {epoch}"
+    if is_time:
         # A day's last second may round up, and the end of a day is no timestamp's time.
-        end = exp.EQ(this=whole.copy(), expression=exp.Literal.number(86_400_000_000))
-        midnight = as_type(exp.Literal.string("24:00:00"), "TIME")
-        return exp.Case(
-            ifs=[exp.If(this=end, true=midnight)], default=as_type(rounded, "TIME")
+        text = (
+            f"CASE WHEN {rounded} = 86400000000 THEN '24:00:00'::TIME"
+            f" ELSE make_timestamp({rounded})::TIME END"
         )
-    return exp.Case(ifs=[exp.If(this=finite, true=rounded)], default=value)
+    else:
+        text = f"CASE WHEN isfinite(v) THEN make_timestamp({rounded}) ELSE v END"
+    made = sqlglot.parse_one(text, dialect="duckdb")
+    return made.transform(
+        lambda node: (
+            value.copy() if isinstance(node, exp.Column) and node.name == "v" else node
+        )
+    )
 
 
 def as_type(value: exp.Expression, kind: str) -> exp.Cast:

@@ -91,6 +91,9 @@ def offset(node: exp.Offset) -> None:
     count = node.expression
     if isinstance(count, (exp.Literal, exp.Null, exp.Query)):
         return
+    if not isinstance(count, (exp.Placeholder, exp.Parameter, exp.Cast)):
+        # PostgreSQL rounds the count before it looks at the sign.
+        count = exp.Cast(this=count, to=exp.DataType.build("BIGINT", dialect="duckdb"))
     failure = exp.Anonymous(
         this="error", expressions=[exp.Literal.string(NEGATIVE_OFFSET)]
     )

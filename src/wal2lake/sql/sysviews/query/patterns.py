@@ -23,7 +23,14 @@ _NOT_SYNTAX: Final = re.compile(r"\\.|\[\^?\]?(?:\[:\w+:\]|[^\]])*\]", re.DOTALL
 
 _GROUP: Final = re.compile(r"\((?!\?)")
 
-_MAY_BE_LEFT_OUT: Final = re.compile(r"\||\)[?*{]")
+_MAY_BE_LEFT_OUT: Final = re.compile(r"\)[?*{]")
+
+_OTHER_MATCH: Final = re.compile(r"\||[*+?}]\?")
+"""Alternatives, of which PostgreSQL takes the longest and the engine the first; quantifiers that
+are not greedy, which in PostgreSQL may change what all others match."""
+
+_NEWLINE_TOO: Final = "s"
+"""The engine's option by which a dot matches a newline."""
 
 
 def is_pattern(node: exp.Substring) -> bool:
@@ -50,13 +57,20 @@ def matched(value: exp.Expression, pattern: exp.Expression) -> exp.Expression:
             "substring() with a regular expression whose group may be left out is not"
             " supported on system catalogs"
         )
+    if _OTHER_MATCH.search(syntax):
+        raise FeatureNotSupportedError(
+            "substring() with alternatives or non-greedy quantifiers is not supported on"
+            " system catalogs"
+        )
+    option = exp.Literal.string(_NEWLINE_TOO)
     found = exp.Anonymous(
         this="regexp_extract",
         expressions=[
             value.copy(),
             pattern.copy(),
             exp.Literal.number(1 if grouped else 0),
+            option.copy(),
         ],
     )
-    matches = exp.Anonymous(this="regexp_matches", expressions=[value, pattern])
+    matches = exp.Anonymous(this="regexp_matches", expressions=[value, pattern, option])
     return exp.Case(ifs=[exp.If(this=matches, true=found)])
