@@ -1,8 +1,9 @@
 """Lists the node's settings as parameters, for SHOW and pg_settings.
 
-Only settings that PostgreSQL has, too, are here, under its names. They are set in
-``wal2lake.toml`` or on the command line. A session may set only those of ``_SESSION_NUMBERS``, as
-in PostgreSQL. SHOW gives the current value, also in a session that began before a SIGHUP.
+The settings are those that PostgreSQL has, too, with its names and descriptions, and
+``output_plugin_libraries``. They are set in ``wal2lake.toml`` or on the command line. As in
+PostgreSQL, a session may set only those of ``_SESSION_NUMBERS``. SHOW gives the current value, also
+in a session that began before a SIGHUP.
 """
 
 from __future__ import annotations
@@ -33,84 +34,87 @@ def _plugins(settings: Settings) -> str:
 
 _TEXTS: Final[tuple[tuple[str, Callable[[Settings], str], str], ...]] = (
     ("listen_addresses", lambda s: s.node.listen_addresses,
-     "Addresses to listen on."),
+     "Sets the host name or IP address(es) to listen to."),
     ("ssl_cert_file", lambda s: s.node.ssl_cert_file,
-     "The node's certificate."),
+     "Location of the SSL server certificate file."),
     ("ssl_key_file", lambda s: s.node.ssl_key_file,
-     "Its private key."),
+     "Location of the SSL server private key file."),
     ("ssl_ca_file", lambda s: s.node.ssl_ca_file,
-     "Authorities of clients' certificates."),
+     "Location of the SSL certificate authority file."),
     ("ssl_min_protocol_version", lambda s: s.node.ssl_min_protocol_version,
-     "The oldest version of TLS."),
+     "Sets the minimum SSL/TLS protocol version to use."),
     ("hba_file", lambda s: s.node.hba_file,
-     "Who may connect from where."),
+     'Sets the server\'s "hba" configuration file.'),
     ("data_directory", lambda s: str(s.directory),
-     "The node's directory."),
+     "Sets the server's data directory."),
     ("data_directory_mode", lambda s: "0700",
-     "The permissions of that."),
-    # Clients compute file names with it. The publisher's log has no segments.
+     "Shows the mode of the data directory."),
+    # Clients compute file names with this value. The publisher's log has no segments.
     ("wal_segment_size", lambda s: "16MB",
-     "What a file of the log would have."),
+     "Shows the size of write ahead log segments."),
     ("synchronous_standby_names", lambda s: s.publish.synchronous_standby_names,
-     "Subscribers that a COMMIT waits for."),
+     "Number of synchronous standbys and list of names of potential synchronous ones."),
     ("output_plugin_libraries", _plugins,
-     "Output plugins that may be used."),
+     "Lists the output plugins that a replication slot may use."),
     ("wal_level", lambda s: "logical",
-     "What the change log is good for."),
+     "Sets the level of information written to the WAL."),
     ("synchronized_standby_slots", lambda s: "",
-     "Slots that logical ones follow."),
+     "Lists streaming replication standby server replication slot names that logical WAL "
+     "sender processes will wait for."),
 )  # fmt: skip
 """Text parameters: name, value, description."""
 
 _SWITCHES: Final[tuple[tuple[str, Callable[[Settings], bool], str], ...]] = (
     ("ssl", lambda s: s.node.ssl,
-     "Whether TLS is offered."),
+     "Enables SSL connections."),
     ("track_commit_timestamp", lambda s: s.apply.track_commit_timestamp,
-     "Who has written a row, and when, is kept."),
+     "Collects transaction commit time."),
     ("sync_replication_slots", lambda s: False,
-     "Whether slots are copied from a primary."),
+     "Enables a physical standby to synchronize logical failover replication slots from the "
+     "primary server."),
 )  # fmt: skip
 """Boolean parameters: name, value, description."""
 
 _NUMBERS: Final[tuple[tuple[str, Callable[[Settings], int], Unit, str], ...]] = (
     ("port", lambda s: s.node.port, Unit.NONE,
-     "TCP port to listen on."),
+     "Sets the TCP port the server listens on."),
     ("max_connections", lambda s: s.node.max_connections, Unit.NONE,
-     "Clients that may be connected at once."),
+     "Sets the maximum number of concurrent connections."),
     ("max_prepared_transactions", lambda s: s.node.max_prepared_transactions, Unit.NONE,
-     "Transactions that may be prepared at a time."),
+     "Sets the maximum number of simultaneously prepared transactions."),
     ("max_replication_slots", lambda s: s.publish.max_replication_slots, Unit.NONE,
-     "Replication slots at a time."),
+     "Sets the maximum number of simultaneously defined replication slots."),
     ("max_slot_wal_keep_size", lambda s: s.publish.max_slot_wal_keep_size, Unit.MEGABYTES,
-     "What a replication slot may hold back of the publisher's log."),
+     "Sets the maximum WAL size that can be reserved by replication slots."),
     ("idle_replication_slot_timeout",
      lambda s: s.publish.idle_replication_slot_timeout, Unit.SECONDS,
-     "A replication slot that nobody uses for so long is invalidated."),
+     "Sets the duration a replication slot can remain idle before it is invalidated."),
     ("max_wal_senders", lambda s: s.publish.max_wal_senders, Unit.NONE,
-     "Connections for replication at a time."),
+     "Sets the maximum number of simultaneously running WAL sender processes."),
     ("wal_retrieve_retry_interval",
      lambda s: s.subscription.wal_retrieve_retry_interval_ms, Unit.MILLISECONDS,
-     "Time between two starts of a worker that keeps failing."),
+     "Sets the time to wait before retrying to retrieve WAL after a failed attempt."),
     ("wal_receiver_timeout",
      lambda s: s.subscription.wal_receiver_timeout_ms, Unit.MILLISECONDS,
-     "A publisher that sends nothing for so long counts as gone."),
+     "Sets the maximum wait time to receive data from the sending server."),
     ("wal_receiver_status_interval",
      lambda s: s.subscription.wal_receiver_status_interval_ms, Unit.MILLISECONDS,
-     "Longest time between two position reports to the publisher."),
+     "Sets the maximum interval between WAL receiver status reports to the sending "
+     "server."),
     ("max_logical_replication_workers",
      lambda s: s.subscription.max_logical_replication_workers, Unit.NONE,
-     "Receivers that may run at once."),
+     "Maximum number of logical replication worker processes."),
     ("max_sync_workers_per_subscription",
      lambda s: s.subscription.max_sync_workers_per_subscription, Unit.NONE,
-     "Tables of one subscription that are copied at the same time."),
+     "Maximum number of table synchronization workers per subscription."),
     # Receivers are a node's only worker processes. A subscription is applied in one thread.
     ("max_worker_processes",
      lambda s: s.subscription.max_logical_replication_workers, Unit.NONE,
-     "Worker processes that may run at once."),
+     "Maximum number of concurrent worker processes."),
     ("max_parallel_apply_workers_per_subscription", lambda s: 0, Unit.NONE,
-     "Parallel apply workers of one subscription."),
+     "Maximum number of parallel apply workers per subscription."),
     ("max_active_replication_origins", lambda s: _MAX_ORIGINS, Unit.NONE,
-     "Replication origins that may be in use at once."),
+     "Sets the maximum number of active replication origins."),
 )  # fmt: skip
 """Integer parameters: name, value, unit, description."""
 
@@ -118,10 +122,10 @@ _SESSION_NUMBERS: Final[
     tuple[tuple[str, Callable[[Settings], int], Unit, int, str], ...]
 ] = (
     ("wal_sender_timeout", lambda s: s.publish.wal_sender_timeout_ms, Unit.MILLISECONDS, 0,
-     "A client that says nothing for so long is cut off."),
+     "Sets the maximum time to wait for WAL replication."),
     ("logical_decoding_work_mem",
      lambda s: s.publish.logical_decoding_work_mem // 1024, Unit.KILOBYTES, 64,
-     "What a decoding holds of a transaction before it streams it."),
+     "Sets the maximum memory to be used for logical decoding."),
 )  # fmt: skip
 """Integer parameters that a session may set: name, value, unit, minimum, description."""
 
