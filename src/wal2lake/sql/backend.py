@@ -1,27 +1,29 @@
-"""The port between a client's session and whatever executes its statements.
+"""Defines ``Backend``, the port between a client's session and the executor of its statements.
 
-In: one statement at a time, split off, with its parameters and the transaction it belongs to.
-Out: an Outcome. The session (``door.session``) is the only caller and knows no SQL
-beyond transaction control and session parameters; an implementation knows no protocol.
+Comes in: one statement at a time, split off its query string, with its parameters; and the begin
+and end of transactions. Goes out: an ``Outcome``. The session (``door.session``) is the only
+caller. It knows no SQL beyond transaction control and session parameters; a backend knows no
+protocol.
 
-Calls come in this order, all from the session's thread except ``cancel``:
+The calls come in this order, all except ``cancel`` from the session's thread:
 
     factory(context)
       begin(kind)                      before the first statement of each transaction
-        prepare(sql, param_oids)       any number; a Prepared may be executed often, later,
-        execute(prepared, ...)         and in other transactions
-        Outcome.batches                read to its end, or closed early
-        savepoint, rollback_to, release   inside a BLOCK only
+        prepare(sql, param_oids)       any number of times
+        execute(prepared, ...)         a Prepared may be executed several times, also in
+                                       later transactions
+        Outcome.batches                read to the end, or closed early
+        savepoint, rollback_to, release   only inside a BLOCK
       commit() | rollback()            also for implicit transactions
-      prepare_transaction(gid)         instead of commit
+      prepare_transaction(gid)         in place of commit
       finish_prepared(gid, ...)        outside of transactions
     close()
 
-Every failure is a Wal2LakeError, shown to the client with all its fields; a
-SqlSyntaxError's position counts in the statement given. Any other exception is our bug: the
-client sees XX000 "internal error", the log sees the traceback, the session goes on.
-After an exception in a transaction the session calls ``rollback`` at once, or, if there is a
-savepoint, ``rollback_to`` the innermost one.
+Every failure is a Wal2LakeError, which the client gets with all its fields. The position of a
+SqlSyntaxError counts from the start of the statement. Any other exception is a bug of the node: the
+client gets XX000 "internal error", the log gets the traceback, and the session continues. After an
+exception in a transaction the session at once calls ``rollback``, or, if there is a savepoint,
+``rollback_to`` for the innermost one.
 """
 
 from __future__ import annotations
@@ -37,16 +39,17 @@ from wal2lake.wire.frontback import FieldDescription, Format
 
 
 class TransactionKind(Enum):
-    """Extents of a transaction; all but the first may hold several statements."""
+    """The extent of a transaction. All kinds but STATEMENT may have several statements."""
 
     STATEMENT = "statement"
-    """One statement, alone in its query string."""
+    """One statement that is alone in its query string."""
     STRING = "string"
-    """A query string of several statements: PostgreSQL makes it one transaction."""
+    """A query string of several statements, which is one transaction as in PostgreSQL."""
     PIPELINE = "pipeline"
-    """Extended messages up to Sync; usually one statement, which cannot be known before."""
+    """Messages of the extended protocol up to Sync: usually one statement, but the number of
+    statements is known only at Sync."""
     BLOCK = "block"
-    """BEGIN ... COMMIT. If an implicit transaction is open, it becomes this."""
+    """BEGIN ... COMMIT. If an implicit transaction is open, the block continues it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One bound parameter. ``value`` None is NULL; text is UTF-8, whatever the client's."""
+    """One bound parameter. A ``value`` of None is NULL. Text is in UTF-8, whatever the client's
+    encoding is."""
 
     value: bytes | None
     format: Format
@@ -73,57 +77,60 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ResultBatch:
-    """Some rows, by column, each value in the format asked for (text: UTF-8)."""
+    """Some rows, by column. Each value is in the requested format; text is in UTF-8."""
 
     rows: int
     columns: tuple[Sequence[bytes | None], ...]
     texts: tuple[Any, ...] | None = None
-    """Instead of ``columns``, for a COPY in text format: Arrow binary."""
+    """Arrow binary arrays in place of ``columns``, for a COPY in text format."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRows:
-    """How the rows of a COPY are written. The batches hold binary values for the binary
-    format, and text for the others."""
+    """The form of the rows of a COPY.
+
+    The batches have binary values for the binary format, and text for the other formats.
+    """
 
     options: CopyOptions
     forced: tuple[bool, ...]
-    """Which columns' values are quoted in any case (FORCE_QUOTE)."""
+    """For each column, whether its values are always quoted (FORCE_QUOTE)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a statement. ``fields`` None: it returns no rows at all."""
+    """The result of a statement. ``fields`` is None if the statement returns no rows."""
 
     tag: str
-    """The command tag: ``INSERT 0 5``, ``CREATE TABLE``. A plain ``SELECT`` gets the number of
-    rows sent appended by the session."""
+    """The command tag: ``INSERT 0 5``, ``CREATE TABLE``. The session appends the number of sent
+    rows to a plain ``SELECT``."""
     fields: tuple[FieldDescription, ...] | None = None
     batches: Iterator[ResultBatch] = field(default_factory=lambda: iter(()))
-    """Consumed lazily, so that a result of any size takes the memory of a batch; its
-    ``close()``, if it has one, stops what is unfinished."""
+    """The rows. They are read lazily, so a result of any size takes the memory of one batch. If the
+    iterator has a ``close()``, the call stops unfinished work."""
     notices: tuple[Notice, ...] = ()
     copy: CopyRows | None = None
-    """The rows go out as CopyData, in this manner; their number is appended to the tag."""
+    """The form of the rows if they are sent as CopyData. The session appends their number to the
+    tag."""
 
     def close(self) -> None:
-        """The client wants no (more) rows."""
+        """Stop the statement's work: the client needs no further rows."""
         close = getattr(self.batches, "close", None)
         if close is not None:
             close()
 
 
 class Prepared(Protocol):
-    """A statement that was understood; may carry whatever plan the implementation likes."""
+    """An analysed statement. A backend may keep a plan of any form in it."""
 
     @property
     def param_oids(self) -> Sequence[int]:
-        """A type OID for each of $1, $2 ...; asked for by Describe and Bind."""
+        """The type OID of each of $1, $2 ..., for Describe and Bind."""
         ...
 
     @property
     def fields(self) -> Sequence[FieldDescription] | None:
-        """The result's fields, or None; may be worked out when first read."""
+        """The fields of the result, or None; may be computed at the first access."""
         ...
 
 
@@ -131,12 +138,15 @@ class Backend(Protocol):
     """Executes the statements of one session."""
 
     def check_syntax(self, sql: str) -> None:
-        """SqlSyntaxError for what is no statement; before anything of its string is run. Other
-        errors, and those inside of a query, may wait for ``prepare``."""
+        """Raise SqlSyntaxError for a text that is no statement.
+
+        The session calls this for every statement of a query string before it executes the first.
+        Other errors, and syntax errors inside a query, may be left to ``prepare``.
+        """
         ...
 
     def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
-        """Understand one statement; an OID of 0 leaves the parameter's type open."""
+        """Analyse one statement; the type of a parameter with OID 0 is inferred."""
         ...
 
     def execute(
@@ -145,100 +155,114 @@ class Backend(Protocol):
         parameters: Sequence[Parameter],
         result_formats: Sequence[Format],
     ) -> Outcome:
-        """Run it; ``result_formats`` has one entry per field of ``prepared``, or none: all of them
-        are text."""
+        """Execute a statement.
+
+        ``result_formats`` has one entry for each field of ``prepared``. If it is empty, all fields
+        are text.
+        """
         ...
 
     def begin(self, kind: TransactionKind) -> None:
-        """A transaction starts; its modes are the transaction_* parameters. Again with STATEMENT:
-        one that is open as a PIPELINE ends with the statement that follows."""
+        """Begin a transaction, with the modes of the transaction_* parameters.
+
+        A call with STATEMENT while a PIPELINE is open says that the next statement is the only one
+        of that transaction, which the backend may commit with the statement.
+        """
         ...
 
     def commit(self) -> None:
-        """Make it durable; if that raises, the transaction is rolled back already."""
+        """Make the transaction durable. If this raises, the transaction has been rolled back."""
         ...
 
     def prepare_transaction(self, gid: str) -> None:
-        """Make it durable, to be finished by any session; if that raises, the transaction is
-        rolled back already."""
+        """Make the transaction durable for ``finish_prepared``, which any session may call. If this
+        raises, the transaction has been rolled back."""
         ...
 
     def finish_prepared(self, gid: str, *, commit: bool) -> None:
-        """Commit what was prepared, or roll it back."""
+        """Commit a prepared transaction, or roll it back."""
         ...
 
     def rollback(self) -> None:
-        """Undo it. Called after any exception, also after one that ``begin`` raised."""
+        """Undo the transaction. Called after any exception, also after one of ``begin``."""
         ...
 
     def import_snapshot(self, name: str) -> None:
-        """The transaction, which has read nothing yet, reads what the one does that has exported
-        this; raises what PostgreSQL does."""
+        """Let the transaction read the state that the exporter of this snapshot reads.
+
+        The transaction must not have read anything yet. Raises PostgreSQL's errors.
+        """
         ...
 
     def savepoint(self, depth: int) -> None:
-        """Mark this point of the block; ``depth`` counts the open marks, from 1."""
+        """Set a savepoint; ``depth`` is the number of open savepoints, this one included."""
         ...
 
     def rollback_to(self, depth: int) -> None:
-        """Undo what came after mark ``depth``, which stays; later ones are gone.
+        """Undo all work after savepoint ``depth``. It stays open; later savepoints are removed.
 
-        An implementation that cannot undo raises FeatureNotSupportedError, if there is
-        anything to undo; the session then rolls back the whole transaction.
+        A backend that cannot undo work raises FeatureNotSupportedError if there is any to undo. The
+        session then rolls back the whole transaction.
         """
         ...
 
     def release(self, depth: int) -> None:
-        """Forget mark ``depth`` and later ones, keeping the work."""
+        """Remove savepoint ``depth`` and later ones, and keep the work after them."""
         ...
 
     def become(self, role: str | None, *, authorization: bool) -> bool:
-        """May the session SET ROLE, or with ``authorization`` SET SESSION AUTHORIZATION? None
-        is what it began with. Returns whether that is a superuser; raises UsageError."""
+        """Execute SET ROLE, or with ``authorization`` SET SESSION AUTHORIZATION.
+
+        A ``role`` of None is the role with which the session began. Return whether the role is a
+        superuser; raise UsageError if the session may not become the role.
+        """
         ...
 
     def discard_sequences(self) -> None:
-        """Forget the values that the session has taken of sequences."""
+        """Forget the values that the session has drawn from sequences (DISCARD SEQUENCES)."""
         ...
 
     def drop_temporary(self) -> None:
-        """A statement has failed: the session's temporary replication slots go, as they do at
-        its end."""
+        """Drop the session's temporary replication slots.
+
+        Called after a failed statement. At the end of the session ``close`` drops them.
+        """
         ...
 
     def cancel(self) -> None:
-        """From another thread: make a running call raise 57014 soon, or do nothing."""
+        """Make a running call raise 57014 soon. Called from another thread; without a running call
+        it does nothing."""
         ...
 
     def close(self) -> None:
-        """The session ends."""
+        """End the session."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """Facts about its session that a Backend may read."""
+    """The facts that a backend may read about its session."""
 
     pid: int
-    """The session's number, as pg_backend_pid() and CancelRequest have it."""
+    """The session's number in pg_backend_pid() and CancelRequest."""
     user: str
     """The authenticated user."""
     database: str
     parameters: Parameters
-    """Live; only to be used from the session's thread."""
+    """The current values. Only the session's thread may read them."""
     notice: Callable[[Notice], None]
-    """Send a notice now, ahead of the outcome (a warning before an error, say)."""
+    """Sends a notice at once, before the outcome: for example, a warning before an error."""
     client_host: str
     client_port: int
 
     @property
     def session_user(self) -> str:
-        """The session user: SET SESSION AUTHORIZATION's, or the authenticated one."""
+        """The user of SET SESSION AUTHORIZATION, or the authenticated user."""
         return self.parameters["session_authorization"] or self.user
 
     @property
     def current_user(self) -> str:
-        """The role whose privileges count: SET ROLE's, or the session user's."""
+        """The role whose privileges apply: that of SET ROLE, or the session user."""
         role = self.parameters["role"]
         return self.session_user if role == "none" else role
 

@@ -82,7 +82,7 @@ class Parameters(Mapping[str, str]):
         self._current = dict(self._reset)
         self._before: dict[str, str | None] = {}
         self._kept: dict[str, str | None] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     # -- reading
 
@@ -166,8 +166,8 @@ class Parameters(Mapping[str, str]):
         The caller has checked that the session may do so. None resets the parameter.
         """
         key = _key(name)
-        chosen = self._reset[key] if value is None else value
-        self._assign(key, chosen, local=local)
+        new_value = self._reset[key] if value is None else value
+        self._assign(key, new_value, local=local)
 
     def set_at_startup(self, name: str, value: str) -> None:
         """Set a value of the startup packet, to which RESET returns."""
@@ -256,7 +256,7 @@ class Parameters(Mapping[str, str]):
         self._reset[_key(name)] = ""
         self._current[_key(name)] = ""
 
-    # -- telling the client
+    # -- reporting to the client
 
     def changes(self) -> list[tuple[str, str]]:
         """The reported parameters that have changed since the last call; at first, all of them."""
@@ -265,8 +265,8 @@ class Parameters(Mapping[str, str]):
             if not definition.report:
                 continue
             value = self[definition.name]
-            if self._told.get(key) != value:
-                self._told[key] = value
+            if self._reported.get(key) != value:
+                self._reported[key] = value
                 changed.append((definition.name, value))
         return changed
 
