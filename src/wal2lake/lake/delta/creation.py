@@ -1,9 +1,9 @@
-"""Version 0: a table that is made.
+"""Creates version 0 of a table.
 
-In: a location, fields, properties. Out: a table without rows, not yet durable. What it needs of a
-reader and of a writer, and what the session's settings add, is Delta's to say, once for each kind
-of table; the version is then written here (``log.firstversion``), whatever asks for more by
-Delta.
+In: a location, fields, properties. Out: a table without rows, not yet durable. Delta decides once
+for each kind of table which features a reader and a writer need, and which properties the
+session's settings add. A plain version is then written here (``log.firstversion``); Delta writes
+every other.
 
 Called by ``tables``.
 """
@@ -48,14 +48,14 @@ DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {
 }
 
 _NUMBERS: Final = re.compile(r"\([0-9, ]+\)")
-"""Precisions and lengths in a type's name."""
+"""Matches precisions and lengths in a type's name."""
 
-_ASKS: Final = {f"delta.feature.{FEATURE}": "supported"}
-"""Property that asks Delta for a clustered table; Delta's transaction takes the property away."""
+_CLUSTERING_REQUEST: Final = {f"delta.feature.{FEATURE}": "supported"}
+"""Property that requests a clustered table of Delta; Delta's transaction removes the property."""
 
 
 class Creation:
-    """One per session; safe for all threads."""
+    """Creates tables; one per session, safe for all threads."""
 
     def __init__(self, delta: DeltaJvm) -> None:
         self._delta = delta
@@ -71,13 +71,13 @@ class Creation:
         partition_columns: Sequence[str] = (),
         clustering: Sequence[str] = (),
     ) -> None:
-        """Where there is no table. DuplicateObjectError if there is something else."""
+        """Create a table. DuplicateObjectError if the directory has anything else in it."""
         check_column_names(field.name for field in fields)
         wanted = dict(DEFAULT_PROPERTIES)
         if any(UNSAFE_IN_NAMES & set(field.name) for field in fields):
             wanted[MODE] = "name"
         wanted.update(properties or {})
-        asked = _ASKS if clustering else {}
+        requested = _CLUSTERING_REQUEST if clustering else {}
         self._need_empty(location)
         schema = StructType(
             [
@@ -99,16 +99,16 @@ class Creation:
             self._delta.settings_hash(),
             frozenset(_NUMBERS.sub("", field.spark_ddl) for field in fields),
             frozenset(
-                one
-                for one in {**wanted, **asked}.items()
-                if one[0].startswith("delta.")
+                item
+                for item in {**wanted, **requested}.items()
+                if item[0].startswith("delta.")
             ),
         )
         with self._lock:
-            known = self._models.get(kind)
-        if known is not None:
-            made = known.applied_to(metadata)
-            self._write_first(location, made, known.protocol, clustering)
+            model = self._models.get(kind)
+        if model is not None:
+            completed = model.applied_to(metadata)
+            self._write_first(location, completed, model.protocol, clustering)
         else:
             self._create_first_of(kind, location, metadata, clustering)
 
@@ -119,8 +119,8 @@ class Creation:
         metadata: Object,
         clustering: Sequence[str],
     ) -> None:
-        """Delta decides what the table needs of a reader and of a writer, and what its settings
-        add: the same for each table of the kind."""
+        """Create the first table of its kind, and remember what Delta decided: the reader's and
+        writer's features and the added properties are the same for each table of the kind."""
         prepared, protocol = self.create_with(location, metadata, clustering)
         model = Model.of(metadata, prepared, protocol)
         if model is not None and is_plain(protocol):
@@ -130,21 +130,30 @@ class Creation:
     def create_with(
         self, location: str, metadata: Object, clustering: Sequence[str] = ()
     ) -> tuple[Object, Object]:
-        """A table of exactly that metadata; as Delta has completed it, and the protocol."""
-        asked = {**metadata["configuration"], **(_ASKS if clustering else {})}
+        """Create a table of exactly that metadata; return the metadata that Delta completed, and
+        the protocol."""
+        requested = {
+            **metadata["configuration"],
+            **(_CLUSTERING_REQUEST if clustering else {}),
+        }
         with self._delta.calling(location):
             transaction = self._delta.log(location).startTransaction()
             transaction.updateMetadataForNewTable(
-                self._delta.action({"metaData": {**metadata, "configuration": asked}})
+                self._delta.action(
+                    {"metaData": {**metadata, "configuration": requested}}
+                )
             )
             prepared = json.loads(transaction.metadata().json())["metaData"]
             protocol = json.loads(transaction.protocol().json())["protocol"]
             if not is_plain(protocol):
-                # A setting of Spark's has asked for more: it is for Delta to do.
+                # A Spark setting requires more than a plain version, so Delta commits it.
                 domains = _domains(clustering, prepared)
                 transaction.commit(
                     self._delta.seq(
-                        [self._delta.action({"domainMetadata": one}) for one in domains]
+                        [
+                            self._delta.action({"domainMetadata": domain})
+                            for domain in domains
+                        ]
                     ),
                     getattr(
                         self._delta.jvm.org.apache.spark.sql.delta,
@@ -167,7 +176,7 @@ class Creation:
         protocol: Object,
         clustering: Sequence[str],
     ) -> None:
-        """Commit version 0; see ``firstversion``."""
+        """Commit version 0 as ``firstversion`` does."""
         txn_id = str(uuid.uuid4())
         domains = _domains(clustering, metadata)
         commit = commit_lines(metadata, protocol, txn_id, domains)
@@ -192,7 +201,7 @@ class Creation:
                 )
 
     def _histograms(self) -> Bins:
-        """Delta's bounds of file sizes, and its number of bins for deleted rows."""
+        """Return Delta's bounds of file sizes, and its number of bins for deleted rows."""
         with self._lock:
             if self._bins is None:
                 stats = self._delta.jvm.org.apache.spark.sql.delta.stats
@@ -202,17 +211,18 @@ class Creation:
             return self._bins
 
     def _need_empty(self, location: str) -> None:
-        """A table that is made among somebody else's files would take them along when it is
-        dropped. A log without a version is what a crash leaves of a creation."""
+        """Require an empty directory: a table created among foreign files would delete them when
+        it is dropped. A log without a version is left by a creation that crashed, and is
+        accepted."""
         root = local_path(location)
         if root is not None:
-            names = [one.name for one in root.iterdir()] if root.exists() else []
+            names = [entry.name for entry in root.iterdir()] if root.exists() else []
         else:
             with self._delta.calling(location):
                 path = self._delta.jvm.org.apache.hadoop.fs.Path(location)
                 files = path.getFileSystem(self._delta.hadoop_conf())
                 names = (
-                    [one.getPath().getName() for one in files.listStatus(path)]
+                    [entry.getPath().getName() for entry in files.listStatus(path)]
                     if files.exists(path)
                     else []
                 )

@@ -1,17 +1,17 @@
-"""Writing typed rows as Parquet files that a table or a later job will read.
+"""Writes typed rows as Parquet files that a table or a later job will read.
 
-Comes in: typed Arrow tables. Goes out: finished, durable files: ``AddedFile`` with
-statistics, and its partition, for those in a table's directory, plain paths for staged ones.
-Called inside Spark's Python workers, by staging and by the initial copy.
+Comes in: typed Arrow tables. Goes out: finished, durable files. A file in a table's directory is
+returned as ``AddedFile`` with statistics and its partition, a staged file as a plain path. Called
+inside Spark's Python workers, by staging and by the initial copy.
 
-Why this way. A file in a table's directory means nothing until a commit names it, so it has
-its final, never used before, name from the start, and a crash leaves an orphan that VACUUM
-removes. The writer fsyncs the file before it says so: the copy records finished ranges
-in the catalog long before their commit. ``DataFileWriter`` takes a stream of tables, so
-memory is one table, 1 MiB of small ones, and what Parquet buffers of one row group.
+Why this way. A file in a table's directory means nothing until a commit names it. So it has its
+final, never used before, name from the start, and a crash leaves an orphan that VACUUM removes.
+The writer fsyncs the file before it returns it, because the copy records finished ranges in the
+catalog long before their commit. ``DataFileWriter`` takes a stream of tables; its memory is one
+table, 1 MiB of small ones, and what Parquet buffers of one row group.
 
-Zstandard level 1: 1 M rows of six columns converted and written take 0.31 CPU-s and 8 MB,
-with Snappy 0.30 and 21 MB.
+Zstandard level 1: 1 M rows of six columns converted and written take 0.31 CPU-s and 8 MB, with
+Snappy 0.30 and 21 MB.
 
 Sources: Parquet format, "Data Pages"; Delta transaction log protocol, "Data Files".
 """
@@ -43,25 +43,26 @@ from wal2lake.lake.tablefiles import AddedFile
 _COMPRESSION: Final = "zstd"
 _COMPRESSION_LEVEL: Final = 1
 
-# pyarrow gives up on a column's dictionary beyond this many bytes. With its default of 1 MiB
-# columns of unique values pay for it first: the same rows take 0.43 CPU-s and 14 MB.
+# pyarrow abandons a column's dictionary beyond this many bytes. With its default of 1 MiB
+# columns of unique values fill the dictionary first: the same rows take 0.43 CPU-s and 14 MB.
 _DICTIONARY_BYTES: Final = 128 * 1024
 
 
 ROW_GROUP_ROWS: Final = 128 * 1024
-"""For writers that have a choice: what must be read to get one row's values back."""
+"""Row group size for writers that have a choice. A reader of one row reads its whole row
+group."""
 
 ROW_GROUP_BYTES: Final = 32 << 20
-"""The same for wide rows, as Arrow holds them."""
+"""The same limit for wide rows, in bytes of Arrow memory."""
 
 _JOINED_ROWS: Final = 16 * 1024
 _JOINED_BYTES: Final = 1 << 20
-"""Rows that are written a few at a time become one row group up to here: reading a row group of
-one row costs 2 ms."""
+"""Small tables are joined into one row group up to these limits: reading a row group of one row
+costs 2 ms."""
 
 
 def row_groups(rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows in pieces of a good size for row groups."""
+    """Yield the rows in slices of a good size for row groups."""
     size = max(1, rows.nbytes // max(1, rows.num_rows))
     step = max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // size))
     for start in range(0, rows.num_rows, step):
@@ -69,14 +70,14 @@ def row_groups(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 MOST_OPEN: Final = 64
-"""Files that are written at the same time: each holds a column of buffers for each column."""
+"""Most files that are written at the same time. Each file holds one buffer per column."""
 
 
 class DataFileWriter:
-    """One Parquet file under a fresh name below ``directory`` (a path or URL).
+    """Writes one Parquet file under a fresh name below ``directory`` (a path or URL).
 
-    A context manager: leaving it by an exception removes what was written. Raises
-    StorageError (53100 when the disk is full).
+    A context manager: leaving it by an exception removes the file. Raises StorageError (53100
+    when the disk is full).
     """
 
     def __init__(
@@ -97,19 +98,19 @@ class DataFileWriter:
         self._writer: Any = None
         self._schema: Any = None
         self._joined: list[pa.Table] = []
-        """Tables that are to become the next row group."""
+        """Tables that will form the next row group."""
         self._joined_rows = 0
         self._joined_bytes = 0
         self.rows = 0
 
     @property
     def path(self) -> str:
-        """Where the file is, in the form that ``directory`` had."""
+        """The file's path or URL, in the same form as ``directory``."""
         return f"{self._directory.rstrip('/')}/{self._name}"
 
     def write(self, table: pa.Table) -> None:
-        """Append rows; all tables have the same columns. A row group each, or one of several
-        small ones."""
+        """Append rows; all tables have the same columns. Each table becomes a row group, several
+        small ones share one."""
         if not table.num_rows:
             return
         try:
@@ -119,7 +120,7 @@ class DataFileWriter:
                 table = table.rename_columns(self._schema.names)
             rows = table.cast(self._schema)
             if rows.num_rows < _JOINED_ROWS and rows.nbytes < _JOINED_BYTES:
-                # A copy: what waits may be a few rows of many large batches.
+                # Copy the rows: a slice would keep its whole large batch in memory.
                 rows = rows.take(pa.array(range(rows.num_rows)))
             self._joined.append(rows)
             self._joined_rows += rows.num_rows
@@ -137,7 +138,8 @@ class DataFileWriter:
         self._joined, self._joined_rows, self._joined_bytes = [], 0, 0
 
     def finish(self) -> AddedFile | None:
-        """Close and fsync; None if no row was written, and then there is no file."""
+        """Close and fsync the file; None if no row was written, in which case there is no
+        file."""
         if self._writer is None:
             return None
         try:
@@ -149,8 +151,8 @@ class DataFileWriter:
                 path = self._local / self._name
                 if self._durable:
                     sync_files([path])
-                found = path.stat()
-                size, modified_ms = found.st_size, found.st_mtime_ns // 1_000_000
+                stat = path.stat()
+                size, modified_ms = stat.st_size, stat.st_mtime_ns // 1_000_000
             else:
                 size = self._files.get_file_info(self._remote()).size
                 modified_ms = time.time_ns() // 1_000_000
@@ -159,7 +161,7 @@ class DataFileWriter:
         return added_file(self._name, size, modified_ms, metadata)
 
     def discard(self) -> None:
-        """Remove what was written; a leftover costs space only."""
+        """Remove the file; a leftover only costs space."""
         with contextlib.suppress(OSError, pa.ArrowException):
             if self._writer is not None:
                 self._writer.close()
@@ -188,8 +190,8 @@ class DataFileWriter:
         if self._local is not None:
             if not self._durable:
                 self._local.mkdir(parents=True, exist_ok=True)
-            # A table's directory is there, or the table has been dropped meanwhile:
-            # one that came back by this would be in the way of the next of its name.
+            # Don't create a table's directory: if it is missing, the table has been dropped,
+            # and a new directory would block the next table of that name.
             self._sink = pa.OSFile(str(self._local / self._name), "wb")
         else:
             self._files, _ = fs.FileSystem.from_uri(self._directory)
@@ -211,16 +213,17 @@ class DataFileWriter:
 
 
 def _columns_with_bounds(schema: pa.Schema) -> list[str]:
-    """All but real and double: Parquet's bounds ignore NaN, which PostgreSQL and Spark
-    sort above everything, and tell -0 from 0; a reader that trusts them loses rows."""
+    """Return all columns but real and double. Parquet's bounds ignore NaN, which PostgreSQL and
+    Spark sort above everything, and distinguish -0 from 0; a reader that trusts them loses
+    rows."""
     return [field.name for field in schema if not pa.types.is_floating(field.type)]
 
 
 class TableWriter:
-    """Rows of a table, as data files below its directory: one, or one and more for each partition.
+    """Writes rows as data files below a table's directory, at least one file for each partition.
 
-    A context manager, as ``DataFileWriter``. Memory is that of its files, of which at most
-    ``MOST_OPEN`` are open: the one that was written longest ago is finished first.
+    A context manager, as ``DataFileWriter``. Its memory is that of its open files. At most
+    ``MOST_OPEN`` are open; beyond that the file that was written to longest ago is finished.
     """
 
     def __init__(self, location: str, physical: Sequence[PhysicalField]) -> None:
@@ -235,18 +238,18 @@ class TableWriter:
     def write(self, table: pa.Table) -> None:
         """Append rows, in the table's columns, to the files of their partitions."""
         for values, rows in by_partition(table, self._columns):
-            self._of(values).write(rows)
+            self._writer_for(values).write(rows)
         self.rows += table.num_rows
 
     def write_all(self, table: pa.Table) -> None:
-        """The same with more rows than a row group has."""
+        """Append rows that may exceed one row group."""
         for values, rows in by_partition(table, self._columns):
-            writer = self._of(values)
+            writer = self._writer_for(values)
             for group in row_groups(rows):
                 writer.write(group)
         self.rows += table.num_rows
 
-    def _of(self, values: Values) -> DataFileWriter:
+    def _writer_for(self, values: Values) -> DataFileWriter:
         writer = self._open.pop(values, None)
         if writer is None:
             if len(self._open) >= MOST_OPEN:
@@ -295,7 +298,7 @@ def write_data_file(
     fields: Sequence[FieldSpec],
     physical: Sequence[PhysicalField],
 ) -> AddedFile:
-    """Write rows as one file of the table at ``location``; it is not visible yet.
+    """Write rows as one file of the table at ``location``; the file is not visible yet.
 
     ``table`` has the columns of ``fields``, in that order, and at least one row.
     """
@@ -312,8 +315,8 @@ def write_data_file(
 
 
 def physical_schema(schema: pa.Schema, physical: Sequence[PhysicalField]) -> pa.Schema:
-    """The schema as the table's files have it: physical names, field ids if mapped. Columns that
-    say who has made the rows (``lake.origins``) keep their names."""
+    """Return the schema of the table's files: physical names, and field ids if columns are
+    mapped. The columns that identify a row's writer (``lake.origins``) keep their names."""
     marks = [field for field in schema if field.name in COLUMNS]
     fields = []
     for field, target in zip(
@@ -327,7 +330,7 @@ def physical_schema(schema: pa.Schema, physical: Sequence[PhysicalField]) -> pa.
 
 
 def remove_file(path: str) -> None:
-    """Remove a file that no commit names; nothing happens if it cannot be."""
+    """Remove a file that no commit names; a failure is ignored."""
     local = local_path(path)
     with contextlib.suppress(OSError, pa.ArrowException):
         if local is not None:
@@ -344,7 +347,7 @@ def discard_added(location: str, files: Sequence[AddedFile]) -> None:
 
 
 def storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
-    """PostgreSQL's text and SQLSTATE for a failed call."""
+    """Build the error of a failed call, with PostgreSQL's text and SQLSTATE."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return StorageError(
         f'could not {action} "{path}": {reason_of(error)}',

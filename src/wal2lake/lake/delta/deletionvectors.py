@@ -1,7 +1,7 @@
-"""Deletion vectors: which rows of a data file are gone, as Delta's readers expect it.
+"""Reads and writes deletion vectors: which rows of a data file are deleted, in Delta's format.
 
-Comes in: row numbers of files, and the descriptors of vectors that exist. Goes out: one file
-of vectors in the table's directory with a descriptor for each, and row numbers again.
+Comes in: row numbers of files, and the descriptors of existing vectors. Goes out: one file of
+vectors in the table's directory with a descriptor for each, and row numbers read back.
 
     file        version u8 = 1, then for each vector (big-endian)
                 size i32, data, CRC-32 of the data u32
@@ -11,8 +11,8 @@ of vectors in the table's directory with a descriptor for each, and row numbers 
     descriptor  storageType (u: file by UUID below the table, p: by path, i: inline),
                 pathOrInlineDv, offset (of size), sizeInBytes (of data), cardinality
 
-Sources: Delta transaction log protocol, "Deletion Vectors", "Deletion Vector Format",
-"Deletion Vector File Storage Format"; Roaring's "Extension for 64-bit Implementations".
+Sources: Delta transaction log protocol, "Deletion Vectors", "Deletion Vector Format", "Deletion
+Vector File Storage Format"; Roaring's "Extension for 64-bit Implementations".
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _UUID_DIGITS: Final = 20
 
 
 def write_vectors(location: str, vectors: Sequence[Rows]) -> list[Descriptor]:
-    """One new file below the table's ``location``; a descriptor for each vector.
+    """Write one new file below the table's ``location``; return a descriptor for each vector.
 
-    Not synced: ``DeltaTables.sync`` does that with the commit that names the file.
+    The file is not synced: ``DeltaTables.sync`` does that with the commit that names it.
     """
     content = bytearray(_VERSION)
     identity = uuid.uuid4()
@@ -80,7 +80,7 @@ def write_vectors(location: str, vectors: Sequence[Rows]) -> list[Descriptor]:
 
 
 def read_vector(location: str, descriptor: Descriptor) -> Rows:
-    """Row numbers of an existing vector; StorageError if it is damaged."""
+    """Return the row numbers of an existing vector; StorageError if it is damaged."""
     kind, text = descriptor["storageType"], descriptor["pathOrInlineDv"]
     size = int(descriptor["sizeInBytes"])
     if kind == "i":
@@ -107,8 +107,8 @@ def read_vector(location: str, descriptor: Descriptor) -> Rows:
 def _rows(data: bytes, path: str) -> Rows:
     try:
         if data.startswith(_MAGIC):
-            found = BitMap64.deserialize(data[len(_MAGIC) :]).to_array()
-            return np.asarray(found, np.uint64)
+            numbers = BitMap64.deserialize(data[len(_MAGIC) :]).to_array()
+            return np.asarray(numbers, np.uint64)
         if data.startswith(_NATIVE_MAGIC):
             return np.concatenate(list(_native_rows(data)))
     except (ValueError, struct.error) as error:
@@ -118,13 +118,13 @@ def _rows(data: bytes, path: str) -> Rows:
 
 def _native_rows(data: bytes) -> Iterator[Rows]:
     (count,) = _SIZE.unpack_from(data, len(_NATIVE_MAGIC))
-    at = len(_NATIVE_MAGIC) + _SIZE.size
+    offset = len(_NATIVE_MAGIC) + _SIZE.size
     yield np.zeros(0, np.uint64)
     for place in range(count):
-        (size,) = _SIZE.unpack_from(data, at)
-        at += _SIZE.size
-        low = BitMap.deserialize(data[at : at + size]).to_array()
-        at += size
+        (size,) = _SIZE.unpack_from(data, offset)
+        offset += _SIZE.size
+        low = BitMap.deserialize(data[offset : offset + size]).to_array()
+        offset += size
         yield np.asarray(low, np.uint64) + np.uint64(place << 32)
 
 

@@ -1,27 +1,27 @@
-"""Making a Delta commit survive a power loss.
+"""Makes a Delta commit survive a power loss.
 
-Comes in: a table's location and version, or file paths. Goes out: nothing; when a
-function returns, what it names is on stable storage. Called by ``delta.py``.
+Comes in: a table's location and version, or file paths. Goes out: nothing; when a function
+returns, the files that it was called for are on stable storage. Called by ``tables``.
 
-Why this way. Spark's local filesystem never calls fsync, and Delta's log store renames
-the commit into place without it. So before a commit its files are synced, and after it
-everything that the commit's own JSON names: data files, deletion vectors, change files,
-then the JSON, then checkpoints of that version, Hadoop's ``.crc`` companions (a torn one
-makes Spark refuse a good file) and the directories. Versions are synced in order and
-without gaps: a durable version above a lost one would break the log's chain.
+Why this way. Spark's local filesystem never calls fsync, and Delta's log store renames the commit
+into place without it. So a commit's files are synced before it. After it everything that the
+commit's own JSON names is synced: data files, deletion vectors, change files, then the JSON, then
+checkpoints of that version, Hadoop's ``.crc`` companions (a torn companion makes Spark refuse a
+good file) and the directories. Versions are synced in order and without gaps: a durable version
+above a lost one would break the log's chain.
 
-Only ``file:`` URLs and plain paths are synced here. Object stores and HDFS make a closed
-file durable themselves, so for any other scheme these functions do nothing.
+Only ``file:`` URLs and plain paths are synced here. Object stores and HDFS make a closed file
+durable themselves, so for any other scheme these functions do nothing.
 
-``discard_torn_commits`` is the counterpart at start: a commit that was never synced may be
-left torn by a power loss. Nobody was told of it, so it is removed, as if it had never
-happened. A file that is not there is no proof: VACUUM takes what a later version has removed,
-so that version excuses it, if it stays itself. What else a crash has left in the log is nobody's
-and goes, too: temporary files, and Hadoop's companions of files that are not there, by which a
-later file of that name would be judged.
+``discard_torn_commits`` is the counterpart at start. A power loss may leave a commit torn that
+was never synced. No caller was told that it succeeded, so it is removed as if it had never
+happened. A missing data file does not prove that a commit is torn, because VACUUM deletes files
+that a later version has removed; that later version excuses the file if it stays itself. Other
+leftovers of a crash are removed from the log, too: temporary files, and Hadoop's companions of
+missing files, by which a later file of that name would be judged.
 
-Sources: fsync(2), rename(2); Delta transaction log protocol, "Delta Log Entries",
-"Deletion Vectors" ("Derived Fields" for file names, Z85 of ZeroMQ RFC 32).
+Sources: fsync(2), rename(2); Delta transaction log protocol, "Delta Log Entries", "Deletion
+Vectors" ("Derived Fields" for file names, Z85 of ZeroMQ RFC 32).
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ SYNC_THREADS = 8
 _UUID_CHARACTERS = 20
 
 _ABANDONED_SECONDS = 3600.0
-"""A temporary file that another writer has not renamed by then is nobody's any more. A guess."""
+"""A temporary file of another writer counts as abandoned if it has not been renamed for this
+long. A guess."""
 
 _TEMPORARY = re.compile(r"\.([0-9]{20}|_last_checkpoint)\..*\.tmp")
 _OUR_TEMPORARY = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
-"""Names that ``log.place`` gives to temporary files; Delta's have dashes."""
+"""Names that ``log.place`` gives to temporary files; the names that Delta gives have dashes."""
 
 _COMPANION = re.compile(r"\.(([0-9]{20}\..*|_last_checkpoint)(?<!\.tmp))\.crc")
-"""Hadoop's, of the file that is named in it."""
+"""Name of a Hadoop companion; group 1 is the name of the file that it belongs to."""
 
 
 def local_path(location: str) -> Path | None:
@@ -69,19 +70,19 @@ def local_path(location: str) -> Path | None:
 
 
 def sync_files(paths: Iterable[Path], *, below: Path | None = None) -> None:
-    """Fsync files, then each directory that holds one; ``below`` a table's directory, those in
-    between too."""
+    """Fsync files, then each directory that holds one. With ``below``, a table's directory, the
+    directories between it and the files are synced, too."""
     files = sorted(set(paths))
-    _each(files)
+    _sync_all(files)
     parents = {path.parent for path in files}
-    _each(sorted(parents) if below is None else _with_new_parents(parents, below))
+    _sync_all(sorted(parents) if below is None else _with_new_parents(parents, below))
 
 
 def sync_commit(location: str, version: int, *, first: int | None = None) -> None:
     """Make versions ``first`` (default: ``version``) to ``version`` durable, in order.
 
-    A version whose JSON Delta's log cleanup has removed is older than any promise that
-    is still open and is passed over.
+    A version whose JSON Delta's log cleanup has removed is skipped: it is older than any promise
+    that is still open.
     """
     table = local_path(location)
     if table is None:
@@ -95,33 +96,34 @@ def sync_commit(location: str, version: int, *, first: int | None = None) -> Non
             continue
         named = set(_named_files(table, text))
         directories = {path.parent for path in named}
-        _each(_with_checksums(named))
-        _each(_with_new_parents(directories, table))
-        _each(_with_checksums([commit, *log.glob(f"{number:020}.c*")]))
-    _each([*_pointer(log), *_sidecars(log)])
-    _each([log, table])
+        _sync_all(_with_checksums(named))
+        _sync_all(_with_new_parents(directories, table))
+        _sync_all(_with_checksums([commit, *log.glob(f"{number:020}.c*")]))
+    _sync_all([*_pointer(log), *_sidecars(log)])
+    _sync_all([log, table])
 
 
 def sync_checkpoint(location: str, version: int) -> None:
-    """Make a checkpoint durable that was written behind its version's commit."""
+    """Make a checkpoint durable that was written after its version's commit."""
     table = local_path(location)
     if table is None:
         return
     log = table / "_delta_log"
-    _each(_with_checksums(log.glob(f"{version:020}.checkpoint*")))
-    _each([*_pointer(log), *_sidecars(log)])
-    _each([log])
+    _sync_all(_with_checksums(log.glob(f"{version:020}.checkpoint*")))
+    _sync_all([*_pointer(log), *_sidecars(log)])
+    _sync_all([log])
 
 
 def _pointer(log: Path) -> list[Path]:
-    """To the newest checkpoint."""
+    """Return the file that names the newest checkpoint, with its companion; empty if there is
+    none."""
     last = log / "_last_checkpoint"
     return _with_checksums([last] if last.exists() else [])
 
 
 def actions_of(commit: str) -> list[dict[str, Any]]:
-    """The actions of a commit's text. Delta leaves line separators that are not ASCII as they are
-    (U+0085, U+2028), in statistics and predicates: only a newline ends an action."""
+    """Parse a commit's text into actions. Only a newline ends an action: Delta leaves line
+    separators that are not ASCII (U+0085, U+2028) unescaped in statistics and predicates."""
     return [json.loads(line) for line in commit.split("\n") if line]
 
 
@@ -131,7 +133,7 @@ def sync_created(location: str) -> None:
     if table is None:
         return
     sync_commit(location, 0)
-    _each([table.parent, table.parent.parent])
+    _sync_all([table.parent, table.parent.parent])
 
 
 def sync_directory(path: Path) -> None:
@@ -140,7 +142,8 @@ def sync_directory(path: Path) -> None:
 
 
 def newest_version(location: str) -> int | None:
-    """Highest version in a local log; None when there is none or it is not local."""
+    """Return the highest version in a local log; None if there is none or the table is not
+    local."""
     table = local_path(location)
     if table is None:
         return None
@@ -150,47 +153,48 @@ def newest_version(location: str) -> int | None:
 def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
     """Remove versions above ``synced_version`` that a power loss left incomplete.
 
-    Returns the removed ones; everything above the first torn version goes, for it was
-    built on that. Whole is a version whose files are there, or removed since by one that
-    is whole. Of the versions that stay, torn checksums go, which Delta derives again; torn
-    checkpoints, which are written later than their version, and what is nobody's go from the
-    whole log. Call it before the first use of the table, with the last version whose sync is
-    on record.
+    Returns the removed versions. Every version above the first torn one is removed, because it
+    was built on that one. A version is whole if each of its files is there or has been removed by
+    a later version that is whole. In the versions that stay, torn checksums are removed, since
+    Delta derives them again. Torn checkpoints, which are written later than their version, and
+    abandoned files are removed from the whole log. Call it before the first use of the table,
+    with the last version whose sync is on record.
     """
     table = local_path(location)
     if table is None:
         return ()
     log = table / "_delta_log"
-    above = sorted(v for v in _versions(log) if v > synced_version)
-    kept = _whole([_found(table, log, v) for v in above])
-    removed = tuple(above[kept:])
-    doubtful = [path for v in above for path in _derived(table, log, v)]
+    unsynced = sorted(v for v in _versions(log) if v > synced_version)
+    kept = _whole([_inspect_version(table, log, v) for v in unsynced])
+    removed = tuple(unsynced[kept:])
+    doubtful = [path for v in unsynced for path in _derived(table, log, v)]
     for path in log.glob("*.checkpoint*.parquet"):
         if not _is_parquet(path):
             doubtful += [path.with_name(f".{path.name}.crc"), path]
     pointer = log / "_last_checkpoint"
     if doubtful or removed:
-        # Before what it points to; without it Delta lists the directory.
+        # The pointer goes before the checkpoint that it points to; without a pointer Delta
+        # lists the directory.
         doubtful = [pointer.with_name("._last_checkpoint.crc"), pointer, *doubtful]
     for path in doubtful:
         path.unlink(missing_ok=True)
-    # From the top, so that a crash in between leaves a log without gaps.
+    # Remove from the newest version down, so that a crash in between leaves no gap.
     for version in reversed(removed):
-        # The commit last: as long as it is there, a repeat finds what belongs to it.
+        # Remove the commit last: while it exists, a repeated call finds its other files.
         commit = log / f"{version:020}.json"
         for path in log.glob(f"{version:020}.*"):
             if path != commit:
                 path.unlink()
-        _each([log])
+        _sync_all([log])
         commit.unlink()
-        _each([log])
-    for path in _nobodys(log):
+        _sync_all([log])
+    for path in _abandoned(log):
         path.unlink(missing_ok=True)
     return removed
 
 
-def _nobodys(log: Path) -> Iterator[Path]:
-    """Temporary files that nobody will rename, and companions whose file is not there."""
+def _abandoned(log: Path) -> Iterator[Path]:
+    """Yield temporary files that no writer will rename, and companions whose file is missing."""
     names = {path.name for path in log.iterdir()} if log.is_dir() else set()
     for name in names:
         path = log / name
@@ -212,7 +216,8 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _derived(table: Path, log: Path, version: int) -> Iterator[Path]:
-    """Yield the files that may be torn though the commit is whole, and that nobody needs."""
+    """Yield files that may be torn though the commit is whole, and that readers can do
+    without."""
     commit = log / f"{version:020}.json"
     files = [*log.glob(f"{version:020}.*")]
     with suppress(ValueError, OSError):
@@ -227,7 +232,7 @@ def _derived(table: Path, log: Path, version: int) -> Iterator[Path]:
 
 
 def _is_parquet(path: Path) -> bool:
-    """The magic number is the last thing that its writer writes."""
+    """Whether the file ends with Parquet's magic number, which its writer writes last."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         if size < 12:
@@ -252,40 +257,40 @@ def _versions(log: Path) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _VersionOnDisk:
     """One version as a start finds it on disk."""
 
     readable: bool
     """True if its JSON is whole, and so are its change files, which no version removes."""
     incomplete: frozenset[Path]
-    """Data files that it adds and that are not there in full, or whose vector is not."""
+    """Data files that it adds and that are missing or short, or whose deletion vector is."""
     removes: frozenset[Path]
 
 
-_UNREADABLE = _Found(False, frozenset(), frozenset())
+_UNREADABLE = _VersionOnDisk(False, frozenset(), frozenset())
 
 
-def _whole(found: list[_Found]) -> int:
-    """How many of these consecutive versions, from the lowest on, are whole together.
+def _whole(versions: list[_VersionOnDisk]) -> int:
+    """Return how many of these consecutive versions, from the lowest on, are whole together.
 
-    What is incomplete must have been removed by a later one that stays: with each version
-    that has to go, what it excused is judged again.
+    An incomplete file must have been removed by a later version that stays. Each time a version
+    has to go, the files that it excused are judged again.
     """
-    kept = len(found)
+    kept = len(versions)
     while True:
         removed: set[Path] = set()
         torn = None
-        for at in reversed(range(kept)):
-            one = found[at]
-            if not one.readable or not one.incomplete <= removed:
-                torn = at
-            removed |= one.removes
+        for index in reversed(range(kept)):
+            version = versions[index]
+            if not version.readable or not version.incomplete <= removed:
+                torn = index
+            removed |= version.removes
         if torn is None:
             return kept
         kept = torn
 
 
-def _found(table: Path, log: Path, version: int) -> _Found:
+def _inspect_version(table: Path, log: Path, version: int) -> _VersionOnDisk:
     try:
         text = (log / f"{version:020}.json").read_text(encoding="utf-8")
         actions = actions_of(text)
@@ -299,7 +304,7 @@ def _found(table: Path, log: Path, version: int) -> _Found:
         if "add" in action:
             add = action["add"]
             path = _resolve(table, add["path"])
-            if path is not None and not _is_there(table, path, add):
+            if path is not None and not _is_complete(table, path, add):
                 incomplete.add(path)
         elif "remove" in action:
             path = _resolve(table, action["remove"]["path"])
@@ -310,11 +315,11 @@ def _found(table: Path, log: Path, version: int) -> _Found:
             size = _size(_resolve(table, action["cdc"]["path"]))
             if size is not None and size != action["cdc"]["size"]:
                 return _UNREADABLE
-    return _Found(True, frozenset(incomplete), frozenset(removes))
+    return _VersionOnDisk(True, frozenset(incomplete), frozenset(removes))
 
 
-def _is_there(table: Path, path: Path, add: dict[str, Any]) -> bool:
-    """The file has its size, and its deletion vector is there."""
+def _is_complete(table: Path, path: Path, add: dict[str, Any]) -> bool:
+    """Whether the file has its full size and its deletion vector exists in full."""
     if _size(path) != add["size"]:
         return False
     described = add.get("deletionVector")
@@ -333,7 +338,7 @@ def _size(path: Path | None) -> int | None:
 
 
 def _named_files(table: Path, commit: str) -> Iterator[Path]:
-    """Every file on this machine that a commit's JSON adds."""
+    """Yield every file on this machine that a commit's JSON adds."""
     for action in actions_of(commit):
         content = action.get("add") or action.get("cdc")
         if content is None:
@@ -347,14 +352,15 @@ def _named_files(table: Path, commit: str) -> Iterator[Path]:
 
 
 def _resolve(table: Path, path: str) -> Path | None:
-    """A log's path is percent-encoded, and relative or an absolute URL."""
+    """Return the local path of a path in the log, which is percent-encoded, and relative or an
+    absolute URL."""
     if urlsplit(path).scheme or path.startswith("/"):
         return local_path(path)
     return table / unquote(path)
 
 
 def vector_file(table: Path, vector: Mapping[str, Any] | None) -> Path | None:
-    """Where a deletion vector is; None if it is inline, or not on this machine."""
+    """Return the path of a deletion vector; None if it is inline, or not on this machine."""
     if vector is None or vector["storageType"] == "i":
         return None
     name = str(vector["pathOrInlineDv"])
@@ -366,26 +372,27 @@ def vector_file(table: Path, vector: Mapping[str, Any] | None) -> Path | None:
 
 
 def _with_checksums(paths: Iterable[Path]) -> list[Path]:
-    """Add Hadoop's companion ``.name.crc`` of each file that has one."""
-    found = []
+    """Return the files, each followed by Hadoop's companion ``.name.crc`` if it has one."""
+    files = []
     for path in sorted(set(paths)):
-        found.append(path)
+        files.append(path)
         companion = path.with_name(f".{path.name}.crc")
         if companion.exists():
-            found.append(companion)
-    return found
+            files.append(companion)
+    return files
 
 
 def _with_new_parents(directories: Iterable[Path], table: Path) -> list[Path]:
-    """Directories between a file and its table may be as new as the file."""
-    found = set()
+    """Return the directories and those between them and the table, which may be as new as the
+    files."""
+    folders = set()
     for directory in directories:
         current = directory
         while current != table and table in current.parents:
-            found.add(current)
+            folders.add(current)
             current = current.parent
-        found.add(current)
-    return sorted(found)
+        folders.add(current)
+    return sorted(folders)
 
 
 def _sidecars(log: Path) -> list[Path]:
@@ -393,7 +400,7 @@ def _sidecars(log: Path) -> list[Path]:
     return [*_with_checksums(folder.iterdir()), folder] if folder.is_dir() else []
 
 
-def _each(paths: list[Path]) -> None:
+def _sync_all(paths: list[Path]) -> None:
     if len(paths) <= 2:
         for path in paths:
             _sync(path)
@@ -411,8 +418,8 @@ def _sync(path: Path) -> None:
         finally:
             os.close(handle)
     except FileNotFoundError:
-        # Removed since it was named: a later commit of this table has vacuumed it, or
-        # it never was there, which readers report with the name.
+        # Either VACUUM has removed the file since the commit named it, or the file never
+        # existed, which readers report with its name.
         return
     except OSError as error:
         raise StorageError(

@@ -1,8 +1,8 @@
-"""A column's PostgreSQL type inside Spark's field metadata, and back.
+"""Stores a column's PostgreSQL type in Spark's field metadata, and reads it back.
 
-Comes in: FieldSpec or Spark's StructField. Goes out: the other. Used by ``delta.py`` when
-it creates and reads tables, and by ``query.py``: metadata survives projection, so a
-query's result still knows the PostgreSQL type of each plain column.
+Comes in: FieldSpec or Spark's StructField. Goes out: the other. Used by ``tables`` when it
+creates and reads tables, and by ``query``: metadata survives projection, so a query's result
+still has the PostgreSQL type of each plain column.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _GENERATED: Final = "delta.generationExpression"
 
 @lru_cache(maxsize=1024)
 def spark_type(ddl: str) -> DataType:
-    """A type by its name; Spark's parser is in the JVM."""
+    """Parse a type's name. The result is cached because Spark's parser is in the JVM."""
     return DataType.fromDDL(ddl)
 
 
 def metadata_of(field: FieldSpec) -> dict[str, Any]:
-    """Return what the table's schema stores; empty if there is no PostgreSQL type."""
+    """Return the metadata that the table's schema stores; empty if there is no PostgreSQL
+    type."""
     if field.pg_type_oid == INVALID_OID:
         return {}
     metadata: dict[str, Any] = {
@@ -46,7 +47,7 @@ def metadata_of(field: FieldSpec) -> dict[str, Any]:
 
 
 def from_struct_field(field: StructField) -> FieldSpec:
-    """Read a field back; foreign tables have no metadata of ours."""
+    """Read a field back; the fields of foreign tables have no PostgreSQL metadata."""
     metadata = field.metadata or {}
     domain = metadata.get(DOMAIN)
     # Other writers (delta-rs) write numbers back as texts.

@@ -1,7 +1,7 @@
-"""Delta's own code, over py4j: its logs, snapshots, transactions and actions.
+"""Calls Delta's own code over py4j: its logs, snapshots, transactions and actions.
 
-In: a session; values of ours. Out: objects of the JVM, for ``tables`` to work with. A call takes
-a tenth of a millisecond and more, and each step through a package name is one.
+In: a session, Python values. Out: JVM objects, with which ``tables`` works. A call takes a tenth
+of a millisecond or more, and each step through a package name is a call.
 
 Sources: delta-spark 4.4 DeltaLog.scala, OptimisticTransaction.scala, DeltaOperations.scala.
 """
@@ -27,7 +27,7 @@ from wal2lake.lake.spark.errors import translated
 
 
 class DeltaJvm:
-    """One per session; safe for all threads."""
+    """Calls Delta; one per session, safe for all threads."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -37,9 +37,9 @@ class DeltaJvm:
         self._settings: Any = conf.settings()
 
     def settings_hash(self) -> int:
-        """Another one when a setting of the session has changed."""
-        found: int = self._settings.hashCode()
-        return found
+        """Return a hash that changes when a setting of the session changes."""
+        value: int = self._settings.hashCode()
+        return value
 
     def forget(self, location: str) -> None:
         """Drop Delta's cached snapshots of a table."""
@@ -48,12 +48,13 @@ class DeltaJvm:
         )
 
     def path(self, location: str) -> Any:
-        """Hadoop's."""
+        """Return a location as Hadoop's ``Path``."""
         return self.jvm.org.apache.hadoop.fs.Path(location)
 
     @contextmanager
     def calling(self, location: str) -> Iterator[None]:
-        """Delta takes settings from the thread's active session: make it ours."""
+        """Make this session the thread's active one, from which Delta takes its settings, and
+        translate errors."""
         with translated(f'Delta table "{location}"'):
             self.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(
                 self._spark._jsparkSession
@@ -61,18 +62,18 @@ class DeltaJvm:
             yield
 
     def log(self, location: str) -> Any:
-        """Delta's ``DeltaLog``, which it keeps."""
+        """Return Delta's ``DeltaLog``, which Delta caches."""
         return self.jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
             self._spark._jsparkSession, location
         )
 
     def snapshot(self, location: str) -> Any:
-        """The newest one; its version is -1 if there is no table."""
+        """Return the newest snapshot; its version is -1 if there is no table."""
         none = self.jvm.scala.Option.empty()
         return self.log(location).update(False, none, none)
 
     def existing(self, location: str) -> Any:
-        """The newest snapshot; UndefinedObjectError (42P01) if there is no table."""
+        """Return the newest snapshot. UndefinedObjectError (42P01) if there is no table."""
         snapshot = self.snapshot(location)
         if snapshot.version() < 0:
             raise UndefinedObjectError(
@@ -86,10 +87,11 @@ class DeltaJvm:
         return snapshot
 
     def version_at(self, location: str, time: datetime) -> int | None:
-        """The newest version that was committed by ``time``; None: none that is kept."""
+        """Return the newest version committed by ``time``; None if the log keeps no such
+        version."""
         none = self.jvm.scala.Option.empty()
         stamp = self.jvm.java.sql.Timestamp(math.floor(time.timestamp() * 1000))
-        # Of a time before all of them Delta gives the first, of one after them the last.
+        # For a time before all commits Delta returns the first one, after them the last.
         commit = (
             self.log(location)
             .history()
@@ -99,7 +101,7 @@ class DeltaJvm:
         return version if commit.timestamp() <= stamp.getTime() else None
 
     def hadoop_conf(self) -> Any:
-        """The session's."""
+        """Return the session's Hadoop configuration."""
         state = self._spark._jsparkSession.sessionState()
         return state.newHadoopConf()
 
@@ -110,30 +112,33 @@ class DeltaJvm:
         return state_of(location, metadata, snapshot.version(), cursors, domains)
 
     def _domains(self, snapshot: Any) -> list[Object]:
-        """``domainMetadata`` in force, of a table that has such."""
+        """Return the ``domainMetadata`` in force; empty if the table's protocol has no such
+        feature."""
         if "domainMetadata" not in snapshot.protocol().json():
             return []
-        found: list[Object] = self.from_java(snapshot.domainMetadata())
-        return found
+        domains: list[Object] = self.from_java(snapshot.domainMetadata())
+        return domains
 
     def _cursors(self, snapshot: Any) -> dict[str, int]:
         checksum = snapshot.checksumOpt()
-        known = checksum.get().setTransactions() if checksum.isDefined() else checksum
-        if known.isEmpty():
-            found: dict[str, int] = self.from_java(snapshot.transactions())
-            return found
-        return {one["appId"]: one["version"] for one in self.from_java(known.get())}
+        stored = checksum.get().setTransactions() if checksum.isDefined() else checksum
+        if stored.isEmpty():
+            cursors: dict[str, int] = self.from_java(snapshot.transactions())
+            return cursors
+        return {
+            token["appId"]: token["version"] for token in self.from_java(stored.get())
+        }
 
     def from_java(self, value: Any) -> Any:
-        """A Scala collection as Delta writes it in JSON: one call over py4j. Its iterators end
-        with an exception, whose translation takes longer than all the rest."""
+        """Convert a Scala collection through Delta's JSON, with one call over py4j. A Scala
+        iterator ends with an exception, whose translation takes longer than everything else."""
         mapper = self.jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper()
         return json.loads(mapper.writeValueAsString(value))
 
     def actions(
         self, changes: Sequence[Change], cursor: Cursor, removes: Any | None
     ) -> Any:
-        """The actions of a commit; ``removes`` is a collection of Delta's."""
+        """Build the actions of a commit; ``removes`` is a collection of Delta's."""
         now = int(clock.time() * 1000)
         token = {"appId": cursor.app_id, "version": cursor.version, "lastUpdated": now}
         actions = [self.action({"txn": token})]
@@ -144,19 +149,19 @@ class DeltaJvm:
         return self.seq([*actions, *map(self.action, changes)])
 
     def action(self, action: Change) -> Any:
-        """One of Delta's."""
+        """Build one of Delta's actions from its JSON."""
         from_json = self.jvm.org.apache.spark.sql.delta.actions.Action.fromJson
         return from_json(json.dumps(action))
 
     def seq(self, items: Sequence[Any]) -> Any:
-        """A Scala Seq."""
+        """Build a Scala Seq."""
         listed = self.jvm.java.util.ArrayList()
         for item in items:
             listed.add(item)
         return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
 
     def operation(self, cursor: Cursor, replace: bool, operation: str) -> Any:
-        """Return Delta's operation for the table's history."""
+        """Build Delta's operation for the table's history."""
         modes = self.jvm.org.apache.spark.sql.streaming.OutputMode
         return getattr(
             self.jvm.org.apache.spark.sql.delta, "DeltaOperations$StreamingUpdate"

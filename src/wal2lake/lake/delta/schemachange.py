@@ -1,14 +1,15 @@
-"""The metadata of a table whose columns change. Pure: Delta's JSON in, Delta's JSON out.
+"""Computes the metadata of a table whose columns change. Pure: Delta's JSON in, Delta's JSON out.
 
-Comes in: the ``metaData`` action of a version, and the columns that the next one is to have, each
-with the name that it had. Goes out: the next one's action; before, whether the table needs
-column mapping for it.
+Comes in: the ``metaData`` action of a version, and the columns of the next one, each with its
+previous name. Goes out: the next version's action, and before that whether the table needs column
+mapping for it.
 
-    a column that stays       keeps its physical name and its id, whatever it is called now
-    a new one                 has a physical name that no file has: under column mapping a fresh
-                              one, without it its own, which no column had before
-    one of another type       is a new one, for all files are written anew with it
-    one that goes             is not there; files have it still, and nobody reads it
+    column          in the next version
+    kept            keeps its physical name and its id, also under another name
+    new             gets a physical name that no file has: a fresh one under column mapping,
+                    otherwise its own name, which no earlier column had
+    of a new type   is treated as new, because all files are rewritten
+    dropped         is missing; files still have it, and no reader reads it
 
 Called by ``tables``. Source: Delta transaction log protocol, "Column Mapping".
 """
@@ -38,85 +39,92 @@ MODE: Final = "delta.columnMapping.mode"
 MOST_ID: Final = "delta.columnMapping.maxColumnId"
 
 UNSAFE_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
-"""Delta refuses these in a column's name unless column mapping is on."""
+"""Delta refuses these characters in a column's name unless column mapping is on."""
 
 _OURS: Final = (TYPE_OID, TYPMOD, TYPE_NAME, DOMAIN)
 
 
 def needs_mapping(state: TableState, fields: Sequence[NextField]) -> bool:
-    """Whether the names in files can no longer be those of the columns."""
+    """Whether the names in files can no longer be the names of the columns."""
     if state.column_mapping:
         return False
-    kept = [(one.source, one.field.name) for one in fields if one.source is not None]
+    kept = [
+        (column.source, column.field.name)
+        for column in fields
+        if column.source is not None
+    ]
     return (
         [source for source, _ in kept] != [field.name for field in state.fields]
         or any(source != name for source, name in kept)
-        or any(UNSAFE_IN_NAMES & set(one.field.name) for one in fields)
+        or any(UNSAFE_IN_NAMES & set(column.field.name) for column in fields)
     )
 
 
 _FEATURES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
-"""Feature that a table's protocol must name for a column of a type."""
+"""The feature that a table's protocol must name for a column of the type."""
 
 
 def missing_features(protocol: Object, fields: Sequence[NextField]) -> list[str]:
-    """Features of Delta's that a table needs for its new columns."""
-    there = protocol.get("writerFeatures") or ()
+    """Return the Delta features that a table still lacks for its new columns."""
+    present = protocol.get("writerFeatures") or ()
     needed = {
         feature
-        for one in fields
-        if one.source is None or one.anew
+        for column in fields
+        if column.source is None or column.anew
         for kind, feature in _FEATURES.items()
-        if kind in one.field.spark_ddl.lower()
+        if kind in column.field.spark_ddl.lower()
     }
-    return sorted(needed.difference(there))
+    return sorted(needed.difference(present))
 
 
 def next_metadata(metadata: Object, fields: Sequence[NextField]) -> dict[str, Any]:
-    """The ``metaData`` object of a version with these columns."""
+    """Return the ``metaData`` object of a version with these columns."""
     schema = json.loads(metadata["schemaString"])
     before = {field["name"]: field for field in schema["fields"]}
     properties = dict(metadata["configuration"])
     mapped = properties.get(MODE, "none") != "none"
-    most = max(
+    highest_id = max(
         (int(f["metadata"].get(ID, 0)) for f in before.values()),
         default=0,
     )
-    most = max(most, int(properties.get(MOST_ID, 0)))
-    made = []
-    for one in fields:
-        field = before.get(one.source) if one.source is not None else None
+    highest_id = max(highest_id, int(properties.get(MOST_ID, 0)))
+    columns = []
+    for column in fields:
+        field = before.get(column.source) if column.source is not None else None
         own = {} if field is None else dict(field["metadata"])
         for name in _OURS:
             own.pop(name, None)
-        own.update(metadata_of(one.field))
+        own.update(metadata_of(column.field))
         kind: Any = None if field is None else field["type"]
-        if field is None or one.anew:
-            kind = spark_type(one.field.spark_ddl).jsonValue()
+        if field is None or column.anew:
+            kind = spark_type(column.field.spark_ddl).jsonValue()
             if mapped:
-                most += 1
-                own[ID] = most
+                highest_id += 1
+                own[ID] = highest_id
                 own[PHYSICAL_NAME] = f"col-{uuid.uuid4()}"
-        made.append(
+        columns.append(
             {
-                "name": one.field.name,
+                "name": column.field.name,
                 "type": kind,
                 "nullable": True if field is None else field["nullable"],
                 "metadata": own,
             }
         )
     if mapped:
-        properties[MOST_ID] = str(most)
+        properties[MOST_ID] = str(highest_id)
     return {
         **metadata,
-        "schemaString": json.dumps({**schema, "fields": made}),
+        "schemaString": json.dumps({**schema, "fields": columns}),
         "configuration": properties,
     }
 
 
 def refuse_unless_plain(state: TableState, fields: Sequence[NextField]) -> None:
-    """0A000 for a table whose columns mean something to Delta, which its constraints and
-    generated columns name, and for a change of columns by which it is partitioned."""
+    """Raise 0A000 if the columns cannot be changed.
+
+    That is a table whose constraints or generated columns name its columns, and a change of
+    columns by which it is partitioned or clustered.
+    """
     if not state.is_plain:
         raise FeatureNotSupportedError(
             f'columns of the table at "{state.location}" cannot be changed',
@@ -125,14 +133,17 @@ def refuse_unless_plain(state: TableState, fields: Sequence[NextField]) -> None:
             hint="Create another table without them, and copy the rows.",
         )
     kept = {
-        one.source for one in fields if one.source == one.field.name and not one.anew
+        column.source
+        for column in fields
+        if column.source == column.field.name and not column.anew
     }
     mapped = state.column_mapping or needs_mapping(state, fields)
-    # A new type is another column of the files, unless that is called as it was.
+    # A column of a new type gets another physical name if columns are mapped; the clustering
+    # would still name the old one.
     stay = {
-        one.source
-        for one in fields
-        if not one.anew or (can_cluster(one.field.spark_ddl) and not mapped)
+        column.source
+        for column in fields
+        if not column.anew or (can_cluster(column.field.spark_ddl) and not mapped)
     }
     for name in state.clustering:
         if name not in stay:

@@ -1,18 +1,17 @@
-"""Delta's per-file statistics, from a Parquet footer.
+"""Builds Delta's per-file statistics from a Parquet footer.
 
-Comes in: the ``FileMetaData`` of a file that was just written (a ParquetWriter gives it
-without reading anything back). Goes out: the JSON text of the ``add`` action's ``stats``.
-Called inside Spark executors, so it needs PyArrow only; pure.
+Comes in: the ``FileMetaData`` of a file that was just written (a ParquetWriter gives it without
+reading anything back). Goes out: the JSON text of the ``add`` action's ``stats``. Called inside
+Spark executors, so it needs PyArrow only; pure.
 
-Why this way. ``numRecords`` is required in tables with deletion vectors, and min/max let
-Delta skip files: a MERGE that touches a narrow range of keys reads a few files only. A
-missing statistic costs a read, a wrong one loses rows, so whatever is not certain is
-left out:
+Why this way. ``numRecords`` is required in tables with deletion vectors, and min/max let Delta
+skip files: a MERGE that touches a narrow range of keys reads a few files only. A missing
+statistic costs a read, a wrong one loses rows, so every bound that is not certain is left out:
 
 - real and double: Parquet's bounds ignore NaN, which Spark sorts above everything;
-- the bound of dates or timestamps that is outside years 1-9999 or infinite: Delta's protocol does
-  not say how it is written, and not every reader knows Spark's way (``+10000-01-01``). The other
-  bound stays;
+- a bound of dates or timestamps that is outside years 1-9999 or infinite: Delta's protocol does
+  not say how such a value is written, and not every reader knows Spark's form
+  (``+10000-01-01``). The other bound stays;
 - nested columns: their footers count elements, not rows.
 
 Source: Delta transaction log protocol, "Per-file Statistics".
@@ -32,7 +31,7 @@ from wal2lake.lake.port import INDEXED_COLUMNS
 from wal2lake.lake.tablefiles import AddedFile
 
 STRING_PREFIX = 32
-"""Characters that Delta keeps of a string bound (stats are read at every planning)."""
+"""Characters that Delta keeps of a string bound, since statistics are read at every planning."""
 
 _HIGHEST_CHARACTER = "\U0010ffff"
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
@@ -48,7 +47,7 @@ def added_file(
 
 
 def stats_for(metadata: pq.FileMetaData) -> str:
-    """Return the statistics as JSON; columns are named as in the file."""
+    """Return the statistics as JSON, under the column names of the file."""
     lows: dict[str, object] = {}
     highs: dict[str, object] = {}
     nulls: dict[str, int] = {}
@@ -81,7 +80,7 @@ def stats_for(metadata: pq.FileMetaData) -> str:
 
 
 def _leaves(kind: pa.DataType) -> int:
-    """Parquet columns that one Arrow column becomes."""
+    """Return the number of Parquet columns that one Arrow column becomes."""
     if pa.types.is_map(kind):
         return _leaves(kind.key_type) + _leaves(kind.item_type)
     if (
@@ -107,15 +106,15 @@ def _null_count(column: list[pq.Statistics | None]) -> int | None:
 def _bounds(
     kind: pa.DataType, column: list[pq.Statistics | None]
 ) -> tuple[object, object] | None:
-    """Smallest and largest value over all row groups, in Delta's JSON form; None in place of one
-    that has none."""
+    """Return the smallest and the largest value over all row groups, in Delta's JSON form; None
+    in place of a missing bound."""
     raw = _is_raw(kind)
     lows, highs = [], []
     for part in column:
         assert part is not None
         if not part.has_min_max:
             if part.num_values == 0:
-                continue  # Only nulls here: no opinion.
+                continue  # This row group holds only nulls.
             return None
         lows.append(part.min_raw if raw else part.min)
         highs.append(part.max_raw if raw else part.max)
@@ -125,7 +124,7 @@ def _bounds(
 
 
 def _is_raw(kind: pa.DataType) -> bool:
-    # PyArrow cannot make Python values of years beyond 9999.
+    # PyArrow cannot convert years beyond 9999 to Python values.
     return bool(pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
 
 
@@ -153,8 +152,8 @@ def _string_bounds(low: str, high: str) -> tuple[str, str]:
     first = low[:STRING_PREFIX]
     if len(high) <= STRING_PREFIX:
         return first, high
-    # Anything that starts with the prefix sorts below the prefix and this character,
-    # unless it goes on with that very character.
+    # Every string that starts with the prefix sorts below the prefix followed by the highest
+    # character, unless its next character is the highest one itself.
     end = STRING_PREFIX
     while end < len(high) and high[end] == _HIGHEST_CHARACTER:
         end += 1
@@ -169,7 +168,7 @@ def _date(days: int) -> str | None:
 
 
 def _instant(kind: pa.TimestampType, value: int, *, up: bool) -> str | None:
-    """Milliseconds are all that the text form holds: round outwards."""
+    """Return an instant in milliseconds, the precision of the text form, rounded outwards."""
     units = _UNITS_PER_SECOND[kind.unit]
     milliseconds = value * 1000 // units
     if up and milliseconds * units != value * 1000:

@@ -1,30 +1,29 @@
 """The table port for Delta Lake.
 
-Comes in: what ``port.TablePort`` says. Goes out: commits in the tables' own logs. Used by
-apply, tablesync, local and commands through the port.
+Comes in: calls of ``port.TablePort``. Goes out: commits in the tables' own logs. Used by apply,
+tablesync, local and commands through the port.
 
-Why this way. Files that executors wrote with PyArrow become visible by a commit of ours, which
-``log`` writes for the next version of a plain table on this machine, or through Delta's own
-OptimisticTransaction, driven over py4j, for every other. Delta checks the protocol, the
-conflicts and the file's statistics exactly as for its own writes, writes checksums and
-checkpoints, and one commit carries the ``add`` actions, the removes of a replacement and the
-cursor (``txn``).
-Two reads are registered with the transaction, and they are what makes it safe:
+Why this way. A commit makes files visible that executors wrote with PyArrow. If the table is
+plain and on this machine, then ``log`` writes the commit; otherwise Delta's own
+OptimisticTransaction does, driven over py4j. Delta checks the protocol, the conflicts and the
+files' statistics exactly as for its own writes, and writes checksums and checkpoints. One commit
+carries the ``add`` actions, the removes of a replacement and the cursor (``txn``). Two reads are
+registered with the transaction and make it safe:
 
 - the cursor (``readTxn``): a concurrent commit of the same application conflicts;
 - with ``read_version``, the whole table (``readWholeTable``): any concurrent change of
   data conflicts, so check-then-append has no gap between check and append.
 
-Cursors and the schema are read from the version's checksum file, where Delta keeps them; its own
-``txnVersion`` reconstructs the table's state by Spark jobs, a second instead of a
-millisecond. A table whose newest commit has no such file is asked that way.
+Cursors and the schema are read from the version's checksum file, where Delta keeps them. Delta's
+own ``txnVersion`` reconstructs the table's state with Spark jobs, which takes a second instead of
+a millisecond; it is called only if the newest commit has no checksum file.
 
-In the table's history the operation is STREAMING UPDATE, whose query id and epoch are
-the cursor's, and user metadata says what it was for.
+In the table's history the operation is STREAMING UPDATE, its query id and epoch are the cursor's,
+and the user metadata is the ``operation`` that the caller passed.
 
-Durability: ``durability.py`` syncs the files before and the commit after. Versions are
-synced without gaps; the first time a process touches a table the last ``LOOK_BACK``
-versions are, since its predecessor may have been killed between commit and sync.
+Durability: ``durability.py`` syncs the files before the commit, and the commit after it. Versions
+are synced without gaps. The first time that a process touches a table it syncs the last
+``LOOK_BACK`` versions, because its predecessor may have been killed between commit and sync.
 
 Sources: Delta transaction log protocol; delta-spark 4.4 OptimisticTransaction.scala,
 ConflictChecker.scala, DeltaOperations.scala.
@@ -92,8 +91,8 @@ from wal2lake.observe import failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
 
 LOOK_BACK: Final = 16
-"""More versions than a table can have in flight when a process dies (one, or a few if
-foreign writers interleave); syncing what is durable already costs microseconds."""
+"""More versions than a table can have in flight when a process dies (one, or a few if foreign
+writers interleave). Syncing a version that is durable already costs microseconds."""
 
 
 class DeltaTables:
@@ -135,13 +134,13 @@ class DeltaTables:
         return state
 
     def goes_on_beside(self, work: Beside) -> None:
-        """From now on a table that is dropped is left by it first."""
+        """Register background work that must leave a table before the table is dropped."""
         self._beside.append(work)
 
     def drop(self, location: str) -> None:
         """Drop a table, as in TablePort. Refuses a directory that is not a table."""
-        for one in tuple(self._beside):
-            one.leave(location)
+        for work in tuple(self._beside):
+            work.leave(location)
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location)
             files = path.getFileSystem(self._delta.hadoop_conf())
@@ -211,7 +210,8 @@ class DeltaTables:
         return self.state(location).version > version
 
     def newest(self, location: str) -> Version | None:
-        """The newest version of a local table, from its log; None: Delta must be asked."""
+        """Return the newest version of a local table, read from its log; None if Delta must be
+        asked."""
         return self._known.newest(location)
 
     def version_at(self, location: str, time: datetime) -> int | None:
@@ -220,10 +220,10 @@ class DeltaTables:
             return self._delta.version_at(location, time)
 
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
-        """Return the writers of commits, as in TablePort; a commit that the log does not have any
-        more has no writer."""
+        """Return the writers of commits, as in TablePort. A commit that the log no longer has has
+        no writer."""
         return [
-            frozenset(one["txn"]["appId"] for one in commit if "txn" in one)
+            frozenset(action["txn"]["appId"] for action in commit if "txn" in action)
             for commit in self.actions(location, first, last)
         ]
 
@@ -234,7 +234,7 @@ class DeltaTables:
         root = local_path(location)
         if root is not None:
             return [read_actions(root, number) for number in range(first, last + 1)]
-        found: list[list[dict[str, Any]]] = []
+        commits: list[list[dict[str, Any]]] = []
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
             store = self._delta.log(location).store()
@@ -243,21 +243,21 @@ class DeltaTables:
                     path, f"{version:020}.json"
                 )
                 if not commit.getFileSystem(self._delta.hadoop_conf()).exists(commit):
-                    found.append([])
+                    commits.append([])
                     continue
                 lines = store.read(commit, self._delta.hadoop_conf())
                 converters = self._delta.jvm.scala.jdk.javaapi.CollectionConverters
-                found.append([json.loads(line) for line in converters.asJava(lines)])
-        return found
+                commits.append([json.loads(line) for line in converters.asJava(lines)])
+        return commits
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
-        """Return the live files, as in TablePort. Files that this object has committed itself need
-        no look."""
+        """Return the live files, as in TablePort. No scan is needed for files that this object
+        committed."""
         location = state.location
         self._known.newest(location)
-        known = self._known.files(state)
-        if known is not None:
-            return list(known.values())
+        listed = self._known.files(state)
+        if listed is not None:
+            return list(listed.values())
         commit = stamp(location, state.version)
         with self._delta.calling(location):
             snapshot = self._delta.existing(location)
@@ -268,12 +268,12 @@ class DeltaTables:
                 return None
             if snapshot.numOfFiles() > LISTED_FILES:
                 return None
-            found = [
+            live_files = [
                 DataFile(json.loads(action.json())["add"])
                 for action in snapshot.allFiles().collectAsList()
             ]
-        self._known.list_files(state, commit, {one.key: one for one in found})
-        return found
+        self._known.list_files(state, commit, {file.key: file for file in live_files})
+        return live_files
 
     def plainly_read(
         self, location: str, version: int | None
@@ -300,8 +300,8 @@ class DeltaTables:
     def any_key_taken(
         self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
     ) -> bool:
-        """Look for keys that the table has, as in TablePort. A table without files is not looked
-        into."""
+        """Look for keys that the table has, as in TablePort. A table without files is not
+        read."""
         listed = self.files(state)
         if not adds or (listed is not None and not listed):
             return False
@@ -311,7 +311,7 @@ class DeltaTables:
     def any_key_twice(
         self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
     ) -> bool:
-        """Look for keys that come twice, as in TablePort."""
+        """Look for repeated keys, as in TablePort."""
         if not adds:
             return False
         with self._delta.calling(state.location):
@@ -334,14 +334,17 @@ class DeltaTables:
         changes = [
             {"add": add_action(added, data_change=not rearranges)} for added in adds
         ]
-        for one in replaced:
-            changes.append({"remove": one.remove(now, data_change=not rearranges)})
-            kept = one.add(data_change=not rearranges)
+        for file in replaced:
+            changes.append({"remove": file.remove(now, data_change=not rearranges)})
+            kept = file.add(data_change=not rearranges)
             if kept is not None:
                 changes.append({"add": kept})
         root = local_path(location)
         if root is not None:
-            named = [*(one.vector for one in adds), *(one.vector for one in replaced)]
+            named = [
+                *(file.vector for file in adds),
+                *(file.vector for file in replaced),
+            ]
             vectors = [vector_file(root, vector) for vector in named]
             sync_files(
                 [
@@ -392,7 +395,7 @@ class DeltaTables:
     # ---- other columns ----------------------------------------------------------------
 
     def prepare_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
-        """Prepare columns, as in TablePort. Delta gives the names and ids."""
+        """Prepare columns, as in TablePort. Delta assigns the physical names and ids."""
         with self.writing(location):
             state = self.state(location)
             refuse_unless_plain(state, fields)
@@ -417,7 +420,7 @@ class DeltaTables:
         return next_metadata(now, fields)
 
     def _described(self, location: str) -> tuple[Object, Object]:
-        """Protocol and metadata of the newest version."""
+        """Return the protocol and the metadata of the newest version."""
         newest = self._known.newest(location)
         if newest is not None:
             return newest.protocol, newest.metadata
@@ -458,7 +461,8 @@ class DeltaTables:
         )
 
     def _commit(self, wanted: _Wanted) -> Committed:
-        """The changes, whose files are durable, as the next version; durable as well."""
+        """Commit changes whose files are durable as the next version; the version is durable on
+        return."""
         location = wanted.location
         with self.writing(location):
             done = self._commit_here(wanted) or self._commit_by_delta(wanted)
@@ -473,7 +477,7 @@ class DeltaTables:
             return self._writing[location]
 
     def _commit_here(self, wanted: _Wanted) -> Committed | None:
-        """The next version as ``log.commit`` writes it; None: it is for Delta to do."""
+        """Write the next version with ``log.commit``; None if Delta must write it."""
         location, root = wanted.location, wanted.root
         newest = self._known.newest(location)
         if root is None or newest is None or not is_ours_to_write(newest):
@@ -481,7 +485,7 @@ class DeltaTables:
         if wanted.metadata is not None and not is_ours_to_write(
             after_metadata(newest, wanted.metadata)
         ):
-            # Whether the columns can be those is Delta's to say.
+            # Only Delta can decide whether the table may have these columns.
             return None
         state = newest.state
         files = self._known.files(state)
@@ -490,7 +494,8 @@ class DeltaTables:
         done = wanted.done_in(state)
         if done is not None:
             return done
-        # Ours is durable when it has its name: what others wrote must not be lost below it.
+        # Our commit is durable once it has its name, so the versions below it, which other
+        # writers may have made, must be durable first.
         self.sync(location, state.version)
         written = write_next(
             root,
@@ -504,7 +509,7 @@ class DeltaTables:
             metadata=wanted.metadata,
         )
         if written is None:
-            # Somebody was faster: Delta knows whether that is a conflict.
+            # Another writer committed first: Delta decides whether that is a conflict.
             return None
         version = state.version + 1
         self._known.written(state, written)
@@ -516,8 +521,8 @@ class DeltaTables:
         return Committed(version)
 
     def _checkpoint(self, location: str) -> None:
-        """Let Delta write a checkpoint of the newest version; Delta may clean up the log then.
-        Durable on return."""
+        """Let Delta write a checkpoint of the newest version; Delta may then clean up the log.
+        The checkpoint is durable on return."""
         use_pool(self._spark, Pool.SYNC)
         with self._delta.calling(location):
             snapshot = self._delta.existing(location)
@@ -577,7 +582,7 @@ class DeltaTables:
         return removed
 
     def forget(self, location: str) -> None:
-        """Forget everything known of a table: its log has been cut."""
+        """Forget everything cached about a table whose log has been cut."""
         with self._lock:
             self._synced.pop(location, None)
         self._known.forget(location)
@@ -585,11 +590,11 @@ class DeltaTables:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A commit that is asked for, as ``commit_files`` says."""
+    """A commit to be made, with the arguments of ``commit_files``."""
 
     location: str
     root: Path | None
-    """Directory of the table, if it is on this machine."""
+    """The table's directory; None if it is not on this machine."""
     adds: Sequence[AddedFile]
     changes: Sequence[Change]
     cursor: Cursor
@@ -598,21 +603,25 @@ class _Wanted:
     rearranges: bool
     operation: str
     metadata: Object | None = None
-    """Metadata of the next version, if it changes."""
+    """Metadata of the next version; None if it does not change."""
 
     @property
     def reads(self) -> bool:
-        """Whether it was made from what the table holds."""
+        """Whether the changes were made from the table's contents."""
         return self.read_version is not None or self.replaces
 
     def done_in(self, state: TableState) -> Committed | None:
-        """None: it is to be made on that version. Raises CommitConflict if it must not be, and
-        what ``check_files`` finds."""
+        """Return the earlier commit if the table has the cursor already; None: commit on
+        ``state``.
+
+        Raises CommitConflict if the table has changed since ``read_version``, and the errors of
+        ``check_files``.
+        """
         if self.root is not None:
             check_files(state, self.adds, self.root)
         committed = state.cursor(self.cursor.app_id)
         if committed is not None:
-            # A rearrangement carries the cursor that the table has: it moves nothing.
+            # A rearrangement carries the table's present cursor and does not advance it.
             ahead = committed - self.cursor.version
             if ahead > 0 or (ahead == 0 and not self.rearranges):
                 return Committed(state.version, already_done=True)

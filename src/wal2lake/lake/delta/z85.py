@@ -1,4 +1,4 @@
-"""Z85, the text form of bytes that Delta uses in its log (ZeroMQ RFC 32)."""
+"""Encodes and decodes Z85, the text form of bytes in Delta's log (ZeroMQ RFC 32)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
 
 
 def encode_z85(data: bytes) -> str:
-    """Text of bytes whose number is a multiple of four."""
+    """Encode bytes whose number is a multiple of four."""
     if len(data) % 4:
         raise ValueError("Z85 encodes a multiple of four bytes")
     text = []
@@ -30,7 +30,7 @@ def encode_z85(data: bytes) -> str:
 
 
 def decode_z85(text: str) -> bytes:
-    """The bytes; ValueError for what is not Z85."""
+    """Decode text; ValueError if it is not Z85."""
     if len(text) % 5:
         raise ValueError("Z85 text has a multiple of five characters")
     decoded = bytearray()

@@ -1,9 +1,9 @@
-"""Does a Parquet file fit the table that it is about to join?
+"""Checks that a Parquet file fits the table that it is about to join.
 
-Comes in: a table's state and files below its local directory. Goes out: nothing, or an
-error that names file and column. Called by ``delta.py`` before each commit, because a file
-that does not fit would poison every later read of the table. Only for local storage:
-elsewhere a footer is a request per file, and the writer is trusted.
+Comes in: a table's state and files below its local directory. Goes out: nothing, or an error that
+names file and column. Called by ``tables`` before each commit, because a file that does not fit
+would poison every later read of the table. Only local files are checked: elsewhere reading a
+footer costs a request per file, and the writer is trusted.
 
 A column that the file lacks reads as null, which is how Delta itself adds columns.
 """
@@ -57,26 +57,27 @@ def _schema(path: Path, size: int) -> pa.Schema:
     )
 
 
-def _same_type(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Same values; how Arrow lays them out and names list items does not matter."""
-    if pa.types.is_dictionary(found):
-        found = found.value_type
-    if pa.types.is_map(wanted):
+def _same_type(actual: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether two types have the same values; Arrow's layout and the names of list items may
+    differ."""
+    if pa.types.is_dictionary(actual):
+        actual = actual.value_type
+    if pa.types.is_map(expected):
         return (
-            pa.types.is_map(found)
-            and _same_type(found.key_type, wanted.key_type)
-            and _same_type(found.item_type, wanted.item_type)
+            pa.types.is_map(actual)
+            and _same_type(actual.key_type, expected.key_type)
+            and _same_type(actual.item_type, expected.item_type)
         )
-    if pa.types.is_list(wanted):
+    if pa.types.is_list(expected):
         return (
-            pa.types.is_list(found) or pa.types.is_large_list(found)
-        ) and _same_type(found.value_type, wanted.value_type)
-    if pa.types.is_string(wanted):
-        return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
-    if pa.types.is_binary(wanted):
-        return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))
-    if pa.types.is_timestamp(wanted):
-        return pa.types.is_timestamp(found) and (found.tz is None) == (
-            wanted.tz is None
+            pa.types.is_list(actual) or pa.types.is_large_list(actual)
+        ) and _same_type(actual.value_type, expected.value_type)
+    if pa.types.is_string(expected):
+        return bool(pa.types.is_string(actual) or pa.types.is_large_string(actual))
+    if pa.types.is_binary(expected):
+        return bool(pa.types.is_binary(actual) or pa.types.is_large_binary(actual))
+    if pa.types.is_timestamp(expected):
+        return pa.types.is_timestamp(actual) and (actual.tz is None) == (
+            expected.tz is None
         )
-    return bool(found == wanted)
+    return bool(actual == expected)

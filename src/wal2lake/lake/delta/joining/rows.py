@@ -1,7 +1,8 @@
-"""Columns of data files that no version of a table has, or not these alone, for Spark to join.
+"""Reads columns of data files that no version of a table names, or not these alone, as a data
+frame.
 
-Comes in: a table's state, files below its location, column names. Goes out: a data frame. What a
-file does not have because it is its partition's comes by the file's name.
+Comes in: a table's state, files below its location, column names. Goes out: a data frame. Values
+of partition columns are not in the files; they are joined by the file's name.
 
 Called by ``uniqueness`` and by ``branch.keys``.
 """
@@ -24,7 +25,7 @@ from wal2lake.pgtypes import arrow_from_ddl
 from wal2lake.pgtypes.spark_ddl import identifier
 
 _GLOB: Final = re.compile(r"([\\*?\[\]{}])")
-"""Hadoop reads these in a path as a pattern."""
+"""Characters in a path that Hadoop reads as a pattern."""
 
 _FILE: Final = "wal2lake file name"
 
@@ -35,35 +36,37 @@ def rows_of_files(
     files: Mapping[str, Mapping[str, str | None]],
     columns: Sequence[str],
 ) -> DataFrame:
-    """``columns`` of ``files``: partition values by path, relative to the table and not
-    percent-encoded. Deleted rows too."""
+    """Read ``columns`` of ``files``, which maps a path to its partition values. A path is
+    relative to the table and not percent-encoded. Deleted rows are included."""
     physical = {field.name: field for field in state.physical_fields}
     wanted = [physical[name] for name in columns]
     schema = StructType(
         [
-            StructField(one.physical_name, spark_type(one.spark_ddl), True)
-            for one in wanted
-            if not one.is_partition
+            StructField(target.physical_name, spark_type(target.spark_ddl), True)
+            for target in wanted
+            if not target.is_partition
         ]
     )
     paths = [_GLOB.sub(r"\\\1", f"{state.location}/{path}") for path in files]
     frame = spark.read.schema(schema).parquet(*paths)
-    apart = [one for one in wanted if one.is_partition]
-    if apart:
+    partitioned = [target for target in wanted if target.is_partition]
+    if partitioned:
         names = [path.rsplit("/", 1)[-1] for path in files]
         arrays = [pa.array(names)]
-        for one in apart:
-            kind = arrow_from_ddl(one.spark_ddl)
-            values = [f.get(one.physical_name) for f in files.values()]
+        for target in partitioned:
+            kind = arrow_from_ddl(target.spark_ddl)
+            values = [f.get(target.physical_name) for f in files.values()]
             arrays.append(
                 pa.concat_arrays([column_of(value, kind, 1) for value in values])
             )
-        known = spark.createDataFrame(
-            pa.table(arrays, names=[_FILE, *(one.physical_name for one in apart)])
+        by_file = spark.createDataFrame(
+            pa.table(
+                arrays, names=[_FILE, *(target.physical_name for target in partitioned)]
+            )
         )
         frame = frame.withColumn(_FILE, col("_metadata.file_name")).join(
-            broadcast(known), _FILE
+            broadcast(by_file), _FILE
         )
-    return frame.select(*(identifier(one.physical_name) for one in wanted)).toDF(
+    return frame.select(*(identifier(target.physical_name) for target in wanted)).toDF(
         *columns
     )

@@ -1,9 +1,9 @@
-"""Do files that are about to join a table bring a key that it has, or one key twice?
+"""Finds keys of new files that the table already has, or that the files hold twice.
 
 Comes in: a version of a table, finished files below its location, the key. Goes out: yes or no.
-Delta enforces no key, so whoever adds rows that may meet others has to look first. The changes
-of a stream are looked up row by row where they are staged (``lake.upsert``, ``lake.merge``);
-this is for a whole copy: one join or one grouping of the key columns, on the executors.
+Delta enforces no key, so a writer that adds rows must look for duplicates first. A stream's
+changes are looked up row by row where they are staged (``lake.upsert``, ``lake.merge``). This
+check is for a whole copy: one join or one grouping of the key columns, on the executors.
 
 Called by ``tables``.
 """
@@ -26,7 +26,7 @@ def any_key_taken(
     adds: Sequence[AddedFile],
     key: Sequence[str],
 ) -> bool:
-    """Whether some row of ``adds`` has the key of a row in that version."""
+    """Whether a row of ``adds`` has the key of a row in that version."""
     compared = _compared(state, key)
     coming = _keys_of_files(spark, state, adds, key)
     stored = (
@@ -44,7 +44,7 @@ def any_key_twice(
     adds: Sequence[AddedFile],
     key: Sequence[str],
 ) -> bool:
-    """Whether two rows of ``adds`` have one key."""
+    """Whether two rows of ``adds`` have the same key."""
     coming = _keys_of_files(spark, state, adds, key)
     repeated = coming.groupBy(*_names(key)).count().where("`count` > 1")
     return bool(repeated.head(1))
@@ -62,11 +62,11 @@ def _keys_of_files(
 
 
 def _names(key: Sequence[str]) -> list[str]:
-    """Names that need no quotes, for the compared columns."""
+    """Return names for the compared columns that need no quotes."""
     return [f"k{i}" for i in range(len(key))]
 
 
 def _compared(state: TableState, key: Sequence[str]) -> list[str]:
-    """The key's columns, equal values made identical."""
+    """Return SQL for the key's columns that makes equal values identical."""
     alike = alike_key(state.fields, key)
     return [f"{sql} AS {name}" for sql, name in zip(alike, _names(key), strict=True)]

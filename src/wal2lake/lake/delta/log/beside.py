@@ -1,12 +1,12 @@
-"""Work on tables beside their commits: one table after the other, in one thread.
+"""Runs work on tables outside their commits: one table after the other, in one thread.
 
-Comes in: locations of tables that something is to be done for. Goes out: calls of who does it.
-Called by ``tables`` (checkpoints) and ``lake.compaction``.
+Comes in: locations of tables that need the work. Goes out: calls of the work's function. Called
+by ``tables`` (checkpoints) and ``lake.compaction``.
 
-Why this way. What no commit needs must not be what a commit waits for. A checkpoint costs a second
-of Spark's, the first one of an engine several, and the tables of a subscription reach the version
-at which it is due together: within the commit it stopped apply for that long (13 seconds of
-three tables, on two cores).
+Why this way. A commit must not wait for work that it does not need. A checkpoint takes Spark a
+second, the first one of an engine several, and the tables of a subscription reach the version at
+which one is due together. Within the commit it stopped apply for that long (13 seconds for three
+tables, on two cores).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from wal2lake.observe import get_logger
 class Beside:
     """Runs work beside commits, for all tables that one process writes. Thread-safe."""
 
-    def __init__(self, what: str, work: Callable[[str], None]) -> None:
-        """``work`` is done for the table at a location; ``what`` says it in words, for the log."""
-        self._what = what
+    def __init__(self, name: str, work: Callable[[str], None]) -> None:
+        """``work`` is called with a table's location; ``name`` describes the work in the log."""
+        self._name = name
         self._work = work
         self._changed = threading.Condition()
         self._wanted: list[str] = []
@@ -31,18 +31,18 @@ class Beside:
         self._thread: threading.Thread | None = None
 
     def ask(self, location: str) -> None:
-        """Some time from now; returns at once."""
+        """Queue the table; returns at once."""
         with self._changed:
             if location not in self._wanted:
                 self._wanted.append(location)
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._run, name=self._what, daemon=True
+                    target=self._run, name=self._name, daemon=True
                 )
                 self._thread.start()
 
     def leave(self, location: str) -> None:
-        """Not of this table, which goes: when it returns nothing is being done for it."""
+        """Stop work on a table that is being dropped; no work is running for it on return."""
         with self._changed:
             if location in self._wanted:
                 self._wanted.remove(location)
@@ -53,12 +53,12 @@ class Beside:
                 self._left.remove(location)
 
     def is_left(self, location: str) -> bool:
-        """Somebody waits in ``leave`` of this table: what takes long gives up."""
+        """Whether a caller of ``leave`` waits for this table; long work should then give up."""
         with self._changed:
             return location in self._left
 
     def wait(self) -> None:
-        """Until nothing is left to do."""
+        """Wait until the queue is empty and no work is running."""
         with self._changed:
             self._changed.wait_for(lambda: not self._wanted and self._running is None)
 
@@ -72,9 +72,9 @@ class Beside:
             try:
                 self._work(location)
             except Exception as error:
-                # An engine that stops takes the session away, too.
+                # Also happens when a stopping engine closes the session.
                 get_logger().warning(
-                    f"could not {self._what}", location=location, error=error
+                    f"could not {self._name}", location=location, error=error
                 )
             finally:
                 with self._changed:

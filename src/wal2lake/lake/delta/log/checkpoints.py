@@ -1,7 +1,7 @@
-"""Which versions of a table have a checkpoint.
+"""Decides which versions of a table get a checkpoint.
 
-No commit needs it: it saves a reader the commits below it. So it is made ``beside``, and one that
-is not made is made at the next version that has one.
+No commit needs a checkpoint: it saves readers the commits below it. So checkpoints are written
+``beside``, and a checkpoint that failed is written at the next version that is due.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DEFAULT_INTERVAL: Final = 10
 
 
 def is_due(version: Version) -> bool:
-    """Whether a version is one of those that have a checkpoint."""
+    """Whether the version is one of those that get a checkpoint."""
     state = version.state
     interval = int(state.properties.get(INTERVAL, _DEFAULT_INTERVAL))
     return state.version % interval == 0

@@ -1,4 +1,4 @@
-"""Computes the line of a version's checksum file. Pure. Pure.
+"""Computes the line of a version's checksum file. Pure.
 
 In: everything that is in the version. Out: JSON text as Delta writes it, from which Delta (and
 ``version``) derive the next version's instead of reading the table's whole log.
@@ -18,20 +18,20 @@ from wal2lake.lake.delta.log.place import Object, dump
 from wal2lake.lake.tablefiles import DataFile
 
 _MOST_FILES: Final = 50
-"""Files that Delta lists in a checksum; of more it names the number only."""
+"""Most files that Delta lists in a checksum; beyond that it writes only their number."""
 
 _DELETED_BOUNDS: Final = (*(10**i for i in range(8)), (1 << 31) - 1)
-"""Lower bounds of the second and the later bins of the histogram of deleted rows."""
+"""Lower bounds of the second and later bins of the histogram of deleted rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """How Delta's histograms are divided."""
+    """The bins of Delta's histograms."""
 
     sizes: tuple[int, ...]
-    """Lower bounds, in bytes."""
+    """Lower bounds of file sizes, in bytes."""
     deleted: int
-    """The number of bins for deleted rows."""
+    """Number of bins for deleted rows."""
 
 
 def checksum_line(
@@ -44,13 +44,14 @@ def checksum_line(
     files: Sequence[DataFile] = (),
     bins: Bins,
 ) -> str:
-    """``transactions``: the ``txn`` actions in force; ``domains``: ``domainMetadata``."""
+    """Return the line. ``transactions``: the ``txn`` actions in force; ``domains``: the
+    ``domainMetadata`` actions in force."""
     counts, sizes = [0] * len(bins.sizes), [0] * len(bins.sizes)
     deleted = [0] * bins.deleted
     for file in files:
-        at = bisect_right(bins.sizes, file.size) - 1
-        counts[at] += 1
-        sizes[at] += file.size
+        size_bin = bisect_right(bins.sizes, file.size) - 1
+        counts[size_bin] += 1
+        sizes[size_bin] += file.size
         deleted[min(bisect_right(_DELETED_BOUNDS, file.deleted), bins.deleted - 1)] += 1
     line: dict[str, object] = {
         "txnId": txn_id,

@@ -1,11 +1,11 @@
-"""By which columns a table is clustered (Delta's CLUSTER BY). Pure.
+"""Finds the columns by which a table is clustered (Delta's CLUSTER BY). Pure.
 
 In: the ``domainMetadata`` actions in force and the ``metaData`` action of a version. Out: the
-columns, by the names that readers use; the action that says so of a new table.
+columns, by the names that readers use; for a new table, the action that declares them.
 
-The domain names columns as files do, so that a column keeps its part under another name. It is
-written when the table is made and by nobody's data: our commits repeat it in their checksums, and
-whoever writes a checkpoint has it from there.
+The domain names columns by their physical names, so a renamed column stays part of the
+clustering. The domain is written when the table is created and not by commits of data: our
+commits repeat it in their checksums, from which the writer of a checkpoint takes it.
 
 Called by ``version``, ``creation`` and ``branches``. Sources: Delta transaction log protocol,
 "Domain Metadata", "Clustered Table"; delta-spark 4.4 ClusteringMetadataDomain.scala.
@@ -21,7 +21,7 @@ from typing import Final
 from wal2lake.lake.delta.log.place import Object, dump
 
 FEATURE: Final = "clustering"
-"""Feature of the protocol; Delta adds ``domainMetadata`` to it."""
+"""The protocol's feature; Delta adds ``domainMetadata`` to it."""
 
 _DOMAIN: Final = "delta.clustering"
 
@@ -33,18 +33,19 @@ _PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 
 
 def is_only_domain(domains: object) -> bool:
-    """Whether nothing but the clustering is said there: every other domain is its owner's, and
-    Delta's to carry on."""
+    """Whether there is no domain but the clustering's. Every other domain belongs to its owner,
+    and only Delta can carry it on."""
     return isinstance(domains, list) and all(
-        one["domain"] == _DOMAIN and not one["removed"] for one in domains
+        domain["domain"] == _DOMAIN and not domain["removed"] for domain in domains
     )
 
 
 def clustering_columns(domains: Iterable[Object], metadata: Object) -> tuple[str, ...]:
-    """Columns by which that version is clustered; none: it is not, or by parts of a column."""
-    for one in domains:
-        if one["domain"] == _DOMAIN and not one["removed"]:
-            paths = json.loads(one["configuration"])[_COLUMNS]
+    """Return the columns by which the version is clustered; none if it is not, or by parts of a
+    column."""
+    for domain in domains:
+        if domain["domain"] == _DOMAIN and not domain["removed"]:
+            paths = json.loads(domain["configuration"])[_COLUMNS]
             names = {physical: name for name, physical in _physical(metadata).items()}
             if all(len(path) == 1 and path[0] in names for path in paths):
                 return tuple(names[path[0]] for path in paths)
@@ -52,7 +53,7 @@ def clustering_columns(domains: Iterable[Object], metadata: Object) -> tuple[str
 
 
 def clustering_domain(columns: Sequence[str], metadata: Object) -> dict[str, object]:
-    """The object below ``domainMetadata`` of a new table of that metadata."""
+    """Return the ``domainMetadata`` object of a new table with that metadata."""
     physical = _physical(metadata)
     configuration = {
         _COLUMNS: [[physical[name]] for name in columns],
@@ -62,8 +63,8 @@ def clustering_domain(columns: Sequence[str], metadata: Object) -> dict[str, obj
 
 
 def references(columns: Iterable[str]) -> tuple[str, ...]:
-    """Columns as Delta writes them in a commit's parameters and in the tags of files: between
-    backticks unless they are plain words."""
+    """Quote columns as Delta does in a commit's parameters and in the tags of files: in backticks
+    unless they are plain words."""
     return tuple(
         name if _WORD.fullmatch(name) else "`" + name.replace("`", "``") + "`"
         for name in columns
@@ -71,8 +72,9 @@ def references(columns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _physical(metadata: Object) -> dict[str, str]:
-    """Return the columns' names in files."""
+    """Return the columns' physical names."""
     fields = json.loads(metadata["schemaString"])["fields"]
     return {
-        one["name"]: one["metadata"].get(_PHYSICAL_NAME, one["name"]) for one in fields
+        field["name"]: field["metadata"].get(_PHYSICAL_NAME, field["name"])
+        for field in fields
     }

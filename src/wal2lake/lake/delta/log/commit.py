@@ -1,20 +1,21 @@
-"""The next version of a plain table on this machine, written without Delta.
+"""Writes the next version of a plain table on this machine without Delta.
 
-In: the newest version, its files, the changes. Out: the commit and its checksum on the disk, or
-nothing if somebody has come first.
+In: the newest version, its files, the changes. Out: the commit and its checksum on disk, or
+nothing if another writer has committed first.
 
 Why not Delta's own commit. It takes some two hundred calls over py4j and 60 CPU-milliseconds of
-the JVM, whatever is in it: of many small tables with a few rows each it was nearly all that a
-copy or a batch cost. What it adds to a plain table is known: it looks for conflicts, which are
-none if the version that was read is the newest still and the next one's name can be taken; it
-writes the checksum (``checksum``); it makes a checkpoint now and then (``checkpoints``).
+the JVM, whatever the commit holds. For many small tables with a few rows each that was nearly the
+whole cost of a copy or a batch. Delta adds three things for a plain table. It looks for
+conflicts; there are none if the version that was read is still the newest and the next version's
+name is free. It writes the checksum (``checksum``). It writes a checkpoint now and then
+(``checkpoints``).
 
-The name is taken by link(2), which fails if it is there. Whoever else writes in this process is
-kept out by ``tables.DeltaTables.writing``: Delta renames its commit into place, and a rename
-would take the name a second time.
+The name is taken by link(2), which fails if the name exists. ``tables.DeltaTables.writing`` keeps
+out other writers of this process: Delta renames its commit into place, and a rename would replace
+an existing commit.
 
-Called by ``tables``. Sources: Delta transaction log protocol, "Delta Log Entries" and
-"Actions"; delta-spark 4.4 OptimisticTransaction.scala.
+Called by ``tables``. Sources: Delta transaction log protocol, "Delta Log Entries" and "Actions";
+delta-spark 4.4 OptimisticTransaction.scala.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from wal2lake.lake.port import Cursor
 from wal2lake.lake.tablefiles import DataFile, Replaced
 
 _PROTOCOL: Final = (3, 7)
-"""Reader and writer of a table whose features are named."""
+"""Reader and writer versions of a protocol that names its features."""
 
 _PROPERTIES: Final = frozenset(
     {
@@ -52,31 +53,31 @@ _PROPERTIES: Final = frozenset(
         "delta.columnMapping.maxColumnId",
     }
 )
-"""Properties of Delta that have no effect on a commit."""
+"""Delta's properties that have no effect on a commit."""
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-"""A file system that has no hard links: Delta's rename has to do."""
+"""Errors of a file system without hard links, where Delta's rename must do."""
 
 Change = Mapping[str, Mapping[str, Any]]
-"""Delta's action as JSON: its name, and the object below it."""
+"""A Delta action as JSON: its name, and the object below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenVersion:
-    """A version that is there now."""
+    """A version that has just been committed."""
 
     version: Version | None
-    """None: without a checksum, which the next reader derives."""
+    """None if its checksum could not be written; the next reader then derives it."""
     files: dict[str, DataFile]
 
 
 def is_ours_to_write(version: Version) -> bool:
-    """Whether the next version of such a table is what is written here."""
+    """Whether ``write_next`` can write the next version of such a table."""
     protocol, properties = version.protocol, version.state.properties
-    found = (protocol.get("minReaderVersion"), protocol.get("minWriterVersion"))
+    versions = (protocol.get("minReaderVersion"), protocol.get("minWriterVersion"))
     return (
         version.bins is not None
-        and found == _PROTOCOL
+        and versions == _PROTOCOL
         and is_plain(protocol)
         and version.state.is_plain
         and '"delta.invariants"' not in version.metadata["schemaString"]
@@ -96,10 +97,13 @@ def write_next(
     operation: str,
     metadata: Mapping[str, Any] | None = None,
 ) -> WrittenVersion | None:
-    """Commit on exactly ``version``, whose files are ``files``; None: it is not the newest any
-    more, and nothing was written. ``reads``: the changes were made from what the table holds;
-    ``replaces``: all of that goes. ``metadata``: the table's from now on, as ``after_metadata``
-    allows. Durable at its return."""
+    """Commit on exactly ``version``, whose files are ``files``.
+
+    None: it is no longer the newest version, or the file system has no hard links, and nothing
+    was written. ``reads``: the changes were made from the table's contents. ``replaces``: all
+    rows of the table are removed. ``metadata``: the table's new metadata, as ``after_metadata``
+    allows. The version is durable on return.
+    """
     assert version.bins is not None
     now = int(time.time() * 1000)
     if replaces:
@@ -107,13 +111,13 @@ def write_next(
             Replaced(file, None).remove(now, data_change=True)
             for file in files.values()
         ]
-        for one in gone:
-            # As in Delta's own: they say what nobody asks of a whole table's end.
-            one.pop("stats", None)
-        changes = [*({"remove": one} for one in gone), *changes]
+        for action in gone:
+            # Delta leaves them out, too: no reader needs statistics of a whole table's removal.
+            action.pop("stats", None)
+        changes = [*({"remove": action} for action in gone), *changes]
     token = {"appId": cursor.app_id, "version": cursor.version, "lastUpdated": now}
     txn_id = str(uuid.uuid4())
-    made = {
+    info = {
         "timestamp": now,
         "operation": "STREAMING UPDATE",
         "operationParameters": {
@@ -125,14 +129,14 @@ def write_next(
         "isolationLevel": "Serializable",
         "isBlindAppend": not reads
         and metadata is None
-        and all("add" in one for one in changes),
+        and all("add" in action for action in changes),
         "operationMetrics": {},
         "userMetadata": operation,
         "engineInfo": "wal2lake",
         "txnId": txn_id,
     }
     described = () if metadata is None else ({"metaData": metadata},)
-    lines = map(dump, ({"commitInfo": made}, {"txn": token}, *described, *changes))
+    lines = map(dump, ({"commitInfo": info}, {"txn": token}, *described, *changes))
     number = version.state.version + 1
     commit = commit_file(root, number)
     try:
@@ -145,7 +149,11 @@ def write_next(
         raise storage_error("write to file", commit, error) from error
     after = files_after({} if replaces else files, changes)
     transactions = (
-        *(one for one in version.transactions if one["appId"] != cursor.app_id),
+        *(
+            action
+            for action in version.transactions
+            if action["appId"] != cursor.app_id
+        ),
         token,
     )
     bins = version.bins
@@ -160,13 +168,14 @@ def write_next(
         files=list(after.values()),
         bins=bins,
     )
-    found: Version | None = None
-    # The version is there, whatever becomes of this; what another one of the number left goes.
+    successor: Version | None = None
+    # The version is committed even if its checksum fails. Remove first what an undone commit
+    # of the same number left.
     with suppress(OSError):
         commit.with_suffix(".crc").unlink(missing_ok=True)
         place(commit.with_suffix(".crc"), summed, os.replace, durable=True)
         state = version.state
-        found = replace(
+        successor = replace(
             version,
             state=replace(
                 state,
@@ -177,11 +186,11 @@ def write_next(
             stamp=stamp_of(stat),
         )
     sync_directory(commit.parent)
-    return WrittenVersion(found, after)
+    return WrittenVersion(successor, after)
 
 
 def after_metadata(version: Version, metadata: Mapping[str, Any]) -> Version:
-    """The version as it would be with other metadata."""
+    """Return the version as it would be with other metadata."""
     state = version.state
     described = state_of(
         state.location, metadata, state.version, state.cursors, version.domains
@@ -192,13 +201,13 @@ def after_metadata(version: Version, metadata: Mapping[str, Any]) -> Version:
 def files_after(
     files: Mapping[str, DataFile], changes: Sequence[Change]
 ) -> dict[str, DataFile]:
-    """The files of the next version."""
-    found = dict(files)
+    """Return the files of the next version."""
+    live_files = dict(files)
     for change in changes:
         if "remove" in change:
-            found.pop(str(change["remove"]["path"]), None)
+            live_files.pop(str(change["remove"]["path"]), None)
     for change in changes:
         if "add" in change:
             file = DataFile(change["add"])
-            found[file.key] = file
-    return found
+            live_files[file.key] = file
+    return live_files

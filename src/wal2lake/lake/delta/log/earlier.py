@@ -1,10 +1,10 @@
-"""A version of a local table as readers need it, the newest or an earlier one, without Delta.
+"""Reads the newest or an earlier version of a local table without Delta.
 
 In: a table's directory, the newest version and its files. Out: the state and the files of the
-version asked for. Its checksum file says what the table was and, of a few files, which; of more
-they are the newest version's, with the commits between undone. The checksum has their number and
-size, so files that do not come out right (an ``add`` that only renews what is said of a file
-cannot be undone) are noticed.
+requested version. Its checksum file holds its metadata and, if there are few files, their list.
+Otherwise the files are those of the newest version with the commits in between undone. The
+checksum has their number and total size, so a wrong result is noticed (an ``add`` that only
+renews what the log holds about a file cannot be undone).
 
 Called by ``tables``. Source: Delta transaction log protocol, "Add File and Remove File", "Version
 Checksum File".
@@ -25,72 +25,75 @@ from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import DataFile
 
 _MOST_COMMITS: Final = 200
-"""That are undone: each is a small file to read. A snapshot that is further behind is Spark's."""
+"""Most commits that are undone, since each is a small file to read. Spark reads snapshots that
+are further behind."""
 
 _READER: Final = 3
-"""The last version of the protocol for readers, which names features."""
+"""The last reader version of the protocol, which names features."""
 
 _MAPPING: Final = "delta.columnMapping.mode"
 
 _DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
-"""In the metadata of a field that Delta says is a string."""
+"""Key in the metadata of a field that Delta declares as a string."""
 
 _CHAR: Final = re.compile(r"\bchar\(", re.IGNORECASE)
 
 
 def is_plainly_read(version: Version) -> bool:
-    """Whether its rows are those of its Parquet files, columns called by their physical names,
-    less what deletion vectors say."""
+    """Whether a reader needs only the Parquet files and the deletion vectors: columns have their
+    physical names, and no value is padded."""
     protocol = version.protocol
     return (
         int(protocol.get("minReaderVersion", 1)) <= _READER
         and FEATURES.issuperset(protocol.get("readerFeatures") or ())
-        # By field ids, whatever the names in the files are.
+        # Mapping by id ignores the names in the files.
         and version.state.properties.get(_MAPPING, "none") in ("none", "name")
         and not _is_padded(version.metadata)
     )
 
 
 def _is_padded(metadata: Object) -> bool:
-    """Spark makes CHAR as long as it is declared, also when it reads."""
+    """Whether the table has a CHAR column, which Spark pads to its declared length, also on
+    reading."""
     fields = json.loads(metadata["schemaString"])["fields"]
-    declared = (str(one.get("metadata", {}).get(_DECLARED, "")) for one in fields)
+    declared = (str(field.get("metadata", {}).get(_DECLARED, "")) for field in fields)
     return any(_CHAR.search(text) for text in declared)
 
 
 def earlier(
     root: Path, newest: TableState, files: Iterable[DataFile], number: int
 ) -> tuple[Version, Sequence[DataFile]] | None:
-    """The version of that number and its files; None: its log does not say."""
+    """Return the version of that number and its files; None if the log does not tell."""
     behind = newest.version - number
     if not 0 < behind <= _MOST_COMMITS:
         return None
-    found = read_version(newest.location, root, number)
-    if found is None or found.version.state.table_id != newest.table_id:
+    summed = read_version(newest.location, root, number)
+    if summed is None or summed.version.state.table_id != newest.table_id:
         return None
-    if found.files is not None:
-        return found.version, list(found.files.values())
+    if summed.files is not None:
+        return summed.version, list(summed.files.values())
     commits = (
         read_actions(root, number) for number in range(newest.version, number, -1)
     )
     undone = _undone(files, commits)
     if (
         undone is None
-        or (len(undone), sum(file.size for file in undone)) != (found.count, found.size)
+        or (len(undone), sum(file.size for file in undone))
+        != (summed.count, summed.size)
         or (
-            found.version.state.partition_columns
+            summed.version.state.partition_columns
             and any("partitionValues" not in file.action for file in undone)
         )
     ):
         return None
-    return found.version, undone
+    return summed.version, undone
 
 
 def _undone(
     files: Iterable[DataFile], commits: Iterable[Sequence[Mapping[str, Any]]]
 ) -> list[DataFile] | None:
-    """Files of before these commits, which come newest first; None: one is not there, or does
-    not say enough."""
+    """Return the files before these commits, which come newest first; None if a commit is
+    missing, or an action lacks something."""
     live = {file.key: file for file in files}
     for commit in commits:
         if not commit:

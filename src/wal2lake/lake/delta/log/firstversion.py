@@ -1,16 +1,16 @@
-"""Version 0 of a table, as Delta writes it for a table without rows.
+"""Writes version 0 of a table, as Delta writes it for a table without rows.
 
 In: the metadata and the protocol that Delta's transaction has prepared. Out: the lines of the
 commit and of its checksum file, and both on disk.
 
-Why not Delta's own commit. After it has written the two lines it reads the new table back with
-two Spark jobs, to find that it is empty: that took a third of a second a table, most of what
-CREATE SUBSCRIPTION took. There is nothing to conflict with either: whoever comes second finds
-the file there. The checksum has everything that Delta derives the next version's from; were
-anything missing, the first commit would read the table back instead.
+Why not Delta's own commit. After writing the two lines it reads the new table back with two Spark
+jobs, to find that it is empty. That took a third of a second a table, most of the time of CREATE
+SUBSCRIPTION. There is nothing to conflict with either: a second writer finds that the file
+exists. The checksum has everything from which Delta derives the next version's; if anything were
+missing, the first commit would read the table back instead.
 
-Called by ``tables``. Sources: Delta transaction log protocol, "Commit Provenance Information"
-and "Version Checksum File"; delta-spark 4.4 Checksum.scala.
+Called by ``tables``. Sources: Delta transaction log protocol, "Commit Provenance Information" and
+"Version Checksum File"; delta-spark 4.4 Checksum.scala.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ FEATURES: Final = frozenset(
         "variantType",
     }
 )
-"""Features of Delta's that need nothing more of version 0 than to be named in the protocol, and
-the columns of a clustering."""
+"""Delta's features that version 0 only has to name in the protocol; clustering also needs its
+columns."""
 
 
 def is_plain(protocol: Object) -> bool:
-    """Whether version 0 of such a table is what is written here."""
+    """Whether this module can write version 0 of a table with that protocol."""
     features = {
         *protocol.get("readerFeatures", ()),
         *protocol.get("writerFeatures", ()),
@@ -63,7 +63,7 @@ def commit_lines(
 ) -> list[str]:
     """Return the lines that CREATE TABLE commits; ``domains``: ``domainMetadata`` actions."""
     clustering = references(clustering_columns(domains, metadata))
-    made = {
+    info = {
         "timestamp": metadata["createdTime"],
         "operation": "CREATE TABLE",
         "operationParameters": {
@@ -79,19 +79,19 @@ def commit_lines(
         "txnId": txn_id,
     }
     actions = (
-        {"commitInfo": made},
+        {"commitInfo": info},
         {"metaData": metadata},
         {"protocol": protocol},
-        *({"domainMetadata": one} for one in domains),
+        *({"domainMetadata": domain} for domain in domains),
     )
     return [dump(action) for action in actions]
 
 
 def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
-    """Both files below a table's directory, which is made; not yet durable.
+    """Create the table's directory and write both files below it; they are not yet durable.
 
-    The commit is whole from its first moment; without the checksum, which a crash may leave out,
-    the first commit takes longer. DuplicateObjectError if there is one.
+    The commit is complete as soon as it has its name. A crash may leave out the checksum; the
+    first commit then takes longer. DuplicateObjectError if there is a table already.
     """
     log = table / "_delta_log"
     try:
@@ -111,40 +111,44 @@ def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """Kind of a new table, which Delta's decisions depend on."""
+    """The properties of a new table on which Delta's decisions depend."""
 
     settings: int
-    """A hash of the session's."""
+    """A hash of the session's settings."""
     types: frozenset[str]
-    """Without precisions and lengths."""
+    """The columns' types without precisions and lengths."""
     properties: frozenset[tuple[str, str]]
-    """Delta's own."""
+    """The properties that Delta defines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """Delta's decisions about a kind of table."""
 
-    more: Mapping[str, str]
+    added: Mapping[str, str]
     """Properties that the session's settings add."""
     protocol: Object
 
     @classmethod
-    def of(cls, asked: Object, prepared: Object, protocol: Object) -> Model | None:
-        """From what Delta made of one table's metadata; None if it did more than add
-        properties (a column mapping has names of its own for each table)."""
-        more = dict(prepared["configuration"])
-        for name in asked["configuration"]:
-            more.pop(name, None)
-        model = cls(more, protocol)
-        same = _with_schema(model.applied_to(asked)) == _with_schema(prepared)
+    def of(cls, requested: Object, prepared: Object, protocol: Object) -> Model | None:
+        """Build a model from what Delta made of one table's metadata.
+
+        None if Delta did more than add properties (a column mapping has names of its own for each
+        table).
+        """
+        added = dict(prepared["configuration"])
+        for name in requested["configuration"]:
+            added.pop(name, None)
+        model = cls(added, protocol)
+        same = _with_schema(model.applied_to(requested)) == _with_schema(prepared)
         return model if same else None
 
-    def applied_to(self, asked: Object) -> dict[str, Any]:
-        """The metadata of another table of the kind."""
-        return {**asked, "configuration": {**asked["configuration"], **self.more}}
+    def applied_to(self, requested: Object) -> dict[str, Any]:
+        """Return the metadata of another table of the kind."""
+        configuration = {**requested["configuration"], **self.added}
+        return {**requested, "configuration": configuration}
 
 
 def _with_schema(metadata: Object) -> dict[str, Any]:
-    """Delta writes the schema's text anew, with its keys in another order."""
+    """Parse the schema's text, which Delta rewrites with its keys in another order."""
     return {**metadata, "schemaString": json.loads(metadata["schemaString"])}

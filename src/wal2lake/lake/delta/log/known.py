@@ -1,11 +1,12 @@
 """Caches tables' versions and live files on this machine.
 
-In: locations, versions as they are committed. Out: each table's newest version, and the live files
-of one version. Both are good as long as that version's commit is the same file: its number alone
-does not say so, for a commit that was undone may be made again, by others.
+In: locations, versions as they are committed. Out: each table's newest version, and the live
+files of one version. Both are valid as long as that version's commit is the same file. Its number
+alone does not prove that, because another writer may reuse the number of a commit that was
+undone.
 
-What is not on this machine has no commit to look at: its files are known by the number, and its
-newest version is Delta's to say. Safe for all threads.
+A table elsewhere has no commit file to check: its listing is valid for its version's number, and
+only Delta knows its newest version. Safe for all threads.
 
 Called by ``tables``.
 """
@@ -31,14 +32,14 @@ from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import DataFile
 
 LISTED_FILES: Final = 10_000
-"""Files of a table that are kept in memory, at about a kilobyte each. A table of more is
-Spark's to plan."""
+"""Most files of a table that are kept in memory, at about a kilobyte each. Spark plans the reads
+of a table with more files."""
 
 KEPT_FILES: Final = 50_000
-"""The same for all tables together."""
+"""Most files that are kept for all tables together."""
 
 Files = dict[str, DataFile]
-"""By their keys."""
+"""Files by their keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +61,20 @@ class KnownVersions:
         self._listings: dict[str, _Listing] = {}
 
     def newest(self, location: str) -> Version | None:
-        """The newest version; None: Delta must be asked."""
+        """Return the newest version; None if Delta must be asked."""
         root = local_path(location)
         if root is None:
             return None
         with self._lock:
-            known = self._versions.get(location)
-        if known is not None and is_newest(root, known):
-            return known
-        found = read_newest(location, root)
+            cached = self._versions.get(location)
+        if cached is not None and is_newest(root, cached):
+            return cached
+        newest = read_newest(location, root)
         with self._lock:
-            if found is None:
+            if newest is None:
                 self._versions.pop(location, None)
                 return None
-            version, files = found
+            version, files = newest
             self._versions[location] = version
             state, listing = version.state, self._listings.get(location)
             if files is not None and (
@@ -86,7 +87,7 @@ class KnownVersions:
         return version
 
     def files(self, state: TableState) -> Files | None:
-        """The live files of that version, if they are known."""
+        """Return the live files of a version if they are cached."""
         with self._lock:
             listing = self._listings.get(state.location)
         if listing is None or not _is_of(
@@ -98,8 +99,8 @@ class KnownVersions:
     def list_files(
         self, state: TableState, read_from: Stamp | None, files: Files
     ) -> None:
-        """They are those of that version, if its commit was ``read_from`` before they were read
-        and is it now."""
+        """Cache the files of a version, if its commit still has the stamp ``read_from``, which
+        was taken before the files were read."""
         if stamp(state.location, state.version) != read_from:
             return
         with self._lock:
@@ -109,7 +110,7 @@ class KnownVersions:
             )
 
     def written(self, before: TableState, written: WrittenVersion) -> None:
-        """The version above ``before`` was made here."""
+        """Cache the version above ``before``, which this process wrote itself."""
         location, version = before.location, written.version
         with self._lock:
             self._forget(location)
@@ -134,25 +135,25 @@ class KnownVersions:
         *,
         replaces: bool,
     ) -> None:
-        """Delta has committed ``changes`` on ``read``, whose commit was ``read_from``: carry the
-        listing over."""
+        """Carry the listing over a commit of Delta's: ``changes`` on ``read``, whose commit had
+        the stamp ``read_from``."""
         location = read.location
         with self._lock:
-            known = self._listings.pop(location, None)
+            listing = self._listings.pop(location, None)
             if (
-                known is None
-                or not _is_of(known, read, read_from)
+                listing is None
+                or not _is_of(listing, read, read_from)
                 or version != read.version + 1
             ):
                 return
-            files = files_after({} if replaces else known.files, changes)
+            files = files_after({} if replaces else listing.files, changes)
             self._keep(
                 location,
-                _Listing(known.table_id, version, stamp(location, version), files),
+                _Listing(listing.table_id, version, stamp(location, version), files),
             )
 
     def forget(self, location: str) -> None:
-        """All of a table."""
+        """Drop everything cached for a table."""
         with self._lock:
             self._forget(location)
 
@@ -161,12 +162,12 @@ class KnownVersions:
         self._versions.pop(location, None)
 
     def _keep(self, location: str, listing: _Listing) -> None:
-        """Remember a listing; those that were used longest ago make room for it."""
+        """Cache a listing; the listings that were stored longest ago are dropped to make room."""
         self._listings.pop(location, None)
         if len(listing.files) > LISTED_FILES:
             return
         self._listings[location] = listing
-        held = sum(len(known.files) for known in self._listings.values())
+        held = sum(len(kept.files) for kept in self._listings.values())
         while held > KEPT_FILES:
             oldest = next(iter(self._listings))
             held -= len(self._listings.pop(oldest).files)
@@ -184,5 +185,5 @@ def stamp(location: str, version: int) -> Stamp | None:
 
 
 def _is_of(listing: _Listing, state: TableState, commit: Stamp | None) -> bool:
-    found = (state.table_id, state.version, commit)
-    return (listing.table_id, listing.version, listing.stamp) == found
+    identity = (state.table_id, state.version, commit)
+    return (listing.table_id, listing.version, listing.stamp) == identity

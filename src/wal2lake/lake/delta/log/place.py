@@ -1,7 +1,7 @@
-"""One file of a table's log, whole from the moment that it has its name.
+"""Writes one file of a table's log, complete as soon as it has its name.
 
-Called by ``firstversion`` and ``commit``. Source: link(2): it fails if the name is there, which
-is the mutual exclusion that Delta's protocol asks of whoever writes a version.
+Called by ``firstversion`` and ``commit``. Source: link(2): it fails if the name exists, which is
+the mutual exclusion that Delta's protocol requires of the writers of a version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 Object = Mapping[str, Any]
-"""A JSON object of Delta's."""
+"""A JSON object in Delta's log."""
 
 
 def place(
@@ -25,9 +25,12 @@ def place(
     *,
     durable: bool = False,
 ) -> os.stat_result:
-    """Write a file under another name and give it this one: ``os.link`` fails if it is there,
-    ``os.replace`` does not. ``durable``: the content is on the disk before; the name is when the
-    directory has been synced."""
+    """Write a temporary file and give it the name ``path``: ``os.link`` fails if the name exists,
+    ``os.replace`` does not.
+
+    ``durable``: the content is fsynced before; the name is durable once the directory has been
+    synced.
+    """
     written = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with written.open("w", encoding="utf-8") as file:
@@ -35,14 +38,14 @@ def place(
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        made = written.stat()
+        status = written.stat()
         give_name(written, path)
     finally:
         with suppress(FileNotFoundError):
             written.unlink()
-    return made
+    return status
 
 
 def dump(value: object) -> str:
-    """JSON as Delta writes it."""
+    """Return a value as JSON text in Delta's form."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,12 +1,12 @@
-"""The newest version of a table on this machine, read from its log without Delta.
+"""Reads a version of a table on this machine from its log, without Delta.
 
-In: a table's directory. Out: a ``Version``: its state, and what the next version's commit and
-checksum are made of. It is read from the newest commit's checksum file, in which Delta and
-``commit`` keep all of that; without one (a foreign writer's commit, a torn file) there is no
-answer, and Delta is asked. An earlier version is read in the same way.
+In: a table's directory. Out: a ``Version``: its state, and the parts from which the next
+version's commit and checksum are made. It is read from the commit's checksum file, in which Delta
+and ``commit`` keep all of that. If there is none (a foreign writer's commit, a torn file), the
+result is None and the caller asks Delta.
 
-A version that was read stays the newest as long as its commit is the same file and the next one
-is not there: two looks at the directory.
+A version that was read stays the newest as long as its commit is the same file and the next
+commit does not exist: two looks at the directory.
 
 Called by ``tables``. Sources: Delta transaction log protocol, "Delta Log Entries" (versions are
 contiguous), "Version Checksum File".
@@ -35,7 +35,7 @@ _PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 _FIELD_ID: Final = "delta.columnMapping.id"
 
 Stamp = tuple[int, int, int]
-"""Which file it is: inode, modification time in nanoseconds, bytes."""
+"""Identity of a file: inode, modification time in nanoseconds, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +50,28 @@ class Version:
     domains: tuple[Object, ...]
     """``domainMetadata`` actions in force."""
     bins: Bins | None
-    """None: its checksum does not have all that ours would."""
+    """None if its checksum lacks something that ``checksum_line`` would write."""
     stamp: Stamp
     """Stamp of the version's commit."""
 
 
 def commit_file(root: Path, version: int) -> Path:
-    """Where a version's commit is."""
+    """Return the path of a version's commit."""
     return root / "_delta_log" / f"{version:020}.json"
 
 
-def stamp_of(found: os.stat_result) -> Stamp:
-    """Which file that is."""
-    return found.st_ino, found.st_mtime_ns, found.st_size
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return the identity of a file from its status."""
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def is_newest(root: Path, version: Version) -> bool:
-    """Whether that is what the directory says still."""
+    """Whether the version is still the newest in the directory."""
     try:
-        found = commit_file(root, version.state.version).stat()
+        status = commit_file(root, version.state.version).stat()
     except OSError:
         return False
-    if stamp_of(found) != version.stamp:
+    if stamp_of(status) != version.stamp:
         return False
     return not commit_file(root, version.state.version + 1).exists()
 
@@ -79,23 +79,23 @@ def is_newest(root: Path, version: Version) -> bool:
 def read_newest(
     location: str, root: Path
 ) -> tuple[Version, dict[str, DataFile] | None] | None:
-    """The newest version, and its files if they are listed; None: ask Delta."""
+    """Read the newest version, and its files if they are listed; None: ask Delta."""
     try:
         names = [path.name for path in (root / "_delta_log").iterdir()]
         number = max(int(n[:20]) for n in names if _is_commit(n))
     except (OSError, ValueError):
         return None
-    found = read_version(location, root, number)
-    return None if found is None else (found.version, found.files)
+    summed = read_version(location, root, number)
+    return None if summed is None else (summed.version, summed.files)
 
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """A version as its checksum file has it."""
+    """A version as its checksum file describes it."""
 
     version: Version
     files: dict[str, DataFile] | None
-    """By their keys; None: they are not listed."""
+    """Files by their keys; None if the checksum does not list them."""
     count: int
     """Number of the version's files."""
     size: int
@@ -103,22 +103,22 @@ class Summed:
 
 
 def read_version(location: str, root: Path, number: int) -> Summed | None:
-    """Any version; None: there is no such, or its checksum is not there or not whole."""
+    """Read any version; None if it or its checksum is missing, or the checksum is not whole."""
     try:
         commit = commit_file(root, number)
         stamp = stamp_of(commit.stat())
         summed = json.loads(commit.with_suffix(".crc").read_text(encoding="utf-8"))
         with commit.open(encoding="utf-8", newline="\n") as lines:
-            made = json.loads(lines.readline())["commitInfo"]
-        if made["txnId"] != summed["txnId"]:
-            # Of another commit that had this version, and is gone.
+            info = json.loads(lines.readline())["commitInfo"]
+        if info["txnId"] != summed["txnId"]:
+            # The checksum belongs to an undone commit of the same version.
             return None
         version = _version(location, number, summed, stamp)
         count, size = int(summed["numFiles"]), int(summed["tableSizeBytes"])
         listed = summed.get("allFiles", [] if count == 0 else None)
         files = None
         if listed is not None:
-            files = {one.key: one for one in map(DataFile, listed)}
+            files = {file.key: file for file in map(DataFile, listed)}
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if files is not None and len(files) != count:
@@ -127,7 +127,7 @@ def read_version(location: str, root: Path, number: int) -> Summed | None:
 
 
 def read_actions(root: Path, version: int) -> list[dict[str, Any]]:
-    """The actions of a commit; none if the log does not have it."""
+    """Return the actions of a commit; empty if the log does not have it."""
     try:
         text = commit_file(root, version).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -143,7 +143,7 @@ def _version(
     location: str, number: int, summed: Mapping[str, Any], stamp: Stamp
 ) -> Version:
     transactions = tuple(summed["setTransactions"])
-    cursors = {str(one["appId"]): int(one["version"]) for one in transactions}
+    cursors = {str(token["appId"]): int(token["version"]) for token in transactions}
     domains, bins = summed.get("domainMetadata"), None
     if (
         is_only_domain(domains)
@@ -153,13 +153,13 @@ def _version(
         deleted = summed["deletedRecordCountsHistogramOpt"]["deletedRecordCounts"]
         bounds = summed["fileSizeHistogram"]["sortedBinBoundaries"]
         bins = Bins(tuple(bounds), len(deleted))
-    metadata, known = summed["metadata"], tuple(domains or ())
+    metadata, in_force = summed["metadata"], tuple(domains or ())
     return Version(
-        state_of(location, metadata, number, cursors, known),
+        state_of(location, metadata, number, cursors, in_force),
         metadata,
         summed["protocol"],
         transactions,
-        known,
+        in_force,
         bins,
         stamp,
     )
@@ -172,7 +172,8 @@ def state_of(
     cursors: Mapping[str, int],
     domains: Sequence[Object] = (),
 ) -> TableState:
-    """A version's state from its ``metaData`` action, and the ``domainMetadata`` in force."""
+    """Build a version's state from its ``metaData`` action and the ``domainMetadata`` in
+    force."""
     struct = StructType.fromJson(json.loads(metadata["schemaString"]))
     properties = metadata["configuration"]
     fields = tuple(from_struct_field(field) for field in struct.fields)
