@@ -256,6 +256,18 @@ def test_a_conflict_that_has_to_stop_says_what_and_where() -> None:
     assert 'message type "DELETE"' in str(error.context)
 
 
+@pytest.mark.parametrize(
+    "kind", [None, ConflictType.INSERT_EXISTS, ConflictType.UPDATE_MISSING]
+)
+def test_the_hint_names_the_statement_that_skips_the_transaction(
+    kind: ConflictType | None,
+) -> None:
+    met = RowFailure(Seq(0x1_0000_0500, 1), None, "40001", "", kind)
+    error = row_failure(Oid(7), TABLE, met, 33).error
+    assert "(ALTER SUBSCRIPTION ... SKIP (lsn = '1/500'))" in str(error.hint)
+    assert str(error.context).endswith("finished at 1/500")
+
+
 def test_a_key_of_a_table_with_a_long_name_is_called_as_at_postgresql() -> None:
     """A name has 63 bytes, so the table's part of it is cut."""
     table = replace(TABLE, name="ß" * 31, key_name=None)

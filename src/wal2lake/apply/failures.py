@@ -143,32 +143,33 @@ def row_failure(
 
 
 def _hint(table: TableDef, failure: RowFailure) -> str:
+    return f"Transactions before this one have been applied. {_remedy(table, failure)}"
+
+
+def _remedy(table: TableDef, failure: RowFailure) -> str:
     if failure.hint is not None:
-        return f"Transactions before this one have been applied. {failure.hint}"
+        return failure.hint
+    finish = Lsn(failure.seq.commit_lsn)
+    skip = f"(ALTER SUBSCRIPTION ... SKIP (lsn = '{finish}'))"
     if failure.conflict not in (None, *_TAKEN):
         return (
-            "Transactions before this one have been applied. Skip this one, choose"
-            f" another conflict_resolution (ALTER SUBSCRIPTION ... SET), or {COPIED_ANEW}."
+            f"Skip this one {skip}, choose another conflict_resolution (ALTER"
+            f" SUBSCRIPTION ... SET), or {COPIED_ANEW}."
         )
     column = None if failure.column is None else table.column(failure.column)
     if failure.sqlstate == _CHECK:
-        return f"Transactions before this one have been applied. {CHECKED_HERE}"
+        return CHECKED_HERE
     if column is None and failure.conflict is None:
-        return (
-            "Transactions before this one have been applied. Skip this one"
-            f" (ALTER SUBSCRIPTION ... SKIP), or {COPIED_ANEW}."
-        )
+        return f"Skip this one {skip}, or {COPIED_ANEW}."
     if column is None:
         return (
-            "Transactions before this one have been applied. Delete the row that has"
-            " this key here (wal2lake.conflicts names it), skip this transaction or choose"
-            " a conflict_resolution (ALTER SUBSCRIPTION ... SKIP, ... SET), or"
-            f" {COPIED_ANEW}."
+            "Delete the row that has this key here (wal2lake.conflicts names it), skip"
+            f" this transaction {skip}, choose a conflict_resolution (ALTER SUBSCRIPTION"
+            f" ... SET), or {COPIED_ANEW}."
         )
-    what = remedy(
+    return remedy(
         failure.sqlstate,
         (table.namespace, table.name, column.name),
         nullable=not column.not_null,
         in_key=column.name in table.key,
     )
-    return f"Transactions before this one have been applied. {what}"
