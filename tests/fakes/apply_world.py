@@ -171,7 +171,7 @@ class Lake:
                     "ord": [row["ordinal"] for row, _ in events],
                 }
             )
-            failures.append(unresolved(request.name, at, fits=False))
+            failures.append(unresolved(request.name, at, None))
             events = []
         for row, names in events:
             where = Seq(row["commit_lsn"], row["ordinal"])

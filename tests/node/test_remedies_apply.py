@@ -17,12 +17,17 @@ from wal2lake.testing.node import Node
 def test_a_column_that_differs_in_case_and_a_conflict_end_as_their_hints_say(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:
-    """The log has the column after the publication has left it out, so the table is copied."""
+    """The log has the column after the publication has left it out, so the table is copied.
+    Conflicts are resolved in a partitioned table, too."""
     pg18.psql(
         "create schema ra; create table ra.a (id int primary key, v text);"
         " create table ra.u (id int primary key, v text);"
         " insert into ra.a values (1, 'a'); insert into ra.u values (1, 'u');"
         " create publication ra for table ra.a, ra.u"
+    )
+    node.sql("create schema ra")
+    node.sql(
+        "create table ra.u (id int primary key, v text) with (partition_columns = 'id')"
     )
     mirror = subscribe(
         pg18, "ra", "with (conflict_resolution = 'update_missing = error')"

@@ -223,13 +223,17 @@ def test_a_table_whose_batches_only_spark_writes(
     mirror.synced()
     without_deletion_vectors(small.directory / "warehouse" / "lp" / "t")
     pg18.psql("update lp.t set v = 'c' where id = 2")
-    error = stopped(small, "lp", 'cannot resolve conflicts of relation "lp.t"')
+    only = 'relation "lp.t": only Spark can write it'
+    error = stopped(small, "lp", f"cannot resolve conflicts of {only}")
+    assert 'Its property "delta.enableDeletionVectors" is not true.' in error
     assert (
         "Set conflict_resolution to a value that leaves this table out (ALTER"
         " SUBSCRIPTION ... SET)."
     ) in error
     small.sql("alter subscription lp set (conflict_resolution = '')")
-    error = stopped(small, "lp", "cannot check constraints or compute generated")
+    error = stopped(
+        small, "lp", f"cannot check constraints or compute generated columns of {only}"
+    )
     assert (
         "Drop its CHECK constraints and the expressions of its generated columns here:"
         " ALTER TABLE ... DROP CONSTRAINT, ... ALTER COLUMN ... DROP EXPRESSION."

@@ -38,6 +38,7 @@ from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniquene
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory
 from wal2lake.lake.upsert.keys import _bits, _FewKeys, _JoinedKeys, open_keys
+from wal2lake.lake.upsert.stored import only_spark
 from wal2lake.model import ConflictType
 from wal2lake.testing.rowmodel import (
     KEY,
@@ -505,3 +506,51 @@ def test_few_keys_of_several_columns_are_found_where_the_database_finds_them(
             places = sorted(zip(at, found.key.tolist(), strict=True))
             answers.append((keys.numbers.tolist(), keys.count, places))
     assert answers[0] == answers[1]
+
+
+def test_a_table_that_only_spark_can_write_is_told_why(tmp_path: Path) -> None:
+    rows = [(1, 1, "a", "b")]
+    stored = StoredTable(tmp_path / "t", FIELDS, ARROW, rows, 1)
+    state, files = stored.state, stored.files
+    uncounted = DataFile({**files[0].action, "stats": None})
+    assert only_spark(state, files, in_place=True) is None
+    assert only_spark(state, [uncounted], in_place=False) is None
+    assert only_spark(state, [uncounted], in_place=True) == (
+        "It has files whose statistics do not count their rows."
+    )
+    plain = replace(state, properties={})
+    assert only_spark(plain, files, in_place=False) is None
+    assert only_spark(plain, files, in_place=True) == (
+        'Its property "delta.enableDeletionVectors" is not true.'
+    )
+    first, *rest = state.fields
+    parts = state.physical_fields
+    for other, told in (
+        (
+            {"properties": {"delta.enableRowTracking": "true"}},
+            'Its property "delta.enableRowTracking" is true.',
+        ),
+        (
+            {"properties": {"delta.constraints.c": "grp > 0"}},
+            'It has the property "delta.constraints.c".',
+        ),
+        (
+            {"fields": (replace(first, is_generated=True), *rest)},
+            'Delta Lake generates its column "grp".',
+        ),
+        (
+            {"fields": (replace(first, spark_ddl="tinyint"), *rest)},
+            'Its column "grp" is of Spark\'s type tinyint.',
+        ),
+        (
+            {"physical_fields": (*parts[:3], replace(parts[3], is_partition=True))},
+            'It is partitioned by column "b" of type string.',
+        ),
+    ):
+        odd = replace(state, **other)
+        assert only_spark(odd, files, in_place=False) == told
+    # One that the node can partition by.
+    parted = (replace(parts[0], is_partition=True), *parts[1:])
+    assert (
+        only_spark(replace(state, physical_fields=parted), files, in_place=True) is None
+    )

@@ -143,15 +143,23 @@ class TableState:
         """Rows may join it as files of ours, without a look at what else it asks of a
         writer: CHECK constraints, generated columns, row tracking, partitions by a type
         that ``can_partition`` does not know."""
-        return not (
-            any(
-                field.is_partition and not can_partition(field.spark_ddl)
-                for field in self.physical_fields
-            )
-            or self.properties.get(_ROW_TRACKING) == "true"
-            or any(name.startswith(_CONSTRAINT) for name in self.properties)
-            or any(field.is_generated for field in self.fields)
-        )
+        return self.asks_more is None
+
+    @property
+    def asks_more(self) -> str | None:
+        """Return a sentence about one thing that keeps the table from being plain, or None."""
+        for part in self.physical_fields:
+            if part.is_partition and not can_partition(part.spark_ddl):
+                return f'It is partitioned by column "{part.name}" of type {part.spark_ddl}.'
+        if self.properties.get(_ROW_TRACKING) == "true":
+            return f'Its property "{_ROW_TRACKING}" is true.'
+        for name in self.properties:
+            if name.startswith(_CONSTRAINT):
+                return f'It has the property "{name}".'
+        for field in self.fields:
+            if field.is_generated:
+                return f'Delta Lake generates its column "{field.name}".'
+        return None
 
     def cursor(self, app_id: str) -> int | None:
         """The cursor of one application; None: it has never committed here."""

@@ -270,10 +270,11 @@ class DeltaBatches:
         resolves = bool(request.resolutions.chosen and changes.shape.key)
         # Nor does it check, or compute, what UPDATEs make of rows.
         checks = bool(_looks(request) and changes.found.updates)
-        fits = True
+        why: str | None = None
         only_here = resolves or checks or request.counted
         for alone in (False, True) if only_here else (False,):
             if files is None:
+                why = "It has too many files to list."
                 break
             try:
                 with self._memory.share(changes.size, alone=alone) as share:
@@ -297,22 +298,23 @@ class DeltaBatches:
                         shows_rows=request.shows_rows,
                         index=self._index,
                     )
-            except NotForUs:
+            except NotForUs as refused:
+                why = str(refused)
                 break
             except TooLarge:
-                fits = not alone
+                continue
         if request.counted:
             self._expect_newest(request.state)
             rows = (table.select(["lsn", "ord"]) for table in changes.tables())
-            return uncounted(name, pa.concat_tables(rows), fits=fits)
+            return uncounted(name, pa.concat_tables(rows), why)
         if resolves:
             self._expect_newest(request.state)
             rows = (table.select(["lsn", "ord"]) for table in changes.tables())
-            return unresolved(name, pa.concat_tables(rows), fits=fits)
+            return unresolved(name, pa.concat_tables(rows), why)
         if checks:
             self._expect_newest(request.state)
             rows = (table.select(["lsn", "ord"]) for table in changes.tables())
-            return unchecked(name, pa.concat_tables(rows), fits=fits)
+            return unchecked(name, pa.concat_tables(rows), why)
         changes = changes.written(str(directory))
         if changes.shape.repeats:
             return plan_multiset(

@@ -173,15 +173,15 @@ def shown(
     return replace(failure, row=row, local=local, identity=identity)
 
 
-def uncounted(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
+def uncounted(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
     """The failure of a batch that has a key twice before its transactions end, and that only Spark
     could apply, which judges each change; otherwise as ``unresolved``."""
     return _for_us_alone(
-        relation, rows, "judge the deferrable primary key", fits=fits, hint=None
+        relation, rows, "judge the deferrable primary key", why=why, hint=None
     )
 
 
-def unchecked(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
+def unchecked(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
     """The same of UPDATEs of a table with CHECK constraints or generated columns, which Spark
     neither checks nor computes."""
     hint = (
@@ -189,36 +189,36 @@ def unchecked(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
         " ALTER TABLE ... DROP CONSTRAINT, ... ALTER COLUMN ... DROP EXPRESSION."
     )
     what = "check constraints or compute generated columns"
-    return _for_us_alone(relation, rows, what, fits=fits, hint=hint)
+    return _for_us_alone(relation, rows, what, why=why, hint=hint)
 
 
 def _for_us_alone(
-    relation: str, rows: pa.Table, what: str, *, fits: bool, hint: str | None
+    relation: str, rows: pa.Table, what: str, *, why: str | None, hint: str | None
 ) -> RowFailure:
-    found = unresolved(relation, rows, fits=fits)
+    found = unresolved(relation, rows, why)
     return replace(
         found,
         message=found.message.replace("resolve conflicts", what, 1),
         hint=hint
-        if fits
+        if why is not None
         else 'Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
     )
 
 
-def unresolved(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
+def unresolved(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
     """Conflicts of a batch that only Spark could apply, which does as PostgreSQL does. ``rows``:
-    lsn and ord of its events. ``fits``: it is the table that is not for us, not the batch's
-    size; that one is divided, but for a transaction."""
+    lsn and ord of its events. ``why``: the sentence of ``only_spark`` about the table; None: the
+    batch is too large, and is divided unless it is one transaction."""
     rows = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")])
     lsn = rows.column("lsn").to_numpy()
     first = Seq(int(lsn[0]), rows.column("ord")[0].as_py())
-    if fits:
+    if why is not None:
         return RowFailure(
             first,
             None,
             "0A000",
-            f'cannot resolve conflicts of relation "{relation}": it has partitions,'
-            " constraints, no deletion vectors or too many files",
+            f'cannot resolve conflicts of relation "{relation}": only Spark can write it',
+            detail=why,
             hint=f"{_WITHOUT_RESOLUTIONS}.",
         )
     cut = _middle(lsn)

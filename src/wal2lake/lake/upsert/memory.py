@@ -17,7 +17,7 @@ class TooLarge(Exception):
 
 
 class NotForUs(TooLarge):
-    """Nor would a smaller one: only Spark may write this table."""
+    """Nor would a smaller one: only Spark may write this table. The argument says why."""
 
 
 class Share:

@@ -85,7 +85,7 @@ from wal2lake.lake.upsert.lives.lives import (
 )
 from wal2lake.lake.upsert.lives.occurrences import Occurrences, by_occurrence
 from wal2lake.lake.upsert.memory import NotForUs, Share, TooLarge
-from wal2lake.lake.upsert.stored import StoredRows, is_readable
+from wal2lake.lake.upsert.stored import StoredRows, only_spark
 from wal2lake.model import ConflictType, Resolution
 from wal2lake.pgtypes.equality import loose_columns
 
@@ -179,12 +179,10 @@ def plan_upsert(
     """
     by = rules.commits
     truncates = loaded.shape.truncate is not None
-    if not is_readable(state) or not (
-        truncates
-        or not loaded.shape.key
-        or (state.has_vectors and all(file.is_plain for file in files))
-    ):
-        raise NotForUs
+    in_place = bool(loaded.shape.key) and not truncates
+    why = only_spark(state, files, in_place=in_place)
+    if why is not None:
+        raise NotForUs(why)
     if not loaded.table.num_rows:
         return Upsert(state, (), (), truncates, passed_over=loaded.passed_over)
     if not loaded.shape.key:

@@ -56,7 +56,29 @@ _THREADS_BYTES: Final = 4 << 20
 def is_readable(state: TableState) -> bool:
     """Every column is of a type that we write ourselves, and nothing else is asked of
     who writes the table."""
-    return state.is_plain and all(map(is_ours, state.fields))
+    return _unreadable(state) is None
+
+
+def only_spark(
+    state: TableState, files: Sequence[DataFile], *, in_place: bool
+) -> str | None:
+    """Return a sentence that says why only Spark can write the table, or None if this process can.
+    ``in_place``: rows leave files that are there."""
+    why = _unreadable(state)
+    if why is None and in_place and not state.has_vectors:
+        return 'Its property "delta.enableDeletionVectors" is not true.'
+    if why is None and in_place and not all(file.is_plain for file in files):
+        return "It has files whose statistics do not count their rows."
+    return why
+
+
+def _unreadable(state: TableState) -> str | None:
+    if state.asks_more is not None:
+        return state.asks_more
+    for field in state.fields:
+        if not is_ours(field):
+            return f'Its column "{field.name}" is of Spark\'s type {field.spark_ddl}.'
+    return None
 
 
 def is_ours(field: FieldSpec) -> bool:
