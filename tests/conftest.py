@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +146,7 @@ def database(
 
     yield make
     for found in made:
-        wait_until(
-            lambda found=found: _drop(found), describe=f"{found.name} is dropped"
-        )
+        wait_until(partial(_drop, found), describe=f"{found.name} is dropped")
 
 
 def _drop(found: Database) -> bool:
@@ -315,8 +314,8 @@ def lend_node(
         else:
             idle_node.append(found)
     if failed:
-        for another in failed[1:]:
-            failed[0].add_note(f"and: {another!r}")
+        for other in failed[1:]:
+            failed[0].add_note(f"and: {other!r}")
         raise failed[0]
 
 

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from benchmarks import workload
@@ -184,15 +185,13 @@ def _subscribers(
                 f" slot_name = '{one.slot}', copy_data = false)"
             )
             wait_exactly(
-                lambda one=one, publisher=publisher: slot_is_active(
-                    publisher, one.slot
-                ),
+                partial(slot_is_active, publisher, one.slot),
                 "it streams",
                 pause_seconds=0.002,
             )
             started = time.perf_counter()
             wait_exactly(
-                lambda native=native, mark=mark: _has_reached(native, mark),
+                partial(_has_reached, native, mark),
                 "it has caught up",
                 pause_seconds=0.02,
             )
@@ -229,9 +228,7 @@ def _commits(stage: Stage, node: _Publisher) -> None:
             client.rows(workload.insert_rows("changed", key, key))
             committed = time.perf_counter()
             look = f"select 1 from {_TABLE} where id = {key}"
-            wait_exactly(
-                lambda look=look: native.rows(look), "it is there", pause_seconds=0.01
-            )
+            wait_exactly(partial(native.rows, look), "it is there", pause_seconds=0.01)
             took.append(time.perf_counter() - committed)
         drop_subscription(native, node.slot)
     stage.add(

@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from benchmarks import workload
@@ -62,12 +63,12 @@ def run(stage: Stage) -> None:
         with _standing_still(stage, node, still):
             beside, *_ = _together(stage, [reader], str(end))
         for slot in still:
-            wait_exactly(lambda slot=slot: not slot_is_active(node, slot), "it is free")
+            _wait_free(node, slot)
         _again(node, kept, reader)
         _, all_cpu, _ = _together(stage, slots, str(end))
         stage.say(f"slots: {_SLOTS} took {all_cpu:.1f} s of CPU")
         for slot in slots:
-            wait_exactly(lambda slot=slot: not slot_is_active(node, slot), "it is free")
+            _wait_free(node, slot)
             node.rows(f"select pg_drop_replication_slot('{slot}')")
         node.rows(f"drop publication {_NAME}")
         node.rows(f"drop table {_TABLE}")
@@ -102,8 +103,12 @@ def _copy(node: Client, kept: str, slot: str) -> None:
     node.rows(f"select pg_copy_logical_replication_slot('{kept}', '{slot}')")
 
 
-def _again(node: Client, kept: str, slot: str) -> None:
+def _wait_free(node: Client, slot: str) -> None:
     wait_exactly(lambda: not slot_is_active(node, slot), "it is free")
+
+
+def _again(node: Client, kept: str, slot: str) -> None:
+    _wait_free(node, slot)
     node.rows(f"select pg_drop_replication_slot('{slot}')")
     _copy(node, kept, slot)
 
@@ -148,9 +153,7 @@ def _standing_still(stage: Stage, node: Client, slots: list[str]) -> Iterator[No
     try:
         for slot, client in zip(slots, clients, strict=True):
             wait_exactly(
-                lambda slot=slot: slot_is_active(node, slot),
-                "it streams",
-                pause_seconds=0.002,
+                partial(slot_is_active, node, slot), "it streams", pause_seconds=0.002
             )
             client.send_signal(signal.SIGSTOP)
         yield

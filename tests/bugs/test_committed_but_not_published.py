@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.fakes.apply_world import Staged, World
+from tests.fakes.apply_world import StagedRows, World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.errors import StorageError
@@ -109,7 +109,7 @@ def test_what_was_staged_beside_a_failure_to_stage_is_discarded(tmp_path: Path) 
         side.send(Transaction(100, (insert(1), insert(2))))
         stage, failed = world.lake.stage, threading.Event()
 
-        def failing(request: StageRequest) -> Staged:
+        def failing(request: StageRequest) -> StagedRows:
             if request.name == "t1" and not failed.is_set():
                 failed.set()
                 raise StorageError("disk full", sqlstate="53100")

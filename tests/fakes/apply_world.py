@@ -31,7 +31,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.changelog import ChangeLog
 from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
-from wal2lake.lake.batch.batchport import BatchPort, StageRequest
+from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.changes import RowConflict, RowFailure, Seq
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.lake.upsert.conflicts import unresolved
@@ -81,7 +81,9 @@ class Table:
 
 
 @dataclass
-class Staged:
+class StagedRows:
+    """A batch's part of one table, not visible."""
+
     failures: Sequence[RowFailure]
     table: Table
     base: int
@@ -155,7 +157,7 @@ class Lake:
             frozenset({known[v]} if v in known else ()) for v in range(first, last + 1)
         ]
 
-    def stage(self, request: StageRequest) -> Staged:
+    def stage(self, request: StageRequest) -> StagedRows:
         with self.lock:
             self.requests.append(request)
         table = self.tables[request.state.location]
@@ -179,8 +181,9 @@ class Lake:
             if op == "T":
                 rows.clear()
                 continue
-            old = row["o0"] if row["old"] else None
+            old: bytes | None = row["o0"] if row["old"] else None
             if op == "D":
+                assert old is not None
                 if rows.pop(old, None) is None:
                     missing.append((ConflictType.DELETE_MISSING, where, old))
                 continue
@@ -210,7 +213,7 @@ class Lake:
                     )
                 )
                 continue
-            name = old if row["old"] else new[0]
+            name = new[0] if old is None else old
             if op == "U" and rows.pop(name, None) is None:
                 missing.append((ConflictType.UPDATE_MISSING, where, name))
                 continue
@@ -220,9 +223,9 @@ class Lake:
             RowConflict(kind, at.commit_lsn, f"(c0)=({name.decode()})")
             for kind, at, name in missing
         ]
-        return Staged(failures, table, version, rows, merged(coercions), conflicts)
+        return StagedRows(failures, table, version, rows, merged(coercions), conflicts)
 
-    def _events(self, request: StageRequest) -> list[tuple[dict, list[str]]]:  # type: ignore[type-arg]
+    def _events(self, request: StageRequest) -> list[tuple[dict[str, Any], list[str]]]:
         found = []
         for source in request.sources:
             names = [c.name for c in source.relation.columns]
@@ -234,6 +237,7 @@ class Lake:
         return sorted(found, key=lambda e: (e[0]["commit_lsn"], e[0]["ordinal"]))
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:
+        assert isinstance(staged, StagedRows)
         self.before_commit(staged.table.location)
         with self.lock:
             table = staged.table

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from wal2lake.catalog import (
+    Catalog,
     CoercionTotal,
     ColumnDef,
     Comment,
@@ -34,13 +35,23 @@ from wal2lake.catalog import (
 from wal2lake.changelog import Inventory, PreparedTransaction
 from wal2lake.lake.batch.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid, SyncState
+from wal2lake.publish.limits import Room
+from wal2lake.publish.slots import SlotUse
 from wal2lake.publish.statistics import Statistics
+from wal2lake.publish.synchronous import Standbys
+from wal2lake.publish.walsender.page import WalsenderPositions
 from wal2lake.settings import LogSettings
 from wal2lake.sql.backend import SessionContext
 from wal2lake.sql.grammar import parse
 from wal2lake.sql.grammar.statements import CreateTable
 from wal2lake.sql.parameters import Parameters
-from wal2lake.sql.sysviews import LoggedMessage, LogReading
+from wal2lake.sql.sysviews import (
+    ActiveSession,
+    CatalogSource,
+    LoggedMessage,
+    LogReading,
+)
+from wal2lake.sql.sysviews.source import EncryptedSession
 from wal2lake.tablesync.attempt import RunningCopy
 
 RECORDED: dict[str, Any] = json.loads(
@@ -102,6 +113,7 @@ class FakeSession:
     started_at: float = 1_000_000_000.0
     state: str = "active"
     query: str = "select 1"
+    encrypted: EncryptedSession | None = None
 
 
 @dataclass
@@ -282,18 +294,24 @@ class FakeSource:
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
         return self.snapshot_by_sub.get(subid)
 
-    def sessions(self) -> list[FakeSession]:
+    def over(self, catalog: Catalog) -> CatalogSource:
+        raise NotImplementedError
+
+    def sessions(self) -> Sequence[ActiveSession]:
         return [FakeSession()]
 
-    def slots(self):
+    def signal(self, pid: int, *, terminate: bool) -> bool:
+        return False
+
+    def slots(self) -> Sequence[tuple[SlotUse, Room]]:
         return ()
 
     slot_statistics = Statistics()
 
-    def standbys(self):
+    def standbys(self) -> Standbys | None:
         return None
 
-    def walsenders(self):
+    def walsenders(self) -> Sequence[tuple[int, str, WalsenderPositions]]:
         return ()
 
     def table_bytes(self, relid: Oid) -> int | None:

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from wal2lake.catalog import Role
 from wal2lake.commands.tables.copying import copied_rows, forced_columns
@@ -42,6 +43,7 @@ from wal2lake.sql.backend import (
     Notice,
     Outcome,
     Parameter,
+    Prepared,
     ResultBatch,
     SessionContext,
     TransactionKind,
@@ -171,10 +173,11 @@ class FakeBackend:
 
     def execute(
         self,
-        prepared: FakePrepared,
+        prepared: Prepared,
         parameters: Sequence[Parameter],
         result_formats: Sequence[Format],
     ) -> Outcome:
+        assert isinstance(prepared, FakePrepared)
         self.journal.calls.append(f"execute {prepared.sql}")
         verb, _, argument = prepared.sql.partition(" ")
         verb = verb.lower()
@@ -336,7 +339,7 @@ class FakeDoor:
     def port(self) -> int:
         return self.listener.address[1]
 
-    def conninfo(self, **changes: object) -> dict[str, object]:
+    def conninfo(self, **changes: object) -> dict[str, Any]:
         return {
             "host": "127.0.0.1",
             "port": self.port,

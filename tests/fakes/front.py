@@ -59,8 +59,10 @@ class Front:
 
 def readable(*sources: socket.socket) -> list[socket.socket]:
     """Those with something to read, waiting for the first; TLS may have it already."""
-    ready = [s for s in sources if isinstance(s, ssl.SSLSocket) and s.pending()]
-    return ready or select.select(sources, [], [])[0]
+    for one in sources:
+        if isinstance(one, ssl.SSLSocket) and one.pending():
+            return [one]
+    return select.select(sources, [], [])[0]
 
 
 def pass_on(source: socket.socket, target: socket.socket) -> bool:

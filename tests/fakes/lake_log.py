@@ -98,7 +98,7 @@ def rows_of(spark: SparkSession, location: str) -> list[Row]:
 
 def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
     listed = list(rows)
-    found = {(row[0], row[1]): row for row in listed}
+    found: dict[Key, Row] = {(row[0], row[1]): row for row in listed}
     assert len(found) == len(listed), "a key twice"
     return found
 

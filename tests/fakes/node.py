@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from wal2lake.catalog import Catalog, Subscription
 from wal2lake.launch import is_locked, notify, read_lock, read_status
@@ -88,9 +89,9 @@ class FakeNode:
             found.extend(session_members(worker.pid))
         return found
 
-    def subscribe(self, number: int, **changes: object) -> Oid:
+    def subscribe(self, number: int, **changes: Any) -> Oid:
         oid = Oid(20000 + number)
-        fields: dict[str, object] = {"enabled": True, "slot_name": f"s{number}"}
+        fields: dict[str, Any] = {"enabled": True, "slot_name": f"s{number}"}
         self.catalog.create_subscription(
             Subscription(
                 oid=oid,
@@ -105,7 +106,7 @@ class FakeNode:
         notify(self.directory / "run", "changed")
         return oid
 
-    def change(self, oid: Oid, **changes: object) -> None:
+    def change(self, oid: Oid, **changes: Any) -> None:
         self.catalog.update_subscription(oid, **changes)
         notify(self.directory / "run", "changed")
 

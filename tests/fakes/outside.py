@@ -20,7 +20,7 @@ def assert_equal_outside(node: Node, conninfo: str, tables: tuple[str, ...]) -> 
     """The tables (``schema.name``) are equal row by row; the node must have caught up."""
     with psycopg.connect(conninfo) as source:
         for name in tables:
-            theirs = Counter(map(_shown, source.execute(f"select * from {name}")))  # type: ignore[call-overload]
+            theirs = Counter(map(_shown, source.execute(f"select * from {name}")))
             location = node.directory / "warehouse" / name.replace(".", "/")
             answer = (
                 QueryBuilder()

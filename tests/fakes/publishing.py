@@ -103,7 +103,7 @@ class PublishingNode:
             after = plan.after
             catalog.redefine(
                 [
-                    Altered(oid, after.columns, after.key, after.key_name, renamed)  # type: ignore[arg-type]
+                    Altered(oid, after.columns, after.key, after.key_name, renamed)
                     for oid in catalog.sharing(plan.before)
                 ]
             )

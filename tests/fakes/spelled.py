@@ -112,7 +112,12 @@ def staged_rows(
     rows = []
     for e in events:
         new = e.new if e.new is not None else (*(e.old or (None, None)), None, None)
-        row = {"lsn": e.lsn, "ord": e.ordinal, "op": ord(e.kind), "moved": moved(e)}
+        row: dict[str, object] = {
+            "lsn": e.lsn,
+            "ord": e.ordinal,
+            "op": ord(e.kind),
+            "moved": moved(e),
+        }
         row |= {f"n{i}": None if v is UNCHANGED else v for i, v in enumerate(new)}
         row |= {f"u{i}": new[i] is UNCHANGED for i in sorted(shape.unchanged)}
         if shape.moved:

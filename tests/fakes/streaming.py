@@ -28,6 +28,8 @@ from wal2lake.wire.pgoutput import (
     BeginPrepare,
     Commit,
     CommitPrepared,
+    Delete,
+    Insert,
     LogicalMessage,
     Prepare,
     RelationMessage,
@@ -37,6 +39,8 @@ from wal2lake.wire.pgoutput import (
     StreamPrepare,
     StreamStart,
     StreamStop,
+    Truncate,
+    Update,
 )
 
 Item = Change | bytes
@@ -194,7 +198,10 @@ class Source:
                 if cache.get(item.relid, version) != version:
                     del cache[item.relid]
         message = _message(item)
-        self.say(message if xid is None else replace(message, xid=xid))
+        if xid is not None:
+            assert isinstance(message, Insert | Update | Delete | Truncate)
+            message = replace(message, xid=xid)
+        self.say(message)
 
     # ---- ends ---------------------------------------------------------------------
 

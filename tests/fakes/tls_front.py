@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from tests.fakes.front import Front, pass_on, readable
 
@@ -90,8 +91,9 @@ class TlsFront(Front):
         with self._context.wrap_socket(client, server_side=True) as inside:
             certificate = inside.getpeercert()
             assert certificate is not None
-            subject = dict(pair[0] for pair in certificate["subject"])
-            self.names.append(str(subject["commonName"]))
+            # Relative names of one pair each.
+            subject: Any = certificate["subject"]
+            self.names.append(dict(pair for (pair,) in subject)["commonName"])
             with self._reach() as server:
                 while all(
                     pass_on(source, server if source is inside else inside)
