@@ -1,9 +1,9 @@
-"""Keyed batches applied in memory: one commit of new rows and deletion vectors.
+"""Applies keyed batches in memory: one commit of new rows and deletion vectors.
 
-Takes: staged changes of one table, its state and its live files. Gives: a data file and
-deletion vectors that lie in the table's directory, and what one commit must say of them.
-Owns: the net change by numbered keys, finding keys in files, the deletion vector format.
-Never: Spark, commits, or a batch larger than ``apply.upsert_bytes``.
+Takes: staged changes of one table, its state and its live files. Gives: a data file and deletion
+vectors in the table's directory, and the arguments of the commit that names them. Owns: the net
+change by numbered keys, and finding keys in files. Never: Spark, commits, or a batch larger than
+``apply.upsert_bytes``.
 """
 
 from wal2lake.lake.upsert.memory import NotForUs, TooLarge, UpsertMemory

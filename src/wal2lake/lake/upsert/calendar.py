@@ -1,12 +1,12 @@
-"""Dates and timestamps of files that Spark has written in its legacy calendar.
+"""Converts dates and timestamps of files that Spark has written in its legacy calendar.
 
-Spark before 3.0, and later ones that are told to, count days as Java's GregorianCalendar does:
-before 15 October 1582 they are Julian. Such a file says so in its footer, and its values become
-those of the proleptic Gregorian calendar, which PostgreSQL, Delta and everybody else have, with
+Spark before 3.0, and later versions if configured so, count days as Java's GregorianCalendar
+does: before 15 October 1582 they are Julian. The footer of such a file says so. Its values become
+those of the proleptic Gregorian calendar, which PostgreSQL, Delta and all other readers use, with
 the same year, month and day.
 
-Comes in: a file's footer, Arrow columns as they are stored. Goes out: the columns as they are
-meant. Called by ``stored``.
+Comes in: a file's footer, Arrow columns as they are stored. Goes out: the columns converted.
+Called by ``stored``.
 
 Source: DataSourceUtils.datetimeRebaseSpec() and RebaseDateTime.scala of Spark.
 """
@@ -28,7 +28,7 @@ _VERSION: Final = b"org.apache.spark.version"
 _ZONE: Final = b"org.apache.spark.timeZone"
 _DAYS: Final = (b"org.apache.spark.legacyDateTime", b"3.0.0")
 _INT96: Final = (b"org.apache.spark.legacyINT96", b"3.1.0")
-"""Keys by which a file marks the old calendar, with the version below which all files have it."""
+"""Footer keys that mark the old calendar, with the version below which all files have it."""
 
 _SWITCH: Final = -141_427
 """1582-10-15, in days since 1970-01-01: from here on both calendars are the same."""
@@ -48,23 +48,24 @@ Days = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Legacy:
-    """Which values of a file are in the legacy calendar, and of which time zone."""
+    """The values of a file that are in the legacy calendar, and their time zone."""
 
     dates: bool
-    """Dates, and timestamps that are not INT96."""
+    """True for dates, and for timestamps that are not INT96."""
     int96: bool
     zone: bytes
 
     def meant(self, column: Any, *, is_int96: bool) -> Any:
-        """A column (Array or ChunkedArray) in the Gregorian calendar; the same one if nothing of
-        it is that old. 0A000 for a timestamp before 1900 of another time zone than UTC."""
+        """Convert a column (Array or ChunkedArray) to the Gregorian calendar; return it unchanged
+        if no value is that old. 0A000 for a timestamp before 1900 in another time zone than
+        UTC."""
         kind = column.type
         if isinstance(column, pa.ChunkedArray):
             chunks = [self.meant(c, is_int96=is_int96) for c in column.chunks]
             return pa.chunked_array(chunks, kind)
         if pa.types.is_list(kind):
             if column.offset:
-                # Made anew: what is put together needs offsets that begin at nothing.
+                # Copy the slice: ListArray.from_arrays needs offsets that begin at 0.
                 column = column.take(pa.array(np.arange(len(column))))
             values = self.meant(column.values, is_int96=is_int96)
             return pa.ListArray.from_arrays(
@@ -83,22 +84,22 @@ class Legacy:
         raise FeatureNotSupportedError(
             "a timestamp before 1900 is stored in Spark's legacy calendar of time zone"
             f' "{self.zone.decode("utf-8", "replace")}"',
-            hint="Write the table's rows anew with a Spark of version 3 or later.",
+            hint="Rewrite the table's rows with Spark 3 or later.",
         )
 
 
 def legacy_of(metadata: Any) -> Legacy | None:
-    """Read a footer (``FileMetaData``) for the old calendar; None: nothing of the kind."""
-    said = metadata.metadata or {}
-    version = said.get(_VERSION)
+    """Read whether a footer (``FileMetaData``) marks the old calendar; None if it does not."""
+    footer = metadata.metadata or {}
+    version = footer.get(_VERSION)
     if version is None:
         return None
-    dates, int96 = (key in said or version < below for key, below in (_DAYS, _INT96))
-    return Legacy(dates, int96, said.get(_ZONE, b"UTC")) if dates or int96 else None
+    dates, int96 = (key in footer or version < below for key, below in (_DAYS, _INT96))
+    return Legacy(dates, int96, footer.get(_ZONE, b"UTC")) if dates or int96 else None
 
 
 def _moved(column: Any, before: int, move: Any) -> Any:
-    """With those values moved that are below ``before``."""
+    """Return the column with the values below ``before`` moved."""
     numbers = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
     least = pc.min(numbers).as_py()
     if least is None or least >= before:
@@ -117,9 +118,9 @@ def _gregorian_us(values: Days) -> Days:
 
 
 def _gregorian(days: Days) -> Days:
-    """From days whose date is Julian to those of the same date in the Gregorian calendar. A 29
-    February that the latter has not is 1 March."""
-    # Fliegel and Van Flandern's way there and back, as in the Calendar FAQ, 2.16.
+    """Convert days whose date is Julian to the days of the same date in the Gregorian calendar. A
+    29 February that the Gregorian calendar does not have becomes 1 March."""
+    # Fliegel and Van Flandern's conversion there and back, as in the Calendar FAQ, 2.16.
     c = days + _EPOCH_JDN + 32_082
     d = (4 * c + 3) // 1461
     e = c - 1461 * d // 4

@@ -1,14 +1,15 @@
-"""Generated columns and CHECK constraints of the rows that UPDATEs make.
+"""Computes generated columns and checks constraints of the rows that UPDATEs make.
 
-Comes in: the events of a batch, and then the rows that some of them have made. Goes out: which
-events have to be looked at, the rows with their generated columns, and the first event whose row
-cannot have them or violates a constraint. Called by ``plan.py``.
+Comes in: the events of a batch, later the rows that some of them make. Goes out: the events whose
+rows must be checked, the rows with their generated columns, and the first event whose row
+violates a constraint or whose generated column cannot be computed. Called by ``plan``.
 
-PostgreSQL checks the row that an UPDATE makes of the one that it finds. An UPDATE all of whose
-values are sent, and good, needs no look at anything else; one that is not good may find no row,
-and one with values that are not sent (unchanged TOAST, columns of the target's own) becomes a row
-only when its own is known. INSERTs are checked when they are staged, and so are generated columns
-computed that read nothing that was not sent (``rowchanges``).
+PostgreSQL checks the row that an UPDATE makes of the row that it finds. If all values of an
+UPDATE were sent and satisfy the constraints, then no stored row is needed. If they do not, the
+UPDATE may still find no row. If values were not sent (unchanged TOAST, columns that only the
+target has), then the row is known only together with the stored one. INSERTs are checked when
+they are staged, where generated columns are also computed if every column that they read was sent
+(``rowchanges``).
 
 Source: ExecSimpleRelationUpdate() in execReplication.c.
 """
@@ -32,7 +33,7 @@ from wal2lake.lake.upsert.lives.lives import STORED, Events, HeldRow, Lives, Mas
 def watched_events(
     rules: ConflictRules, shape: ChangeShape, table: pa.Table, events: Events
 ) -> Mask | None:
-    """The events whose rows have to be looked at; None: none."""
+    """Return the events whose rows must be checked; None if there are none."""
     if not rules.looks_at_rows:
         return None
     updates = np.asarray(events.op == UPDATE)
@@ -42,15 +43,15 @@ def watched_events(
     for i, mask in events.unknown.items():
         if shape.fields[i].name in wanted:
             unknown |= mask
-    known = updates & ~unknown
+    complete = updates & ~unknown
     watched: Mask = updates & unknown
-    if known.any():
-        at = np.flatnonzero(known)
-        rows = _new_rows(shape, table.take(pa.array(at)))
+    if complete.any():
+        positions = np.flatnonzero(complete)
+        rows = _new_rows(shape, table.take(pa.array(positions)))
         rows, failed = computed(rules.generated, shape.fields, rows)
         wrong = violating(rules.checks, rows) | _missing(rules, rows)
-        wrong[[one.row for one in failed]] = True
-        watched[at] = wrong
+        wrong[[failure.row for failure in failed]] = True
+        watched[positions] = wrong
     return watched if watched.any() or rules.resolutions.chosen else None
 
 
@@ -62,12 +63,12 @@ def _new_rows(shape: ChangeShape, table: pa.Table) -> pa.Table:
 
 
 def _missing(rules: ConflictRules, rows: pa.Table) -> Mask:
-    """Rows in which a generated column is null that must not be."""
-    found = np.zeros(rows.num_rows, np.bool_)
+    """Mark rows in which a generated column is null that must not be."""
+    missing = np.zeros(rows.num_rows, np.bool_)
     for name, _ in rules.generated:
         if name in rules.required:
-            found |= pc.is_null(rows.column(name)).to_numpy().astype(np.bool_)
-    return found
+            missing |= pc.is_null(rows.column(name)).to_numpy().astype(np.bool_)
+    return missing
 
 
 def generated_anew(
@@ -77,8 +78,8 @@ def generated_anew(
     lives: Lives,
     events: Events,
 ) -> pa.Table:
-    """The rows to be written with generated columns where they have values of several events, or of
-    the stored row: what their last event says of these columns is not of them."""
+    """Compute generated columns of rows whose values come from several events or from the stored
+    row: the values that the last event has for these columns belong to another row."""
     names = {name for name, _ in rules.generated}
     where = np.zeros(len(lives.last), np.bool_)
     staged = lives.last < len(events.op)
@@ -91,8 +92,8 @@ def generated_anew(
 def judged_rows(
     rules: ConflictRules, shape: ChangeShape, table: pa.Table, rows: Sequence[HeldRow]
 ) -> pa.Table:
-    """The rows, which are in ``table``, as an expression of a conflict's resolution sees them:
-    generated columns are of the row as it would be."""
+    """Return the rows of ``table`` as the expression of a resolution sees them, with the
+    generated columns of the rows as they would be."""
     made = np.array([row.last != STORED for row in rows], np.bool_)
     return computed(rules.generated, shape.fields, table, made)[0]
 
@@ -104,23 +105,23 @@ def first_unfit(
     events: Sequence[int],
     rows: pa.Table,
 ) -> tuple[int, RowFailure] | None:
-    """The first of the events whose row, in ``rows``, has a generated column that cannot be, or
-    violates a constraint."""
+    """Return the first event whose row, in ``rows``, has a generated column that cannot be
+    computed, or violates a constraint."""
     rows, failed = computed(rules.generated, shape.fields, rows)
     good = np.ones(rows.num_rows, np.bool_)
-    good[[one.row for one in failed]] = False
+    good[[misfit.row for misfit in failed]] = False
     missing = missing_value(rules.generated, rules.required, rules.relation, rows, good)
-    found = [*failed[:1], *(() if missing is None else (missing,))]
-    first = min(found, key=lambda one: one.row, default=None)
-    at = np.flatnonzero(violating(rules.checks, rows) & good)
-    if first is not None and not (at.size and at[0] < first.row):
+    failures = [*failed[:1], *(() if missing is None else (missing,))]
+    first = min(failures, key=lambda misfit: misfit.row, default=None)
+    violations = np.flatnonzero(violating(rules.checks, rows) & good)
+    if first is not None and not (violations.size and violations[0] < first.row):
         event = events[first.row]
         failure = _failure(table, event, first.sqlstate, first.message)
         column = first.column if first.hint is None else None
         return event, replace(failure, column=column, hint=first.hint)
-    if not at.size:
+    if not violations.size:
         return None
-    place = int(at[0])
+    place = int(violations[0])
     event = events[place]
     why = explained(rules.checks, rules.relation, shape.fields, rows.slice(place, 1))
     return event, _failure(table, event, why.sqlstate, why.message, why.detail)

@@ -1,7 +1,7 @@
-"""Events of a batch that met another state than the publisher's, told as PostgreSQL tells them.
+"""Reports events of a batch that met another state than the publisher's, in PostgreSQL's words.
 
-Comes in: a loaded batch, and which of its events they are. Goes out: ``RowConflict`` values in
-log order, the first ones with the text of their keys. Called by ``plan.py``.
+Comes in: a loaded batch, and the numbers of those events. Goes out: ``RowConflict`` values in log
+order, the first ones with the text of their keys. Called by ``plan``.
 
 Source: src/backend/replication/logical/conflict.c (build_tuple_value_details).
 """
@@ -48,25 +48,25 @@ _WITHOUT_RESOLUTIONS: Final = (
 def missing_rows(
     shape: ChangeShape, table: pa.Table, missed: Index, *, values: bool
 ) -> list[RowConflict]:
-    """Return the conflicts of the events ``missed``, by their places in ``table``; new rows if
-    ``values``."""
+    """Return the conflicts of the events ``missed``, by their positions in ``table``; with the new
+    rows if ``values``."""
     named = missed[:NAMED_CONFLICTS]
     rows = table.take(pa.array(named))
     kinds = [_kind(op) for op in rows.column("op").to_pylist()]
     lsns = rows.column("lsn").to_pylist()
     keys = keys_of(shape, rows)
     new = [None] * len(named) if not values else _rows_of(shape, rows)
-    found = [
+    conflicts = [
         RowConflict(kind, lsn, key, row if kind is not _kind(DELETE) else None)
         for kind, lsn, key, row in zip(kinds, lsns, keys, new, strict=True)
     ]
     rest = table.take(pa.array(missed[NAMED_CONFLICTS:]))
     ops = rest.column("op").to_numpy()
     for op in np.unique(ops):
-        at = np.flatnonzero(ops == op)
-        first = rest.column("lsn")[int(at[0])].as_py()
-        found.append(RowConflict(_kind(int(op)), first, None, count=len(at)))
-    return found
+        positions = np.flatnonzero(ops == op)
+        first = rest.column("lsn")[int(positions[0])].as_py()
+        conflicts.append(RowConflict(_kind(int(op)), first, None, count=len(positions)))
+    return conflicts
 
 
 def met_rows(
@@ -78,39 +78,48 @@ def met_rows(
     *,
     values: bool,
 ) -> list[RowConflict]:
-    """Return the conflicts that a judge has decided, as ``missing_rows``; ``stored_row``: of keys,
-    the texts of the rows that are stored."""
+    """Return the conflicts that a judge has decided, in the form of ``missing_rows``.
+    ``stored_row`` returns the texts of the stored rows of keys."""
     named = met[:NAMED_CONFLICTS]
-    rows = table.take(pa.array([one.event for one in named], pa.int64()))
+    rows = table.take(pa.array([conflict.event for conflict in named], pa.int64()))
     lsns = rows.column("lsn").to_pylist()
     old, new = keys_of(shape, rows), new_keys_of(shape, rows)
     texts: Sequence[str | None] = [None] * len(named)
     local = texts
     if values:
-        texts, local = _rows_of(shape, rows), stored_row([one.stored for one in named])
-    found = [
-        RowConflict(
-            one.type,
-            lsns[at],
-            new[at] if one.type in _OF_NEW_KEYS else old[at],
-            None if one.type in _OF_DELETES else texts[at],
-            resolution=one.resolution,
-            local=local[at],
-            modified=judge.modified(one.stored, one.writer),
+        texts, local = (
+            _rows_of(shape, rows),
+            stored_row([conflict.stored for conflict in named]),
         )
-        for at, one in enumerate(named)
+    conflicts = [
+        RowConflict(
+            conflict.type,
+            lsns[index],
+            new[index] if conflict.type in _OF_NEW_KEYS else old[index],
+            None if conflict.type in _OF_DELETES else texts[index],
+            resolution=conflict.resolution,
+            local=local[index],
+            modified=judge.modified(conflict.stored, conflict.writer),
+        )
+        for index, conflict in enumerate(named)
     ]
     rest: dict[tuple[ConflictType, Resolution], tuple[int, int]] = {}
-    for one in met[NAMED_CONFLICTS:]:
-        first, count = rest.get((one.type, one.resolution), (one.event, 0))
-        rest[one.type, one.resolution] = first, count + 1
-    found += [
-        RowConflict(
-            kind, table.column("lsn")[event].as_py(), None, count=count, resolution=what
+    for conflict in met[NAMED_CONFLICTS:]:
+        first, count = rest.get(
+            (conflict.type, conflict.resolution), (conflict.event, 0)
         )
-        for (kind, what), (event, count) in rest.items()
+        rest[conflict.type, conflict.resolution] = first, count + 1
+    conflicts += [
+        RowConflict(
+            kind,
+            table.column("lsn")[event].as_py(),
+            None,
+            count=count,
+            resolution=resolution,
+        )
+        for (kind, resolution), (event, count) in rest.items()
     ]
-    return found
+    return conflicts
 
 
 def stop(
@@ -120,7 +129,7 @@ def stop(
     judge: TableJudge,
     uniqueness: Uniqueness,
 ) -> RowFailure:
-    """The failure of an event that must not be applied."""
+    """Build the failure of an event that must not be applied."""
     row = table.slice(met.event, 1)
     seq = Seq(row.column("lsn")[0].as_py(), row.column("ord")[0].as_py())
     modified = judge.modified(met.stored, met.writer)
@@ -140,8 +149,8 @@ def stop(
     if met.type in _OF_NEW_KEYS:
         inserted = met.type is ConflictType.INSERT_EXISTS
         key = new_keys_of(shape, row)[0]
-        found = key_taken(seq, uniqueness, inserted=inserted, key=key)
-        return replace(found, modified=modified)
+        failure = key_taken(seq, uniqueness, inserted=inserted, key=key)
+        return replace(failure, modified=modified)
     return RowFailure(
         seq,
         None,
@@ -161,7 +170,7 @@ def shown(
     event: int,
     local: str | None,
 ) -> RowFailure:
-    """The failure of an event with the text of its row, and of the one that it met."""
+    """Add the text of the event's row, and of the row that it met, to a failure."""
     if failure.conflict is None:
         return failure
     event_row = table.slice(event, 1)
@@ -174,31 +183,32 @@ def shown(
 
 
 def uncounted(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
-    """The failure of a batch that has a key twice before its transactions end, and that only Spark
-    could apply, which judges each change; otherwise as ``unresolved``."""
+    """Build the failure of a batch in which a key is repeated before the transactions end, and
+    which only Spark could apply. Spark judges each change by itself. ``why`` as in
+    ``unresolved``."""
     return _for_us_alone(
         relation, rows, "judge the deferrable primary key", why=why, hint=None
     )
 
 
 def unchecked(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
-    """The same of UPDATEs of a table with CHECK constraints or generated columns, which Spark
-    neither checks nor computes."""
+    """Build the same failure for UPDATEs of a table with CHECK constraints or generated columns,
+    which Spark neither checks nor computes."""
     hint = (
         "Drop its CHECK constraints and the expressions of its generated columns here:"
         " ALTER TABLE ... DROP CONSTRAINT, ... ALTER COLUMN ... DROP EXPRESSION."
     )
-    what = "check constraints or compute generated columns"
-    return _for_us_alone(relation, rows, what, why=why, hint=hint)
+    task = "check constraints or compute generated columns"
+    return _for_us_alone(relation, rows, task, why=why, hint=hint)
 
 
 def _for_us_alone(
-    relation: str, rows: pa.Table, what: str, *, why: str | None, hint: str | None
+    relation: str, rows: pa.Table, task: str, *, why: str | None, hint: str | None
 ) -> RowFailure:
-    found = unresolved(relation, rows, why)
+    failure = unresolved(relation, rows, why)
     return replace(
-        found,
-        message=found.message.replace("resolve conflicts", what, 1),
+        failure,
+        message=failure.message.replace("resolve conflicts", task, 1),
         hint=hint
         if why is not None
         else 'Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
@@ -206,9 +216,9 @@ def _for_us_alone(
 
 
 def unresolved(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
-    """Conflicts of a batch that only Spark could apply, which does as PostgreSQL does. ``rows``:
-    lsn and ord of its events. ``why``: the sentence of ``only_spark`` about the table; None: the
-    batch is too large, and is divided unless it is one transaction."""
+    """Build the failure of a batch with conflicts that only Spark could apply, which resolves them
+    as PostgreSQL does. ``rows``: lsn and ord of its events. ``why``: the sentence of
+    ``only_spark``; None: the batch is too large, and is divided unless it is one transaction."""
     rows = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")])
     lsn = rows.column("lsn").to_numpy()
     first = Seq(int(lsn[0]), rows.column("ord")[0].as_py())
@@ -236,8 +246,8 @@ def unresolved(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
 
 
 def _middle(lsn: Index) -> int | None:
-    """Return one of the ascending commit LSNs with about half of them below it; None: all are
-    one's."""
+    """Return one of the ascending commit LSNs with about half of them below it; None if all are
+    equal."""
     cut = lsn[len(lsn) // 2]
     if cut == lsn[0]:
         above = lsn[lsn > cut]
@@ -246,7 +256,7 @@ def _middle(lsn: Index) -> int | None:
 
 
 def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
-    """``(a, b)=(1, 2)`` of each event: what names the row that it asks for."""
+    """Return ``(a, b)=(1, 2)`` for each event: the key of the row that it changes."""
     columns = []
     moved = rows.column("moved").to_pylist() if shape.moved else []
     for i in shape.key:
@@ -259,7 +269,7 @@ def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
 
 
 def new_keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
-    """The same of the rows that the events would make."""
+    """Return the same for the rows that the events would make."""
     return _named(
         shape, [value_texts(shape.fields[i], rows.column(f"n{i}")) for i in shape.key]
     )

@@ -1,11 +1,11 @@
 """Decides about changes that meet another row than the publisher's.
 
-Comes in: the resolutions of a table, who has made its rows, the batch's transactions. Goes out:
-the ``Judge`` that ``lives`` asks; None where all is as PostgreSQL does it and nobody wants to
-know whose the rows are. Called by ``plan.py``.
+Comes in: the resolutions of a table, the writers of its rows, the batch's transactions. Goes out:
+the ``Judge`` that ``lives`` asks; None if every conflict is resolved as PostgreSQL does and the
+writers of rows are not tracked. Called by ``plan``.
 
-Times are those of commits, at the publisher or here. A row of which nobody says when it was
-written counts as older than every change. Of two of the same time the one that is here stays.
+Times are times of commits, at the publisher or here. A row without a known time counts as older
+than every change. If the times are equal, the local row stays.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ class ConflictRules:
 
     resolutions: Resolutions = DEFAULT_RESOLUTIONS
     commits: BatchCommits | None = None
-    """None: who has made a row is not kept."""
+    """None: the writers of rows are not tracked."""
     unsent: frozenset[int] = field(default_factory=frozenset)
-    """Columns that the publisher does not have, and that are null in rows without them."""
+    """Columns that the publisher does not have; they are null in rows that the table does not
+    hold."""
     expressions: Expressions | None = None
-    """Where there are any among the resolutions."""
+    """Evaluates the resolutions that are expressions; None if there are none."""
     required: frozenset[str] = field(default_factory=frozenset)
     """Columns that must not be null."""
     checks: tuple[CheckConstraint, ...] = ()
@@ -63,12 +64,12 @@ class ConflictRules:
 
     @property
     def looks_at_rows(self) -> bool:
-        """True if the row that an UPDATE makes is to be judged, or computed."""
+        """True if the rows that UPDATEs make must be checked or computed."""
         return bool(self.checks or self.generated)
 
     @property
     def are_postgresqls(self) -> bool:
-        """Nothing is left to decide."""
+        """True if there is nothing to decide."""
         return not self.resolutions.chosen and self.commits is None
 
 
@@ -76,7 +77,7 @@ AS_POSTGRESQL = ConflictRules()
 
 
 class TableJudge:
-    """The judge of one table; ``lives.Judge`` explains it."""
+    """The judge of one table; see ``lives.Judge``."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class TableJudge:
         *,
         repeats: bool,
     ) -> None:
-        """``events``: of the batch, by event; ``stored`` and ``foreign``: by key."""
+        """``events``: writers by event of the batch; ``stored`` and ``foreign``: by key."""
         self._rules = rules
         self._events = events
         self._stored = stored
@@ -95,49 +96,49 @@ class TableJudge:
         self._known: dict[tuple[ConflictType, int], EvaluatedPair] = {}
         self._merged: dict[tuple[ConflictType, int], int] = {}
         self._events_of: list[int] = []
-        """Events of merged rows, whose numbers come after those of the events."""
+        """Events of merged rows; the numbers of merged rows follow those of the events."""
         self.foreign = foreign
         self.unsent = rules.unsent
 
     def decide(
         self, kind: ConflictType, event: int, stored: int, writer: int
     ) -> Resolution | None:
-        """By the rule for its type, and by time if that says so. None: an expression has to see
-        the rows."""
+        """Decide by the rule for the conflict's type, and by time if the rule says so. None: an
+        expression needs the rows."""
         rule = self._rules.resolutions.of(kind)
         if rule is Resolution.MERGE and self._repeats:
             self._known[kind, event] = EvaluatedPair(error=_WITHOUT_KEY)
         if rule in (Resolution.EXPRESSION, Resolution.MERGE):
-            known = self._known.get((kind, event))
-            if known is None:
+            outcome = self._known.get((kind, event))
+            if outcome is None:
                 return None
-            if known.error is not None:
+            if outcome.error is not None:
                 return Resolution.ERROR
-            if known.choice is None:
+            if outcome.choice is None:
                 return Resolution.MERGE
-            rule = Resolution(known.choice)
+            rule = Resolution(outcome.choice)
         if rule in (Resolution.LAST_UPDATE_WINS, Resolution.FIRST_UPDATE_WINS):
-            mine, other = int(self._events.time_us[event]), self._time(stored, writer)
+            mine, theirs = int(self._events.time_us[event]), self._time(stored, writer)
             last = rule is Resolution.LAST_UPDATE_WINS
-            wins = mine > other if last else mine < other
+            wins = mine > theirs if last else mine < theirs
             rule = Resolution.APPLY_REMOTE if wins else Resolution.KEEP_LOCAL
         if self._repeats and stored != STORED and rule in _LEFT_OUT:
-            # Which of the equal rows later changes mean would not be known any more.
+            # Later changes could no longer tell which of the equal rows they mean.
             return Resolution.ERROR
         return rule
 
     def merged(self, kind: ConflictType, event: int) -> int:
-        """The number of the merged row."""
+        """Return the number of the merged row."""
         return self._merged[kind, event]
 
     def error(self, met: Met) -> tuple[str, str] | None:
-        """SQLSTATE and message of an expression that could not say; None: it is a conflict that
-        is to stop."""
-        known = self._known.get((met.type, met.event))
-        return None if known is None else known.error
+        """Return SQLSTATE and message of an expression that failed; None if the conflict itself
+        stops."""
+        outcome = self._known.get((met.type, met.event))
+        return None if outcome is None else outcome.error
 
     def event(self, number: int) -> int:
-        """The event of a merged row; an event's own number."""
+        """Return the event of a merged row; for an event its own number."""
         count = len(self._events.time_us)
         return number if number < count else self._events_of[number - count]
 
@@ -147,24 +148,26 @@ class TableJudge:
         questions: Sequence[Question],
         rows_of: Callable[[Sequence[HeldRow]], pa.Table],
     ) -> tuple[pa.Table, list[int]] | None:
-        """Ask the expressions. ``rows_of``: the values of rows. Returns the merged rows, in the
-        order of their numbers, which go on from the last ones, and their events; None: there
-        are none."""
+        """Evaluate the expressions. ``rows_of`` returns the values of rows.
+
+        Returns the merged rows, in the order of their numbers, which continue the last ones, and
+        their events; None if no row was merged.
+        """
         rows, events = [], []
-        for kind in dict.fromkeys(one.type for one in questions):
-            mine = [one for one in questions if one.type == kind]
-            said = self._ask(shape, kind, mine, rows_of)
-            for one, outcome in zip(mine, said, strict=False):
-                self._known[kind, one.event] = outcome
+        for kind in dict.fromkeys(question.type for question in questions):
+            same_kind = [question for question in questions if question.type == kind]
+            outcomes = self._ask(shape, kind, same_kind, rows_of)
+            for question, outcome in zip(same_kind, outcomes, strict=False):
+                self._known[kind, question.event] = outcome
                 if outcome.row is not None:
                     number = len(self._events.time_us) + len(self._events_of)
-                    self._merged[kind, one.event] = number
-                    self._events_of.append(one.event)
+                    self._merged[kind, question.event] = number
+                    self._events_of.append(question.event)
                     rows.append(outcome.row)
-                    events.append(one.event)
+                    events.append(question.event)
         if not rows:
             return None
-        # Of generated columns an expression says nothing. What fails is watched (``checking``).
+        # An expression sets no generated columns. ``checking`` watches rows that fail.
         names = [field.name for field in shape.fields]
         merged = pa.concat_tables(rows).rename_columns(names)
         return computed(self._rules.generated, shape.fields, merged)[0], events
@@ -176,30 +179,30 @@ class TableJudge:
         questions: Sequence[Question],
         rows_of: Callable[[Sequence[HeldRow]], pa.Table],
     ) -> list[EvaluatedPair]:
-        """Fewer, if one of them fails."""
-        asks = self._rules.expressions
-        if asks is None:
-            raise InternalError("nobody evaluates the expressions of a resolution")
-        who = [self._writer(one) for one in questions]
+        """Evaluate the expression of one type; the result is shorter if a row fails."""
+        evaluator = self._rules.expressions
+        if evaluator is None:
+            raise InternalError("a resolution has an expression and no evaluator")
+        writers = [self._writer(question) for question in questions]
         tracked = self._rules.commits is not None
-        mine = [int(self._events.time_us[one.event]) for one in questions]
+        times = [int(self._events.time_us[question.event]) for question in questions]
         facts = facts_table(
-            [None if one is None else one.time_us for one in who],
-            [time if tracked else None for time in mine],
+            [None if writer is None else writer.time_us for writer in writers],
+            [time if tracked else None for time in times],
             [
-                None if one is None else f"pg_{one.origin}" if one.origin else "local"
-                for one in who
+                None if w is None else f"pg_{w.origin}" if w.origin else "local"
+                for w in writers
             ],
         )
         pairs = Pairs(
-            rows_of([one.local for one in questions]),
-            rows_of([one.remote for one in questions]),
+            rows_of([question.local for question in questions]),
+            rows_of([question.remote for question in questions]),
             facts,
         )
         expression = self._rules.resolutions.expressions[kind]
         key = [shape.fields[i].name for i in shape.key]
         required = self._rules.required
-        return asks.evaluate(shape.fields, key, required, expression, pairs)
+        return evaluator.evaluate(shape.fields, key, required, expression, pairs)
 
     def _writer(self, question: Question) -> Modified | None:
         row = question.local
@@ -208,7 +211,7 @@ class TableJudge:
         return self.modified(STORED, row.last)
 
     def modified(self, stored: int, writer: int) -> Modified | None:
-        """Return the writer of the row that was met; None: not known."""
+        """Return the writer of the row that was met; None if it is not known."""
         if writer != STORED:
             return self._events.at(self.event(writer))
         return None if stored == STORED else self._stored.at(stored)
@@ -228,20 +231,20 @@ def judge_for(
     *,
     repeats: bool,
 ) -> TableJudge | None:
-    """The judge of a batch whose events committed at ``lsn``, over ``count`` keys; None: nothing
-    is left to decide."""
+    """Return the judge of a batch whose events committed at ``lsn``, over ``count`` keys; None if
+    there is nothing to decide."""
     if rules.are_postgresqls:
         return None
     held = RowMarks.unknown(count)
     foreign = np.zeros(count, np.bool_)
-    mine = rules.commits
-    if mine is None:
+    commits = rules.commits
+    if commits is None:
         events = RowMarks.unknown(len(lsn))
     else:
-        events = mine.of(lsn)
-        found = stored.marks(places.file, places.row)
-        held.origin[places.key] = found.origin
-        held.xid[places.key] = found.xid
-        held.time_us[places.key] = found.time_us
-        foreign = (held.origin != UNKNOWN) & (held.origin != mine.origin)
+        events = commits.of(lsn)
+        marks = stored.marks(places.file, places.row)
+        held.origin[places.key] = marks.origin
+        held.xid[places.key] = marks.xid
+        held.time_us[places.key] = marks.time_us
+        foreign = (held.origin != UNKNOWN) & (held.origin != commits.origin)
     return TableJudge(rules, events, held, foreign, repeats=repeats)

@@ -1,14 +1,14 @@
-"""Keys of a batch as small numbers, and where the table holds them.
+"""Numbers the keys of a batch, and finds the rows of those keys in the table's files.
 
-Comes in: key columns of events, and of the table's files. Goes out: a number for each
-distinct key, ascending with the key, and the places of those that are stored. Null is a value like
-any other; values that are equal by their type are one, where the caller says so.
+Comes in: key columns of events, and of the table's files. Goes out: a number for each distinct
+key, ascending with the key, and the places of those that are stored. Null is a value like any
+other. Values that are equal by their type are one key if the caller requests it.
 
-Few keys are looked up by Arrow: each value of a column gets a number, and the numbers of a row
-become one, column by column. The others DuckDB joins, for keys may have any types, and there may be
-many; but a database and its five queries take 20 CPU-milliseconds, which was more than all the rest
-of a batch of a few rows. Only key columns go through either: values that nobody compares stay where
-they are.
+Arrow looks up few keys: each value of a column gets a number, and the numbers of a row are
+combined into one, column by column. DuckDB joins all others, because keys may have any types, and
+there may be many. A DuckDB database and its five queries take 20 CPU-milliseconds, which was more
+than everything else in a batch of a few rows. Only key columns are read by either; other columns
+are not touched.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from wal2lake.pgtypes.equality import Loose, alike, alike_scans
 Index = npt.NDArray[np.int64]
 
 _PROBE_BYTES: Final = 64 << 20
-"""Keys of the table that are looked up in one query: a bound of memory, and few enough
-queries that building their hash tables does not count."""
+"""Bytes of the table's keys that are looked up in one query. It bounds memory, and the queries
+are few enough that building their hash tables does not matter."""
 
 _MEMORY_LIMIT: Final = "1GB"
 """Memory of one batch's database, which spills beyond it."""
@@ -41,47 +41,49 @@ _MEMORY_LIMIT: Final = "1GB"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where keys are stored; a key that the table has twice is here twice."""
+    """Where keys are stored; a key that the table holds twice occurs twice."""
 
     key: Index
     file: Index
-    """Position in the list of files given."""
+    """Position in the list of files."""
     row: Index
     """Row number in that file."""
 
     @staticmethod
     def joined(parts: Sequence[Places]) -> Places:
-        """All of them, one after the other."""
+        """Concatenate places."""
         none = Places(*(np.zeros(0, np.int64),) * 3)
         columns = ((p.key, p.file, p.row) for p in (none, *parts))
         return Places(*map(np.concatenate, zip(*columns, strict=True)))
 
 
 _FEW: Final = 20_000
-"""Keys that are looked up on one core: of one column, a table of a million takes it 20 ms."""
+"""Most keys that are looked up on one core. For one column, a table of a million rows takes 20
+ms."""
 
 
 class BatchKeys(Protocol):
     """The distinct keys of one batch."""
 
     numbers: Index
-    """For each key given, its number."""
+    """For each key of the input, its number."""
     count: int
-    """How many distinct keys there are."""
+    """Number of distinct keys."""
     sought: Index | None
-    """The distinct keys in the order of their numbers, if they are few integers; else None."""
+    """The distinct keys in the order of their numbers, if they are few integers; otherwise
+    None."""
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """Find the keys in the table's files.
 
-        Each scan is some of a file's rows: their key columns ``k0``.. in the types given
-        before, with ``file`` and ``row``.
+        Each scan holds some of a file's rows: their key columns ``k0``.. in the types of the
+        batch's key columns, with ``file`` and ``row``.
         """
         ...
 
 
 Looseness = Mapping[int, Loose]
-"""Columns of a key in which equal values may differ, by their place."""
+"""Key columns in which equal values may differ, by their position."""
 
 _NONE: Final[Looseness] = MappingProxyType({})
 
@@ -93,14 +95,16 @@ def open_keys(
     bitwise: bool = False,
     loose: Looseness = _NONE,
 ) -> AbstractContextManager[BatchKeys]:
-    """``columns``: the key's columns, as long as all events' keys together.
-    What does not fit into memory is spilled below ``directory``. ``bitwise``: of floating
-    point numbers 0 and -0 are two keys; NaN is one. ``loose``: columns that are compared as
-    their types compare."""
+    """Number the keys. ``columns``: the key's columns, one row for each key of the events.
+
+    Keys that do not fit into memory are spilled below ``directory``. ``bitwise``: the floating
+    point numbers 0 and -0 are two keys; NaN is one. ``loose``: columns that are compared as their
+    types compare.
+    """
     columns = alike(columns, loose)
     compared = [_bits(c) if bitwise else c for c in columns]
     if len(columns[0]) <= _FEW and all(map(_compares, compared)):
-        # Bits are integers, but not those that the table has.
+        # Bits of floating point numbers are integers, too, but not values of the table.
         searched = len(columns) == 1 and pa.types.is_integer(columns[0].type)
         few = _FewKeys(compared, searched=searched, bitwise=bitwise, loose=loose)
         return nullcontext(few)
@@ -108,7 +112,7 @@ def open_keys(
 
 
 def _compares(column: pa.ChunkedArray) -> bool:
-    """Are values equal where Arrow finds the same bytes? (0.0 and -0.0 are not.)"""
+    """Whether values are equal exactly if Arrow finds the same bytes (0.0 and -0.0 are not)."""
     kind = column.type
     return bool(
         pa.types.is_integer(kind)
@@ -121,7 +125,7 @@ def _compares(column: pa.ChunkedArray) -> bool:
 
 
 def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floating point numbers as the integers with their bits; NaN is one."""
+    """Return floating point numbers as the integers with their bits; NaN is one value."""
     kind = column.type
     if not pa.types.is_floating(kind):
         return column
@@ -132,7 +136,7 @@ def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class _FewKeys:
-    """Sets in Arrow, one for each column; see ``BatchKeys``."""
+    """Keys of a batch, located by Arrow with one set for each column; see ``BatchKeys``."""
 
     def __init__(
         self,
@@ -142,13 +146,13 @@ class _FewKeys:
         bitwise: bool = False,
         loose: Looseness = _NONE,
     ) -> None:
-        """``columns`` as they are compared; ``searched``: the one column may be ``sought``."""
+        """``columns`` as they are compared; ``searched``: the only column may be ``sought``."""
         self._bitwise = bitwise
         self._loose = loose
         self._values = [_ascending(column) for column in columns]
         self._rows: list[Index] = []
-        """For each column but the first: the rows that there are of it and those before, by the
-        number of the row before it and the number of its own value, as one."""
+        """For each column but the first: the distinct prefixes of keys up to this column. A
+        prefix is the number of the shorter prefix and the number of the column's value, paired."""
         numbers = _find(columns[0], self._values[0])
         for column, values in zip(columns[1:], self._values[1:], strict=True):
             pairs = _paired(numbers, _find(column, values), len(values))
@@ -163,21 +167,21 @@ class _FewKeys:
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """Locate the keys, as ``BatchKeys`` describes."""
-        found = []
+        parts = []
         for probe in _grouped(alike_scans(scans, self._loose)):
             here = np.arange(probe.num_rows)
             numbers = self._find(probe, 0, here)
             here, numbers = here[numbers >= 0], numbers[numbers >= 0]
             for place, rows in enumerate(self._rows, 1):
-                # Of the next column only those matter that have been found so far.
+                # Look up the next column only for rows that match so far.
                 values = self._find(probe, place, here)
                 pairs = _paired(numbers, values, len(self._values[place]))
-                at = np.minimum(np.searchsorted(rows, pairs), len(rows) - 1)
-                same = (values >= 0) & (rows[at] == pairs)
-                here, numbers = here[same], at[same]
+                positions = np.minimum(np.searchsorted(rows, pairs), len(rows) - 1)
+                same = (values >= 0) & (rows[positions] == pairs)
+                here, numbers = here[same], positions[same]
             places = (probe.column(name).to_numpy()[here] for name in ("file", "row"))
-            found.append(Places(numbers, *places))
-        return Places.joined(found)
+            parts.append(Places(numbers, *places))
+        return Places.joined(parts)
 
     def _find(self, probe: pa.Table, place: int, here: Index) -> Index:
         column = probe.column(f"k{place}")
@@ -187,26 +191,27 @@ class _FewKeys:
 
 
 def _ascending(column: pa.ChunkedArray) -> pa.Array:
-    """The distinct values, null at the end."""
+    """Return the distinct values in ascending order, null at the end."""
     distinct = column.unique()
     return distinct.take(pc.sort_indices(distinct))
 
 
 def _find(column: pa.ChunkedArray, values: pa.Array) -> Index:
     """Each value's number; -1 if it is none of these."""
-    found = pc.index_in(column, value_set=values)
-    numbers: Index = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    matches = pc.index_in(column, value_set=values)
+    numbers: Index = pc.fill_null(matches, -1).to_numpy().astype(np.int64)
     return numbers
 
 
 def _paired(first: Index, second: Index, seconds: int) -> Index:
-    """Two numbers as one, in the order of the first; there are ``seconds`` of the second."""
+    """Combine two numbers into one that sorts by the first; ``seconds`` exceeds every second
+    number."""
     return first * seconds + second
 
 
 class _JoinedKeys:
-    """Keys of a batch, located by a join; ``BatchKeys`` explains it. A context manager: it holds a
-    DuckDB database."""
+    """Keys of a batch, located by a join in DuckDB; see ``BatchKeys``. A context manager that
+    owns the database."""
 
     def __init__(
         self,
@@ -227,7 +232,7 @@ class _JoinedKeys:
         )
         listed = ", ".join(self._names)
         table = pa.table(dict(zip(self._names, columns, strict=True)))
-        # Without nulls = is enough, and it is faster.
+        # Without nulls = is enough, and faster.
         equal = (
             "=" if not any(c.null_count for c in columns) else "is not distinct from"
         )
@@ -238,28 +243,28 @@ class _JoinedKeys:
             f"create temp table keys as select row_number() over (order by {listed}) - 1"
             f" as number, {listed} from (select distinct {listed} from given)"
         )
-        found = self._rows(f"select place, number from given join keys on {self._same}")
+        pairs = self._rows(f"select place, number from given join keys on {self._same}")
         self._database.unregister("given")
         self.numbers: Index = np.empty(table.num_rows, np.int64)
-        self.numbers[found["place"]] = found["number"]
+        self.numbers[pairs["place"]] = pairs["number"]
         self.count = int(
             self._database.sql("select count(*) from keys").fetchall()[0][0]
         )
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """Locate the keys, as ``BatchKeys`` describes."""
-        found = []
+        parts = []
         for probe in _grouped(alike_scans(scans, self._loose)):
             self._database.register("given", self._exact(probe))
             rows = self._rows(
                 f"select number, file, row from given join keys on {self._same}"
             )
-            found.append(Places(rows["number"], rows["file"], rows["row"]))
+            parts.append(Places(rows["number"], rows["file"], rows["row"]))
             self._database.unregister("given")
-        return Places.joined(found)
+        return Places.joined(parts)
 
     def _exact(self, table: pa.Table) -> pa.Table:
-        """Floating point columns as they are compared."""
+        """Return floating point columns as they are compared."""
         if not self._bitwise:
             return table
         return pa.table(
@@ -267,8 +272,8 @@ class _JoinedKeys:
         )
 
     def _rows(self, query: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._execute(query).fetchnumpy()
-        return found
+        rows: dict[str, Any] = self._execute(query).fetchnumpy()
+        return rows
 
     def _execute(self, query: str) -> duckdb.DuckDBPyConnection:
         try:

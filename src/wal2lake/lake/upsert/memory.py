@@ -1,8 +1,8 @@
-"""How much memory batches that are applied here may take, all tables together.
+"""Limits the memory of batches that are applied here, all tables together.
 
-Sizes are bytes of values as Arrow holds them. A batch takes its staged size first, and waits
-for it: whoever holds some lets it go without waiting for anybody. What it finds that it needs
-besides, it is given at once or not at all, and then it is Spark's.
+Sizes are bytes of values as Arrow holds them. A batch first takes its staged size, and waits for
+it; a batch that holds memory releases it without waiting for another. Memory that turns out to be
+needed later is granted at once or not at all; if it is not, Spark applies the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ class TooLarge(Exception):
 
 
 class NotForUs(TooLarge):
-    """Nor would a smaller one: only Spark may write this table. The argument says why."""
+    """A smaller batch would not fit either: only Spark may write this table. The argument says
+    why."""
 
 
 class Share:
@@ -38,7 +39,7 @@ class Share:
 
 
 class UpsertMemory:
-    """One for the process; safe for many threads."""
+    """Memory of all batches; one per process, safe for many threads."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -46,14 +47,15 @@ class UpsertMemory:
         self._changed = threading.Condition()
 
     def fits(self, size: int) -> bool:
-        """Whether there can ever be room."""
+        """Whether so many bytes can ever fit."""
         return size <= self._limit
 
     @contextmanager
     def share(self, size: int, *, alone: bool = False) -> Iterator[Share]:
-        """Hold ``size`` bytes, and what the share grows to; TooLarge if it never fits.
+        """Hold ``size`` bytes, and what the share grows to; TooLarge if they can never fit.
 
-        ``alone``: hold all the memory there is, so that what does not fit then never will."""
+        ``alone``: hold all memory, so that a batch that does not fit then never will.
+        """
         if not self.fits(size):
             raise TooLarge
         held = self._limit if alone else size

@@ -1,24 +1,24 @@
-"""One keyed batch that fits into memory, made ready for one commit.
+"""Prepares one keyed batch that fits into memory for one commit.
 
-Comes in: staged changes, the table's state and its live files. Goes out: an ``Upsert``, whose
-data file and deletion vectors already lie in the table's directory, or the first event that
-cannot be applied. Called by ``batches.py``.
+Comes in: staged changes, the table's state and its live files. Goes out: an ``Upsert``, whose data
+file and deletion vectors already lie in the table's directory, or the first event that cannot be
+applied. Called by ``batches``.
 
     events ─▶ number keys ─▶ find them in the files ─▶ net lives ─▶ rows to write ─▶ data file
                               (key columns only)                ─▶ rows to remove ─▶ vectors
 
-Why this way. A MERGE of a hundred rows is thirteen Spark jobs, and the first ones of a JVM cost
-many CPU-seconds; for 600,000 changed rows in a table of a million it took 8 s, this
-0.8 s. So Spark keeps what does not fit into memory, or would read too many keys here.
+Why this way. A MERGE of a hundred rows is thirteen Spark jobs, and the first jobs of a JVM cost
+many CPU-seconds. 600,000 changed rows in a table of a million took MERGE 8 s, this module 0.8 s.
+Spark still applies batches that do not fit into memory, or would read too many keys here.
 
-Only files whose key columns can hold one of the batch's keys are read, and only their key
-columns; of the columns that an UPDATE left out (unchanged TOAST), only row groups with such a row.
+Only files whose key columns can hold one of the batch's keys are read, and only those columns.
+Columns that an UPDATE left out (unchanged TOAST) are read from the row groups of such rows.
 
-Without a primary key (``shape.repeats``) a row is named by its content, and its occurrences are
-numbered (``occurrences``). Contents are compared bit by bit: of (1, 0.0) and (1, -0.0) the
-right one goes. Only where an event finds no identical row, one that is equal by its type is taken
-(``pgtypes.equality``), as PostgreSQL does always. Primary keys are compared by their types from the
-beginning: 1.0 and 1.00 are one key.
+Without a primary key (``shape.repeats``) a row is identified by its content, and its occurrences
+are numbered (``occurrences``). Contents are compared bit by bit: of (1, 0.0) and (1, -0.0) the
+right row is removed. If an event finds no identical row, it takes a row that is equal by its types
+(``pgtypes.equality``), as PostgreSQL always does. Primary keys are always compared by their types:
+1.0 and 1.00 are one key.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ from wal2lake.model import ConflictType, Resolution
 from wal2lake.pgtypes.equality import loose_columns
 
 MAX_SCANNED_BYTES: Final = 256 << 20
-"""Keys read here for one batch at most, not compressed: 32 M of bigint, about 0.8 s. A
-guess at where Spark's cores, if it has more of them, begin to win."""
+"""Most key bytes read for one batch, uncompressed: 32 M of bigint, about 0.8 s. A guess at the
+size from which Spark's cores, if it has more of them, are faster."""
 
-_LOOKED_AT: Final = 2
-"""Columns of a key whose statistics are asked which files may hold it."""
+_CHECKED_COLUMNS: Final = 2
+"""Number of key columns whose statistics are checked for files that may hold the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +105,15 @@ class Upsert:
     adds: tuple[AddedFile, ...]
     replaced: tuple[Replaced, ...]
     truncates: bool
-    """True if all rows that the table held go, too."""
+    """True if all rows that the table held are removed, too."""
     conflicts: Sequence[RowConflict] = ()
     """Events that met another state than the publisher's, in log order."""
     passed_over: int = 0
-    """Changes before the last TRUNCATE, whose state nobody has looked at."""
+    """Number of changes before the last TRUNCATE, which were not checked for conflicts."""
 
     @property
     def changes_table(self) -> bool:
-        """There is something to commit."""
+        """Whether there is something to commit."""
         return bool(self.adds or self.replaced or self.truncates)
 
 
@@ -123,13 +123,13 @@ class Loaded:
 
     shape: ChangeShape
     table: pa.Table
-    """In the layout of ``changes.py``, optional columns included."""
+    """Rows in the layout of ``changes.py``, optional columns included."""
     passed_over: int
     """Number of events before the last TRUNCATE."""
 
 
 def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
-    """Bring staged tables together; each may lack columns that it has no use for."""
+    """Concatenate staged tables; a table may lack optional columns."""
     kinds = {f"u{i}": pa.bool_() for i in sorted(shape.unchanged)}
     if shape.moved:
         kinds |= {f"o{i}": mapping_of(shape.fields[i]).arrow_type for i in shape.key}
@@ -171,13 +171,13 @@ def plan_upsert(
     shows_rows: bool = False,
     index: KeyIndex | None = None,
 ) -> Upsert | RowFailure:
-    """Evaluate the batch; TooLarge: this table or batch is for Spark.
+    """Evaluate the batch. Raises TooLarge if Spark must apply it.
 
-    ``share`` has room for the staged changes; temporary files go below ``directory``. With
-    ``shows_rows`` conflicts have the texts of the rows. ``index`` knows where keys
-    are, and learns it.
+    ``share`` has room for the staged changes; ``directory`` is for temporary files.
+    ``shows_rows``: conflicts carry the texts of rows. ``index`` finds keys, and learns from files
+    that are read.
     """
-    by = rules.commits
+    batch = rules.commits
     truncates = loaded.shape.truncate is not None
     in_place = bool(loaded.shape.key) and not truncates
     why = only_spark(state, files, in_place=in_place)
@@ -187,7 +187,7 @@ def plan_upsert(
         return Upsert(state, (), (), truncates, passed_over=loaded.passed_over)
     if not loaded.shape.key:
         if uniqueness.counted:
-            at = _counted(
+            twice = _counted(
                 loaded,
                 uniqueness.counted,
                 np.zeros(0, np.int64),
@@ -195,11 +195,15 @@ def plan_upsert(
                 () if truncates else files,
                 directory,
             )
-            if at is not None:
-                return _repeated(loaded, at, uniqueness.counted, uniqueness, shows_rows)
+            if twice is not None:
+                return _repeated(
+                    loaded, twice, uniqueness.counted, uniqueness, shows_rows
+                )
         inserted = _inserted(loaded)
-        if by is not None:
-            inserted = by.of(loaded.table.column("lsn").to_numpy()).appended(inserted)
+        if batch is not None:
+            inserted = batch.of(loaded.table.column("lsn").to_numpy()).appended(
+                inserted
+            )
         adds = _write(inserted, state)
         return Upsert(state, adds, (), truncates, passed_over=loaded.passed_over)
     repeats = loaded.shape.repeats
@@ -210,7 +214,7 @@ def plan_upsert(
     ) as keys:
         events = _numbered(events, keys.numbers, key_columns[1])
         if loose and not repeats:
-            # The key is written differently, and the row is where it was.
+            # The key is only written differently, so the row keeps its place.
             stays = events.old == events.key
             events = replace(events, old=np.where(stays, NOT_MOVED, events.old))
         stored = StoredRows(
@@ -230,12 +234,12 @@ def plan_upsert(
         inserts = missing is Resolution.APPLY_REMOTE
         if loose and _misses(by_occurrence(events, places, count)):
             stored = StoredRows(state, [] if truncates else files)
-            known = _by_equality(
+            numbered = _by_equality(
                 loaded, key_columns, stored, loose, share, directory, inserts=inserts
             )
         else:
-            known = by_occurrence(events, places, count, inserts=inserts)
-        events, places, count = known.events, known.places, known.count
+            numbered = by_occurrence(events, places, count, inserts=inserts)
+        events, places, count = numbered.events, numbered.places, numbered.count
     present = np.zeros(count, np.bool_)
     present[places.key] = True
     lsn = loaded.table.column("lsn").to_numpy()
@@ -246,36 +250,36 @@ def plan_upsert(
     met = _MetRows(places, stored, range(len(loaded.shape.fields)), share)
     while isinstance(lives, KeyQuestions):
         if judge is None:
-            raise InternalError("a conflict is asked for without a judge")
+            raise InternalError("a conflict needs a decision, and there is no judge")
         loaded = _answered(loaded, lives, events, judge, met, rules)
         lives = net_lives(events, present, unique=unique, judge=judge, watched=watched)
     lsn = loaded.table.column("lsn").to_numpy()
     if lives.watched:
         made = _held(loaded, [r for _, r in lives.watched], list(events.unknown), met)
-        of = [event for event, _ in lives.watched]
-        unfit = first_unfit(rules, loaded.shape, loaded.table, of, made)
+        makers = [event for event, _ in lives.watched]
+        unfit = first_unfit(rules, loaded.shape, loaded.table, makers, made)
         if unfit and (isinstance(lives, Lives) or unfit[0] <= lives.event):
             return unfit[1]
     if isinstance(lives, Stopped) and uniqueness.deferrable:
         if not pc.all(pc.equal(loaded.table.column("op"), INSERT)).as_py():
             raise ByContent
-        # Nothing takes a row away: a key that is there twice stays so.
-        at = first_repeated(events, present, np.zeros(0, np.int64), lsn)
-        if at is not None:
-            return _repeated(loaded, at, loaded.shape.key, uniqueness, shows_rows)
+        # No event removes a row, so a repeated key stays repeated.
+        twice = first_repeated(events, present, np.zeros(0, np.int64), lsn)
+        if twice is not None:
+            return _repeated(loaded, twice, loaded.shape.key, uniqueness, shows_rows)
     if isinstance(lives, Stopped):
         if judge is None or lives.met is None:
             failure = _conflict(loaded, lives.event, uniqueness)
-            at = _untouched(events, lives.event, present)
+            met_key = _untouched(events, lives.event, present)
         else:
             failure = stop(loaded.shape, loaded.table, lives.met, judge, uniqueness)
-            at = lives.met.stored
+            met_key = lives.met.stored
         if not shows_rows:
             return failure
-        (local,) = _stored_texts([at], places, stored, state, share)
+        (local,) = _stored_texts([met_key], places, stored, state, share)
         return shown(failure, loaded.shape, loaded.table, lives.event, local)
     if uniqueness.counted:
-        at = _counted(
+        twice = _counted(
             loaded,
             uniqueness.counted,
             _found_nothing(lives),
@@ -283,12 +287,12 @@ def plan_upsert(
             () if truncates else files,
             directory,
         )
-        if at is not None:
-            return _repeated(loaded, at, uniqueness.counted, uniqueness, shows_rows)
+        if twice is not None:
+            return _repeated(loaded, twice, uniqueness.counted, uniqueness, shows_rows)
     rows = _rows(loaded, lives, places, stored, share)
     rows = generated_anew(rules, loaded.shape, rows, lives, events)
-    if by is not None:
-        rows = by.of(lsn[lives.last]).appended(rows)
+    if batch is not None:
+        rows = batch.of(lsn[lives.last]).appended(rows)
     adds = _write(rows, state)
     try:
         replaced = _replaced(lives, places, stored)
@@ -314,12 +318,12 @@ def plan_upsert(
 _KeyColumns = tuple[list[pa.ChunkedArray], npt.NDArray[np.int64]]
 
 
-def _misses(known: Occurrences) -> bool:
+def _misses(occurrences: Occurrences) -> bool:
     """Whether some event finds no identical row."""
-    present = np.zeros(known.count, np.bool_)
-    present[known.places.key] = True
-    found = net_lives(known.events, present, unique=False)
-    return isinstance(found, Lives) and bool(found.missed.size)
+    present = np.zeros(occurrences.count, np.bool_)
+    present[occurrences.places.key] = True
+    lives = net_lives(occurrences.events, present, unique=False)
+    return isinstance(lives, Lives) and bool(lives.missed.size)
 
 
 def _by_equality(
@@ -332,20 +336,19 @@ def _by_equality(
     *,
     inserts: bool,
 ) -> Occurrences:
-    """A batch of a table without a key once more, with the rows that are equal to those that its
-    events name. Statistics of files know nothing of that: all are looked through."""
-    given, moved = key_columns
+    """Number occurrences again, with stored rows equal to those of the events; reads all files."""
+    columns, moved = key_columns
     key = loaded.shape.key
-    with open_keys(given, directory, bitwise=True, loose=loose) as keys:
+    with open_keys(columns, directory, bitwise=True, loose=loose) as keys:
         classes = keys.numbers
         places = stored.without_deleted(keys.locate(stored.scan(key)))
     if places.key.size:
         held = stored.fetch(places.file, places.row, key, share)
-        given = [
+        columns = [
             pa.chunked_array([*column.chunks, *held.column(i).chunks], column.type)
-            for i, column in enumerate(given)
+            for i, column in enumerate(columns)
         ]
-    with open_keys(given, directory, bitwise=True) as keys:
+    with open_keys(columns, directory, bitwise=True) as keys:
         numbers, count = keys.numbers, keys.count
     width = len(classes)
     class_of = np.zeros(count, np.int64)
@@ -357,7 +360,7 @@ def _by_equality(
 
 
 def _found_nothing(lives: Lives) -> npt.NDArray[np.int64]:
-    """Events of a batch without resolutions that changed no row."""
+    """Return the events of a batch without resolutions that changed no row."""
     if not lives.met:
         return lives.missed
     kinds = (ConflictType.UPDATE_MISSING, ConflictType.DELETE_MISSING)
@@ -372,8 +375,8 @@ def _counted(
     files: Sequence[DataFile],
     directory: str,
 ) -> int | None:
-    """The first event whose key is there twice at the end of its transaction, of a batch whose rows
-    were found by their content."""
+    """Return the first event whose key is repeated when its transaction ends, by rows'
+    contents."""
     shape = replace(loaded.shape, key=key, repeats=False)
     events, key_columns = _events(replace(loaded, shape=shape))
     loose = loose_columns(shape.fields, key)
@@ -410,8 +413,8 @@ def _repeated(
 
 
 def _events(loaded: Loaded) -> tuple[Events, _KeyColumns]:
-    """Events without numbers yet; all key columns, new ones first, then old ones, and
-    which events the old ones belong to."""
+    """Return the events, not yet numbered; all key columns, new keys before old ones; old keys'
+    events."""
     table, shape = loaded.table, loaded.shape
     count = table.num_rows
     none = np.full(count, NOT_MOVED, np.int64)
@@ -450,15 +453,14 @@ def candidates(
     files: Sequence[DataFile],
     key_columns: _KeyColumns,
 ) -> list[DataFile]:
-    """Files that may hold one of the keys, by their partitions and by the statistics of their
-    first columns."""
-    found = list(files)
+    """Return the files that may hold one of the keys, by partitions and by statistics."""
+    remaining = list(files)
     for i, column in zip(shape.key, key_columns[0], strict=True):
         physical = state.physical_fields[i]
         if physical.is_partition and not column.null_count:
-            found = in_partitions(found, physical, column)
+            remaining = in_partitions(remaining, physical, column)
     loose = loose_columns(shape.fields, shape.key)
-    first = list(zip(shape.key, key_columns[0], strict=True))[:_LOOKED_AT]
+    first = list(zip(shape.key, key_columns[0], strict=True))[:_CHECKED_COLUMNS]
     for place, (i, column) in enumerate(first):
         if column.null_count or (place in loose and not shape.repeats):
             continue
@@ -470,14 +472,14 @@ def candidates(
         else:
             continue
         name = state.physical_fields[i].physical_name
-        found = [file for file in found if _may_hold(file.bounds(name), values)]
-    return found
+        remaining = [file for file in remaining if _may_hold(file.bounds(name), values)]
+    return remaining
 
 
 def in_partitions(
     files: Sequence[DataFile], physical: PhysicalField, column: pa.ChunkedArray
 ) -> list[DataFile]:
-    """Files whose rows have one of the column's values."""
+    """Return the files whose rows have one of the column's values."""
     wanted = values_in(column)
     return [
         file
@@ -487,7 +489,7 @@ def in_partitions(
 
 
 def _may_hold(bounds: tuple[Any, Any] | None, values: npt.NDArray[Any]) -> bool:
-    """``values``: all of them (integers), or the lowest and the highest (text)."""
+    """``values``: all keys (integers), or the lowest and the highest (text)."""
     if bounds is None or type(bounds[0]) is not type(bounds[1]):
         return True
     if values.dtype == object:
@@ -496,8 +498,8 @@ def _may_hold(bounds: tuple[Any, Any] | None, values: npt.NDArray[Any]) -> bool:
         return not (values[1] < bounds[0] or values[0] > bounds[1])
     if not isinstance(bounds[0], int):
         return True
-    at = int(np.searchsorted(values, bounds[0]))
-    return at < len(values) and int(values[at]) <= bounds[1]
+    place = int(np.searchsorted(values, bounds[0]))
+    return place < len(values) and int(values[place]) <= bounds[1]
 
 
 def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
@@ -512,8 +514,8 @@ def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
 
 
 def _untouched(events: Events, event: int, present: Mask) -> int:
-    """The key that an event's row gets, if the table has a row of it and nothing before the event
-    is about that; else STORED."""
+    """Return the key of an event's row if the table holds it and no earlier event touches it, or
+    STORED."""
     key = int(events.key[event])
     before = slice(0, event)
     touched = (events.key[before] == key) | (events.old[before] == key)
@@ -521,7 +523,7 @@ def _untouched(events: Events, event: int, present: Mask) -> int:
 
 
 def _inserted(loaded: Loaded) -> pa.Table:
-    """The rows of a table without a key: nothing but inserts is left, and each is a row."""
+    """Return the rows of a table without a key; only inserts are left, and each is a row."""
     if not pc.all(pc.equal(loaded.table.column("op"), INSERT)).as_py():
         raise InternalError("a row of a table without a key is updated or deleted")
     fields = loaded.shape.fields
@@ -532,8 +534,7 @@ def _inserted(loaded: Loaded) -> pa.Table:
 
 
 class _MetRows:
-    """Stored rows that an expression is to see: each is read, and counted, once, however often
-    in a row it is met."""
+    """Stored rows that an expression will see. Each row is read, and its memory counted, once."""
 
     def __init__(
         self, places: Places, stored: StoredRows, columns: Sequence[int], share: Share
@@ -546,49 +547,49 @@ class _MetRows:
         self._rows: pa.Table | None = None
 
     def of(self, keys: Sequence[int]) -> pa.Table:
-        """Return all columns of the keys that the table has; TooLarge as ``StoredRows.fetch``."""
+        """Return all columns of keys that the table holds; TooLarge as in ``fetch``."""
         new = [key for key in dict.fromkeys(keys) if key not in self._at]
         if new:
             places = self._places
             order = np.argsort(places.key, kind="stable")
-            found = np.searchsorted(places.key, np.array(new), sorter=order)
-            at = order[found]
+            ranks = np.searchsorted(places.key, np.array(new), sorter=order)
+            numbers = order[ranks]
             rows = self._stored.fetch(
-                places.file[at], places.row[at], self._columns, self._share
+                places.file[numbers], places.row[numbers], self._columns, self._share
             )
             if self._rows is not None:
                 rows = pa.concat_tables([self._rows, rows])
             self._rows = rows
             self._at |= {key: len(self._at) + i for i, key in enumerate(new)}
         if self._rows is None:
-            raise InternalError("no stored row is asked for")
+            raise InternalError("no stored row is requested")
         return self._rows.take(pa.array([self._at[key] for key in keys]))
 
 
 def _answered(
     loaded: Loaded,
-    asked: KeyQuestions,
+    pending: KeyQuestions,
     events: Events,
     judge: TableJudge,
     met: _MetRows,
     rules: ConflictRules,
 ) -> Loaded:
-    """The judge knows more; the rows that it has merged follow those of the events."""
+    """Let the judge answer; the rows that it merges are appended to the events' rows."""
 
     def rows_of(rows: Sequence[HeldRow]) -> pa.Table:
         held = _held(loaded, rows, list(events.unknown), met)
         return judged_rows(rules, loaded.shape, held, rows)
 
-    merged = judge.answer(loaded.shape, asked.questions, rows_of)
+    merged = judge.answer(loaded.shape, pending.questions, rows_of)
     if merged is None:
         return loaded
-    values, of = merged
-    more = loaded.table.take(pa.array(of))
+    values, event_numbers = merged
+    extra = loaded.table.take(pa.array(event_numbers))
     for i in range(len(loaded.shape.fields)):
-        at = more.column_names.index(f"n{i}")
+        index = extra.column_names.index(f"n{i}")
         kind = loaded.table.schema.field(f"n{i}").type
-        more = more.set_column(at, f"n{i}", values.column(i).cast(kind))
-    return replace(loaded, table=pa.concat_tables([loaded.table, more]))
+        extra = extra.set_column(index, f"n{i}", values.column(i).cast(kind))
+    return replace(loaded, table=pa.concat_tables([loaded.table, extra]))
 
 
 def _held(
@@ -597,22 +598,22 @@ def _held(
     unknown: Sequence[int],
     met: _MetRows,
 ) -> pa.Table:
-    """The values of rows, all columns."""
+    """Return the values of rows, all columns."""
     last = np.array([row.last for row in rows], np.int64)
     sources = {
         column: np.array([row.sources[i] for row in rows], np.int64)
         for i, column in enumerate(unknown)
     }
     taken = [sources.get(i, last) for i in range(len(loaded.shape.fields))]
-    taken = [np.where(last == STORED, STORED, one) for one in taken]
+    taken = [np.where(last == STORED, STORED, source) for source in taken]
     needs = np.zeros(len(rows), np.bool_)
-    for one in taken:
-        needs |= one == STORED
-    asked = np.flatnonzero(needs)
+    for source in taken:
+        needs |= source == STORED
+    stored_rows = np.flatnonzero(needs)
     columns = list(range(len(taken)))
     old: pa.Table | None = None
-    if asked.size:
-        old = met.of([rows[i].base for i in asked.tolist()])
+    if stored_rows.size:
+        old = met.of([rows[i].base for i in stored_rows.tolist()])
     place = np.cumsum(needs) - 1 + loaded.table.num_rows
     arrays = []
     for i in columns:
@@ -629,19 +630,19 @@ def _held(
 def _rows(
     loaded: Loaded, lives: Lives, places: Places, stored: StoredRows, share: Share
 ) -> pa.Table:
-    """The rows to write, in the target's columns."""
+    """Return the rows to write, in the target's columns."""
     needs = np.zeros(len(lives.last), np.bool_)
     for source in lives.sources.values():
         needs |= source == STORED
-    asked = np.flatnonzero(needs)
+    stored_rows = np.flatnonzero(needs)
     columns = list(lives.sources)
     old: pa.Table | None = None
-    if asked.size:
+    if stored_rows.size:
         first = np.full(int(places.key.max()) + 1, -1, np.int64)
-        # The first place of a key, should the table have it twice.
+        # Take the first place of a key that the table holds twice.
         first[places.key[::-1]] = np.arange(len(places.key))[::-1]
-        at = first[lives.base[asked]]
-        old = stored.fetch(places.file[at], places.row[at], columns, share)
+        located = first[lives.base[stored_rows]]
+        old = stored.fetch(places.file[located], places.row[located], columns, share)
     place = np.cumsum(needs) - 1 + loaded.table.num_rows
     arrays = []
     for i in range(len(loaded.shape.fields)):
@@ -664,8 +665,8 @@ def _stored_texts(
     state: TableState,
     share: Share,
 ) -> list[str | None]:
-    """The rows that keys had in the table, as text; None for STORED, and for all if there is no
-    room for them: what is told of a batch must not be why it takes another way."""
+    """Return the rows that the table held for keys, as text. None for STORED, and for all if
+    memory has no room for the rows: reporting a batch must not change how it is applied."""
     wanted = sorted({key for key in keys if key != STORED})
     if not wanted:
         return [None] * len(keys)
@@ -687,7 +688,7 @@ def _write(rows: pa.Table, state: TableState) -> tuple[AddedFile, ...]:
 
 
 def _replaced(lives: Lives, places: Places, stored: StoredRows) -> tuple[Replaced, ...]:
-    """Files that lose rows, with their new deletion vectors."""
+    """Write the new deletion vectors of files that lose rows."""
     gone_keys = np.zeros(int(places.key.max(initial=-1)) + 1, np.bool_)
     gone_keys[lives.removed] = True
     going = gone_keys[places.key]

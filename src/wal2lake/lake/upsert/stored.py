@@ -1,11 +1,11 @@
-"""Reading rows of a table's data files by row number, without Spark.
+"""Reads rows of a table's data files by row number, without Spark.
 
-Comes in: the files of a version and what to read. Goes out: typed Arrow tables in the
-target's own types and names, whoever wrote the file: Spark writes timestamps as INT96
-without a zone, and a file that is older than a column does not have it.
+Comes in: the files of a version, columns, row numbers. Goes out: Arrow tables in the target's own
+types and names, whatever program wrote the file: Spark writes timestamps as INT96 without a zone,
+and a file that is older than a column does not have that column.
 
-Sources: Delta transaction log protocol, "Reader Requirements for Deletion Vectors" (row
-numbers count every row of the file), "Column Mapping".
+Sources: Delta transaction log protocol, "Reader Requirements for Deletion Vectors" (row numbers
+count every row of the file), "Column Mapping".
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from wal2lake.pgtypes import arrow_from_ddl
 Index = npt.NDArray[np.int64]
 
 _HELD_FILES: Final = 64
-"""Files that ``fetch`` has open at once; more are opened twice. A process may have 1,024 or as few
-as 256, and others of the engine need theirs."""
+"""Most files that ``fetch`` keeps open; further files are opened twice. A process may have 1,024
+or as few as 256 open files, and other parts of the engine need some of them."""
 
 
 _PIECE_BYTES: Final = 1 << 20
-"""Bytes of a column of a row group that is read in pieces, read at once."""
+"""Bytes read at once of a column of a row group that is read in pieces."""
 
 
 _THREADS_BYTES: Final = 4 << 20
-"""Bytes of a file whose row groups are read by several threads. A guess."""
+"""Size of a file from which several threads read its row groups. A guess."""
 
 
 def is_readable(state: TableState) -> bool:
-    """Every column is of a type that we write ourselves, and nothing else is asked of
-    who writes the table."""
+    """Whether every column is of a type that this node writes itself, and the table demands
+    nothing else of a writer."""
     return _unreadable(state) is None
 
 
 def only_spark(
     state: TableState, files: Sequence[DataFile], *, in_place: bool
 ) -> str | None:
-    """Return a sentence that says why only Spark can write the table, or None if this process can.
-    ``in_place``: rows leave files that are there."""
+    """Say in a sentence why only Spark can write the table; None if this process can.
+    ``in_place``: rows of existing files are removed."""
     why = _unreadable(state)
     if why is None and in_place and not state.has_vectors:
         return 'Its property "delta.enableDeletionVectors" is not true.'
@@ -82,7 +82,7 @@ def _unreadable(state: TableState) -> str | None:
 
 
 def is_ours(field: FieldSpec) -> bool:
-    """Tell whether a field's values are read as the type that we write it with."""
+    """Whether a field's values are read as the type that this node writes for it."""
     try:
         return bool(mapping_of(field).arrow_type == arrow_from_ddl(field.spark_ddl))
     except Wal2LakeError:
@@ -97,7 +97,7 @@ class StoredRows:
         self.files = files
 
     def count(self) -> int:
-        """Rows that are physically there, by the files' footers."""
+        """Return the number of rows in the files by their footers, deleted rows included."""
         return sum(int(self._open(file).metadata.num_rows) for file in self.files)
 
     def locate(
@@ -108,35 +108,37 @@ class StoredRows:
         *,
         most_bytes: int | None = None,
     ) -> Places:
-        """Where the keys are stored, which these columns are; without deleted rows.
+        """Find the rows of the keys, whose columns are ``columns``; deleted rows are left out.
 
-        Files that ``index`` knows are not read, and it learns those for which it has room.
-        TooLarge if more than ``most_bytes`` of the others, not compressed, would be read."""
-        names = {} if index is None else self._learned(index, columns, keys)
-        found, rest = [], []
+        Files that ``index`` holds are not read; other files are added to it if it has room.
+        TooLarge if more than ``most_bytes`` of the other files, uncompressed, would be read.
+        """
+        names = {} if index is None else self._indexed(index, columns, keys)
+        located, unindexed = [], []
         for number in range(len(self.files)):
-            places = self._known(index, number, names.get(number), keys)
+            places = self._find_indexed(index, number, names.get(number), keys)
             if places is None:
-                rest.append(number)
+                unindexed.append(number)
             else:
-                found.append(places)
-        # Their compressed size needs no look at their footers.
+                located.append(places)
+        # Compare compressed sizes first, because they need no footers.
         if (
             most_bytes is not None
-            and sum(self.files[i].size for i in rest) > most_bytes // 8
-            and self.scan_bytes(columns, rest) > most_bytes
+            and sum(self.files[i].size for i in unindexed) > most_bytes // 8
+            and self.scan_bytes(columns, unindexed) > most_bytes
         ):
             raise TooLarge
-        found.append(keys.locate(self.scan(columns, rest)))
-        return self.without_deleted(Places.joined(found))
+        located.append(keys.locate(self.scan(columns, unindexed)))
+        return self.without_deleted(Places.joined(located))
 
-    def _learned(
+    def _indexed(
         self, index: KeyIndex, columns: Sequence[int], keys: BatchKeys
     ) -> dict[int, str]:
-        """Files about which the index can be asked now, by what it calls them."""
+        """Return the names that the index has for the files that it can search now, by file
+        number."""
         if keys.sought is None:
             return {}
-        # A column that was renamed, or another one of the same file, is another name.
+        # The name has the physical column, so each column of a file is a separate entry.
         column = self._state.physical_fields[columns[0]].physical_name
         names = {
             number: f"{self._path(file)}\n{column}"
@@ -164,18 +166,18 @@ class StoredRows:
                 index.add(names[number], values)
         return names
 
-    def _known(
+    def _find_indexed(
         self, index: KeyIndex | None, number: int, name: str | None, keys: BatchKeys
     ) -> Places | None:
         if index is None or name is None or keys.sought is None:
             return None
-        found = index.find(name, keys.sought)
-        if found is None:
+        hit = index.find(name, keys.sought)
+        if hit is None:
             return None
-        return Places(found[0], np.full(len(found[0]), number), found[1])
+        return Places(hit[0], np.full(len(hit[0]), number), hit[1])
 
     def without_deleted(self, places: Places) -> Places:
-        """Leave out the places whose rows are in a deletion vector."""
+        """Drop the places whose rows are in a deletion vector."""
         keep = np.ones(len(places.key), np.bool_)
         for number in np.unique(places.file).tolist():
             gone = self.deleted(self.files[number])
@@ -187,8 +189,8 @@ class StoredRows:
     def scan(
         self, columns: Sequence[int], numbers: Sequence[int] | None = None
     ) -> Iterator[pa.Table]:
-        """Columns as ``k0``.. with ``file`` and ``row``, a row group at a time; deleted
-        rows too. Of all files, or of those with these numbers."""
+        """Yield columns as ``k0``.. with ``file`` and ``row``, a row group at a time, deleted rows
+        included. ``numbers`` restricts the files that are read."""
         for number in range(len(self.files)) if numbers is None else numbers:
             file = self.files[number]
             parquet = self._open(file)
@@ -203,7 +205,7 @@ class StoredRows:
                 ).append_column("row", pa.array(rows))
 
     def scan_bytes(self, columns: Sequence[int], numbers: Sequence[int]) -> int:
-        """Return the bytes that ``scan`` reads in all, not compressed."""
+        """Return the bytes that ``scan`` would read, uncompressed."""
         return sum(
             self._group_bytes(parquet.metadata, group, columns)
             for parquet in (self._open(self.files[number]) for number in numbers)
@@ -213,8 +215,8 @@ class StoredRows:
     def fetch(
         self, file: Index, row: Index, columns: Sequence[int], share: Share
     ) -> pa.Table:
-        """Columns of the given rows, in the order given; TooLarge if the share cannot
-        grow by them and by the largest row group that they are in."""
+        """Return columns of rows in the order of ``row``; TooLarge if the share cannot grow by
+        them and by the largest row group that holds one of them."""
         order = np.lexsort((row, file))
         held: dict[int, Any] = {}
         wanted = []
@@ -246,7 +248,8 @@ class StoredRows:
         wanted: Sequence[tuple[int, Any, Sequence[tuple[int, Index]]]],
         columns: Sequence[int],
     ) -> int:
-        """``wanted``: files by number, their footers, and rows of their row groups."""
+        """Return the memory that ``fetch`` needs. ``wanted``: files by number, their footers, and
+        rows of their row groups."""
         taken = largest = 0
         for _, metadata, groups in wanted:
             for group, here in groups:
@@ -256,7 +259,7 @@ class StoredRows:
         return taken + largest
 
     def _group_bytes(self, metadata: Any, group: int, columns: Sequence[int]) -> int:
-        """Return the bytes of the columns, not compressed, as the file's footer says."""
+        """Return the columns' bytes in a row group, uncompressed, by the file's footer."""
         names = {self._state.physical_fields[i].physical_name for i in columns}
         described = metadata.row_group(group)
         return sum(
@@ -267,11 +270,11 @@ class StoredRows:
         )
 
     def marks(self, file: Index, row: Index) -> RowMarks:
-        """Return the writers of the given rows, in the order given."""
-        found = RowMarks.unknown(len(file))
+        """Return the writers of rows, in the order of ``row``."""
+        marks = RowMarks.unknown(len(file))
         for number in np.unique(file).tolist():
             here = np.flatnonzero(file == number)
-            one = tag_of(self.files[number].action)
+            tag = tag_of(self.files[number].action)
             parquet = self._open(self.files[number])
             if _has_marks(parquet):
                 here = here[np.argsort(row[here], kind="stable")]
@@ -280,17 +283,17 @@ class StoredRows:
                     for group, rows in _by_group(parquet.metadata, row[here])
                 ]
                 read = marks_in(pa.concat_tables(parts))
-            elif one is not None:
-                read = _of_one(one, len(here))
+            elif tag is not None:
+                read = _same_marks(tag, len(here))
             else:
                 continue
-            found.origin[here] = read.origin
-            found.xid[here] = read.xid
-            found.time_us[here] = read.time_us
-        return found
+            marks.origin[here] = read.origin
+            marks.xid[here] = read.xid
+            marks.time_us[here] = read.time_us
+        return marks
 
     def are_marked(self) -> bool:
-        """Whether it is known of any file who has made its rows."""
+        """Whether the writers of the rows are known for any file."""
         return any(
             tag_of(file.action) is not None or _has_marks(self._open(file))
             for file in self.files
@@ -303,15 +306,16 @@ class StoredRows:
             raise unreadable(self._state.location, error) from error
 
     def live(self, columns: Sequence[int]) -> Iterator[pa.Table]:
-        """All rows that are not deleted, a row group at a time; with who has made them if that
-        is known of any file."""
+        """Yield all rows that are not deleted, a row group at a time; with their writers if those
+        are known for any file."""
         for _, _, table in self.live_places(columns):
             yield table
 
     def live_places(
         self, columns: Sequence[int]
     ) -> Iterator[tuple[int, npt.NDArray[np.uint64], pa.Table]]:
-        """The same, with the place of their file among ``files`` and their row numbers in it."""
+        """Yield the same tables, each with its file's position in ``files`` and its row numbers
+        there."""
         marked = self.are_marked()
         for number, file in enumerate(self.files):
             parquet, tag = self._open(file), tag_of(file.action)
@@ -323,7 +327,7 @@ class StoredRows:
                     if _has_marks(parquet):
                         marks = marks_in(self._marks_of_group(parquet, group))
                     elif tag is not None:
-                        marks = _of_one(tag, table.num_rows)
+                        marks = _same_marks(tag, table.num_rows)
                     else:
                         marks = RowMarks.unknown(table.num_rows)
                     table = marks.appended(table)
@@ -340,17 +344,17 @@ class StoredRows:
         wanted: npt.NDArray[np.uint64] | None,
         columns: Sequence[int],
     ) -> Iterator[pa.Table]:
-        """Rows of one file by their numbers, or all that are not deleted, a row group at a
-        time."""
+        """Yield rows of one file by their numbers, or all rows that are not deleted, a row group
+        at a time."""
         file = self.files[number]
         parquet = self._open(file)
-        rows_of_it = self.deleted(file) if wanted is None else wanted
+        selected = self.deleted(file) if wanted is None else wanted
         first = 0
         for group in range(parquet.metadata.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
             numbers = np.arange(first, first + rows, dtype=np.uint64)
             first += rows
-            here = np.isin(numbers, rows_of_it, invert=wanted is None)
+            here = np.isin(numbers, selected, invert=wanted is None)
             if here.any():
                 table = self._typed(file, parquet, columns, group)
                 yield table if here.all() else table.filter(pa.array(here))
@@ -358,8 +362,8 @@ class StoredRows:
     def live_batches(
         self, columns: Sequence[int], most_rows: int, most_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        """All rows that are not deleted, in pieces of about ``most_bytes`` at the most, however
-        large row groups are."""
+        """Yield all rows that are not deleted, in pieces of at most about ``most_bytes``, however
+        large the row groups are."""
         for file in self.files:
             parquet, gone = self._open(file, pieces=True), self.deleted(file)
             present = self._present(parquet, columns)
@@ -388,8 +392,8 @@ class StoredRows:
         columns: Sequence[int],
         most_bytes: int,
     ) -> int:
-        """How many rows of a group have about so many bytes. A value that is there often is in its
-        column's dictionary once, so the largest of those counts."""
+        """Return how many rows of a group take about ``most_bytes``. A dictionary holds a repeated
+        value once, so the largest value of a dictionary is counted for each of its rows."""
         described = parquet.metadata.row_group(group)
         width = self._group_bytes(parquet.metadata, group, columns)
         width //= described.num_rows or 1
@@ -401,13 +405,13 @@ class StoredRows:
             and column.has_dictionary_page
             and column.path_in_schema.split(".")[0] in names
         ]
-        # No value is larger than all of its column.
-        most = sum(one.num_values * one.total_uncompressed_size for one in repeated)
+        # No value is larger than its whole column.
+        most = sum(part.num_values * part.total_uncompressed_size for part in repeated)
         if most > most_bytes:
-            paths = [one.path_in_schema for one in repeated]
+            paths = [part.path_in_schema for part in repeated]
             indexed = self._open(file, parquet.metadata, dictionaries=paths)
             (first,) = itertools.islice(self._pieces(indexed, group, paths, 1), 1)
-            often = max(-(-one.num_values // described.num_rows) for one in repeated)
+            often = max(-(-part.num_values // described.num_rows) for part in repeated)
             width += sum(map(_longest, first.columns)) * often
         return max(1, most_bytes // (width or 1))
 
@@ -424,8 +428,8 @@ class StoredRows:
     def without(
         self, gone: Mapping[int, npt.NDArray[np.uint64]]
     ) -> tuple[Replaced, ...]:
-        """Files, by their number, that lose rows: what becomes of them. Their new deletion vectors
-        are in the table's directory, not synced."""
+        """Build the replacements of files that lose rows; ``gone`` has the rows by file number.
+        The new deletion vectors are in the table's directory, not synced."""
         whole: list[Replaced] = []
         partly: list[DataFile] = []
         vectors: list[npt.NDArray[np.uint64]] = []
@@ -446,7 +450,7 @@ class StoredRows:
         )
 
     def deleted(self, file: DataFile) -> npt.NDArray[np.uint64]:
-        """Row numbers that are gone."""
+        """Return the numbers of a file's deleted rows."""
         if file.vector is None:
             return np.zeros(0, np.uint64)
         return read_vector(self._state.location, file.vector)
@@ -458,12 +462,12 @@ class StoredRows:
         columns: Sequence[int],
         group: int,
     ) -> pa.Table:
-        """Columns of one row group, by their position in the target."""
+        """Read columns of one row group, by their position in the target."""
         try:
             read = parquet.read_row_group(
                 group,
                 self._present(parquet, columns),
-                # A few columns of a small group are there before other threads have woken up.
+                # A few columns of a small group are read before other threads have woken up.
                 use_threads=file.size > _THREADS_BYTES,
             )
         except (OSError, pa.ArrowException) as error:
@@ -472,13 +476,13 @@ class StoredRows:
         return self._converted(file, parquet, read, columns, rows)
 
     def _present(self, parquet: pq.ParquetFile, columns: Sequence[int]) -> list[str]:
-        """Names of those columns that the file has."""
+        """Return the names of those columns that the file has."""
         physical = [self._state.physical_fields[i] for i in columns]
-        there = parquet.schema_arrow.names
+        stored_names = parquet.schema_arrow.names
         names = [
-            one.physical_name
-            for one in physical
-            if not one.is_partition and one.physical_name in there
+            field.physical_name
+            for field in physical
+            if not field.is_partition and field.physical_name in stored_names
         ]
         return list(dict.fromkeys(names))
 
@@ -517,9 +521,9 @@ class StoredRows:
         pieces: bool = False,
         dictionaries: Sequence[str] = (),
     ) -> Any:
-        """``metadata``: its footer, if it has been read already; ``pieces``: a column's bytes are
-        not read all at once; ``dictionaries``: of these columns, what values there are and which
-        of them each row has."""
+        """Open a file. ``metadata``: its footer, if it has been read already. ``pieces``: do not
+        read a column's bytes all at once. ``dictionaries``: columns whose dictionaries and indexes
+        are returned instead of their values."""
         path = self._path(file)
         local = local_path(path)
         try:
@@ -540,8 +544,8 @@ class StoredRows:
 
 
 def unreadable(path: str, error: OSError | pa.ArrowException) -> StorageError:
-    """The error for a data file, or one of a table in this directory."""
-    # Of an object store, what has no errno may be anything.
+    """Build the error for a data file, or for a file of the table in this directory."""
+    # An object store's error without errno may have any cause.
     if isinstance(error, OSError) and (error.errno or local_path(path) is None):
         return storage_error("read", path, error)
     return StorageError(
@@ -553,7 +557,7 @@ def unreadable(path: str, error: OSError | pa.ArrowException) -> StorageError:
 
 
 def _longest(column: Any) -> int:
-    """Bytes of the largest value of a dictionary, in lists or not."""
+    """Return the bytes of the largest value of a dictionary, which may be inside lists."""
     while not pa.types.is_dictionary(column.type):
         if not pa.types.is_list(column.type):
             return 0
@@ -570,7 +574,7 @@ def _has_marks(parquet: pq.ParquetFile) -> bool:
     return COLUMNS[0] in parquet.schema_arrow.names
 
 
-def _of_one(modified: Modified, rows: int) -> RowMarks:
+def _same_marks(modified: Modified, rows: int) -> RowMarks:
     return RowMarks(
         np.full(rows, modified.origin, np.int64),
         np.full(rows, modified.xid, np.int64),
@@ -579,7 +583,7 @@ def _of_one(modified: Modified, rows: int) -> RowMarks:
 
 
 def _by_group(metadata: Any, wanted: Index) -> Iterator[tuple[int, Index]]:
-    """Row groups that hold wanted rows, with the rows' numbers inside."""
+    """Yield the row groups that hold wanted rows, with the rows' numbers inside."""
     first = 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows

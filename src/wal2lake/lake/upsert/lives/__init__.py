@@ -1,6 +1,5 @@
 """Follows rows through a batch: the lives of each key.
 
-lives        keyed changes to the lives of their rows
-occurrences  rows without a key, by their content
-deferral     keys that are judged at the end of a transaction
+Modules: ``lives`` (the net change of keyed events), ``occurrences`` (keys for rows without one),
+``deferral`` (keys that are checked at the end of a transaction).
 """

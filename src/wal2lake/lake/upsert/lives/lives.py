@@ -1,16 +1,16 @@
-"""The net change of a batch whose keys are numbered: which rows go, which come. Pure.
+"""Computes the net change of a batch whose keys are numbered: rows to remove and to write. Pure.
 
-Comes in: the events of one table in log order, each key as a small number, and which keys
-the table holds. Goes out: the keys whose stored rows are removed, and the rows that are
-written, each as indices: *last* is the event that gives its values, *sources* the events
-that give those columns that ``last`` does not know, ``STORED`` being the stored row of key
-``base``; and which events found no row (*missed*). Called by ``plan.py``; the same meaning as
-``merge/netchange.py``, which does it in Spark for batches that do not fit into memory.
+Comes in: the events of one table in log order, each key as a small number, and which keys the
+table holds. Goes out: the keys whose stored rows are removed, and the rows that are written, each
+as indices: *last* is the event that gives its values, *sources* the events that give those
+columns that ``last`` does not know, ``STORED`` being the stored row of key ``base``; and which
+events found no row (*missed*). Called by ``plan``. ``merge.netchange`` has the same meaning and
+computes it in Spark for batches that do not fit into memory.
 
-Why this way. The row that a key holds lives from an INSERT to a DELETE, or comes from the
-table. For keys that no key change touches, the last INSERT or DELETE of a key (its *reset*)
-and the last known value of each column decide, which NumPy finds for all keys at once; as it does
-for key changes between keys that nothing else touches. The others depend on each other in log
+Why this way. The row that a key holds lives from an INSERT to a DELETE, or comes from the table.
+For keys that no key change touches, the last INSERT or DELETE of a key (its *reset*) and the last
+known value of each column decide; NumPy finds them for all keys at once, and the result of key
+changes between keys that no other event touches. The remaining keys depend on each other in log
 order, and are walked one event at a time (about 2 microseconds and 500 bytes each); a batch has
 few of them.
 
@@ -38,7 +38,7 @@ STORED: Final = -1
 NOT_MOVED: Final = -1
 
 _CHANGES: Final = (Resolution.APPLY_REMOTE, Resolution.MERGE)
-"""The event makes a row."""
+"""Resolutions by which the event makes a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class Events:
     op: npt.NDArray[np.int8]
     """ASCII I, U or D."""
     key: Index
-    """Number of the key that the event's row has afterwards; D: had."""
+    """Number of the key that the event's row has afterwards; for D: that it had."""
     old: Index
-    """U that changed the key: the number before; else NOT_MOVED."""
+    """For a U that changed the key: the number before; otherwise NOT_MOVED."""
     unknown: Mapping[int, Mask]
-    """By column: the event does not tell its value. Only U, only columns with such."""
+    """By column: whether the event lacks its value. Only U, only columns with such events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,54 +62,55 @@ class HeldRow:
     base: int
     """The key whose stored row it comes from; STORED: none."""
     last: int
-    """The event that made it; STORED: it is as it is stored."""
+    """The event that made it; STORED: it is unchanged in the table."""
     sources: tuple[int, ...]
-    """By column of ``Events.unknown``: the event that knows, or STORED."""
+    """By column of ``Events.unknown``: the event that has the value, or STORED."""
 
 
 Watched = tuple[tuple[int, HeldRow], ...]
-"""Events, and the rows that they have made."""
+"""Events, and the rows that they made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Meaning of the events."""
+    """The net change of the events."""
 
     removed: Index
-    """Keys whose stored rows go."""
+    """Keys whose stored rows are removed."""
     last: Index
-    """Rows to write: the event with the row's key and values."""
+    """For each row to write: the event with the row's key and values."""
     base: Index
-    """Rows to write: the key whose stored row they come from; STORED: inserted."""
+    """For each row to write: the key whose stored row it comes from; STORED: inserted."""
     sources: Mapping[int, Index]
-    """Rows to write, by column of ``Events.unknown``: the event that knows, or STORED."""
+    """For each row to write, by column of ``Events.unknown``: the event that has the value, or
+    STORED."""
     missed: Index
     """Events U and D that found no row and did nothing, ascending. With a judge: empty."""
     met: tuple[Met, ...] = ()
     """Events that a judge has decided, ascending."""
     watched: Watched = ()
-    """Rows that watched events have made, if they found one, ascending."""
+    """Rows that watched events made, ascending; an event that found no row has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A conflict, and what becomes of its event."""
+    """A conflict, and the resolution of its event."""
 
     event: int
     type: ConflictType
     resolution: Resolution
     """error, skip, apply_remote, keep_local or merge."""
     stored: int = STORED
-    """The key of the stored row that it met; STORED: none, or one of this batch."""
+    """The key of the stored row that the event met; STORED: none, or a row of this batch."""
     writer: int = STORED
-    """The event that wrote the row that it met; STORED: none, or a stored one."""
+    """The event that wrote the row that was met; STORED: none, or a stored row."""
     incomplete: bool = False
-    """It should be applied, but values of it were not sent."""
+    """True if the event should be applied, but some of its values were not sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A conflict about which the judge does not know yet: both rows have to be looked at."""
+    """A conflict that the judge can decide only after both rows have been read."""
 
     event: int
     type: ConflictType
@@ -120,40 +121,42 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class KeyQuestions:
-    """All questions that do not depend on each other; reduce once more when they are answered."""
+    """All questions that do not depend on each other. After the answers the batch is reduced
+    again."""
 
     questions: tuple[Question, ...]
 
 
 class Judge(Protocol):
-    """Decides about conflicts where not all is PostgreSQL's default."""
+    """Decides about conflicts that are not all resolved by PostgreSQL's default."""
 
     foreign: Mask
-    """By key: the stored row is known to be another's than the subscription's."""
+    """By key: whether the stored row is known to have another writer than the subscription."""
     unsent: frozenset[int]
-    """Columns that the publisher does not have, and that are null in rows without them."""
+    """Columns that the publisher does not have; they are null in rows that the table does not
+    hold."""
 
     def decide(
         self, kind: ConflictType, event: int, stored: int, writer: int
     ) -> Resolution | None:
-        """error, skip, apply_remote, keep_local or merge; the row met is as in ``Met``. None: it
-        has to be asked with the rows."""
+        """Return error, skip, apply_remote, keep_local or merge; ``stored`` and ``writer`` as in
+        ``Met``. None: the judge needs the rows."""
         ...
 
     def merged(self, kind: ConflictType, event: int) -> int:
-        """After merge: the number of the row, as if it were an event that knows all."""
+        """Return the number of a merged row, which counts as an event that has all values."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The first event that cannot be applied: it puts a row where one is, or a judge says so."""
+    """The first event that cannot be applied: its row's key is taken, or the judge stops it."""
 
     event: int
     met: Met | None = None
-    """Without a judge None."""
+    """None without a judge."""
     watched: Watched = ()
-    """Rows as in ``Lives``, if the batch stopped there or behind."""
+    """Rows as in ``Lives``, if the batch stops at or after their events."""
 
 
 def net_lives(
@@ -164,12 +167,12 @@ def net_lives(
     judge: Judge | None = None,
     watched: Mask | None = None,
 ) -> Lives | Stopped | KeyQuestions:
-    """Reduce the events; ``stored`` says for each key whether the table has a row.
+    """Reduce the events; ``stored`` says for each key whether the table holds a row.
 
-    With ``unique`` a row that meets another is a conflict, else it takes its place. Without a
-    ``judge`` that one stops, and changes of rows that are not there do nothing. Asked: the judge
-    is to be told more first. ``watched``: events whose rows are wanted as they make them, and with
-    them all rows that the judge merges.
+    With ``unique`` a row whose key is taken is a conflict; otherwise it replaces the other row.
+    Without a ``judge`` that conflict stops the batch, and changes of missing rows do nothing. If
+    the judge needs rows, the result is ``KeyQuestions``. ``watched``: events whose rows are
+    returned as they make them; all rows that the judge merges are returned with them.
     """
     linked = np.zeros(len(stored), np.bool_)
     moved = events.old != NOT_MOVED
@@ -183,7 +186,7 @@ def net_lives(
     linked[events.key[tied]] = True
     linked[events.old[tied]] = True
     if judge is not None:
-        # What becomes of an event decides what the next one meets.
+        # The resolution of one event decides what the next event meets.
         linked |= judge.foreign
         plain = np.flatnonzero(~linked[events.key] & ~alone)
         linked[_meeting(events, plain, stored)] = True
@@ -206,22 +209,22 @@ def net_lives(
     for part in parts:
         if isinstance(part, KeyQuestions):
             return part
-    stops = [one for one in parts if isinstance(one, Stopped)]
+    stops = [part for part in parts if isinstance(part, Stopped)]
     if stops:
-        return replace(min(stops, key=lambda one: one.event), watched=seen)
-    found = [one for one in parts if isinstance(one, Lives)]
-    if len(found) == 1:
-        return replace(found[0], watched=seen)
+        return replace(min(stops, key=lambda stop: stop.event), watched=seen)
+    results = [part for part in parts if isinstance(part, Lives)]
+    if len(results) == 1:
+        return replace(results[0], watched=seen)
     return Lives(
-        np.concatenate([one.removed for one in found]),
-        np.concatenate([one.last for one in found]),
-        np.concatenate([one.base for one in found]),
+        np.concatenate([lives.removed for lives in results]),
+        np.concatenate([lives.last for lives in results]),
+        np.concatenate([lives.base for lives in results]),
         {
-            column: np.concatenate([one.sources[column] for one in found])
+            column: np.concatenate([lives.sources[column] for lives in results])
             for column in events.unknown
         },
-        np.sort(np.concatenate([one.missed for one in found])),
-        tuple(met for one in found for met in one.met),
+        np.sort(np.concatenate([lives.missed for lives in results])),
+        tuple(met for lives in results for met in lives.met),
         seen,
     )
 
@@ -229,7 +232,7 @@ def net_lives(
 def _moved(
     events: Events, chosen: Index, stored: Mask, *, unique: bool
 ) -> Lives | Stopped:
-    """Key changes between keys that nothing else touches, all at once."""
+    """Reduce key changes between keys that no other event touches, all at once."""
     old, key = events.old[chosen], events.key[chosen]
     there = stored[old]
     met = there & stored[key]
@@ -249,7 +252,7 @@ def _moved(
 
 
 def _meeting(events: Events, chosen: Index, stored: Mask) -> Index:
-    """Keys of the chosen events that put a row where one is, or change one that is not there."""
+    """Return the keys of the chosen events that insert a taken key, or change a missing row."""
     if not chosen.size:
         return chosen
     by_key = _ByKey.of(events, chosen, stored)
@@ -260,23 +263,23 @@ def _meeting(events: Events, chosen: Index, stored: Mask) -> Index:
 
 @dataclass(frozen=True, slots=True)
 class _ByKey:
-    """Events of keys that do not depend on each other, in the order of their keys."""
+    """Events of keys that do not depend on each other, ordered by their keys."""
 
     order: Index
-    """Which events, a key's in log order."""
+    """Numbers of the events; a key's events are in log order."""
     key: Index
     op: npt.NDArray[np.int8]
     starts: Index
-    """Where each key's events begin."""
+    """Position where each key's events begin."""
     reset_at: Index
-    """Place of an INSERT or DELETE; else -1."""
+    """Position of an INSERT or DELETE; otherwise -1."""
     occupied: Mask
-    """The event finds a row."""
+    """Whether the event finds a row."""
 
     @classmethod
     def of(cls, events: Events, chosen: Index, stored: Mask) -> _ByKey:
         """Order at least one event by its key."""
-        # Stable: a key's events stay in log order.
+        # A stable sort keeps a key's events in log order.
         order = chosen[np.argsort(events.key[chosen], kind="stable")]
         key, op = events.key[order], events.op[order]
         place = np.arange(len(order))
@@ -294,7 +297,7 @@ class _ByKey:
 def _reduce(
     events: Events, chosen: Index, stored: Mask, *, unique: bool
 ) -> Lives | Stopped:
-    """Keys that do not depend on each other, all at once."""
+    """Reduce keys that do not depend on each other, all at once."""
     if not chosen.size:
         none = np.zeros(0, np.int64)
         return Lives(none, none, none, dict.fromkeys(events.unknown, none), none)
@@ -314,9 +317,9 @@ def _reduce(
     alive = np.where(from_table, stored[keys], op[reset] == INSERT)
     sources = {}
     for column, mask in events.unknown.items():
-        known = np.where(mask[order] | (op == DELETE), -1, place)
-        at = np.maximum.reduceat(known, starts)[alive]
-        sources[column] = np.where(at < 0, STORED, order[at])
+        with_value = np.where(mask[order] | (op == DELETE), -1, place)
+        last_known = np.maximum.reduceat(with_value, starts)[alive]
+        sources[column] = np.where(last_known < 0, STORED, order[last_known])
     return Lives(
         removed=keys[stored[keys]],
         last=order[ends[alive]],
@@ -327,7 +330,8 @@ def _reduce(
 
 
 class _Walk:
-    """Keys that key changes tie together, or that meet conflicts, one event at a time."""
+    """Applies events of keys that key changes tie together, or that meet conflicts, one at a
+    time."""
 
     def __init__(
         self,
@@ -347,12 +351,12 @@ class _Walk:
         self._judge = judge
         self._columns = list(events.unknown)
         self._rows: dict[int, HeldRow | None] = {}
-        """Row that each key holds now; a key that is not here has the table's."""
+        """Row that each key holds now; a key that is missing here holds the table's row."""
         self._missed: list[int] = []
         self._met: list[Met] = []
         self._questions: list[Question] = []
         self._undecided: set[int] = set()
-        """Keys of which it is not known what they hold."""
+        """Keys whose rows depend on a question that has no answer yet."""
 
     def run(self, chosen: Index) -> Lives | Stopped | KeyQuestions:
         """Apply the chosen events in order."""
@@ -403,15 +407,15 @@ class _Walk:
     def _changed(
         self, event: int, row: HeldRow | None, unknown: Sequence[bool]
     ) -> HeldRow:
-        """Return the row that an UPDATE makes of a row, or without one."""
+        """Return the row that an UPDATE makes of a row, or of none."""
         if row is None:
             return self._new(event)
         return HeldRow(
             row.base,
             event,
             tuple(
-                one if asks else event
-                for one, asks in zip(row.sources, unknown, strict=True)
+                source if lacks else event
+                for source, lacks in zip(row.sources, unknown, strict=True)
             ),
         )
 
@@ -422,11 +426,12 @@ class _Walk:
         self,
         kind: ConflictType,
         event: int,
-        found: Resolution | None,
+        resolution: Resolution | None,
         remote: HeldRow,
     ) -> HeldRow:
-        """The row that comes of it."""
-        if found is not Resolution.MERGE or self._judge is None:
+        """Return the row that the resolution leads to: the remote one, or the judge's merged
+        row."""
+        if resolution is not Resolution.MERGE or self._judge is None:
             return remote
         return self._new(self._judge.merged(kind, event))
 
@@ -435,8 +440,8 @@ class _Walk:
         if row is None or not self._unique:
             return Resolution.APPLY_REMOTE, new
         kind = ConflictType.INSERT_EXISTS
-        found = self._resolved(kind, event, row, new)
-        return found, self._decided(kind, event, found, new)
+        resolution = self._resolved(kind, event, row, new)
+        return resolution, self._decided(kind, event, resolution, new)
 
     def _delete(self, event: int, key: int) -> Resolution | None:
         row = self._at(key)
@@ -451,36 +456,36 @@ class _Walk:
         self, event: int, source: int, key: int, unknown: list[bool]
     ) -> tuple[Resolution | None, HeldRow]:
         row = self._at(source)
-        found: Resolution | None = Resolution.APPLY_REMOTE
+        resolution: Resolution | None = Resolution.APPLY_REMOTE
         new = self._changed(event, row, unknown)
         if row is None:
-            found = self._resolved(ConflictType.UPDATE_MISSING, event, None, None)
-            if found is Resolution.APPLY_REMOTE and self._lacks_values(unknown):
+            resolution = self._resolved(ConflictType.UPDATE_MISSING, event, None, None)
+            if resolution is Resolution.APPLY_REMOTE and self._lacks_values(unknown):
                 self._met[-1] = replace(
                     self._met[-1], resolution=Resolution.ERROR, incomplete=True
                 )
                 return Resolution.ERROR, new
         elif self._is_foreign(row):
             kind = ConflictType.UPDATE_ORIGIN_DIFFERS
-            found = self._resolved(kind, event, row, new)
-            new = self._decided(kind, event, found, new)
+            resolution = self._resolved(kind, event, row, new)
+            new = self._decided(kind, event, resolution, new)
         taken = self._at(key) if source != key and self._unique else None
-        if found in _CHANGES and taken is not None:
+        if resolution in _CHANGES and taken is not None:
             kind = ConflictType.UPDATE_EXISTS
-            found = self._resolved(kind, event, taken, new)
-            new = self._decided(kind, event, found, new)
-            for at in range(len(self._met) - 1, -1, -1):
-                if self._met[at].event != event:
+            resolution = self._resolved(kind, event, taken, new)
+            new = self._decided(kind, event, resolution, new)
+            for index in range(len(self._met) - 1, -1, -1):
+                if self._met[index].event != event:
                     break
-                if found is not None and found not in _CHANGES:
-                    self._met[at] = replace(self._met[at], resolution=found)
-        return found, new
+                if resolution is not None and resolution not in _CHANGES:
+                    self._met[index] = replace(self._met[index], resolution=resolution)
+        return resolution, new
 
     def _lacks_values(self, unknown: list[bool]) -> bool:
         unsent = () if self._judge is None else self._judge.unsent
         return any(
-            asks and column not in unsent
-            for column, asks in zip(self._columns, unknown, strict=True)
+            lacks and column not in unsent
+            for column, lacks in zip(self._columns, unknown, strict=True)
         )
 
     def _is_foreign(self, row: HeldRow) -> bool:
@@ -506,18 +511,18 @@ class _Walk:
             stored, writer = (
                 (row.base, STORED) if row.last == STORED else (STORED, row.last)
             )
-        found = self._judge.decide(kind, event, stored, writer)
-        if found is not None:
-            self._met.append(Met(event, kind, found, stored, writer))
+        resolution = self._judge.decide(kind, event, stored, writer)
+        if resolution is not None:
+            self._met.append(Met(event, kind, resolution, stored, writer))
         elif row is not None and remote is not None:
             self._questions.append(Question(event, kind, row, remote))
-        return found
+        return resolution
 
     def _at(self, key: int) -> HeldRow | None:
         if key not in self._rows:
-            found = bool(self._stored[key])
-            nothing = (STORED,) * len(self._columns)
-            self._rows[key] = HeldRow(key, STORED, nothing) if found else None
+            is_stored = bool(self._stored[key])
+            sources = (STORED,) * len(self._columns)
+            self._rows[key] = HeldRow(key, STORED, sources) if is_stored else None
         return self._rows[key]
 
     def _result(self) -> Lives:

@@ -1,14 +1,14 @@
-"""Rows that a table may hold many times, as rows with a key of their own. Pure.
+"""Gives keys to rows that a table may hold many times. Pure.
 
 Comes in: the events of a table without a primary key, each row content as a small number, and
-where contents are stored. Goes out: the same events and places by *occurrence*: the n-th of
-the rows with one content is a key like any other, which holds one row at most. Called by
-``plan.py``, between finding contents and the net change by keys.
+where contents are stored. Goes out: the same events and places by *occurrence*. The n-th of the
+rows with one content is a key like any other, which holds at most one row. Called by ``plan``,
+between finding contents and the net change by keys.
 
-Why this way. Which one of identical rows an UPDATE or DELETE takes makes no difference, so they
-may be a stack: an insert puts one on top, a delete takes the topmost. Its height is
-what the table holds plus what has come and gone, for all contents at once a cumulative sum. Only
-where an event finds no row does the sum not hold, for that event does nothing: then
+Why this way. It makes no difference which of several identical rows an UPDATE or DELETE takes, so
+they may form a stack: an insert pushes a row, a delete pops the topmost. The stack's height is
+the number of stored rows plus those pushed minus those popped, a cumulative sum for all contents
+at once. The sum is wrong only if an event finds no row, because such an event does nothing. Then
 the events are walked one by one (about half a microsecond each).
 
 Source: execReplication.c, RelationFindReplTupleSeq (the first row that is equal is taken).
@@ -46,13 +46,12 @@ def by_occurrence(
 ) -> Occurrences:
     """Number the occurrences of ``contents`` contents.
 
-    An event that finds no row is given a key of its own that nothing ever holds; with
-    ``inserts`` an UPDATE that finds none puts its row all the same. ``classes``: for
-    each content the number of those that are equal to it; where there is no identical row, an
-    event takes an equal one.
+    An event that finds no row gets a key that never holds a row; with ``inserts`` an UPDATE that
+    finds none still inserts its row. ``classes``: for each content the number of its class of
+    equal contents; if there is no identical row, an event takes an equal one.
     """
     stored = np.bincount(places.key, minlength=contents)
-    # An UPDATE takes a row away before it puts one: two steps, in this order.
+    # An UPDATE is two steps: first it takes a row, then it puts one.
     takes = np.flatnonzero(events.op != INSERT)
     puts = np.flatnonzero(events.op != DELETE)
     source = np.where(events.old == NOT_MOVED, events.key, events.old)
@@ -66,13 +65,13 @@ def by_occurrence(
     np.maximum.at(most, events.key[puts], put[puts])
     # Occurrence n of a content, counted from 1, is key first + n - 1.
     first = np.cumsum(most) - most
-    nobody = int(most.sum())
+    no_row = int(most.sum())
     old = np.full(len(events.op), NOT_MOVED, np.int64)
     old[takes] = np.where(
-        taken[takes] > 0, first[source[takes]] + taken[takes] - 1, nobody
+        taken[takes] > 0, first[source[takes]] + taken[takes] - 1, no_row
     )
-    key = np.full(len(events.op), nobody, np.int64)
-    key[puts] = np.where(put[puts] > 0, first[events.key[puts]] + put[puts] - 1, nobody)
+    key = np.full(len(events.op), no_row, np.int64)
+    key[puts] = np.where(put[puts] > 0, first[events.key[puts]] + put[puts] - 1, no_row)
     gone = events.op == DELETE
     key[gone], old[gone] = old[gone], NOT_MOVED
     old[old == key] = NOT_MOVED
@@ -81,7 +80,7 @@ def by_occurrence(
     return Occurrences(
         Events(events.op, key, old, events.unknown),
         Places(first[places.key[order]] + ranks, places.file[order], places.row[order]),
-        nobody + 1,
+        no_row + 1,
     )
 
 
@@ -96,7 +95,7 @@ def _heights(
     puts: Index,
     stored: npt.NDArray[np.int64],
 ) -> _Heights | None:
-    """All at once; None if some event finds no row."""
+    """Compute all heights at once; None if some event finds no row."""
     content = np.concatenate([source[takes], events.key[puts]])
     step = np.concatenate([takes * 2, puts * 2 + 1])
     change = np.concatenate(
@@ -129,7 +128,7 @@ def _walk(
     *,
     inserts: bool,
 ) -> tuple[Index, Index, Index]:
-    """One event after the other; the third: which content each has taken."""
+    """Apply one event after the other; the third result is the content that each event took."""
     height = stored.tolist()
     equal: dict[int, list[int]] = {}
     class_of = [] if classes is None else classes.tolist()
@@ -141,8 +140,10 @@ def _walk(
     for event, (op, start, end) in enumerate(steps):
         if op != INSERT:
             if not height[start] and class_of:
-                others = equal[class_of[start]]
-                start = next((other for other in others if height[other]), start)
+                candidates = equal[class_of[start]]
+                start = next(
+                    (candidate for candidate in candidates if height[candidate]), start
+                )
                 source[event] = start
             if height[start]:
                 taken[event] = height[start]
