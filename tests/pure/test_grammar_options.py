@@ -204,7 +204,7 @@ def test_values_that_are_honoured_today_are_accepted() -> None:
 def test_connect_false_turns_what_would_connect_off() -> None:
     options = _options("connect = false, slot_name = none")
     assert (options.enabled, options.create_slot, options.copy_data) == (False,) * 3
-    assert options.given == {"connect", "slot_name"}
+    assert options.stated == {"connect", "slot_name"}
 
 
 def test_skip_takes_a_position_or_none() -> None:
@@ -221,4 +221,4 @@ def test_a_publication_is_named_once() -> None:
 
 def test_what_set_was_not_given_is_not_stored() -> None:
     options = _options("binary, origin = 'NONE', slot_name = s", OptionSet.SET)
-    assert options.stored(given_only=True) == {"binary": "true", "origin": "none"}
+    assert options.stored(stated_only=True) == {"binary": "true", "origin": "none"}

@@ -164,7 +164,7 @@ def _set(
     options: SubscriptionOptions,
 ) -> None:
     changes: dict[str, object] = {}
-    if "slot_name" in options.given:
+    if "slot_name" in options.stated:
         if subscription.enabled and options.slot_name is None:
             raise UsageError(
                 "cannot set slot_name = NONE for enabled subscription",
@@ -174,13 +174,13 @@ def _set(
             refuse_given_up(subscription)
         changes["slot_name"] = options.slot_name
     for name in ("synchronous_commit", "create_tables"):
-        if name in options.given:
+        if name in options.stated:
             changes[name] = getattr(options, name)
-    asked = options.stored(given_only=True)
-    if "two_phase" in options.given:
+    asked = options.stored(stated_only=True)
+    if "two_phase" in options.stated:
         check_two_phase(node, caller, subscription, options)
         asked["two_phase"] = "p" if options.two_phase else "d"
-    if "failover" in options.given:
+    if "failover" in options.stated:
         check_failover(caller, subscription)
     alter_slot(node, caller, subscription, options)
     if asked.get("schema_changes") == "follow" and not subscription.follows_schema:
@@ -194,7 +194,7 @@ def _set(
         distrust=asked.get("origin") == "none",
         **changes,
     )
-    if TYPE_MAPPINGS in options.given:
+    if TYPE_MAPPINGS in options.stated:
         caller.notice(
             Notice(
                 "type_mappings hold for tables that the subscription creates from now on;"

@@ -419,7 +419,7 @@ def _two_phase(options: SubscriptionOptions, *, tables: bool) -> str:
 def _slot_name(
     statement: CreateSubscription, options: SubscriptionOptions
 ) -> str | None:
-    if "slot_name" in options.given:
+    if "slot_name" in options.stated:
         return options.slot_name
     return statement.name
 

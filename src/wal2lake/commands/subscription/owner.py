@@ -98,7 +98,7 @@ def check_may_change(
 
 def check_set_password_required(caller: Caller, options: SubscriptionOptions) -> None:
     """SET (password_required = false)."""
-    given = "password_required" in options.given
+    given = "password_required" in options.stated
     if given and not options.password_required and not caller.role.superuser:
         raise _superuser_only()
 

@@ -47,7 +47,7 @@ def check_two_phase(
     """Raise what PostgreSQL raises."""
     disabling = not options.two_phase
     _check(caller, subscription, "two_phase", slot_changes=disabling)
-    if disabling and "slot_name" in options.given:
+    if disabling and "slot_name" in options.stated:
         raise SqlSyntaxError(
             '"slot_name" and "two_phase" cannot be altered at the same time'
         )
@@ -75,8 +75,8 @@ def alter_slot(
     options: SubscriptionOptions,
 ) -> None:
     """Have the publisher's slot follow, if what was given concerns it."""
-    failover = options.failover if "failover" in options.given else None
-    disabling = "two_phase" in options.given and not options.two_phase
+    failover = options.failover if "failover" in options.stated else None
+    disabling = "two_phase" in options.stated and not options.two_phase
     if failover is None and not disabling:
         return
     slot = str(subscription.slot_name)

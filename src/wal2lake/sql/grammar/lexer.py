@@ -209,8 +209,8 @@ def _next_shape(sql: str, start: int) -> tuple[str, re.Match[str], int]:
             raise _unterminated(_CLOSED[shape], sql, start)
     elif shape == "bits":
         if match["bits_end"] is None:
-            what = "bit" if sql[start] in "bB" else "hexadecimal"
-            raise _unterminated(f"{what} string literal", sql, start)
+            base = "bit" if sql[start] in "bB" else "hexadecimal"
+            raise _unterminated(f"{base} string literal", sql, start)
     elif shape == "comment":
         end = _end_of_comment(sql, start)
     elif shape == "dollar":
@@ -277,17 +277,17 @@ def _token(sql: str, shape: str, match: re.Match[str], end: int) -> tuple[Token,
     return Token(kind, value, text, start), end
 
 
-def _unterminated(what: str, sql: str, start: int) -> SqlSyntaxError:
-    return syntax_error(f"unterminated {what}", start, sql[start:])
+def _unterminated(token_name: str, sql: str, start: int) -> SqlSyntaxError:
+    return syntax_error(f"unterminated {token_name}", start, sql[start:])
 
 
 def _continue_string(
     sql: str, end: int, escapes: bool, parts: list[str], start: int
 ) -> int:
     """Append the pieces of a string constant on following lines; return their end."""
-    rest = _REST_OF_ESCAPE if escapes else _REST_OF_STRING
+    pattern = _REST_OF_ESCAPE if escapes else _REST_OF_STRING
     while (gap := _CONTINUATION.match(sql, end)) is not None:
-        piece = rest.match(sql, gap.end())
+        piece = pattern.match(sql, gap.end())
         assert piece is not None
         if piece[1] is None:
             raise _unterminated("quoted string", sql, start)
@@ -400,9 +400,9 @@ def _decode(raw: bytes) -> str:
 
 
 def _bad_encoding(raw: bytes) -> UsageError:
-    shown = " ".join(f"0x{byte:02x}" for byte in raw)
+    hex_bytes = " ".join(f"0x{byte:02x}" for byte in raw)
     return UsageError(
-        f'invalid byte sequence for encoding "UTF8": {shown}', sqlstate="22021"
+        f'invalid byte sequence for encoding "UTF8": {hex_bytes}', sqlstate="22021"
     )
 
 

@@ -75,7 +75,7 @@ class OptionSet(Enum):
 class SubscriptionOptions:
     """The options of one command. Options that it does not accept have their defaults."""
 
-    given: frozenset[str] = frozenset()
+    stated: frozenset[str] = frozenset()
     """The names of the options that the statement gives."""
     connect: bool = True
     enabled: bool = True
@@ -107,10 +107,10 @@ class SubscriptionOptions:
     lsn: Lsn | None = None
     """None: SKIP (lsn = NONE) if the option is given."""
 
-    def stored(self, *, given_only: bool = False) -> dict[str, str]:
+    def stored(self, *, stated_only: bool = False) -> dict[str, str]:
         """The options that the catalog keeps as text, unchanged.
 
-        With ``given_only``, only the options that the statement gives.
+        With ``stated_only``, only the options that the statement gives.
         """
         values = {
             "binary": _on(self.binary),
@@ -125,9 +125,9 @@ class SubscriptionOptions:
             VALUE_POLICIES: self.value_policies,
             CONFLICT_RESOLUTION: self.conflict_resolution,
         }
-        if not given_only:
+        if not stated_only:
             return values
-        return {name: text for name, text in values.items() if name in self.given}
+        return {name: text for name, text in values.items() if name in self.stated}
 
 
 def _on(value: bool) -> str:
@@ -171,20 +171,20 @@ def subscription_options(
     if values.get("recopy") and values.get("copy_data") is False:
         raise _exclusive("copy_data = false", "recopy = true")
     for name, value in values.items():
-        asks_too_much = _LATER.get(name)
-        if asks_too_much is not None and asks_too_much(value):
+        is_unsupported = _LATER.get(name)
+        if is_unsupported is not None and is_unsupported(value):
             raise _later(name, value)
-    given = frozenset(option.name for option in options)
-    return SubscriptionOptions(given=given, **values)
+    stated = frozenset(option.name for option in options)
+    return SubscriptionOptions(stated=stated, **values)
 
 
 def check_publications(names: Sequence[str]) -> None:
     """Raise if a command names a publication twice."""
-    seen: set[str] = set()
+    earlier_names: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in earlier_names:
             raise DuplicateObjectError(f'publication name "{name}" used more than once')
-        seen.add(name)
+        earlier_names.add(name)
 
 
 def check_slot_name(name: str) -> None:
@@ -223,8 +223,8 @@ def _check_exclusions(values: dict[str, Any]) -> None:
                 )
 
 
-def _exclusive(option: str, other: str) -> SqlSyntaxError:
-    return SqlSyntaxError(f"{option} and {other} are mutually exclusive options")
+def _exclusive(first: str, second: str) -> SqlSyntaxError:
+    return SqlSyntaxError(f"{first} and {second} are mutually exclusive options")
 
 
 def _later(name: str, value: object) -> FeatureNotSupportedError:
@@ -417,13 +417,13 @@ def storage_parameter_name(name: str) -> str:
     stored_name = _STORAGE_PARAMETERS.get(name.lower())
     if stored_name is not None:
         return stored_name
-    space, _, rest = name.partition(".")
-    if _OF_POSTGRESQL.fullmatch(name) or space == "toast":
+    namespace, _, parameter = name.partition(".")
+    if _OF_POSTGRESQL.fullmatch(name) or namespace == "toast":
         raise FeatureNotSupportedError(
             f'storage parameters like "{name}" are not supported on lake tables'
         )
-    if rest and space != "delta":
-        text = f'unrecognized parameter namespace "{space}"'
+    if parameter and namespace != "delta":
+        text = f'unrecognized parameter namespace "{namespace}"'
     else:
         text = f'unrecognized parameter "{name}"'
     raise UsageError(

@@ -197,9 +197,9 @@ def _column(column: ColumnClause) -> str:
     if sequence is not None and not sequence.identity:
         return f"{quote_identifier(column.name)} {_SERIALS[column.type_oid]}"
     if sequence is not None:
-        how = "ALWAYS" if sequence.identity == "a" else "BY DEFAULT"
+        generation = "ALWAYS" if sequence.identity == "a" else "BY DEFAULT"
         text += (
-            f" GENERATED {how} AS IDENTITY (START WITH {sequence.start}"
+            f" GENERATED {generation} AS IDENTITY (START WITH {sequence.start}"
             f" INCREMENT BY {sequence.increment})"
         )
     if column.default is not None:

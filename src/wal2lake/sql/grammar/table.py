@@ -584,14 +584,14 @@ def default_text(cursor: TokenCursor, *, whole: bool = False) -> str | None:
     statement, and may name columns.
     """
     start = cursor.token.start
-    depth = taken = 0
+    depth = token_count = 0
     operand = False
     last = cursor.token
     while True:
         token = cursor.token
         if token.kind is TokenKind.END:
             # The expression may end an ALTER TABLE. In CREATE TABLE a parenthesis must follow.
-            if taken and not depth:
+            if token_count and not depth:
                 break
             raise cursor.unexpected()
         if depth == 0 and (token.is_mark(",") or token.is_mark(")")):
@@ -611,7 +611,7 @@ def default_text(cursor: TokenCursor, *, whole: bool = False) -> str | None:
         depth -= token.is_mark(")") + token.is_mark("]")
         operand = token.kind is not TokenKind.OPERATOR and not token.is_mark("::")
         last = cursor.next()
-        taken += 1
+        token_count += 1
     if not operand:
         raise cursor.unexpected()
     text = cursor.text[start : cursor.previous_end()]
@@ -619,7 +619,7 @@ def default_text(cursor: TokenCursor, *, whole: bool = False) -> str | None:
         return None
     if whole:
         return text
-    if taken == 1 and (
+    if token_count == 1 and (
         last.kind is TokenKind.QUOTED
         or (last.kind is TokenKind.WORD and last.value not in RESERVED)
     ):
@@ -636,16 +636,16 @@ def _finish(
     parameters: tuple[tuple[str, str], ...],
 ) -> CreateTable:
     """Make the checks that need the whole table, and set NOT NULL for the columns of the key."""
-    seen: set[str] = set()
+    column_names: set[str] = set()
     for column in table.columns:
-        if column.name in seen:
+        if column.name in column_names:
             raise UsageError(
                 f'column "{column.name}" specified more than once', sqlstate="42701"
             )
-        seen.add(column.name)
+        column_names.add(column.name)
     key = table.key or ()
     for index, name in enumerate(key):
-        if name not in seen:
+        if name not in column_names:
             raise UndefinedObjectError(
                 f'column "{name}" named in key does not exist', sqlstate="42703"
             )
@@ -663,7 +663,7 @@ def _finish(
         replace(c, not_null=True) if c.name in key else c for c in table.columns
     )
     if partition_key is not None:
-        _check_partition_key(table.name.name, partition_key, seen, key)
+        _check_partition_key(table.name.name, partition_key, column_names, key)
     return CreateTable(
         table.name,
         columns,

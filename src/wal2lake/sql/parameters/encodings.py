@@ -115,12 +115,12 @@ def decode_text(data: bytes, encoding: str) -> str:
     try:
         return data.decode(_CODECS[encoding])
     except UnicodeDecodeError as error:
-        shown = data[error.start : max(error.end, error.start + 1)][:8]
+        shown_bytes = data[error.start : max(error.end, error.start + 1)][:8]
         # Of an incomplete sequence the first byte is shown, as pg_verify_mbstr() does.
-        shown = shown or data[error.start : error.start + 1]
+        shown_bytes = shown_bytes or data[error.start : error.start + 1]
         name = "UTF8" if encoding == "SQL_ASCII" else encoding
         raise UsageError(
-            f'invalid byte sequence for encoding "{name}": {_hex(shown)}',
+            f'invalid byte sequence for encoding "{name}": {_hex(shown_bytes)}',
             sqlstate="22021",
         ) from None
 
@@ -143,9 +143,9 @@ def convert_column(
         try:
             out.append(encode(value.decode("utf-8"))[0])
         except UnicodeDecodeError as error:
-            shown = value[error.start : error.start + 1]
+            shown_bytes = value[error.start : error.start + 1]
             raise UsageError(
-                f'invalid byte sequence for encoding "UTF8": {_hex(shown)}',
+                f'invalid byte sequence for encoding "UTF8": {_hex(shown_bytes)}',
                 sqlstate="22021",
             ) from None
         except UnicodeEncodeError as error:

@@ -120,20 +120,20 @@ def check_value(definition: ParameterDefinition, text: str) -> str:
     return value if check is None else check(value)
 
 
-def show_value(definition: ParameterDefinition, kept: str) -> str:
+def show_value(definition: ParameterDefinition, stored: str) -> str:
     """The form in which SHOW prints a stored value."""
-    if definition.unit is Unit.NONE or not kept.removeprefix("-").strip("0."):
-        return kept
-    number = Fraction(kept)
+    if definition.unit is Unit.NONE or not stored.removeprefix("-").strip("0."):
+        return stored
+    number = Fraction(stored)
     if number <= 0:
-        return kept
+        return stored
     # Take the largest unit that needs no fraction, as convert_int_from_base_unit() does.
     for unit, factor in _UNITS[definition.unit]:
         if definition.kind is ParameterKind.INTEGER and factor <= 1:
             return f"{round(number / factor)}{unit}"
         if number % factor == 0:
             return f"{number / factor}{unit}"
-    return kept
+    return stored
 
 
 def _invalid(

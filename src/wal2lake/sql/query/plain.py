@@ -72,8 +72,8 @@ class Condition:
 
     def columns(self) -> set[str]:
         """The columns that the condition reads."""
-        own = {self.column} - {""}
-        return own.union(*(part.columns() for part in self.parts))
+        own_columns = {self.column} - {""}
+        return own_columns.union(*(part.columns() for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def plain_insert(
 ) -> PlainInsert | None:
     """The plain insert of VALUES in Spark's terms, or None.
 
-    ``given`` is the place in a row for each column that the statement names; ``defaults`` are the
+    ``places`` is the place in a row for each column that the statement names; ``defaults`` are the
     values of the other columns.
     """
     try:
@@ -312,18 +312,19 @@ class _Reader:
         function = _FUNCTIONS.get(type(call))
         if function is None or not _present_arguments(call) <= {"this", "big_int"}:
             raise _NotPlain
-        of = call.this
+        argument = call.this
         if function is AggregateFunction.COUNT:
             return Aggregate(
-                function, None if isinstance(of, exp.Star) else self.column(of)
+                function,
+                None if isinstance(argument, exp.Star) else self.column(argument),
             )
-        if function is AggregateFunction.SUM and isinstance(of, exp.Cast):
+        if function is AggregateFunction.SUM and isinstance(argument, exp.Cast):
             # The sum of bigint is numeric: the analysis casts to a decimal that holds any bigint.
-            column = self.column(of.this)
+            column = self.column(argument.this)
             if self._kinds[column].oid != t.INT8:
                 raise _NotPlain
             return Aggregate(function, column)
-        column = self.column(of)
+        column = self.column(argument)
         kind = self._kinds[column]
         if kind.oid not in _OPERANDS[function] or (kind.precision or 0) > _SUM_DIGITS:
             raise _NotPlain

@@ -30,9 +30,9 @@ def cut_schemas(
         if not schema:
             continue
         if column.catalog and column.catalog != DATABASE:
-            shown = f"{column.catalog}.{schema}.{table}.{column.name}"
+            reference = f"{column.catalog}.{schema}.{table}.{column.name}"
             raise FeatureNotSupportedError(
-                f"cross-database references are not implemented: {shown}"
+                f"cross-database references are not implemented: {reference}"
             )
         if table in entries and schema not in entries[table]:
             raise UndefinedObjectError(

@@ -208,9 +208,9 @@ def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
 def schema_named(table: exp.Table) -> str | None:
     """The schema before a table's name; raises 0A000 for a table of another database."""
     if table.catalog and table.catalog != DATABASE:
-        shown = f"{table.catalog}.{table.db}.{table.name}"
+        reference = f"{table.catalog}.{table.db}.{table.name}"
         raise FeatureNotSupportedError(
-            f'cross-database references are not implemented: "{shown}"'
+            f'cross-database references are not implemented: "{reference}"'
         )
     return table.db or None
 

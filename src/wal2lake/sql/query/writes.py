@@ -255,8 +255,8 @@ def _newest(resolve: Resolver, target: TableDef) -> Resolver:
 
     def find(schema: str | None, name: str) -> TableRef:
         ref = resolve(schema, name)
-        same = ref.table.storage == target.storage
-        return TableRef(ref.table, None) if same else ref
+        reference = ref.table.storage == target.storage
+        return TableRef(ref.table, None) if reference else ref
 
     return find
 
@@ -610,8 +610,8 @@ def _moves(old: Mapping[str, str], new: Mapping[str, str], rows: str) -> str:
     pairs = [f"{value} AS o{n}" for n, value in enumerate(old.values())]
     pairs += [f"{new.get(name, old[name])} AS n{n}" for n, name in enumerate(old)]
     same = " AND ".join(f"o{n} <=> n{n}" for n in places)
-    shown = ", ".join([*(f"o{n}" for n in places), *(f"n{n}" for n in places)])
-    return f"SELECT {shown} FROM (SELECT {', '.join(pairs)} FROM {rows}) WHERE NOT ({same})"
+    items = ", ".join([*(f"o{n}" for n in places), *(f"n{n}" for n in places)])
+    return f"SELECT {items} FROM (SELECT {', '.join(pairs)} FROM {rows}) WHERE NOT ({same})"
 
 
 def _merge(
@@ -685,9 +685,9 @@ def _one_per_key(rows: str, names: Sequence[str], keys: int) -> str:
     if not values:
         return f"(SELECT DISTINCT {key} FROM {rows}) AS src"
     together = f"first(struct({', '.join(values)})) AS one"
-    shown = ", ".join([*names[:keys], *(f"one.{name} AS {name}" for name in values)])
+    items = ", ".join([*names[:keys], *(f"one.{name} AS {name}" for name in values)])
     grouped = f"(SELECT {key}, {together} FROM {rows} GROUP BY {key})"
-    return f"(SELECT {shown} FROM {grouped}) AS src"
+    return f"(SELECT {items} FROM {grouped}) AS src"
 
 
 def _named(column: ColumnDef) -> exp.Column:

@@ -60,9 +60,9 @@ def alter_table_sql(
 def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
     match action:
         case AddColumnClause():
-            there = "IF NOT EXISTS " if action.if_not_exists else ""
+            existence = "IF NOT EXISTS " if action.if_not_exists else ""
             checks = "".join(f" {check_sql(check)}" for check in action.checks)
-            return f"ADD COLUMN {there}{column(action.column)}{checks}"
+            return f"ADD COLUMN {existence}{column(action.column)}{checks}"
         case AddCheckClause():
             return f"ADD {check_sql(action.check)}"
         case AddKeyClause():
@@ -72,13 +72,15 @@ def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
             columns = ", ".join(map(quote_identifier, action.columns))
             return f"ADD {name}PRIMARY KEY ({columns}){action.deferral.clause}"
         case DropConstraintClause():
-            there = "IF EXISTS " if action.if_exists else ""
+            existence = "IF EXISTS " if action.if_exists else ""
             cascade = " CASCADE" if action.cascade else ""
-            return f"DROP CONSTRAINT {there}{quote_identifier(action.name)}{cascade}"
+            return (
+                f"DROP CONSTRAINT {existence}{quote_identifier(action.name)}{cascade}"
+            )
         case DropColumnClause():
-            there = "IF EXISTS " if action.if_exists else ""
+            existence = "IF EXISTS " if action.if_exists else ""
             cascade = " CASCADE" if action.cascade else ""
-            return f"DROP COLUMN {there}{quote_identifier(action.name)}{cascade}"
+            return f"DROP COLUMN {existence}{quote_identifier(action.name)}{cascade}"
         case ReplicaIdentityClause():
             if action.index is not None:
                 index = quote_identifier(action.index)

@@ -98,7 +98,7 @@ def _integer(cursor: TokenCursor) -> int:
 
 def nextval(schema: str, name: str) -> str:
     """A serial column's default, as pg_get_expr() prints it."""
-    shown = quote_identifier(name)
+    sequence = quote_identifier(name)
     if schema != "public":
-        shown = f"{quote_identifier(schema)}.{shown}"
-    return f"nextval({quote_literal(shown)}::regclass)"
+        sequence = f"{quote_identifier(schema)}.{sequence}"
+    return f"nextval({quote_literal(sequence)}::regclass)"

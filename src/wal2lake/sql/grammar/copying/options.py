@@ -146,10 +146,10 @@ def _checked(values: dict[str, Any]) -> CopyOptions:
     )
 
 
-def _one_byte(what: str, text: str) -> None:
+def _one_byte(option_name: str, text: str) -> None:
     if len(text.encode()) != 1:
         raise FeatureNotSupportedError(
-            f"COPY {what} must be a single one-byte character"
+            f"COPY {option_name} must be a single one-byte character"
         )
 
 

@@ -199,10 +199,12 @@ def _behind(cursor: TokenCursor, left: RawExpression, power: int) -> RawExpressi
             right = _binary(cursor, power + 1)
             word = token.value.upper()
             # PostgreSQL makes one list of a AND b AND c, with or without parentheses.
-            same = left.kind is RawExpressionKind.BOOLEAN and left.word == word
+            continues_list = (
+                left.kind is RawExpressionKind.BOOLEAN and left.word == word
+            )
             return RawExpression(
                 RawExpressionKind.BOOLEAN,
-                (*(left.args if same else (left,)), right),
+                (*(left.args if continues_list else (left,)), right),
                 word,
             )
         case "isnull":
@@ -307,15 +309,15 @@ def _between(
     cursor.expect("and")
     high = _binary(cursor, _OPERATOR)
 
-    def compared(operator: str, other: RawExpression) -> RawExpression:
-        return RawExpression(RawExpressionKind.OPERATOR, (left, other), operator)
+    def compared(operator: str, bound: RawExpression) -> RawExpression:
+        return RawExpression(RawExpressionKind.OPERATOR, (left, bound), operator)
 
     def within(first: RawExpression, last: RawExpression) -> RawExpression:
         if negated:
-            either = (compared("<", first), compared(">", last))
-            return RawExpression(RawExpressionKind.BOOLEAN, either, "OR")
-        both = (compared(">=", first), compared("<=", last))
-        return RawExpression(RawExpressionKind.BOOLEAN, both, "AND")
+            comparisons = (compared("<", first), compared(">", last))
+            return RawExpression(RawExpressionKind.BOOLEAN, comparisons, "OR")
+        comparisons = (compared(">=", first), compared("<=", last))
+        return RawExpression(RawExpressionKind.BOOLEAN, comparisons, "AND")
 
     if not symmetric:
         return within(low, high)

@@ -39,12 +39,12 @@ def publication_sql(
     name = quote_identifier(statement.name)
     match statement:
         case CreatePublication():
-            what = " FOR ALL TABLES" if statement.all_tables else ""
+            objects_clause = " FOR ALL TABLES" if statement.all_tables else ""
             if statement.objects:
-                what = f" FOR {_objects(statement.objects)}"
+                objects_clause = f" FOR {_objects(statement.objects)}"
             options = statement.options
             with_ = f" WITH {definition(options)}" if options else ""
-            return f"CREATE PUBLICATION {name}{what}{with_}"
+            return f"CREATE PUBLICATION {name}{objects_clause}{with_}"
         case AlterPublicationObjects():
             objects = _objects(statement.objects)
             return f"ALTER PUBLICATION {name} {statement.change.value} {objects}"

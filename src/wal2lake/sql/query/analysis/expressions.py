@@ -190,8 +190,8 @@ class ExpressionAnalysis:
             isinstance(right, exp.Anonymous) and right.name.lower() in ("any", "all")
         ):
             return self._quantified(node, right, scope)
-        left, other = self.visit(node.this, scope), self.visit(right, scope)
-        a, b = casts.comparable(left, name, other, self._zone)
+        left, right_operand = self.visit(node.this, scope), self.visit(right, scope)
+        a, b = casts.comparable(left, name, right_operand, self._zone)
         node.set("this", a)
         node.set("expression", b)
         return Operand(node, _BOOL)
@@ -368,12 +368,12 @@ class ExpressionAnalysis:
         if default is not None:
             results.append(self.visit(default, scope))
         node.set("this", None)
-        same = casts.common(results, "CASE", self._zone)
-        for branch, result in zip(node.args["ifs"], same, strict=False):
+        converted = casts.common(results, "CASE", self._zone)
+        for branch, result in zip(node.args["ifs"], converted, strict=False):
             branch.set("true", result.node)
         if default is not None:
-            node.set("default", same[-1].node)
-        return Operand(node, same[0].type.computed())
+            node.set("default", converted[-1].node)
+        return Operand(node, converted[0].type.computed())
 
     def _cast(self, node: exp.Cast, scope: Scope) -> Operand:
         kind = node.to
@@ -422,9 +422,9 @@ class ExpressionAnalysis:
         operands = self.all(node, "expressions", scope)
         if not operands:
             raise UsageError("cannot determine type of empty array", sqlstate="42P18")
-        same = casts.common(operands, "ARRAY", self._zone)
-        node.set("expressions", [o.node for o in same])
-        kind = same[0].type
+        converted = casts.common(operands, "ARRAY", self._zone)
+        node.set("expressions", [o.node for o in converted])
+        kind = converted[0].type
         if kind.element is not None:
             raise t.refuse(f"an array of {kind.name}")
         return Operand(node, arrays.array_type(kind))

@@ -85,10 +85,10 @@ class QueryAnalysis:
         first = self.query(union.this, scope)
         columns = renamed(first, cte.args.get("alias"))
         scope.ctes[cte.alias] = columns
-        again = self.query(union.expression, scope)
-        if columns is None or again is None:
+        second = self.query(union.expression, scope)
+        if columns is None or second is None:
             raise t.refuse("WITH RECURSIVE with columns that are not known")
-        if [k.computed() for _, k in columns] != [k.computed() for _, k in again]:
+        if [k.computed() for _, k in columns] != [k.computed() for _, k in second]:
             raise t.refuse("WITH RECURSIVE whose parts have columns of different types")
 
     # ---- SELECT --------------------------------------------------------------------
@@ -311,23 +311,23 @@ class QueryAnalysis:
         columns: Columns = []
         for place, ((name, a), (_, b)) in enumerate(zip(left, right, strict=True)):
             kind = casts.common_type([a, b], word)
-            for side, own in ((node.this, a), (node.expression, b)):
-                self._retype(side, place, own, kind)
+            for side, side_type in ((node.this, a), (node.expression, b)):
+                self._retype(side, place, side_type, kind)
             columns.append((name, kind))
         if node.args.get("distinct"):
             _distinct(columns, word)
         self._order(node, Scope(outer=scope), columns, None)
         return columns
 
-    def _retype(self, node: exp.Expression, place: int, own: Type, kind: Type) -> None:
+    def _retype(self, node: exp.Expression, place: int, old: Type, new: Type) -> None:
         """Convert a column of a query to another type."""
-        if own.computed() == kind.computed():
+        if old.computed() == new.computed():
             return
         while isinstance(node, exp.Subquery):
             node = node.this
         if isinstance(node, exp.SetOperation):
-            self._retype(node.this, place, own, kind)
-            self._retype(node.expression, place, own, kind)
+            self._retype(node.this, place, old, new)
+            self._retype(node.expression, place, old, new)
             return
         rows = [node] if isinstance(node, exp.Select) else list(node.expressions)
         for row in rows:
@@ -335,7 +335,7 @@ class QueryAnalysis:
             if item is None or any(i.is_star for i in row.expressions):
                 raise t.refuse("UNION of * with columns of different types")
             value = item.this if isinstance(item, exp.Alias) else item
-            operand = casts.as_common(Operand(value.copy(), own), kind, self._zone)
+            operand = casts.as_common(Operand(value.copy(), old), new, self._zone)
             value.replace(operand.node)
             if isinstance(value, exp.Column) and isinstance(row, exp.Select):
                 _name(row, row.expressions[place], value.name)
@@ -357,12 +357,12 @@ class QueryAnalysis:
             if all(k.oid == t.UNKNOWN for k in kinds):
                 columns.append((f"column{place + 1}", t.LITERAL))
                 continue
-            same = casts.common(operands, "VALUES", self._zone)
-            for row, operand in zip(rows, same, strict=True):
+            converted = casts.common(operands, "VALUES", self._zone)
+            for row, operand in zip(rows, converted, strict=True):
                 items = list(row.expressions)
                 items[place] = operand.node
                 row.set("expressions", items)
-            columns.append((f"column{place + 1}", same[0].type))
+            columns.append((f"column{place + 1}", converted[0].type))
         return columns
 
 
@@ -398,7 +398,7 @@ def _projection(node: exp.Expression, place: int) -> exp.Expression | None:
     return projected
 
 
-def _distinct(columns: Columns | None, what: str) -> None:
+def _distinct(columns: Columns | None, operation: str) -> None:
     for name, kind in columns or ():
         if kind.oid != t.UNKNOWN:
-            casts.group_operand(Operand(_output(name), kind), what)
+            casts.group_operand(Operand(_output(name), kind), operation)

@@ -52,20 +52,26 @@ def compared(
     if name == "<>":
         return _all(exp.or_, [_field_comparison(name, a, b, zone) for a, b in pairs])
     if name == "IS DISTINCT FROM":
-        same = [_field_comparison("IS NOT DISTINCT FROM", a, b, zone) for a, b in pairs]
-        return exp.Not(this=exp.Paren(this=_all(exp.and_, same)))
+        equalities = [
+            _field_comparison("IS NOT DISTINCT FROM", a, b, zone) for a, b in pairs
+        ]
+        return exp.Not(this=exp.Paren(this=_all(exp.and_, equalities)))
     # The first pair of different fields decides.
     strict = name.rstrip("=")
     condition = _field_comparison(name, *pairs[-1], zone)
     for a, b in reversed(pairs[:-1]):
-        rest = exp.and_(_field_comparison("=", a, b, zone), condition, copy=False)
-        condition = exp.or_(_field_comparison(strict, a, b, zone), rest, copy=False)
+        equal_and_later = exp.and_(
+            _field_comparison("=", a, b, zone), condition, copy=False
+        )
+        condition = exp.or_(
+            _field_comparison(strict, a, b, zone), equal_and_later, copy=False
+        )
     return exp.Paren(this=condition)
 
 
-def _all(how: object, tests: list[exp.Expression]) -> exp.Expression:
-    assert callable(how)
-    return exp.Paren(this=how(*tests, copy=False))
+def _all(connect: object, tests: list[exp.Expression]) -> exp.Expression:
+    assert callable(connect)
+    return exp.Paren(this=connect(*tests, copy=False))
 
 
 def _field_comparison(

@@ -171,15 +171,15 @@ class Scope:
             s for s in self.sources if not table or s.name == table
         ]
         columns: Columns = []
-        seen: set[str] = set()
+        merged_names: set[str] = set()
         if not table:
             for name in self.merged:
                 match = self._find(name, "")
                 if match is not None:
                     columns.append((name, match[1]))
-                    seen.add(name)
+                    merged_names.add(name)
         for source in chosen:
             if source.columns is None:
                 return None
-            columns.extend(c for c in source.columns if c[0] not in seen)
+            columns.extend(c for c in source.columns if c[0] not in merged_names)
         return columns

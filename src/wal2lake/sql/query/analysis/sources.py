@@ -209,10 +209,10 @@ class FromAnalysis:
         if alias is None:
             alias = exp.TableAlias(this=exp.to_identifier(name))
         # jsonb_array_elements() and similar functions have a column named "value".
-        own = "value" if name.startswith(("json_", "jsonb_")) else alias.name
+        default_name = "value" if name.startswith(("json_", "jsonb_")) else alias.name
         if name.endswith("object_keys"):
-            own = alias.name
-        column = alias.columns[0].name if alias.columns else own
+            default_name = alias.name
+        column = alias.columns[0].name if alias.columns else default_name
         item = exp.Alias(
             this=operand.node, alias=exp.to_identifier(column, quoted=True)
         )

@@ -181,13 +181,13 @@ def _of_length(operand: Operand, kind: Type) -> exp.Expression:
     node = operand.node
     if isinstance(node, exp.Literal):
         # Spaces beyond the length are cut off.
-        kept = node.name[:length]
+        text = node.name[:length]
         if node.name[length:].strip(" "):
             raise UsageError(
                 f"value too long for type {format_type(kind.oid, kind.typmod)}",
                 sqlstate="22001",
             )
-        return exp.Literal.string(kept.ljust(length) if kind.oid == t.BPCHAR else kept)
+        return exp.Literal.string(text.ljust(length) if kind.oid == t.BPCHAR else text)
     whole = (
         f"rpad(:v, {length}, ' ')" if kind.oid == t.BPCHAR else f"left(:v, {length})"
     )
@@ -309,12 +309,12 @@ def _rounded_constant(text: str, kind: Type, limits: tuple[int, int]) -> Operand
     return Operand(cast(literal, t.spark_name(kind)), kind)
 
 
-def _overflow(precision: int, scale: int, what: str | None) -> UsageError:
+def _overflow(precision: int, scale: int, value_name: str | None) -> UsageError:
     power = precision - scale
     limit = f"10^{power}" if power else "1"
     detail = (
-        f"A field with precision {precision}, scale {scale} cannot hold {what}."
-        if what
+        f"A field with precision {precision}, scale {scale} cannot hold {value_name}."
+        if value_name
         else f"A field with precision {precision}, scale {scale} must round to an"
         f" absolute value less than {limit}."
     )

@@ -80,8 +80,8 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         return Operand(let(_TO_MONEY, v=operand.node), kind)
     if kind.oid == t.BOOL and source.oid == t.INT4:
         return Operand(cast(operand.node, "BOOLEAN"), kind)
-    same = kind.oid == source.oid and kind.element == source.element
-    if same or (kind.oid, source.oid) == (t.JSON, t.JSONB):
+    is_same_type = kind.oid == source.oid and kind.element == source.element
+    if is_same_type or (kind.oid, source.oid) == (t.JSON, t.JSONB):
         return Operand(operand.node, kind)
     if kind.element is not None and source.element is not None:
         item = convert(element_of(source), kind.element, zone)
@@ -210,9 +210,9 @@ def _impossible(source: Type, kind: Type) -> UsageError | FeatureNotSupportedErr
 # ---- one type for several ---------------------------------------------------------------
 
 
-def common(operands: Sequence[Operand], what: str, zone: str) -> list[Operand]:
+def common(operands: Sequence[Operand], construct: str, zone: str) -> list[Operand]:
     """Convert all operands to their common type (manual, 10.5); raises 42804."""
-    kind = common_type([o.type for o in operands], what)
+    kind = common_type([o.type for o in operands], construct)
     return [as_common(o, kind, zone) for o in operands]
 
 
@@ -228,7 +228,7 @@ def as_common(operand: Operand, kind: Type, zone: str) -> Operand:
     return convert(operand, kind, zone)
 
 
-def common_type(kinds: Sequence[Type], what: str) -> Type:
+def common_type(kinds: Sequence[Type], construct: str) -> Type:
     """The common type of several types, by the rules of UNION and CASE; raises 42804."""
     typed = [k for k in kinds if k.oid != t.UNKNOWN]
     if not typed:
@@ -237,7 +237,7 @@ def common_type(kinds: Sequence[Type], what: str) -> Type:
         return t.NOTHING
     widest = typed[0]
     for kind in typed[1:]:
-        widest = _wider(widest, kind, what)
+        widest = _wider(widest, kind, construct)
     if widest.oid == t.NUMERIC and len(typed) < len(kinds):
         # An untyped literal may have any number of digits.
         return numeric.TEXT_NUMERIC
@@ -248,7 +248,7 @@ _INTEGER_ORDER: Final = (t.INT2, t.INT4, t.INT8)
 _MOMENT_ORDER: Final = (t.DATE, t.TIMESTAMP, t.TIMESTAMPTZ)
 
 
-def _wider(a: Type, b: Type, what: str) -> Type:
+def _wider(a: Type, b: Type, construct: str) -> Type:
     if a == b:
         return a
     if a.number and b.number:
@@ -261,7 +261,7 @@ def _wider(a: Type, b: Type, what: str) -> Type:
     if a.computed() == b.computed():
         return a.computed()
     raise UsageError(
-        f"{what} types {a.name} and {b.name} cannot be matched", sqlstate="42804"
+        f"{construct} types {a.name} and {b.name} cannot be matched", sqlstate="42804"
     )
 
 
@@ -292,8 +292,8 @@ def comparable(
         left, right = as_known(left, zone), as_known(right, zone)
     if not left.type.known or not right.type.known:
         return left.node, right.node
-    for side, other in ((left, right), (right, left)):
-        if side.type.oid == t.UNKNOWN and other.type.oid == t.VARCHAR:
+    for side, opposite in ((left, right), (right, left)):
+        if side.type.oid == t.UNKNOWN and opposite.type.oid == t.VARCHAR:
             # The operator is that of text.
             determine(side.node, t.TEXT)
     if left.type.oid == t.UNKNOWN:
@@ -330,21 +330,21 @@ _ALIKE: Final = t.INTEGERS | t.MOMENTS | frozenset((t.BOOL, t.TEXT, t.VARCHAR, t
 """Types whose values are equal inside arrays in Spark exactly if they are in PostgreSQL."""
 
 
-def _need_equality(kind: Type, what: str) -> None:
+def _need_equality(kind: Type, operation: str) -> None:
     element = kind.element
     if (
         element is None
         or element.foreign is not None
         or element.oid not in _ALIKE
-        or what in ("<", "<=", ">", ">=")
+        or operation in ("<", "<=", ">", ">=")
     ):
-        raise t.refuse(f"{what} of values of type {kind.name}")
+        raise t.refuse(f"{operation} of values of type {kind.name}")
 
 
-def _need_order(kind: Type, what: str) -> None:
+def _need_order(kind: Type, operation: str) -> None:
     if kind.known and (kind.foreign is not None or kind.oid not in t.ORDERED):
         raise t.refuse(
-            f"{what} of values of type {kind.name}",
+            f"{operation} of values of type {kind.name}",
             "Cast them to text where that will do.",
         )
 
@@ -397,9 +397,9 @@ def order_operand(operand: Operand, zone: str) -> exp.Expression:
     return operand.node
 
 
-def group_operand(operand: Operand, what: str) -> None:
+def group_operand(operand: Operand, operation: str) -> None:
     """Refuse to group by a type whose equal values may have different representations."""
     kind = operand.type
     if kind.exact_text:
-        raise t.refuse(f"{what} on numeric without precision", numeric.ROUND_HINT)
-    _need_order(kind, what)
+        raise t.refuse(f"{operation} on numeric without precision", numeric.ROUND_HINT)
+    _need_order(kind, operation)

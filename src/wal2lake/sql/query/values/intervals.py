@@ -99,8 +99,8 @@ def text(operand: Operand) -> exp.Expression:
 def _word(number: str, unit: str, before: str) -> str:
     plus = f"if({before} and {number} > 0, '+', '')"
     ending = f"if({number} = 1, '{unit}', '{unit}s')"
-    shown = f"concat({plus}, cast({number} as string), ' ', {ending})"
-    return f"if({number} = 0, null, {shown})"
+    field = f"concat({plus}, cast({number} as string), ' ', {ending})"
+    return f"if({number} = 0, null, {field})"
 
 
 _YEARS, _MONTHS = ":s.m div 12", ":s.m % 12"

@@ -94,16 +94,16 @@ def number(text: str, kind: Type | None = None) -> Operand:
         raise invalid(text, kind) from None
     if not value.is_finite() or abs(value.adjusted()) > 1000:
         raise invalid(text, kind)
-    shown = f"{value:f}"
+    digits = f"{value:f}"
     if value == 0:
-        shown = shown.removeprefix("-")
-    whole, _, fraction = shown.lstrip("-").partition(".")
+        digits = digits.removeprefix("-")
+    whole, _, fraction = digits.lstrip("-").partition(".")
     precision = len(whole.lstrip("0")) + len(fraction)
     if precision > t.MAX_DIGITS:
-        return Operand(exp.Literal.string(shown), t.plain(t.NUMERIC))
+        return Operand(exp.Literal.string(digits), t.plain(t.NUMERIC))
     kind_of_digits = decimal(max(precision, 1), len(fraction))
     return Operand(
-        cast(exp.Literal.string(shown), t.spark_name(kind_of_digits)), kind_of_digits
+        cast(exp.Literal.string(digits), t.spark_name(kind_of_digits)), kind_of_digits
     )
 
 

@@ -80,14 +80,14 @@ def parse_timetz(text: str, zone: str) -> str:
     """
     zoned = _ZONED.match(text.strip())
     bare = text.strip() if zoned is None else zoned[1]
-    shown = _time_of_day(bare, "time with time zone", text)
-    where = zone_for(zone)[1] if zoned is None else _zone(zoned[2], text)
-    seconds = int((datetime.now(where).utcoffset() or _NONE).total_seconds())
+    clock = _time_of_day(bare, "time with time zone", text)
+    offset_zone = zone_for(zone)[1] if zoned is None else _zone(zoned[2], text)
+    seconds = int((datetime.now(offset_zone).utcoffset() or _NONE).total_seconds())
     sign = "-" if seconds < 0 else "+"
-    hours, rest = divmod(abs(seconds), 3600)
-    minutes, seconds = divmod(rest, 60)
+    hours, remainder = divmod(abs(seconds), 3600)
+    minutes, seconds = divmod(remainder, 60)
     parts = [hours, minutes, seconds][: 3 if seconds else 2 if minutes else 1]
-    return shown + sign + ":".join(f"{part:02d}" for part in parts)
+    return clock + sign + ":".join(f"{part:02d}" for part in parts)
 
 
 def _time_of_day(bare: str, name: str, text: str) -> str:
@@ -155,7 +155,7 @@ def parse_timestamp(text: str, zone: str) -> str:
     return moment.isoformat(" ")
 
 
-def _day(text: str, era: re.Match[str] | None, shown: str) -> int:
+def _day(text: str, era: re.Match[str] | None, whole_text: str) -> int:
     match = _DATE.match(text)
     assert match is not None
     year = int(match[1])
@@ -163,7 +163,7 @@ def _day(text: str, era: re.Match[str] | None, shown: str) -> int:
         year = 1 - year
     day = day_of(year, int(match[2]), int(match[3])) if int(match[1]) else None
     if day is None:
-        raise _out_of_range(shown)
+        raise _out_of_range(whole_text)
     return day
 
 
@@ -173,18 +173,18 @@ _CYCLE_DAYS: Final = 146_097
 
 def _offset(local: int, zone: tzinfo) -> int:
     """The zone's offset at a local time, in seconds east of Greenwich."""
-    day, rest = divmod(local, DAY_MICROSECONDS)
+    day, time_of_day = divmod(local, DAY_MICROSECONDS)
     year = fields_of(day)[0]
     # Python's years are 1 to 9999.
-    far = 9600 - year // 400 * 400 if year >= 9999 else 400 - year // 400 * 400
-    moved = day if 1 < year < 9999 else day + far // 400 * _CYCLE_DAYS
-    moment = datetime(1970, 1, 1) + timedelta(days=moved, microseconds=rest)
-    here = moment.replace(tzinfo=zone)
-    again = here.replace(fold=1)
-    if (here.utcoffset() or _NONE) > (again.utcoffset() or _NONE):
+    shift = 9600 - year // 400 * 400 if year >= 9999 else 400 - year // 400 * 400
+    moved = day if 1 < year < 9999 else day + shift // 400 * _CYCLE_DAYS
+    moment = datetime(1970, 1, 1) + timedelta(days=moved, microseconds=time_of_day)
+    earlier = moment.replace(tzinfo=zone)
+    later = earlier.replace(fold=1)
+    if (earlier.utcoffset() or _NONE) > (later.utcoffset() or _NONE):
         # The clock goes back over this time: take the later one, as DetermineTimeZoneOffset does.
-        here = again
-    offset = here.utcoffset() or _NONE
+        earlier = later
+    offset = earlier.utcoffset() or _NONE
     return offset.days * 86_400 + offset.seconds
 
 
@@ -198,8 +198,8 @@ _KINDS: Final = {
 def constant(text: str, kind: Type, zone: str) -> Operand:
     """Read ``'text'::kind`` for a date, timestamp or timestamptz."""
     number = parse_moment(text, kind.oid, zone)
-    shown = spark_text(number, _KINDS[kind.oid])
-    return Operand(cast(exp.Literal.string(shown), t.spark_name(kind)), kind)
+    spark_literal = spark_text(number, _KINDS[kind.oid])
+    return Operand(cast(exp.Literal.string(spark_literal), t.spark_name(kind)), kind)
 
 
 def _clock(match: re.Match[str]) -> tuple[int, int, int, int]:
@@ -207,13 +207,13 @@ def _clock(match: re.Match[str]) -> tuple[int, int, int, int]:
     return int(match[1]), int(match[2]), int(match[3] or 0), micros
 
 
-def _zone(text: str, shown: str) -> tzinfo:
+def _zone(text: str, whole_text: str) -> tzinfo:
     offset = _OFFSET.match(text)
     if offset is not None:
         parts = [int(p or 0) for p in offset.groups()[1:]]
         if parts[0] >= _ZONE_HOURS or max(parts) > 59:
             raise UsageError(
-                f'time zone displacement out of range: "{shown}"', sqlstate="22009"
+                f'time zone displacement out of range: "{whole_text}"', sqlstate="22009"
             )
         seconds = parts[0] * 3600 + parts[1] * 60 + parts[2]
         return timezone(timedelta(seconds=seconds if offset[1] == "+" else -seconds))
@@ -336,17 +336,19 @@ def _instant(local: exp.Expression, zone: str) -> exp.Expression:
     Spark computes the earlier instant (``u``). ``w`` is the instant by the offset of one day later;
     it is used if its local time is the given one.
     """
-    both = let(f"struct(:x as x, convert_timezone('{zone}', 'UTC', :x) as u)", x=local)
-    shown = f"convert_timezone('UTC', '{zone}', :p.u + interval 1 day)"
-    all_ = let(
+    instants = let(
+        f"struct(:x as x, convert_timezone('{zone}', 'UTC', :x) as u)", x=local
+    )
+    next_day = f"convert_timezone('UTC', '{zone}', :p.u + interval 1 day)"
+    candidates = let(
         "struct(:p.x as x, :p.u as u,"
-        f" :p.x - ({shown} - (:p.u + interval 1 day)) as w)",
-        p=both,
+        f" :p.x - ({next_day} - (:p.u + interval 1 day)) as w)",
+        p=instants,
     )
     return let(
         f"cast(if(convert_timezone('UTC', '{zone}', :q.w) = :q.x, :q.w, :q.u)"
         " as timestamp)",
-        q=all_,
+        q=candidates,
     )
 
 
@@ -401,21 +403,21 @@ def text_of(operand: Operand) -> exp.Expression:
 
 
 def _text(
-    operand: Operand, shown: exp.Expression, suffix: exp.Expression
+    operand: Operand, text: exp.Expression, suffix: exp.Expression
 ) -> exp.Expression:
     if _is_finite_constant(operand.node):
-        return spark("concat(:s, :z)", s=shown, z=suffix)
+        return spark("concat(:s, :z)", s=text, z=suffix)
     word = spark(
         f"if({_number(operand.type.oid)} > 0, 'infinity', '-infinity')", x=operand.node
     )
-    return unless_infinite(operand, word, let(_ERAS, s=shown, z=suffix))
+    return unless_infinite(operand, word, let(_ERAS, s=text, z=suffix))
 
 
 def zoned_text(operand: Operand, zone: str) -> exp.Expression:
     """The text of a timestamptz in the session's zone, with the offset."""
     if zone == "UTC":
-        shown = cast(cast(operand.node, "TIMESTAMP_NTZ"), "STRING")
-        return _text(operand, shown, exp.Literal.string("+00"))
+        local_text = cast(cast(operand.node, "TIMESTAMP_NTZ"), "STRING")
+        return _text(operand, local_text, exp.Literal.string("+00"))
     local = at_time_zone(operand, zone).node
     offset = let(
         "concat(if(:o < 0, '-', '+'), date_format("

@@ -60,9 +60,9 @@ _NO_PARAMETERS: Final = (exp.Alias, exp.ColumnDef, exp.Column)
 def _template(text: str) -> exp.Expression:
     tree = sqlglot.parse_one(text, read="spark")
     for function in list(tree.find_all(exp.Lambda)):
-        own = {parameter.name for parameter in function.expressions}
+        parameters = {parameter.name for parameter in function.expressions}
         for node in list(function.find_all(exp.Identifier)):
-            if node.name in own and not isinstance(node.parent, _NO_PARAMETERS):
+            if node.name in parameters and not isinstance(node.parent, _NO_PARAMETERS):
                 if isinstance(node.parent, exp.Dot) and node.arg_key != "this":
                     continue
                 node.set("this", f"{_RESERVED}{node.name}")
@@ -320,10 +320,10 @@ def _quotient(s1: int, s2: int) -> str:
             number = f"cast(({number}) * 1000000 as DECIMAL(38,{scale}))"
         branches.append(f"when {least_scale} then cast({number} as string)")
     # A smaller quotient needs more digits than fit: 22003.
-    rest = "cast(cast(repeat('9', 39) as DECIMAL(38,0)) as string)"
+    overflow = "cast(cast(repeat('9', 39) as DECIMAL(38,0)) as string)"
     digits = f"greatest(0, 16 - 4 * ({_weight(a, b)}))"
     null = f"{a} is null or {b} is null"
-    return f"if({null}, null, case {digits} {' '.join(branches)} else {rest} end)"
+    return f"if({null}, null, case {digits} {' '.join(branches)} else {overflow} end)"
 
 
 def _weight(a: str, b: str) -> str:

@@ -97,9 +97,9 @@ def _float(operand: Operand) -> exp.Expression:
     most, tiny = (8, "1.2e-38D") if single else (16, "2.3e-308D")
     # ``p`` is the number of digits after the first. Only denormal numbers may need few.
     lengths = f"sequence(if(abs(:v) < {tiny}, 0, {few}), {most})"
-    shown = "format_string(concat('%.', p, 'e'), cast(:v as double))"
-    fits = f"cast({shown} as {ddl}) = :v"
-    shortest = f"get(transform(filter({lengths}, p -> {fits}), p -> {shown}), 0)"
+    printed = "format_string(concat('%.', p, 'e'), cast(:v as double))"
+    fits = f"cast({printed} as {ddl}) = :v"
+    shortest = f"get(transform(filter({lengths}, p -> {fits}), p -> {printed}), 0)"
     scale = 4 + most
     plain = (
         f"trim(trailing '.' from trim(trailing '0' from"
@@ -154,12 +154,12 @@ _QUOTED_FIELD: Final = (
 
 
 def over_elements(
-    array: Operand, of: exp.Expression, name: str = _ELEMENT
+    array: Operand, body: exp.Expression, name: str = _ELEMENT
 ) -> exp.Expression:
     """Apply ``of``, an expression of ``element_of``, to each element of an array."""
     return exp.Transform(
         this=array.node.copy(),
-        expression=exp.Lambda(this=of, expressions=[exp.to_identifier(name)]),
+        expression=exp.Lambda(this=body, expressions=[exp.to_identifier(name)]),
     )
 
 

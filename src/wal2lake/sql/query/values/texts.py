@@ -51,11 +51,11 @@ def numeric_of(node: exp.Expression) -> exp.Expression:
     whole = "trim(leading '0' from split_part(trim(leading '+-' from :v), '.', 1))"
     fraction = "split_part(:v, '.', 2)"
     sign = "if(left(:v, 1) = '-' and translate(:v, '-0.', '') <> '', '-', '')"
-    shown = (
+    canonical = (
         f"concat({sign}, if({whole} = '', '0', {whole}),"
         f" if({fraction} = '', '', '.'), {fraction})"
     )
     return let(
-        f"if(:v is null or :v rlike '{_NUMBER}', {shown}, cast({error} as string))",
+        f"if(:v is null or :v rlike '{_NUMBER}', {canonical}, cast({error} as string))",
         v=node,
     )

@@ -187,18 +187,18 @@ def failure(sqlstate: str, *parts: str) -> str:
     The ``parts`` of the message are alternately constant text and Spark SQL.
     """
     texts = [as_raised(sqlstate, parts[0]), *parts[1:]]
-    shown = [
+    arguments = [
         part if place % 2 else "'" + part.replace("\\", r"\\").replace("'", r"\'") + "'"
         for place, part in enumerate(texts)
     ]
-    message = shown[0] if len(shown) == 1 else f"concat({', '.join(shown)})"
+    message = arguments[0] if len(arguments) == 1 else f"concat({', '.join(arguments)})"
     return f"raise_error({message})"
 
 
-def refuse(what: str, hint: str | None = None) -> FeatureNotSupportedError:
+def refuse(operation: str, hint: str | None = None) -> FeatureNotSupportedError:
     """The error for an operation that a node cannot do exactly as PostgreSQL does."""
     return FeatureNotSupportedError(
-        f"{what} is not supported on lake tables", hint=hint
+        f"{operation} is not supported on lake tables", hint=hint
     )
 
 

@@ -121,10 +121,10 @@ _DEVIATION = (
 
 
 def deviation(
-    kind: type[exp.Expression], value: Operand, of: Around, around: Around
+    kind: type[exp.Expression], value: Operand, with_distinct: Around, around: Around
 ) -> Operand:
     """Translate stddev() and variance() of floats (the algorithm of Youngs and Cramer)."""
-    if isinstance(of(value.node), exp.Distinct):
+    if isinstance(with_distinct(value.node), exp.Distinct):
         raise t.refuse("DISTINCT in stddev() and variance()")
     population = kind in (exp.StddevPop, exp.VariancePop)
     formula = "a.q / a.n" if population else "a.q / (a.n - 1D)"

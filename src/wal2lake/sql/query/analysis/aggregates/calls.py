@@ -53,17 +53,17 @@ class ExpressionVisitor(Protocol):
 class AggregateCalls:
     """Translates the calls of one statement."""
 
-    def __init__(self, of: ExpressionVisitor, zone: str) -> None:
-        self._of = of
+    def __init__(self, expressions: ExpressionVisitor, zone: str) -> None:
+        self._expressions = expressions
         self._zone = zone
 
     def window(self, node: exp.Expression, scope: Scope) -> None:
         """Translate a window's PARTITION BY, ORDER BY and frame."""
-        for part in self._of.all(node, "partition_by", scope):
+        for part in self._expressions.all(node, "partition_by", scope):
             casts.group_operand(part, "PARTITION BY")
         order = node.args.get("order")
         for ordered in order.expressions if order is not None else ():
-            operand = self._of.visit(ordered.this, scope)
+            operand = self._expressions.visit(ordered.this, scope)
             ordered.set("this", casts.order_operand(operand, self._zone))
             ordered.meta[_ORDER_TYPE] = operand.type.oid
         spec = node.args.get("spec")
@@ -101,7 +101,7 @@ class AggregateCalls:
         if window is not None:
             self.window(window, scope)
         if where is not None:
-            self._of.condition(where, "this", scope, "FILTER")
+            self._expressions.condition(where, "this", scope, "FILTER")
 
         def around(call: exp.Expression) -> exp.Expression:
             if where is not None:
@@ -125,7 +125,7 @@ class AggregateCalls:
         if isinstance(inner.this, exp.Star):
             arguments: dict[str, Any] = {"this": inner.this}
         else:
-            arguments = self._of.arguments(inner, scope)
+            arguments = self._expressions.arguments(inner, scope)
         return rules.call(inner, arguments, distinct, around, self._zone)
 
     def _ordered(
@@ -140,7 +140,9 @@ class AggregateCalls:
         keys = []
         for ordered in argument.expressions:
             written = ordered.this.copy()
-            key = casts.order_operand(self._of.visit(ordered.this, scope), self._zone)
+            key = casts.order_operand(
+                self._expressions.visit(ordered.this, scope), self._zone
+            )
             if isinstance(values, exp.Distinct) and written not in values.expressions:
                 raise UsageError(
                     "in an aggregate with DISTINCT, ORDER BY expressions must appear in"
@@ -152,11 +154,11 @@ class AggregateCalls:
         if isinstance(values, exp.Distinct):
             if len(values.expressions) != 1:
                 raise t.refuse("DISTINCT of several arguments in an aggregate")
-            value = self._of.visit(values.expressions[0], scope)
+            value = self._expressions.visit(values.expressions[0], scope)
         else:
-            value = self._of.visit(values, scope)
+            value = self._expressions.visit(values, scope)
         if inner.args.get("separator") is not None:
-            self._of.at(inner, "separator", scope)
+            self._expressions.at(inner, "separator", scope)
         if isinstance(values, exp.Distinct) and isinstance(inner, exp.ArrayAgg):
             raise t.refuse("array_agg(DISTINCT ... ORDER BY)")
         return rules.ordered(inner, value, keys, around, self._zone)
@@ -175,8 +177,8 @@ class AggregateCalls:
             raise t.refuse(f"{inner.sql_name().lower()}() WITHIN GROUP")
         arguments = []
         if isinstance(inner.this, exp.Expression):
-            arguments = [self._of.visit(inner.this, scope)]
+            arguments = [self._expressions.visit(inner.this, scope)]
         ordered = order.expressions[0]
-        value = self._of.visit(ordered.this, scope)
+        value = self._expressions.visit(ordered.this, scope)
         down = bool(ordered.args.get("desc"))
         return arrange.within_group(inner, arguments, value, down, around, self._zone)

@@ -110,7 +110,7 @@ def call(
 ) -> Operand:
     """Translate one call."""
 
-    def of(value: exp.Expression) -> exp.Expression:
+    def with_distinct(value: exp.Expression) -> exp.Expression:
         return exp.Distinct(expressions=[value]) if distinct else value
 
     first = arguments.get("this")
@@ -121,8 +121,10 @@ def call(
                     this="struct",
                     expressions=[_counted(f) for f in output.fields_of(first)],
                 )
-                return Operand(around(exp.Count(this=of(row))), t.plain(t.INT8))
-            node.set("this", of(_counted(first) if distinct else first.node))
+                return Operand(
+                    around(exp.Count(this=with_distinct(row))), t.plain(t.INT8)
+                )
+            node.set("this", with_distinct(_counted(first) if distinct else first.node))
         return Operand(around(node), t.plain(t.INT8))
     if isinstance(node, _RANKS):
         return Operand(t.cast(around(node), "BIGINT"), t.plain(t.INT8))
@@ -135,14 +137,14 @@ def call(
     first = casts.as_known(first, zone)
     node.set("this", first.node)
     if not first.type.known:
-        node.set("this", of(first.node))
+        node.set("this", with_distinct(first.node))
         return Operand(around(node), t.NOTHING)
     if isinstance(node, _PICKS):
         return _pick(node, first, arguments, around)
     if isinstance(node, exp.Sum):
-        return _sum(first, of, around, distinct)
+        return _sum(first, with_distinct, around, distinct)
     if isinstance(node, exp.Avg):
-        return _average(first, of, around, distinct)
+        return _average(first, with_distinct, around, distinct)
     if isinstance(node, (exp.Min, exp.Max)):
         return _extreme(node, first, around, zone)
     if isinstance(node, (exp.LogicalAnd, exp.LogicalOr)):
@@ -160,7 +162,7 @@ def call(
             keys = arrange.own_key(first, zone)
             separator = node.args.get("separator")
             return arrange.joined(first, separator, keys, around, zone)
-        node.set("this", of(output.text_of(first, zone)))
+        node.set("this", with_distinct(output.text_of(first, zone)))
         return Operand(around(node), t.plain(t.TEXT))
     if isinstance(node, _DEVIATIONS):
         if first.type.oid not in t.FLOATS:
@@ -168,7 +170,7 @@ def call(
                 f"{node.sql_name().lower()}() of {first.type.name}",
                 "Cast it to double precision.",
             )
-        return arrange.deviation(type(node), first, of, around)
+        return arrange.deviation(type(node), first, with_distinct, around)
     raise t.refuse(f"{node.sql_name().lower()}()")
 
 
@@ -197,12 +199,14 @@ def _pick(
     return Operand(around(node), first.type.computed())
 
 
-def _sum(first: Operand, of: Around, around: Around, distinct: bool) -> Operand:
+def _sum(
+    first: Operand, with_distinct: Around, around: Around, distinct: bool
+) -> Operand:
     kind = first.type
     if kind.oid in (t.INT2, t.INT4):
-        return Operand(around(exp.Sum(this=of(first.node))), t.plain(t.INT8))
+        return Operand(around(exp.Sum(this=with_distinct(first.node))), t.plain(t.INT8))
     if kind.oid in t.FLOATS:
-        total = around(exp.Sum(this=of(first.node)))
+        total = around(exp.Sum(this=with_distinct(first.node)))
         return Operand(t.cast(total, t.spark_name(kind)), kind)
     if kind.exact_text:
         if distinct:
@@ -214,12 +218,12 @@ def _sum(first: Operand, of: Around, around: Around, distinct: bool) -> Operand:
             around(exp.Max(this=numeric.scale_of(first.node))),
         )
     if kind.oid == t.INT8 or kind.oid == t.NUMERIC:
-        total = around(exp.Sum(this=of(numeric.as_decimal(first))))
+        total = around(exp.Sum(this=with_distinct(numeric.as_decimal(first))))
         precision, scale = t.digits_of(kind)
         return Operand(total, t.decimal(precision + 10, scale))
     if kind.oid == t.INTERVAL:
         fields = intervals.total(intervals.parts(first))
-        sums = {k: around(exp.Sum(this=of(v))) for k, v in fields.items()}
+        sums = {k: around(exp.Sum(this=with_distinct(v))) for k, v in fields.items()}
         if distinct:
             raise t.refuse("sum(DISTINCT interval)")
         return intervals.of_parts(
@@ -230,11 +234,13 @@ def _sum(first: Operand, of: Around, around: Around, distinct: bool) -> Operand:
     raise no_function("sum", kind)
 
 
-def _average(first: Operand, of: Around, around: Around, distinct: bool) -> Operand:
+def _average(
+    first: Operand, with_distinct: Around, around: Around, distinct: bool
+) -> Operand:
     kind = first.type
     if kind.oid in t.FLOATS:
         value = t.cast(first.node, "DOUBLE")
-        return Operand(around(exp.Avg(this=of(value))), t.plain(t.FLOAT8))
+        return Operand(around(exp.Avg(this=with_distinct(value))), t.plain(t.FLOAT8))
     if kind.exact_text:
         raise t.refuse("avg() of numeric without precision", numeric.ROUND_HINT)
     if kind.oid not in t.INTEGERS and kind.oid != t.NUMERIC:
@@ -243,8 +249,8 @@ def _average(first: Operand, of: Around, around: Around, distinct: bool) -> Oper
             if kind.oid == t.INTERVAL
             else no_function("avg", kind)
         )
-    total = around(exp.Sum(this=of(numeric.as_decimal(first))))
-    count = around(exp.Count(this=of(first.node.copy())))
+    total = around(exp.Sum(this=with_distinct(numeric.as_decimal(first))))
+    count = around(exp.Count(this=with_distinct(first.node.copy())))
     return numeric.average(total, count, t.digits_of(kind)[1])
 
 

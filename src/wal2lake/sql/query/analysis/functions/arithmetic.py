@@ -169,11 +169,11 @@ def rounded(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
             raise t.refuse(f"{name}() of numeric without precision", numeric.ROUND_HINT)
         kind = t.decimal(t.MAX_DIGITS, scale)
         return Operand(t.cast(operand.node, t.spark_name(kind)), kind)
-    precision, own = t.digits_of(operand.type)
+    precision, old_scale = t.digits_of(operand.type)
     value = numeric.as_decimal(operand)
-    kind = t.decimal(precision - own + scale + 1, scale)
+    kind = t.decimal(precision - old_scale + scale + 1, scale)
     ddl = t.spark_name(kind)
-    if name == "round" or own <= scale:
+    if name == "round" or old_scale <= scale:
         return Operand(t.cast(value, ddl), kind)
     if name in ("ceil", "floor"):
         return Operand(t.cast(spark(f"{name}(:x)", x=value), ddl), kind)

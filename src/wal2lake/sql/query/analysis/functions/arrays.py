@@ -99,10 +99,10 @@ def _lambda(function: str, array: Operand, body: exp.Expression) -> exp.Expressi
 def position(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate array_position(): the first element that is not distinct from the value."""
     array = _array(name, operands[0])
-    same = tested(array, "=", exp.NullSafeEQ, operands[1], zone)
+    is_equal = tested(array, "=", exp.NullSafeEQ, operands[1], zone)
     node = spark(
         "cast(nullif(array_position(:a, true), 0) as int)",
-        a=over_elements(array, same),
+        a=over_elements(array, is_equal),
     )
     return Operand(node, plain(t.INT4))
 
@@ -162,14 +162,14 @@ def joined(left: Operand, right: Operand, zone: str) -> Operand:
             raise t.no_operator(left.type, "||", right.type)
         parts.append(operand.node)
     ddl = t.spark_name(kind)
-    both = [spark(f"coalesce(:x, cast(array() as {ddl}))", x=p) for p in parts]
+    arrays = [spark(f"coalesce(:x, cast(array() as {ddl}))", x=p) for p in parts]
     nulls = [p.copy() for p in parts]
     node = spark(
         "if(:a is null and :b is null, null, concat(:c, :d))",
         a=nulls[0],
         b=nulls[1],
-        c=both[0],
-        d=both[1],
+        c=arrays[0],
+        d=arrays[1],
     )
     return Operand(node, kind.computed())
 
@@ -185,9 +185,9 @@ _INNER: Final = "wal2lake_other"
 def _found(left: Operand, right: Operand, zone: str) -> exp.Expression:
     """The lambda body that tests whether an element of ``right`` is in ``left``."""
     assert left.type.element is not None
-    own = Operand(exp.column(_INNER), left.type.element)
-    a, b = casts.comparable(own, "=", element_of(right.type), zone)
-    among = exp.Anonymous(
+    left_element = Operand(exp.column(_INNER), left.type.element)
+    a, b = casts.comparable(left_element, "=", element_of(right.type), zone)
+    is_member = exp.Anonymous(
         this="exists",
         expressions=[
             left.node.copy(),
@@ -197,7 +197,7 @@ def _found(left: Operand, right: Operand, zone: str) -> exp.Expression:
             ),
         ],
     )
-    return spark("coalesce(:x, false)", x=among)
+    return spark("coalesce(:x, false)", x=is_member)
 
 
 def contains(left: Operand, right: Operand, zone: str) -> Operand:

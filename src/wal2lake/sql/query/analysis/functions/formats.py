@@ -122,8 +122,8 @@ def _pieces(name: str, template: str) -> list[_Piece]:
             pieces.append((template[place], False, False))
             place += 1
             continue
-        shown = template[place : place + len(word)]
-        pieces.append((shown if word in ("AM", "PM") else word, True, fill))
+        written = template[place : place + len(word)]
+        pieces.append((written if word in ("AM", "PM") else word, True, fill))
         place, fill = place + len(word), False
         if template[place : place + 2].upper() in ("TH", "SP"):
             raise t.refuse(f'{name}() with "{template}"')
@@ -153,20 +153,20 @@ def to_char(name: str, operands: Sequence[Operand], zone: str) -> Operand:
             parts.append(_quoted(word))
         elif word in _NUMBERS:
             number, digits = _NUMBERS[word]
-            shown = f"cast({number} as string)"
+            field = f"cast({number} as string)"
             # FM has no effect on fractions. lpad() would cut a longer number.
             if word in ("MS", "US") or (digits and not fill):
                 least = str(digits)
                 if word in _LONGER:
-                    least = f"greatest({digits}, length({shown}))"
-                shown = f"lpad({shown}, {least}, '0')"
-            parts.append(shown)
+                    least = f"greatest({digits}, length({field}))"
+                field = f"lpad({field}, {least}, '0')"
+            parts.append(field)
         elif word in _NAMES:
             names, place, width = _NAMES[word]
             listed = ", ".join(map(_quoted, names))
-            shown = f"element_at(array({listed}), {place})"
+            field = f"element_at(array({listed}), {place})"
             parts.append(
-                f"rpad({shown}, {width}, ' ')" if width and not fill else shown
+                f"rpad({field}, {width}, ' ')" if width and not fill else field
             )
         elif word.upper() in ("AM", "PM"):
             words = ("AM", "PM") if word.isupper() else ("am", "pm")

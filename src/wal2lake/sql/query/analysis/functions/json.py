@@ -187,10 +187,10 @@ def array_length(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate jsonb_array_length(), which fails with 22023 for a value that is no array."""
     json = _of(name, operands[0], zone)
     scalar = t.failure("22023", "cannot get array length of a scalar")
-    other = t.failure("22023", "cannot get array length of a non-array")
+    not_array = t.failure("22023", "cannot get array length of a non-array")
     node = let(
         f"case when :j is null then null when {_FIRST} = '[' then size({_MEMBERS})"
-        f" when {_FIRST} = '{{' then cast({other} as int) else cast({scalar} as int) end",
+        f" when {_FIRST} = '{{' then cast({not_array} as int) else cast({scalar} as int) end",
         j=json.node,
     )
     return Operand(node, plain(t.INT4))
@@ -200,11 +200,11 @@ def elements(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate jsonb_array_elements() and similar functions, which return rows."""
     json = _of(name, operands[0], zone)
     scalar = t.failure("22023", "cannot extract elements from a scalar")
-    other = t.failure("22023", "cannot extract elements from an object")
+    not_array = t.failure("22023", "cannot extract elements from an object")
     values = let(
         f"case when :j is null then null when {_FIRST} = '['"
         f" then transform({_MEMBERS}, m -> {_VALUE}) when {_FIRST} = '{{' then"
-        f" cast({other} as array<string>) else cast({scalar} as array<string>) end",
+        f" cast({not_array} as array<string>) else cast({scalar} as array<string>) end",
         j=json.node,
     )
     if not name.endswith("_text"):
@@ -221,11 +221,11 @@ def elements(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 def object_keys(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate jsonb_object_keys() and json_object_keys(), which return rows."""
     json = _of(name, operands[0], zone)
-    other = t.failure("22023", f"cannot call {name} on an array or a scalar")
+    not_object = t.failure("22023", f"cannot call {name} on an array or a scalar")
     keys = let(
         f"case when :j is null then null when {_FIRST} = '{{'"
         f" then transform({_MEMBERS}, m -> from_json(concat('[', {_KEY}, ']'),"
-        f" 'array<string>')[0]) else cast({other} as array<string>) end",
+        f" 'array<string>')[0]) else cast({not_object} as array<string>) end",
         j=json.node,
     )
     return Operand(spark("explode(:x)", x=keys), _TEXT)

@@ -98,13 +98,13 @@ class _Reader:
         empty = True
         start = self.place
         while self.place < len(self.source) and self.source[self.place] not in "|)":
-            part, single, nothing = self._atom(depth)
-            repeat, none = self._repeat()
+            part, single, may_be_empty = self._atom(depth)
+            repeat, may_repeat_zero = self._repeat()
             if repeat and not single:
                 if part in (r"\A", r"\z"):
                     raise self.refuse()
                 self.plain = False
-            empty = empty and (nothing or none)
+            empty = empty and (may_be_empty or may_repeat_zero)
             parts.append(part + repeat)
         if self.place == start or (
             depth == 0 and self.source[self.place : self.place + 1] == ")"
@@ -113,18 +113,18 @@ class _Reader:
         return "".join(parts), empty
 
     def _repeat(self) -> tuple[str, bool]:
-        here = self.source[self.place : self.place + 1]
-        if here in ("*", "+", "?") and here:
+        character = self.source[self.place : self.place + 1]
+        if character in ("*", "+", "?") and character:
             self.place += 1
-            quantifier, none = here, here != "+"
-        elif here == "{":
+            quantifier, may_be_empty = character, character != "+"
+        elif character == "{":
             bound = _BOUND.match(self.source, self.place)
             if bound is None or int(bound[1]) > 255 or int(bound[3] or 0) > 255:
                 raise self.refuse()
             if bound[3] and int(bound[3]) < int(bound[1]):
                 raise self.refuse()
             self.place = bound.end()
-            quantifier, none = bound[0], int(bound[1]) == 0
+            quantifier, may_be_empty = bound[0], int(bound[1]) == 0
         else:
             return "", False
         if self.source[self.place : self.place + 1] in (
@@ -135,27 +135,27 @@ class _Reader:
         ) and self.place < len(self.source):
             # A second quantifier: non-greedy, or an error.
             raise self.refuse()
-        return quantifier, none
+        return quantifier, may_be_empty
 
     def _atom(self, depth: int) -> tuple[str, bool, bool]:
         """Java's text, whether the atom is one character, whether it may match nothing."""
-        here = self.source[self.place]
+        character = self.source[self.place]
         self.place += 1
-        if here == "(":
+        if character == "(":
             return self._group(depth)
-        if here == "[":
+        if character == "[":
             return self._class(), True, False
-        if here == ".":
+        if character == ".":
             return r"[\x00-\x{10FFFF}]", True, False
-        if here == "^":
+        if character == "^":
             return r"\A", False, True
-        if here == "$":
+        if character == "$":
             return r"\z", False, True
-        if here == "\\":
+        if character == "\\":
             return self._escape(), True, False
-        if here in "*+?{":
+        if character in "*+?{":
             raise self.refuse()
-        return _literal(here), True, False
+        return _literal(character), True, False
 
     def _group(self, depth: int) -> tuple[str, bool, bool]:
         capture = True
@@ -190,10 +190,10 @@ class _Reader:
         inside: list[str] = []
         first = True
         while True:
-            here = self.source[self.place : self.place + 1]
-            if not here:
+            character = self.source[self.place : self.place + 1]
+            if not character:
                 raise self.refuse()
-            if here == "]" and not first:
+            if character == "]" and not first:
                 self.place += 1
                 break
             first = False
@@ -220,11 +220,15 @@ class _Reader:
         return f"[{'^' if negated else ''}{''.join(inside)}]"
 
     def _member(self) -> str:
-        here = self.source[self.place]
+        character = self.source[self.place]
         self.place += 1
-        if here == "[" and self.source[self.place : self.place + 1] in (":", ".", "="):
+        if character == "[" and self.source[self.place : self.place + 1] in (
+            ":",
+            ".",
+            "=",
+        ):
             raise self.refuse()
-        if here == "\\":
+        if character == "\\":
             letter = self.source[self.place : self.place + 1]
             self.place += 1
             if letter in _SHORTHANDS:
@@ -234,7 +238,7 @@ class _Reader:
             if not letter or letter.isalnum():
                 raise self.refuse()
             return _literal(letter)
-        return _literal(here)
+        return _literal(character)
 
 
 def _literal(character: str) -> str:
@@ -286,25 +290,28 @@ def replace(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     flags = constant_text(name, operands[3]) if len(operands) == 4 else ""
     if set(flags) - set("gi") or ("i" in flags and not pattern.java.isascii()):
         raise t.refuse(f'regexp_replace() with the flags "{flags}"')
-    shown = constant_text(name, operands[2])
+    replacement = constant_text(name, operands[2])
     everywhere = "g" in flags
     if everywhere and pattern.empty:
         raise t.refuse("regexp_replace() of all matches, of which some may be empty")
-    new = _replacement(shown, pattern.groups, 0 if everywhere else 2)
+    java_replacement = _replacement(replacement, pattern.groups, 0 if everywhere else 2)
     java = pattern.java
     if not everywhere:
         # The text before the first match is kept.
-        java, new = rf"\A([\x00-\x{{10FFFF}}]*?)({pattern.java})", "$1" + new
+        java, java_replacement = (
+            rf"\A([\x00-\x{{10FFFF}}]*?)({pattern.java})",
+            "$1" + java_replacement,
+        )
     node = spark(
         "regexp_replace(:x, :p, :r)",
         x=text(name, operands[0], zone),
         p=_java(java, "i" in flags),
-        r=exp.Literal.string(new),
+        r=exp.Literal.string(java_replacement),
     )
     return Operand(node, _TEXT)
 
 
-def _replacement(shown: str, groups: int, before: int) -> str:
+def _replacement(replacement: str, groups: int, before: int) -> str:
     """Rewrite PostgreSQL's ``\\1`` and ``\\&`` as Java's ``$1`` and ``$0``."""
 
     def reference(match_: re.Match[str]) -> str:
@@ -317,22 +324,22 @@ def _replacement(shown: str, groups: int, before: int) -> str:
             return f"${int(escape) + before}"
         if escape == "\\":
             return r"\\"
-        raise t.refuse(f'regexp_replace() with the replacement "{shown}"')
+        raise t.refuse(f'regexp_replace() with the replacement "{replacement}"')
 
     if groups + before > 9:
         raise t.refuse("regexp_replace() with so many groups")
-    if re.search(r"\\[1-9&]\d", shown):
-        raise t.refuse(f'regexp_replace() with the replacement "{shown}"')
-    parts = re.split(r"(\\.|\\\Z)", shown, flags=re.DOTALL)
-    done = []
+    if re.search(r"\\[1-9&]\d", replacement):
+        raise t.refuse(f'regexp_replace() with the replacement "{replacement}"')
+    parts = re.split(r"(\\.|\\\Z)", replacement, flags=re.DOTALL)
+    java_parts = []
     for part in parts:
         if part.startswith("\\"):
             match_ = re.fullmatch(r"\\(.)?", part, re.DOTALL)
             assert match_ is not None
-            done.append(reference(match_))
+            java_parts.append(reference(match_))
         else:
-            done.append(part.replace("$", r"\$"))
-    return "".join(done)
+            java_parts.append(part.replace("$", r"\$"))
+    return "".join(java_parts)
 
 
 def match(name: str, operands: Sequence[Operand], zone: str) -> Operand:

@@ -46,8 +46,8 @@ def call(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     rule = _RULES.get(type(node))
     if rule is None:
         name = node.sql_name() if isinstance(node, exp.Func) else node.key
-        what = f"function {name.lower()}()" if isinstance(node, exp.Func) else name
-        raise t.refuse(what)
+        operation = f"function {name.lower()}()" if isinstance(node, exp.Func) else name
+        raise t.refuse(operation)
     if any(not o.type.known for o in operands) and not isinstance(node, exp.Bracket):
         return Operand(node, t.NOTHING)
     return rule(node, arguments, zone)
@@ -61,12 +61,12 @@ def _choice(name: str, ordered: bool) -> Callable[..., Operand]:
 
     def rule(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         operands = [arguments["this"], *arguments["expressions"]]
-        same = casts.common(operands, name, zone)
-        kind = same[0].type.computed()
-        if ordered and casts.order_operand(same[0], zone) is not same[0].node:
+        converted = casts.common(operands, name, zone)
+        kind = converted[0].type.computed()
+        if ordered and casts.order_operand(converted[0], zone) is not converted[0].node:
             raise t.refuse(f"{name} of {kind.name}", numeric.ROUND_HINT)
-        node.set("this", same[0].node)
-        node.set("expressions", [o.node for o in same[1:]])
+        node.set("this", converted[0].node)
+        node.set("expressions", [o.node for o in converted[1:]])
         return Operand(node, kind)
 
     return rule
@@ -123,11 +123,11 @@ def _slice(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     return Operand(node, plain(t.INT4))
 
 
-def _pair(of: Callable[..., Operand]) -> Callable[..., Operand]:
+def _pair(function: Callable[..., Operand]) -> Callable[..., Operand]:
     """Build a rule from a function of the two operands of an operator."""
 
     def rule(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-        return of(arguments["this"], arguments["expression"], zone)
+        return function(arguments["this"], arguments["expression"], zone)
 
     return rule
 
@@ -210,27 +210,27 @@ def _local_now(node: exp.Expression, arguments: Arguments, zone: str) -> Operand
 
 
 def _at_time_zone(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    where = arguments["zone"]
-    if not isinstance(where.node, exp.Literal):
+    zone_operand = arguments["zone"]
+    if not isinstance(zone_operand.node, exp.Literal):
         raise t.refuse("AT TIME ZONE with a zone that is not constant")
     operand = arguments["this"]
     if operand.type.oid not in t.MOMENTS:
         raise t.refuse(f"AT TIME ZONE of {operand.type.name}")
     if operand.type.oid == t.DATE:
         operand = moments.converted(operand, t.TIMESTAMPTZ, zone)
-    return moments.at_time_zone(operand, where.node.name)
+    return moments.at_time_zone(operand, zone_operand.node.name)
 
 
 def _truncated(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     unit = arguments["unit"]
-    where = arguments.get("zone")
-    shown = unit.node.name if isinstance(unit, Operand) else unit.name
+    zone_operand = arguments.get("zone")
+    unit_name = unit.node.name if isinstance(unit, Operand) else unit.name
     operand = arguments["this"]
-    if isinstance(where, Operand):
+    if isinstance(zone_operand, Operand):
         if operand.type.oid in t.MOMENTS:
             operand = moments.converted(operand, t.TIMESTAMPTZ, zone)
-        zone = where.node.name
-    return moments.date_trunc(str(shown), operand, zone)
+        zone = zone_operand.node.name
+    return moments.date_trunc(str(unit_name), operand, zone)
 
 
 def _extracted(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:

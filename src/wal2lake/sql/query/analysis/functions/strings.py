@@ -290,15 +290,15 @@ def formatted(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def _formatted(kind: str, value: Operand, zone: str) -> exp.Expression:
-    shown = output.output_of(value, zone)
+    text_ = output.output_of(value, zone)
     if kind == "s":
-        return spark("coalesce(:x, '')", x=shown)
+        return spark("coalesce(:x, '')", x=text_)
     if kind == "L":
         # Unlike quote_literal(), %L writes no blank before E.
-        literal = let(_LITERAL.replace("' E'", "'E'"), x=shown)
+        literal = let(_LITERAL.replace("' E'", "'E'"), x=text_)
         return spark("coalesce(:x, 'NULL')", x=literal)
     error = t.failure("22004", "null values cannot be formatted as an SQL identifier")
-    return spark(f"coalesce(:x, cast({error} as string))", x=_identifier(shown))
+    return spark(f"coalesce(:x, cast({error} as string))", x=_identifier(text_))
 
 
 def encode(name: str, operands: Sequence[Operand], zone: str) -> Operand:
