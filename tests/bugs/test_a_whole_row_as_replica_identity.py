@@ -7,7 +7,7 @@ import io
 
 import structlog
 
-from wal2lake.apply.conflicts import FoundConflict, tell
+from wal2lake.apply.conflicts import FoundConflict, log_conflicts
 from wal2lake.catalog import TableDef
 from wal2lake.model import Conflict, ConflictType, Lsn, Oid, Resolution
 from wal2lake.observe import configure
@@ -20,7 +20,7 @@ def test_is_its_values_alone() -> None:
     kind = ConflictType.UPDATE_MISSING
     conflict = Conflict(Oid(1), kind, Resolution.SKIP, Lsn(1), key, 758, None, None, 1)
     table = TableDef(Oid(1), "public", "plain", Oid(10), (), (), "/plain")
-    tell(
+    log_conflicts(
         "pg_1",
         [FoundConflict(conflict, table, "(1, y)")],
         quotes=lambda _: True,

@@ -13,7 +13,7 @@ from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.apply import conflicts
-from wal2lake.apply.conflicts import FoundConflict, explanation, tell
+from wal2lake.apply.conflicts import FoundConflict, explanation, log_conflicts
 from wal2lake.apply.failures import row_failure
 from wal2lake.catalog import TableDef
 from wal2lake.errors import StorageError
@@ -173,7 +173,7 @@ def server_log() -> Iterator[io.StringIO]:
 
 def test_the_server_log_has_postgresqls_words(server_log: io.StringIO) -> None:
     both = [found(kind, 4) for kind in MISSING]
-    tell("pg_16476", both, quotes=lambda _: True, exists=bool)
+    log_conflicts("pg_16476", both, quotes=lambda _: True, exists=bool)
     text = server_log.getvalue()
     for words in (
         'conflict detected on relation "public.c1": conflict=update_missing',
@@ -187,7 +187,7 @@ def test_the_server_log_has_postgresqls_words(server_log: io.StringIO) -> None:
     ):
         assert words in text
     server_log.truncate(0)
-    tell("pg_16476", both, quotes=lambda _: False, exists=bool)
+    log_conflicts("pg_16476", both, quotes=lambda _: False, exists=bool)
     assert "conflict=delete_missing" in server_log.getvalue()
     assert "(4" not in server_log.getvalue()
 
@@ -195,9 +195,9 @@ def test_the_server_log_has_postgresqls_words(server_log: io.StringIO) -> None:
 def test_many_are_told_together(
     server_log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conflicts, "_TOLD", 2)
+    monkeypatch.setattr(conflicts, "_LOGGED_EACH", 2)
     many = [found(ConflictType.UPDATE_MISSING, n) for n in range(5)]
-    tell(
+    log_conflicts(
         "pg_1",
         [*many, found(ConflictType.UPDATE_MISSING, 0, 40)],
         quotes=lambda _: False,

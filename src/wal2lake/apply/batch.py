@@ -1,8 +1,8 @@
 """Which part of the log becomes one commit of each table. Pure.
 
 A batch is a run of whole segments from the position of the table that is furthest behind. Each
-table takes from it only what lies at or above its own position, so a table that was
-copied later, or committed before a crash, joins without a special case.
+table takes only the changes at or above its own position, so a table that was copied later, or that
+committed before a crash, joins without a special case.
 
 Source: DESIGN 6 (Apply), invariant 2.
 """
@@ -24,28 +24,28 @@ class TableChanges:
     """Changes of one batch for one table."""
 
     relid: Oid
-    """Our table."""
+    """OID of the local table."""
     position: Lsn
-    """Rows with commit LSN >= it are still to come for this table."""
+    """The table still needs the rows whose commit LSN is at or above it."""
     files: tuple[RowsFile, ...]
 
     @property
     def insert_only(self) -> bool:
-        """Nothing but INSERT: a plain append is enough."""
+        """Whether there are only INSERTs, so that a plain append is enough."""
         return all(f.inserts == f.rows for f in self.files)
 
     def behind(self, position: Lsn) -> TableChanges:
-        """Without the rows below ``position``."""
+        """Return the changes without the rows below ``position``."""
         files = tuple(f for f in self.files if f.max_commit_lsn >= position)
         return replace(self, position=max(self.position, position), files=files)
 
     def below(self, cut: Lsn | None) -> tuple[RowsFile, ...]:
-        """The files with rows below ``cut``; None: all."""
+        """Return the files with rows below ``cut``; all of them if it is None."""
         return tuple(f for f in self.files if cut is None or f.min_commit_lsn < cut)
 
     @property
     def rows(self) -> int:
-        """Rows in the files, those below the position included."""
+        """Number of rows in the files, rows below the position included."""
         return sum(f.rows for f in self.files)
 
 
@@ -55,10 +55,10 @@ class Batch:
 
     manifests: tuple[Manifest, ...]
     end: Lsn
-    """Everything below is in this batch or before it: the cursor its commits carry."""
+    """End of the batch, exclusive: the cursor that its commits carry."""
     tables: tuple[TableChanges, ...]
     others: tuple[RowsFile, ...] = ()
-    """Files of relations whose table takes no part: to be skipped, if that is allowed."""
+    """Files of relations whose table takes no part. They are skipped, if that is allowed."""
 
     @property
     def rows(self) -> int:
@@ -73,41 +73,42 @@ class BatchBounds:
     start: Lsn
     """The lowest position of a table that takes part."""
     decided: Lsn
-    """Position of the published vector: what commits below it is decided for all tables."""
+    """Position of the published vector. Every transaction below it is applied or skipped in all
+    tables."""
     end: Lsn
-    """Everything below is in the batch or before it."""
+    """End of the batch, exclusive."""
     cut: Lsn | None = None
-    """First transaction that is left out; None: the batch is applied whole."""
+    """First transaction that is left out. If None, the batch is applied whole."""
 
     @property
     def catching_up(self) -> bool:
-        """True if only tables behind the published vector take the batch."""
+        """Whether only tables behind the published vector take part."""
         return self.start < self.decided
 
     @property
     def reached(self) -> Lsn:
-        """Position of the tables once the batch is applied."""
+        """Position of the tables after the batch."""
         return self.end if self.cut is None else self.cut
 
     def below(self, cut: Lsn) -> BatchBounds:
-        """The same batch without the transactions at or above ``cut``."""
+        """Leave out the transactions at or above ``cut``."""
         return replace(self, cut=cut)
 
 
 def choose(
     waiting: Sequence[Manifest], *, max_bytes: int, max_rows: int, at_least: Lsn
 ) -> tuple[Manifest, ...]:
-    """The first segments that fit the limits; at least one if there is any, and at
-    least up to the position ``at_least``."""
+    """Choose the first segments within the limits, but at least one segment, and at least all
+    segments up to the position ``at_least``."""
     chosen: list[Manifest] = []
     size = rows = 0
-    for one in waiting:
-        size += one.size
-        rows += sum(f.rows for f in one.files)
+    for manifest in waiting:
+        size += manifest.size
+        rows += sum(f.rows for f in manifest.files)
         enough = bool(chosen) and chosen[-1].sealed_lsn >= at_least
         if enough and (size > max_bytes or rows > max_rows):
             break
-        chosen.append(one)
+        chosen.append(manifest)
     return tuple(chosen)
 
 
@@ -119,8 +120,8 @@ def divide(
 ) -> Batch:
     """Give each table its files.
 
-    ``positions`` names the tables that take part (copied, not paused) with their
-    position; files of relations that are not in it go to ``others``.
+    ``positions`` holds the tables that take part (copied, not paused), each with its position. The
+    files of other relations go to ``others``.
     """
     files: dict[Oid, list[RowsFile]] = {}
     others: list[RowsFile] = []
@@ -141,5 +142,5 @@ def divide(
 
 
 def _files(manifests: Iterable[Manifest]) -> Iterable[RowsFile]:
-    for one in manifests:
-        yield from one.files
+    for manifest in manifests:
+        yield from manifest.files

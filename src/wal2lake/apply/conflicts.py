@@ -1,8 +1,8 @@
-"""Conflicts of a batch as the catalog keeps them and as the server log tells them.
+"""Builds the conflicts of a batch for the catalog and for the server log.
 
-In: what staging has found in a table's rows, the segments that they are from. Out: ``Conflict``
-values with the transaction's xid, origin and time; lines in PostgreSQL 18's words. Called by
-``worker``.
+In: conflicts that staging found in a table's rows, and the segments of the rows. Out: ``Conflict``
+values with the transaction's xid, origin and time; log lines in PostgreSQL 18's words. Called by
+``step.applier``.
 
 Source: reference 5.1; src/backend/replication/logical/conflict.c.
 """
@@ -39,7 +39,7 @@ MESSAGE_TYPES: Final = {
     ConflictType.DELETE_ORIGIN_DIFFERS: "DELETE",
     ConflictType.DELETE_MISSING: "DELETE",
 }
-"""The message whose change meets it."""
+"""Message type whose change causes the conflict."""
 
 _MISSING: Final = {
     ConflictType.UPDATE_MISSING: "Could not find the row to be updated.",
@@ -55,15 +55,15 @@ _AS_POSTGRESQL: Final = {
 }
 
 OriginExists = Callable[[int], bool]
-"""Whether the subscription of that OID is there still."""
+"""Whether the subscription with this OID still exists."""
 
-_TOLD: Final = 100
-"""Conflicts of one table in one batch that have a line each."""
+_LOGGED_EACH: Final = 100
+"""Conflicts of one table in one batch that get a log line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedTransaction:
-    """Facts that the change log has of one transaction."""
+    """Facts of one transaction from the change log."""
 
     xid: int
     origin: str | None
@@ -72,58 +72,59 @@ class LoggedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FoundConflict:
-    """A conflict, its table, and what only the server log is told."""
+    """A conflict, its table, and values that go to the server log only."""
 
     conflict: Conflict
     table: TableDef
     row: str | None
     local: str | None = None
-    """The row that it met, as ``row``."""
+    """Text of the existing local row, in the form of ``row``."""
     modified: Modified | None = None
-    """Writer of the existing row; None: not known."""
+    """Writer of the existing row. None if it is not known."""
 
 
 class Transactions:
-    """Transactions of some segments; they are read when the first one is asked for."""
+    """The transactions of some segments, read on demand."""
 
     def __init__(self, reader: LogReader, manifests: Sequence[Manifest]) -> None:
         self._reader = reader
         self._manifests = manifests
 
     def at(self, commit_lsns: Iterable[int]) -> dict[int, LoggedTransaction]:
-        """Return the transactions that commit at these positions."""
-        wanted = sorted(set(commit_lsns))
-        found: dict[int, LoggedTransaction] = {}
-        for one in self._manifests:
-            mine = [
+        """Return the transactions with these commit LSNs."""
+        positions = sorted(set(commit_lsns))
+        transactions: dict[int, LoggedTransaction] = {}
+        for manifest in self._manifests:
+            inside = [
                 lsn
-                for lsn in wanted
-                if one.first_commit_lsn <= lsn <= one.last_commit_lsn
+                for lsn in positions
+                if manifest.first_commit_lsn <= lsn <= manifest.last_commit_lsn
             ]
-            if not mine:
+            if not inside:
                 continue
             table = self._reader.read(
-                one.transactions_file, ["xid", "commit_lsn", "commit_time", "origin"]
+                manifest.transactions_file,
+                ["xid", "commit_lsn", "commit_time", "origin"],
             )
             chosen = table.filter(
-                pc.is_in(table["commit_lsn"], pc.cast(mine, table["commit_lsn"].type))
+                pc.is_in(table["commit_lsn"], pc.cast(inside, table["commit_lsn"].type))
             )
             for row in chosen.to_pylist():
-                found[row["commit_lsn"]] = LoggedTransaction(
+                transactions[row["commit_lsn"]] = LoggedTransaction(
                     row["xid"],
                     row["origin"],
                     _POSTGRES_EPOCH + timedelta(microseconds=row["commit_time"]),
                 )
-        return found
+        return transactions
 
     def end_below(self, reached: Lsn) -> Lsn | None:
-        """Where the last one that commits below ``reached`` ends; None: there is none. One
-        without a change does not count, as in PostgreSQL."""
-        for one in reversed(self._manifests):
-            if not one.transactions or one.first_commit_lsn >= reached:
+        """Return the end LSN of the last transaction that commits below ``reached``; None if there
+        is none. As in PostgreSQL, a transaction without a change does not count."""
+        for manifest in reversed(self._manifests):
+            if not manifest.transactions or manifest.first_commit_lsn >= reached:
                 continue
             table = self._reader.read(
-                one.transactions_file, ["commit_lsn", "end_lsn", "changes"]
+                manifest.transactions_file, ["commit_lsn", "end_lsn", "changes"]
             )
             chosen = table.filter(
                 pc.and_(
@@ -136,11 +137,11 @@ class Transactions:
         return None
 
     def commits(self, subid: Oid) -> BatchCommits:
-        """All of them, as the subscription's that applies them."""
+        """Return all transactions as commits of the subscription ``subid``."""
         names = ["commit_lsn", "xid", "commit_time"]
         parts = [
-            self._reader.read(one.transactions_file, names).select(names)
-            for one in self._manifests
+            self._reader.read(manifest.transactions_file, names).select(names)
+            for manifest in self._manifests
         ]
         lsn, xid, time = (
             np.concatenate(
@@ -160,28 +161,30 @@ class Transactions:
 def met(
     parts: Sequence[tuple[TableDef, Sequence[RowConflict]]], transactions: Transactions
 ) -> list[FoundConflict]:
-    """Changes that met another row, or none, and did not stop the batch; table by table."""
-    known = transactions.at(
-        one.commit_lsn for _, conflicts in parts for one in conflicts
+    """Return the conflicts that did not stop the batch, table by table."""
+    by_commit_lsn = transactions.at(
+        row_conflict.commit_lsn for _, conflicts in parts for row_conflict in conflicts
     )
     return [
         FoundConflict(
             conflict(
                 table.oid,
-                one.type,
-                one.resolution,
-                one.commit_lsn,
-                one.key,
-                known.get(one.commit_lsn) if one.count == 1 else None,
-                one.count,
+                row_conflict.type,
+                row_conflict.resolution,
+                row_conflict.commit_lsn,
+                row_conflict.key,
+                by_commit_lsn.get(row_conflict.commit_lsn)
+                if row_conflict.count == 1
+                else None,
+                row_conflict.count,
             ),
             table,
-            one.row,
-            one.local,
-            one.modified,
+            row_conflict.row,
+            row_conflict.local,
+            row_conflict.modified,
         )
         for table, conflicts in parts
-        for one in conflicts
+        for row_conflict in conflicts
     ]
 
 
@@ -211,71 +214,76 @@ def conflict(
 def explanation(
     kind: ConflictType, index: str, modified: Modified | None, exists: OriginExists
 ) -> str:
-    """PostgreSQL's first sentence; ``index``: the name of the primary key."""
+    """Return PostgreSQL's explanation; ``index`` is the name of the primary key."""
     if kind in _MISSING:
         return _MISSING[kind]
     unique = kind in _UNIQUE
     if modified is None:
-        who = ""
+        writer = ""
     elif not modified.origin:
-        who = " locally"
+        writer = " locally"
     elif not exists(modified.origin):
-        who = " by a non-existent origin"
+        writer = " by a non-existent origin"
     else:
-        who = f' by {"" if unique else "a different "}origin "pg_{modified.origin}"'
+        writer = f' by {"" if unique else "a different "}origin "pg_{modified.origin}"'
     when = ""
     if modified is not None:
         when = f" in transaction {modified.xid} at {_shown(modified.time_us)}"
     if unique:
-        by = "" if modified is None else f", modified{who}{when}"
+        by = "" if modified is None else f", modified{writer}{when}"
         return f'Key already exists in unique index "{index}"{by}.'
-    doing = "Updating" if kind is ConflictType.UPDATE_ORIGIN_DIFFERS else "Deleting"
-    return f"{doing} the row that was modified{who}{when}."
+    verb = "Updating" if kind is ConflictType.UPDATE_ORIGIN_DIFFERS else "Deleting"
+    return f"{verb} the row that was modified{writer}{when}."
 
 
 def _shown(time_us: int) -> str:
-    """A moment as PostgreSQL writes it, in UTC."""
+    """Format a time as PostgreSQL does, in UTC."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
     text = moment.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
     return f"{text}+00"
 
 
-def tell(
+def log_conflicts(
     origin: str,
-    found: Sequence[FoundConflict],
+    conflicts: Sequence[FoundConflict],
     *,
     quotes: Callable[[TableDef], bool],
     exists: OriginExists,
 ) -> None:
-    """A line each, up to a number for each table, then one for the rest. ``quotes``: whether a
-    table's rows may be quoted."""
+    """Log a line for each conflict up to a limit for each table, then one line for the rest.
+    ``quotes``: whether a table's rows may be quoted."""
     events = get_logger()
-    told: dict[Oid, int] = {}
+    logged: dict[Oid, int] = {}
     rest: dict[tuple[Oid, ConflictType], tuple[FoundConflict, int]] = {}
-    for one in found:
-        here = one.conflict
-        told[here.relid] = told.get(here.relid, 0) + 1
-        if here.count > 1 or told[here.relid] > _TOLD:
-            _, before = rest.get((here.relid, here.type), (one, 0))
-            rest[here.relid, here.type] = one, before + here.count
+    for conflict_found in conflicts:
+        conflict = conflict_found.conflict
+        logged[conflict.relid] = logged.get(conflict.relid, 0) + 1
+        if conflict.count > 1 or logged[conflict.relid] > _LOGGED_EACH:
+            _, before = rest.get((conflict.relid, conflict.type), (conflict_found, 0))
+            rest[conflict.relid, conflict.type] = (
+                conflict_found,
+                before + conflict.count,
+            )
             continue
-        error = _described(origin, one, values=quotes(one.table), exists=exists)
+        error = _described(
+            origin, conflict_found, values=quotes(conflict_found.table), exists=exists
+        )
         events.info(error.message, error=error)
-    for one, count in rest.values():
+    for conflict_found, count in rest.values():
         events.info(
-            f"{_message(one)} happened {count} times more",
+            f"{_message(conflict_found)} happened {count} times more",
             hint="wal2lake.conflicts lists them.",
         )
 
 
-def _message(found: FoundConflict) -> str:
+def _message(conflict_found: FoundConflict) -> str:
     return (
-        f'conflict detected on relation "{found.table.qualified}":'
-        f" conflict={found.conflict.type}"
+        f'conflict detected on relation "{conflict_found.table.qualified}":'
+        f" conflict={conflict_found.conflict.type}"
     )
 
 
-def rows_told(
+def quoted_rows(
     table: TableDef,
     kind: ConflictType,
     key: str,
@@ -284,11 +292,11 @@ def rows_told(
     row: str | None,
     identity: str | None = None,
 ) -> str:
-    """The line with values, as PostgreSQL writes it. ``identity``: of an UPDATE to a key that is
-    taken, the key that its row had."""
+    """Return PostgreSQL's line with the values. ``identity``: for an UPDATE to an existing key, the
+    old key of the updated row."""
     unique = kind in _UNIQUE
     named = identity if unique else key
-    # FULL is the row's values, without the columns' names.
+    # For FULL, PostgreSQL lists the row's values without column names.
     if named is not None and not table.key:
         named = f"full ({named.partition(')=(')[2]}"
     shown = [
@@ -297,32 +305,36 @@ def rows_told(
         None if row is None else f"remote row {row}",
         None if named is None else f"replica identity {named}",
     ]
-    text = "; ".join(one for one in shown if one is not None)
+    text = "; ".join(part for part in shown if part is not None)
     return f"{text[0].upper()}{text[1:]}."
 
 
 def _described(
-    origin: str, found: FoundConflict, *, values: bool, exists: OriginExists
+    origin: str, conflict_found: FoundConflict, *, values: bool, exists: OriginExists
 ) -> ApplyError:
-    here = found.conflict
-    unique = here.type in _UNIQUE
-    index = found.table.index_name
-    detail = explanation(here.type, index, found.modified, exists)
-    if values and here.key is not None:
-        detail += "\n" + rows_told(
-            found.table, here.type, here.key, local=found.local, row=found.row
+    conflict = conflict_found.conflict
+    unique = conflict.type in _UNIQUE
+    index = conflict_found.table.index_name
+    detail = explanation(conflict.type, index, conflict_found.modified, exists)
+    if values and conflict.key is not None:
+        detail += "\n" + quoted_rows(
+            conflict_found.table,
+            conflict.type,
+            conflict.key,
+            local=conflict_found.local,
+            row=conflict_found.row,
         )
-    as_usual = (here.type, here.resolution) in _AS_POSTGRESQL
+    as_usual = (conflict.type, conflict.resolution) in _AS_POSTGRESQL
     return ApplyError(
-        _message(found),
+        _message(conflict_found),
         sqlstate="23505" if unique else "40001",
         detail=detail,
         context=error_context(
             origin=origin,
-            message_type=MESSAGE_TYPES[here.type],
-            relation=found.table.qualified,
-            xid=here.xid,
-            finish_lsn=here.commit_lsn,
+            message_type=MESSAGE_TYPES[conflict.type],
+            relation=conflict_found.table.qualified,
+            xid=conflict.xid,
+            finish_lsn=conflict.commit_lsn,
         ),
-        hint=None if as_usual else f"It was resolved: {here.resolution}.",
+        hint=None if as_usual else f"It was resolved: {conflict.resolution}.",
     )

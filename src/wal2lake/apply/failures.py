@@ -1,4 +1,4 @@
-"""Locates a failure that keeps a batch from being applied whole, and words it.
+"""Locates the failure that keeps a batch from being applied whole, and builds its error.
 
 In: rows that a table could not take, as staging found them. Out: the first failure, with
 PostgreSQL's context (message type, relation, column, transaction, finish LSN) and a remedy.
@@ -14,7 +14,7 @@ from wal2lake.apply.conflicts import (
     MESSAGE_TYPES,
     OriginExists,
     explanation,
-    rows_told,
+    quoted_rows,
 )
 from wal2lake.apply.relationmap import error_context
 from wal2lake.catalog import TableDef
@@ -48,15 +48,15 @@ _MESSAGE_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """A message's part of PostgreSQL's error context."""
+    """The part of PostgreSQL's error context that names a message."""
 
     op: int
-    """One of staging's letters, as a code point."""
+    """Code point of the operation's letter in staging."""
     relation: str | None
-    """None: it is the relation that could not be opened. PostgreSQL does not name it then."""
+    """None if the relation could not be opened: PostgreSQL does not name it then."""
 
     def context(self, subid: Oid, xid: int | None, finish_lsn: Lsn) -> str:
-        """The error context, of a transaction if it is known which."""
+        """Build the error context; ``xid`` is None if the transaction is not known."""
         return error_context(
             origin=f"pg_{subid}",
             message_type=_MESSAGE_TYPES.get(self.op),
@@ -68,26 +68,27 @@ class MessageContext:
 
 @dataclass(frozen=True, slots=True)
 class BatchFailure:
-    """Where a batch has to be cut, and why."""
+    """A transaction below which a batch must be cut, and the reason."""
 
     cut: Lsn
     """Commit LSN of the transaction that cannot be applied."""
     error: Wal2LakeError
     row: tuple[TableDef, RowFailure] | None = None
-    """Table and row that failed; None: the failure is not about one row."""
+    """Table and row that failed. None if the failure does not concern a single row."""
     message: MessageContext | None = None
-    """The message that could not be taken, where ``row`` does not say it."""
+    """The message that could not be applied, if ``row`` is None."""
     resumes: bool = False
-    """Nothing is wrong: the next batch begins with this transaction."""
+    """This is no error: the next batch begins with this transaction."""
 
     @property
     def divides(self) -> bool:
-        """Nothing is wrong: once what is below has been applied, it goes on from here."""
+        """Whether this is no error: the next batch continues here once everything below is
+        applied."""
         return self.resumes or (self.row is not None and self.row[1].divides)
 
 
 def first_failure(failures: Iterable[BatchFailure]) -> BatchFailure | None:
-    """The one of the earliest transaction."""
+    """Return the failure of the earliest transaction."""
     return min(failures, key=lambda f: f.cut, default=None)
 
 
@@ -100,15 +101,15 @@ def row_failure(
     *,
     values: bool = False,
 ) -> BatchFailure:
-    """The failure of a row that ``table`` cannot take; ``xid``: its transaction's at the
-    publisher, if it is known; ``values``: a conflict is told with its key and rows."""
-    at = Lsn(failure.seq.commit_lsn)
+    """Build the failure of a row that ``table`` cannot take. ``xid``: the transaction at the
+    publisher, if known. ``values``: whether the error of a conflict shows its key and rows."""
+    commit_lsn = Lsn(failure.seq.commit_lsn)
     kind, detail = failure.conflict, failure.detail
     if kind is not None and (detail is None or failure.modified is not None):
         index = table.index_name
         detail = explanation(kind, index, failure.modified, exists)
     if values and kind is not None and failure.key is not None:
-        rows = rows_told(
+        rows = quoted_rows(
             table,
             kind,
             failure.key,
@@ -118,7 +119,7 @@ def row_failure(
         )
         detail = f"{detail}\n{rows}"
     if kind is None and failure.sqlstate == _CHECK and not values:
-        # It is the row.
+        # The detail quotes the row.
         detail = None
     error = ApplyError(
         failure.message,
@@ -132,14 +133,14 @@ def row_failure(
                 else MESSAGE_TYPES[kind]
             ),
             relation=None if failure.op == COMMIT else table.qualified,
-            # PostgreSQL names a column while it converts its value, and not later.
+            # PostgreSQL names a column only while it converts a value of the column.
             column=None if failure.sqlstate == _NOT_NULL else failure.column,
             xid=xid,
-            finish_lsn=at,
+            finish_lsn=commit_lsn,
         ),
         hint=_hint(table, failure),
     )
-    return BatchFailure(at, error, (table, failure))
+    return BatchFailure(commit_lsn, error, (table, failure))
 
 
 def _hint(table: TableDef, failure: RowFailure) -> str:

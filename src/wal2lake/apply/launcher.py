@@ -1,9 +1,9 @@
 """One apply worker for each enabled subscription, in the engine.
 
-PostgreSQL's logical replication launcher for threads: it compares what the catalog wants with
-what runs, whenever the catalog has changed or a worker has ended. One that was told to stop is
-not waited for: should its subscription be enabled meanwhile, another one starts after it. (The
-receivers are processes; the supervisor does the same for them.)
+PostgreSQL's logical replication launcher, for threads. Whenever the catalog changes or a worker
+ends, it compares the enabled subscriptions with the running workers. It does not wait for a worker
+that it stops: if the subscription is enabled again meanwhile, a new worker starts after the old one
+has ended. (Receivers are processes; the supervisor launches them in the same way.)
 
 Source: src/backend/replication/logical/launcher.c (ApplyLauncherMain).
 """
@@ -28,7 +28,7 @@ from wal2lake.observe import get_logger
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.05
-"""How soon a new subscription is noticed: one indexed read of the catalog."""
+"""Interval between looks at the catalog. A look is one indexed read."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Running:
 
 
 class ApplyLauncher:
-    """Keeps workers in step with the catalog from ``start`` to ``stop``."""
+    """Starts and stops workers as the catalog demands, from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class ApplyLauncher:
         defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,
     ) -> None:
-        """``commit_lock`` gives the lock of one subscription's tables; ``alter`` changes a table
-        as its publisher has done; ``defaults`` are those of columns that a publisher does not
-        send; ``published`` is called when readers see something new."""
+        """``commit_lock`` returns the lock of one subscription's tables. ``alter`` alters a table
+        as its publisher did. ``defaults`` are the defaults of columns that a publisher does not
+        send. ``published`` is called when readers see a new version."""
         self._defaults = defaults
         self._published = published
         self._catalog = catalog
@@ -72,29 +72,29 @@ class ApplyLauncher:
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """End all workers after the batch in hand, or give up after the time."""
+        """End each worker after its current batch, or give up after the time limit."""
         self._stop.set()
         deadline = time.monotonic() + timeout_seconds
         self._thread.join(timeout_seconds)
         with self._guard:
             running = list(self._running.values())
-        for one in running:
-            one.worker.request_stop()
-        for one in running:
-            one.worker.join(max(deadline - time.monotonic(), 0.0))
+        for entry in running:
+            entry.worker.request_stop()
+        for entry in running:
+            entry.worker.join(max(deadline - time.monotonic(), 0.0))
         with self._guard:
             self._forget_ended()
 
     def reload(self, settings: Settings) -> None:
-        """Obey these from now on."""
+        """Use these settings from now on."""
         with self._guard:
             self._settings = settings
-            for one in self._running.values():
-                one.worker.reload(settings)
+            for entry in self._running.values():
+                entry.worker.reload(settings)
 
     def halt(self, subid: Oid, timeout_seconds: float) -> bool:
-        """End one worker now (its subscription is disabled); False if it is too busy. It
-        ends after its batch then, and starts again if the subscription is enabled."""
+        """End the worker of a disabled subscription. Return False on a time-out: the worker then
+        ends after its batch, and a new one starts if the subscription is enabled."""
         with self._guard:
             running = self._running.get(subid)
         if running is None:
@@ -121,7 +121,8 @@ class ApplyLauncher:
 
     def _follow(self) -> None:
         with self._guard:
-            # Not before: whoever has disabled one and then halts it wants none to start.
+            # Read under the guard: a command that disables a subscription and then
+            # calls halt() relies on no worker starting afterwards.
             wanted = {s.oid: s for s in self._catalog.subscriptions() if s.runs}
             for subid in self._running.keys() - wanted.keys():
                 self._running[subid].worker.request_stop()
@@ -148,8 +149,8 @@ class ApplyLauncher:
                 self._running[subid] = _Running(worker, progress)
 
     def _forget_ended(self) -> bool:
-        """Workers whose thread is over, whatever ended it; whether there were any."""
-        ended = [s for s, one in self._running.items() if not one.worker.alive]
+        """Remove workers whose thread has ended, for any reason. Return True if there were any."""
+        ended = [s for s, entry in self._running.items() if not entry.worker.alive]
         for subid in ended:
             progress = self._running.pop(subid).progress
             progress.set(engine_pid=0)

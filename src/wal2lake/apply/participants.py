@@ -1,37 +1,37 @@
 """The tables that take part in a subscription's batches, as its apply worker knows them.
 
-Comes in: relation states from the catalog, versions and cursors from the tables. Goes out: for
-each table where its changes begin, whether readers have its newest version, and whether an insert
-may meet a row. What is known of a table (``Participant``), and who changes it:
+In: relation states from the catalog, versions and cursors from the tables. Out: for each table,
+where its changes begin, whether readers have its newest version, and whether an insert may meet an
+existing row. Facts of a table (``Participant``), and what changes them:
 
     fact         set                                       cleared, or moved on
     cursor       refresh: read from the table              committed: end of the batch
     decided      refresh: the vector's LSN, if readers     passed: end of a batch that it took
-                 see the table; where it stands, if it     part in, with changes or without
-                 comes back; where it begins, if it came
-                 without a copy
+                 see the table; the stored LSN after a     part in, with changes or without
+                 pause; the first LSN, if the table
+                 joined without a copy
     version      refresh: the newest found                 committed: the one made; look (before
                                                            a batch is staged, and before it is
                                                            published): the newest, under the lock
-    trusted      catalog, on the way in; refresh, if all   distrust, before a vector has what
-                 above the published version is ours       others wrote; DML; REFRESH; rows of
+    trusted      catalog, on joining; refresh, if all      distrust, before a vector contains
+                 above the published version is ours       others' rows; DML; REFRESH; rows of
                                                            another table at the publisher
     unpublished  refresh: the found version is not the     published
                  vector's, or the cursor is above the
                  floor; committed
     ready        catalog: the second vector that has it    a new epoch (the table left and came)
 
-A table that is paused is not among them.
+Paused tables take no part.
 
-A version of others (a Spark job's, a write at the front door whose session died) is published with
-the next batch, and by a worker that has nothing to do within a second or so: it looks for them
-(``written_by_others``). The front door publishes its own writes, unless
-the table's cursor is above the vector or its copy has not joined: then the worker does it, which
-looks at such tables again under the commit lock.
+A version of another writer (a Spark job, or a session that died before it published) is published
+with the next batch. An idle worker looks for such versions (``written_by_others``) and publishes
+them within about a second. A session publishes its own writes, unless the table's cursor is above
+the vector or its copy has not joined. Then the worker publishes them; it looks at such tables again
+under the commit lock.
 
-A power loss. What it tore above the published version is undone when a worker first sees the
-table, once: no power loss comes in between. A copy that ended with a torn commit (tablesync
-found the cursor in it) is without a cursor then, and is made again.
+Power loss. Versions above the published one that a power loss tore are removed once, when a worker
+first sees the table. If the torn commit was the one that ended a copy, the table has no cursor
+then, and is copied again.
 
 Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
 """
@@ -54,55 +54,60 @@ from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 from wal2lake.observe import get_logger
 
 _UNPUBLISHED_COMMITS: Final = 8
-"""More than a crash can leave of ours: a commit and a compaction for each attempt."""
+"""Most commits of this node that a crash can leave unpublished: a commit and a compaction for each
+attempt."""
 
 _JOINING: Final = (SyncState.FINISHEDCOPY, SyncState.SYNCDONE, SyncState.READY)
 
 
 @dataclass(slots=True)
 class Participant:
-    """One table; see the module's table of facts."""
+    """One participating table; the module's header explains the facts."""
 
     rel: SubscriptionRel
     definition: TableDef
     cursor: Lsn
-    """0: no commit of ours carries one (copy_data = false)."""
+    """LSN in the table's last commit by this subscription. 0 if no commit carries a cursor
+    (copy_data = false)."""
     version: int
-    """The newest Delta version that the worker has made or found."""
+    """Newest Delta version that the worker has made or read."""
     trusted: bool
-    """Every version since the copy is ours."""
+    """Whether this subscription wrote every version since the copy."""
     decided: Lsn
-    """Nothing below it is still to be applied. A copy that goes on holds the floor, not what
-    is known of the other tables."""
+    """Everything below this LSN has been applied to the table. A running copy holds the floor, but
+    not this position of other tables."""
     unpublished: bool
-    """No vector has ``version``, or the floor is not at ``cursor`` yet; as far as we know."""
+    """Whether, as far as the worker knows, no vector has ``version`` or the floor is below
+    ``cursor``."""
 
     @property
     def visible(self) -> bool:
-        """In a vector already: no later one may show less of it than of the others."""
+        """Whether a vector contains the table. Later vectors must not show an older state of this
+        table than of the others."""
         return self.rel.state in (SyncState.SYNCDONE, SyncState.READY)
 
     @property
     def ready(self) -> bool:
-        """Published already; others wait for a vector that reaches their cursor."""
+        """Whether the table has been published. Other tables wait for a vector that reaches their
+        cursor."""
         return self.rel.state is SyncState.READY
 
     def position(self, floor: Lsn) -> Lsn:
-        """Below it the table has every transaction."""
+        """Return the position below which the table has every transaction."""
         return Lsn(max(self.cursor, self.decided, floor))
 
     def passed(self, reached: Lsn) -> None:
-        """A batch up to ``reached`` is behind it."""
+        """Note that a batch up to ``reached`` has been applied."""
         self.decided = Lsn(max(self.decided, reached))
 
     def committed(self, cursor: Lsn, version: int) -> None:
-        """A batch up to ``cursor`` is in the table."""
+        """Note that the table has committed a batch up to ``cursor``."""
         self.cursor, self.version, self.unpublished = cursor, version, True
 
 
 class Participants:
-    """Tables that take part in one subscription. For the worker's thread; ``look``, ``distrust``
-    and ``committed`` of different tables also for threads that it waits for."""
+    """Tables that take part in one subscription. Used by the worker's thread. Threads that the
+    worker waits for may call ``look``, ``distrust`` and ``committed`` for different tables."""
 
     def __init__(self, catalog: Catalog, tables: TablePort, subid: Oid) -> None:
         self._catalog = catalog
@@ -111,7 +116,7 @@ class Participants:
         self._node = catalog.system_identifier
         self._known: dict[Oid, Participant] = {}
         self._recovered: set[str] = set()
-        """Locations that were looked at for what a power loss tore."""
+        """Locations already checked for versions torn by a power loss."""
         self._copying = False
         self._events = get_logger()
 
@@ -125,12 +130,12 @@ class Participants:
         return len(self._known)
 
     def forget(self) -> None:
-        """Read everything anew at the next ``refresh``: what is known may be wrong."""
+        """Drop all cached facts, which may be wrong; the next ``refresh`` reads them again."""
         self._known.clear()
 
     def are_members(self) -> bool:
-        """Whether all of them are in the subscription still, as they came in and defined as they
-        were. Under the commit lock, under which they leave and are altered."""
+        """Whether all participants still belong to the subscription, with the same epoch and
+        definition. Called under the commit lock, under which tables leave and are altered."""
         epochs = {
             rel.relid: rel.epoch
             for rel in self._catalog.rels(self._subid)
@@ -144,7 +149,7 @@ class Participants:
         )
 
     def positions(self, floor: Lsn) -> Mapping[RelationName, tuple[Oid, Lsn]]:
-        """By the name that the publisher gives them: the table, and where its changes
+        """Map each table's name at the publisher to its OID and the position where its changes
         begin."""
         return {
             (p.rel.remote_namespace, p.rel.remote_name): (relid, p.position(floor))
@@ -152,7 +157,8 @@ class Participants:
         }
 
     def unseen(self, reached: Lsn) -> list[Participant]:
-        """Tables at or below ``reached`` whose version readers do not have yet."""
+        """Return the tables with a cursor at or below ``reached`` whose version readers do not see
+        yet."""
         return [
             p
             for p in self
@@ -166,7 +172,8 @@ class Participants:
         ]
 
     def look(self, participant: Participant) -> TableState:
-        """The table as it is; under the commit lock it is ours or somebody else's."""
+        """Read the table's newest state. A version that this worker does not know makes the table
+        untrusted. Called under the commit lock."""
         state = self._port.state(participant.definition.location)
         if state.version != participant.version:
             participant.version = state.version
@@ -174,7 +181,7 @@ class Participants:
         return state
 
     def written_by_others(self) -> list[Participant]:
-        """Tables that readers see, with versions that this worker has not made or found."""
+        """Return the published tables that have versions unknown to this worker."""
         return [
             p
             for p in self
@@ -184,8 +191,8 @@ class Participants:
         ]
 
     def take_notice(self, participants: Sequence[Participant]) -> bool:
-        """Note versions that others have committed, under the commit lock: sessions publish their
-        own. Return True if one of them is in no vector."""
+        """Take over versions that other writers have committed. Return True if no vector has one of
+        them: sessions publish their own. Called under the commit lock."""
         vector = self._catalog.newest_vector(self._subid)
         published = vector.versions if vector is not None else {}
         for p in participants:
@@ -194,15 +201,16 @@ class Participants:
         return any(p.unpublished for p in participants)
 
     def is_ours_but_altered(self, participant: Participant) -> bool:
-        """Has nobody but the subscription written rows, if ALTER TABLE of this node has not?"""
+        """Whether only the subscription has written rows, apart from an ALTER TABLE of this
+        node."""
         location = participant.definition.location
         newest = self._port.state(location).version
         commits = self._port.actions(location, participant.version + 1, newest)
         return participant.trusted and not any(map(_writes_rows, commits))
 
     def altered(self, relid: Oid) -> bool:
-        """Take over what a followed ALTER TABLE has made of a table, under the commit lock; False:
-        it is no participant any more, for it waits for its copy."""
+        """Take over the definition and version after a followed ALTER TABLE. Return False if the
+        table waits for a copy now and so takes no part any more. Called under the commit lock."""
         participant = self._known[relid]
         definition = self._catalog.table_by_oid(relid)
         rel = next(
@@ -223,7 +231,7 @@ class Participants:
         return True
 
     def distrust(self, participant: Participant) -> None:
-        """Somebody else has written it: inserts may meet rows that are not ours."""
+        """Note that another writer has written the table, so that inserts may meet its rows."""
         participant.trusted = False
         if participant.rel.trusted:
             self._catalog.update_rel(self._subid, participant.rel.relid, trusted=False)
@@ -233,15 +241,15 @@ class Participants:
     ) -> None:
         """Distrust a table whose rows come from another table of the publisher than its copy.
 
-        Another table of the same name has not the rows that were copied, so its key says nothing
-        of them. ``sources``: the OIDs that a batch's rows name."""
+        The key of another table says nothing about the copied rows, even if the tables have the
+        same name. ``sources``: the publisher's OIDs of the tables that a batch's rows come from."""
         copied = participant.rel.copied_from
         if copied is not None and any(relid != copied for relid in sources):
             self.distrust(participant)
 
     def refresh(self, subscription: Subscription) -> None:
-        """Take over relation states, and read the cursors of tables that are new."""
-        known, self._known = self._known, {}
+        """Read relation states, and the cursors of new tables."""
+        participants_before, self._known = self._known, {}
         vector = self._catalog.newest_vector(self._subid)
         published = vector.versions if vector is not None else {}
         seen = INVALID_LSN if vector is None else vector.lsn
@@ -254,11 +262,11 @@ class Participants:
             if definition is None:
                 continue
             expected = published.get(int(rel.relid))
-            # Tables that wait for their copy, too: it may have been torn as it ended.
+            # Also for tables that wait for their copy: the commit that ended it may be torn.
             self._recover(definition, expected)
             if rel.state not in _JOINING or rel.paused:
                 continue
-            before = known.get(rel.relid)
+            before = participants_before.get(rel.relid)
             if before is not None and before.rel.epoch == rel.epoch:
                 before.rel, before.definition = rel, definition
                 before.trusted = before.trusted and rel.trusted
@@ -293,8 +301,8 @@ class Participants:
             self._known[rel.relid] = table
 
     def _is_copying(self, rels: Sequence[SubscriptionRel]) -> bool:
-        """Are there copies under the held snapshot that go well? Those that are done wait for
-        them: what was copied at one moment is first seen at one moment."""
+        """Whether copies under the held snapshot are running without an error. Finished copies wait
+        for them, because all tables of one snapshot become visible together."""
         held = self._catalog.snapshot_held(self._subid)
         return held is not None and any(
             rel.state is SyncState.DATASYNC
@@ -304,9 +312,10 @@ class Participants:
         )
 
     def _recover(self, definition: TableDef, published: int | None) -> None:
-        """Undo what a power loss tore above the published version, once.
+        """Remove, once, the versions above the published one that a power loss tore.
 
-        Nothing is undone where nothing was published: all that is there came before us.
+        If no version was published, nothing is removed: all versions are older than the
+        subscription.
         """
         if definition.location in self._recovered:
             return
@@ -321,10 +330,10 @@ class Participants:
         self._recovered.add(definition.location)
 
     def _copy_again(self, definition: TableDef) -> None:
-        """The commit that ended its copy has not survived.
+        """Copy a table again, because the commit that ended its copy was lost.
 
-        Back to d, where it came from, and not to i: the floor waits for it all the time,
-        and a snapshot that is held for it still can be used.
+        The state goes back to d, not to i: the floor has waited for the table all the time, and a
+        snapshot that is held for the copy can still be used.
         """
         self._events.warning(
             "copy starts again: its commit was lost", table=definition.qualified
@@ -332,27 +341,27 @@ class Participants:
         self._catalog.update_rel(self._subid, definition.oid, state=SyncState.DATASYNC)
 
     def _is_ours(
-        self, location: str, published: int | None, found: int, name: str
+        self, location: str, published: int | None, newest: int, name: str
     ) -> bool:
-        """Has nobody else written what a start finds above the published version?
+        """Whether all versions above the published one are the subscription's.
 
-        A crash leaves a batch's commit there, and perhaps a compaction. None: never
-        published, just copied.
+        A crash can leave a batch's commit and perhaps a compaction. ``published`` is None if the
+        table was just copied and never published.
         """
-        if published is None or found == published:
+        if published is None or newest == published:
             return True
-        if not published < found <= published + _UNPUBLISHED_COMMITS:
+        if not published < newest <= published + _UNPUBLISHED_COMMITS:
             return False
-        writers = self._port.writers(location, published + 1, found)
-        return all(name in one for one in writers)
+        writers = self._port.writers(location, published + 1, newest)
+        return all(name in names for names in writers)
 
 
 def _writes_rows(commit: Sequence[Mapping[str, Any]]) -> bool:
-    """Not if it is an ALTER TABLE, which has the columns, nor if it rearranges rows. A commit that
-    the log does not have any more may."""
+    """Whether a commit may have written rows. An ALTER TABLE (a commit with metadata) and a
+    rearrangement of rows have not. A commit that the log no longer has may."""
     if any("metaData" in action for action in commit):
         return False
     files = [
-        one for a in commit for kind, one in a.items() if kind in ("add", "remove")
+        file for a in commit for kind, file in a.items() if kind in ("add", "remove")
     ]
-    return not commit or any(one.get("dataChange", True) for one in files)
+    return not commit or any(file.get("dataChange", True) for file in files)

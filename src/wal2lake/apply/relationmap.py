@@ -1,8 +1,8 @@
-"""Which local table a remote relation goes to, and whether it can. Pure.
+"""Checks whether a local table can take the rows of a remote relation. Pure.
 
-Columns are matched by name. The checks are those of PostgreSQL's relation map, with its
-texts: a missing target column, or a target whose key the publisher does not send, stops the
-transaction that needs it and nothing before it.
+Columns are matched by name. The checks are those of PostgreSQL's relation map, with its texts: a
+target that lacks a column, or whose key the publisher does not send, stops the first transaction
+that needs the column or key. Transactions before it are applied.
 
 Source: relation.c (logicalrep_rel_open, logicalrep_rel_mark_updatable), reference 4.5.
 """
@@ -27,11 +27,12 @@ class RelationUse:
 
     relation: Relation
     changes_rows: bool
-    """It has UPDATE or DELETE, which need a key; INSERT and TRUNCATE do not."""
+    """Whether the changes contain UPDATE or DELETE, which need a key. INSERT and TRUNCATE do
+    not."""
 
 
 def missing_target(relation: Relation) -> ApplyError:
-    """Changes of a relation came for which there is no table."""
+    """Error for changes of a relation that has no local table."""
     return ApplyError(
         f'logical replication target relation "{relation.qualified}" does not exist',
         sqlstate=_PREREQUISITE,
@@ -43,7 +44,8 @@ def missing_target(relation: Relation) -> ApplyError:
 
 
 def missing_columns(relation: Relation, table: TableDef) -> list[str]:
-    """Return the columns of the relation that ``table`` lacks; a column without a name is gone."""
+    """Return the columns of the relation that ``table`` lacks. A column without a name was
+    dropped."""
     names = {c.name for c in table.columns}
     return [c.name for c in relation.columns if c.name and c.name not in names]
 
@@ -52,8 +54,8 @@ def _hint_of_missing(missing: list[str], table: TableDef) -> str:
     there = {c.name.lower() for c in table.columns}
     lower = [name.lower() for name in missing]
     if there & set(lower) or len(set(lower)) < len(lower):
-        # Changes that are in the log keep the column, whatever becomes of it at the
-        # source, so only a copy takes the table past them.
+        # Changes in the log keep the column even if the source drops it, so only a copy
+        # takes the table past them.
         return (
             "Delta Lake cannot store columns that differ in case only. If the publisher"
             " has both, leave one of them out with a column list of the publication; then"
@@ -107,12 +109,11 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
 
 
 def has_unique_key(relation: Relation, table: TableDef) -> bool:
-    """Whether no two rows of the publisher can have one key in ``table``, as far as the stream
-    tells.
+    """Whether the stream proves that no two rows of the publisher have the same key in ``table``.
 
-    An index that is a replica identity is unique, and whatever contains its columns. With
-    FULL or NOTHING it is not known: a primary key may be gone at any time, without a word.
-    A type of ours may find values equal that the publisher's tells apart.
+    A replica identity index is unique, and so is every key that contains its columns. FULL and
+    NOTHING prove nothing: the publisher may drop the primary key at any time without sending a
+    message. A local type may also consider values equal that the publisher's type tells apart.
     """
     if relation.identity not in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX):
         return False
@@ -129,7 +130,7 @@ def error_context(
     xid: int | None = None,
     finish_lsn: object | None = None,
 ) -> str:
-    """PostgreSQL's apply error context (reference 5.2), as far as it is known."""
+    """Build PostgreSQL's apply error context (reference 5.2) from the known facts."""
     text = f'processing remote data for replication origin "{origin}"'
     if message_type is not None:
         text += f' during message type "{message_type}"'

@@ -1,16 +1,17 @@
-"""ALTER SUBSCRIPTION ... SKIP: which transaction of a batch is left out.
+"""ALTER SUBSCRIPTION ... SKIP: decides which transaction of a batch is skipped.
 
-In: a subscription, the batch that is next, its tables. Out: a ``Skip``, if one was asked for.
-PostgreSQL's rule: the next transaction is left out if its finish LSN is the one that was named;
-if it is another one and is applied, the name is cleared with a warning. Empty transactions, and
-those of which no table takes part, are not sent or not looked at, and do not count.
+In: a subscription, its next batch, its tables. Out: a ``Skip``, if the subscription has a skip-LSN.
+As in PostgreSQL, the next transaction is skipped if its finish LSN equals the skip-LSN. If the LSNs
+differ, the transaction is applied and the skip-LSN is cleared with a warning. Empty transactions,
+and transactions that concern no participating table, do not count.
 
-``skipping`` in the catalog says that leaving it out has begun. A crash may leave some tables
-beyond it then, and the others follow. Without that mark a table that is beyond it has applied
-it, and leaving out the rest would tear it.
+The flag ``skipping`` in the catalog says that the skip has begun. After a crash some tables may
+then be beyond the transaction; the other tables skip it, too. Without the flag, a table beyond the
+transaction has applied it, and to skip it in the other tables would tear it.
 
-The finish LSN is the commit LSN that errors name; of a prepared transaction that of its COMMIT
-PREPARED (PostgreSQL's is the PREPARE's, which nothing fails at here).
+The finish LSN is the commit LSN that errors name. For a prepared transaction it is the LSN of
+COMMIT PREPARED. (PostgreSQL uses the LSN of PREPARE, but here PREPARE applies nothing that can
+fail.)
 
 Source: maybe_start_skipping_changes() and clear_subscription_skip_lsn() in worker.c.
 """
@@ -30,29 +31,29 @@ from wal2lake.observe import get_logger
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A SKIP that is to be decided by a batch."""
+    """A skip-LSN that the next batch skips or clears."""
 
     subscription: str
     lsn: Lsn
-    """The finish LSN that was named."""
+    """The skip-LSN of the subscription."""
     next: Lsn
-    """That of the next transaction."""
+    """Finish LSN of the next transaction."""
     leaves_out: bool
-    """It is the one that was named, and no table has applied it."""
+    """Whether ``next`` is the skip-LSN and no table has applied the transaction."""
     begun: bool
-    """Leaving it out had begun when a crash came."""
+    """Whether the skip began before a crash."""
 
     @property
     def position(self) -> Lsn | None:
-        """Where changes begin behind what is left out; None: nothing is."""
+        """First position after the skipped transaction. None if no transaction is skipped."""
         return Lsn(self.lsn + 1) if self.leaves_out else None
 
     def decided(self, reached: Lsn) -> Lsn | None:
-        """The LSN, once the next transaction is below ``reached``: left out, or applied."""
+        """Return the skip-LSN if the next transaction, skipped or applied, is below ``reached``."""
         return self.lsn if self.next < reached else None
 
     def report(self) -> None:
-        """Write the decisions to the server log."""
+        """Write the decision to the server log."""
         if self.begun or self.leaves_out:
             get_logger().info(
                 f"logical replication completed skipping transaction at LSN {self.lsn}",
@@ -74,23 +75,25 @@ def begin_skip(
     batch: Batch,
     decided: Lsn,
 ) -> Skip | None:
-    """Decide about the subscription's SKIP; None: it has none, or the batch has no transaction for
-    it. ``decided``: position from which transactions that no table takes part in count. The
-    beginning of the skip is durable on return."""
+    """Decide whether the batch skips a transaction. On return the beginning of the skip is durable.
+
+    Returns None if the subscription has no skip-LSN or the batch has no transaction that counts.
+    ``decided``: position from which transactions without a participating table count."""
     lsn = subscription.skip_lsn
     if not lsn:
         return None
     following = _next_transaction(catalog, subscription, reader, batch, decided)
     if following is None:
         return None
-    # A table that is beyond it, before anything has begun, had applied it when a crash came.
+    # A table beyond the transaction, though no skip has begun, applied it before a
+    # crash.
     leaves_out = following == lsn and (
         subscription.skipping
         or not any(table.visible and table.cursor > lsn for table in tables)
     )
     if leaves_out and not subscription.skipping:
         if not catalog.begin_skip(subscription.oid, lsn):
-            # Another one has been named meanwhile, or none.
+            # The skip-LSN was changed or cleared meanwhile.
             return None
         get_logger().info(
             f"logical replication starts skipping transaction at LSN {lsn}",
@@ -106,8 +109,8 @@ def _next_transaction(
     batch: Batch,
     decided: Lsn,
 ) -> Lsn | None:
-    """The finish LSN of the first transaction that somebody here has to apply."""
-    found = [
+    """Return the finish LSN of the batch's first transaction that must be applied here."""
+    finish_lsns = [
         failure.cut
         for failure in check_others(
             catalog,
@@ -120,7 +123,7 @@ def _next_transaction(
     ]
     for part in batch.tables:
         for file in part.files:
-            at = first_row(reader, file, part.position)
-            if at is not None:
-                found.append(at)
-    return min(found, default=None)
+            commit_lsn = first_row(reader, file, part.position)
+            if commit_lsn is not None:
+                finish_lsns.append(commit_lsn)
+    return min(finish_lsns, default=None)

@@ -1,21 +1,21 @@
-"""Can the tables of a batch take what it holds for them? If not, from which commit on?
+"""Finds the first transactions of a batch that its tables cannot take.
 
-In: the parts of a batch, their tables. Out: the first failure of each file that does not
-fit, at the commit LSN of the first row that needs what is missing: any row of a
-relation whose target lacks a column, the first UPDATE or DELETE where there is no key. Rows
-below the table's position have been applied or copied, and are nobody's business any more.
+In: the parts of a batch, their tables. Out: the first failure of each file that does not fit its
+table. The failure has the commit LSN of the first row that needs what is missing: the first row if
+the target lacks a column, the first UPDATE or DELETE if the target has no key. Rows below the
+table's position have been applied or copied and are not checked.
 
-Files of relations whose table takes no part are skipped where PostgreSQL's subscriber skips
-them: the table waits for its copy, or is there but not in pg_subscription_rel. Where there is no
-such table the first row fails; to skip it would lose it.
+If the table of a relation takes no part, its files are skipped where PostgreSQL's subscriber skips
+them: the table waits for its copy, or exists without an entry in pg_subscription_rel. If there is
+no such table, the first row fails: to skip the row would lose it.
 
-Whether the subscription may do it is looked at here, too, with the privileges of this moment: a
-REVOKE stops the first transaction of the next batch that needs what was revoked.
+Privileges of the subscription's owner are checked here, too, as they are now: a REVOKE stops the
+first transaction of the next batch that needs the revoked privilege.
 
-The log is read only for a file that does not fit.
+The log is read only for files that do not fit.
 
-Source: apply_handle_insert and its kin in worker.c: a relation is checked when a row of it
-comes, and its key when an UPDATE or DELETE does; should_apply_changes_for_rel.
+Source: apply_handle_insert and related functions in worker.c: a relation is checked when a row of
+the relation arrives, its key when an UPDATE or DELETE arrives; should_apply_changes_for_rel.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def check_targets(
     origin: str,
     cut: Lsn | None,
 ) -> list[BatchFailure]:
-    """Failures below ``cut``. Raises CorruptLogError, StorageError."""
-    found: list[BatchFailure] = []
+    """Return the failures below ``cut``. Raises CorruptLogError, StorageError."""
+    failures: list[BatchFailure] = []
     for part in parts:
         table = catalog.table_by_oid(part.relid)
         for file in part.files:
             if table is not None:
-                found += _denied(reader, part, file, table, rights, cut)
+                failures += _denied(reader, part, file, table, rights, cut)
             for use in _uses(file):
                 try:
                     check_target(use, table)
@@ -69,43 +69,54 @@ def check_targets(
                 except ApplyError as refused:
                     error = refused
                 if table is not None:
-                    _tell_who(catalog, error, file.relation, table, origin)
+                    _name_other_subscription(
+                        catalog, error, file.relation, table, origin
+                    )
                 ops = _NEED_A_KEY if use.changes_rows else None
                 first = _first_change(reader, file, part.position, ops)
                 if first is None or (cut is not None and first[0] >= cut):
                     continue
-                named = file.relation.qualified if use.changes_rows else None
-                at, op = first
-                found.append(BatchFailure(at, error, message=MessageContext(op, named)))
-    return found
+                relation_name = file.relation.qualified if use.changes_rows else None
+                commit_lsn, op = first
+                failures.append(
+                    BatchFailure(
+                        commit_lsn, error, message=MessageContext(op, relation_name)
+                    )
+                )
+    return failures
 
 
-def _tell_who(
+def _name_other_subscription(
     catalog: Catalog,
     error: ApplyError,
     relation: Relation,
     table: TableDef,
     origin: str,
 ) -> None:
-    """Name the other subscription in an error about a dropped column. If two subscriptions fill a
-    table, one may follow its publisher further than the other has come: rows of the latter still
-    have a column that the table has no more. Nobody knows whether their publisher will drop it, so
-    the column's values are not removed from them."""
+    """Name the other subscription in an error about a dropped column.
+
+    If two subscriptions fill a table, one may have followed an ALTER TABLE that the other has not
+    reached: rows of the latter still have a column that the table has lost. Its publisher may never
+    drop the column, so the values are not silently removed."""
     missing = set(missing_columns(relation, table))
     if not missing:
         return
     names = {f"pg_{s.oid}": s.name for s in catalog.subscriptions()}
     places = catalog.sharing(table)
     for change in reversed(catalog.schema_history()):
-        other = names.get(f"pg_{change.subid}")
-        if change.relid not in places or f"pg_{change.subid}" == origin or not other:
+        subscription_name = names.get(f"pg_{change.subid}")
+        if (
+            change.relid not in places
+            or f"pg_{change.subid}" == origin
+            or not subscription_name
+        ):
             continue
         gone = next((c for c in missing if _takes_away(change.change, c)), None)
         if gone is None or change.outcome not in ("dropped", "renamed"):
             continue
         error.detail = (
-            f'Subscription "{other}" fills the table, too, and has followed its publisher:'
-            f" {change.change}."
+            f'Subscription "{subscription_name}" fills the table, too, and has followed'
+            f" its publisher: {change.change}."
         )
         error.hint = (
             "Rows that were sent before the same ALTER TABLE at this subscription's"
@@ -120,7 +131,7 @@ def _tell_who(
 
 
 def _takes_away(change: str, column: str) -> bool:
-    """Has a step of wal2lake.schema_history taken the name?"""
+    """Whether a step of wal2lake.schema_history removed the column name."""
     name = quote_ident(column)
     return change == f"DROP COLUMN {name}" or change.startswith(
         f"RENAME COLUMN {name} TO "
@@ -145,10 +156,10 @@ def _denied(
         error = rights.denied(table, letters) if counts[op] else None
         if error is None:
             continue
-        at = first_row(reader, file, part.position, (ord(op),))
-        if at is not None and (cut is None or at < cut):
+        commit_lsn = first_row(reader, file, part.position, (ord(op),))
+        if commit_lsn is not None and (cut is None or commit_lsn < cut):
             message = MessageContext(ord(op), file.relation.qualified)
-            yield BatchFailure(at, error, message=message)
+            yield BatchFailure(commit_lsn, error, message=message)
 
 
 def check_others(
@@ -160,14 +171,14 @@ def check_others(
     position: Lsn,
     cut: Lsn | None,
 ) -> list[BatchFailure]:
-    """Failures below ``cut`` of files whose relation has no table at all.
+    """Return the failures below ``cut`` of files whose relation has no local table.
 
-    ``position``: rows below it were skipped already, by the rules of their time.
+    ``position``: rows below it have been skipped already.
     """
     if not files:
         return []
     waiting = {(r.remote_namespace, r.remote_name) for r in catalog.rels(subid)}
-    found = []
+    failures = []
     for file in files:
         name = (file.relation.namespace, file.relation.name)
         if name in waiting or catalog.table(*name) is not None:
@@ -175,20 +186,25 @@ def check_others(
         first = _first_change(reader, file, position)
         if first is None or (cut is not None and first[0] >= cut):
             continue
-        at, op = first
+        commit_lsn, op = first
         error = missing_target(file.relation)
-        found.append(BatchFailure(at, error, message=MessageContext(op, None)))
-    return found
+        failures.append(
+            BatchFailure(commit_lsn, error, message=MessageContext(op, None))
+        )
+    return failures
 
 
 def first_change_of_columns(
     catalog: Catalog, reader: LogReader, parts: Sequence[TableChanges]
 ) -> Lsn | None:
-    """Where a batch must end because a table without a primary key, or with a deferrable one,
-    gets rows of other columns than before: a row is named by all that is sent of it. None: nowhere.
+    """Find where the rows of a table without a primary key, or with a deferrable one, change their
+    columns.
+
+    The batch must end there, because such a row is identified by all columns that are sent. None if
+    no rows change.
 
     Raises CorruptLogError, StorageError."""
-    found: list[Lsn] = []
+    changes: list[Lsn] = []
     for part in parts:
         sent = [
             frozenset(c.name for c in f.relation.columns if c.name) for f in part.files
@@ -200,13 +216,17 @@ def first_change_of_columns(
             continue
         starts: dict[frozenset[str], Lsn] = {}
         for names, file in zip(sent, part.files, strict=True):
-            at = first_row(reader, file, part.position)
-            if at is not None:
-                starts[names] = min(at, starts.get(names, at))
+            commit_lsn = first_row(reader, file, part.position)
+            if commit_lsn is not None:
+                starts[names] = min(commit_lsn, starts.get(names, commit_lsn))
         first = min(starts.values(), default=None)
-        # What changes within the first transaction is for staging to refuse.
-        found += [at for at in starts.values() if first is not None and at > first]
-    return min(found, default=None)
+        # Staging refuses a change within the first transaction.
+        changes += [
+            commit_lsn
+            for commit_lsn in starts.values()
+            if first is not None and commit_lsn > first
+        ]
+    return min(changes, default=None)
 
 
 def _uses(file: RowsFile) -> Iterator[RelationUse]:
@@ -221,9 +241,9 @@ def first_row(
     position: Lsn,
     ops: Sequence[int] | None = None,
 ) -> Lsn | None:
-    """Commit LSN of the first row at or above ``position`` (of one of these kinds)."""
-    found = _first_change(reader, file, position, ops)
-    return None if found is None else found[0]
+    """Return the commit LSN of the first row at or above ``position`` (with one of ``ops``)."""
+    change = _first_change(reader, file, position, ops)
+    return None if change is None else change[0]
 
 
 def _first_change(
@@ -232,7 +252,7 @@ def _first_change(
     position: Lsn,
     ops: Sequence[int] | None = None,
 ) -> tuple[Lsn, int] | None:
-    """That LSN, and what the row is."""
+    """Return the commit LSN and the operation of the first such row."""
     lsns, kinds = reader.operations(file)
     counts = lsns >= int(position)
     if ops is not None:

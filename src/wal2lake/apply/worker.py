@@ -1,25 +1,25 @@
-"""The apply worker of one subscription: sealed segments into table commits.
+"""The apply worker of one subscription turns sealed segments into table commits.
 
     segments ─▶ choose ─▶ divide by table ─▶ stage ─▶ (cut?) ─▶ commit ─▶ publish
     ──────────── here ────────────────────   ────────────── step/ ─────────────────
 
-A loop over batches. What a crash leaves behind is found again from durable facts alone:
-each table's cursor is in its own last commit, the floor in the catalog, the changes in
-the log. A table that had committed when the crash came has a cursor above the floor and
-skips what it has; the vector was not published, so no reader saw it alone. Its version is
-published with the others', once they have caught up with it.
+The worker loops over batches. After a crash it recovers from durable facts alone: each table's
+cursor is in the table's last commit, the floor in the catalog, the changes in the log. A table that
+committed before the crash has a cursor above the floor and skips the changes below the cursor. Its
+vector was not published, so no reader saw the table alone. Its version is published with the
+others' once they have caught up.
 
 Positions. A table's position is the highest of its cursor, the floor, the newest vector's LSN if
-readers see it, and the end of the last batch. A table that was just
-copied joins with its cursor S; the batch starts at the lowest position, so it catches up
-while the others skip. It turns visible (f -> s -> r) with the first vector whose LSN has
-reached S. One that comes back from a pause does the same. As long as tables are behind the newest
-vector, batches end there at the latest, and nothing is published: no state is older than the last.
+readers see the table, and the end of the last batch. A newly copied table joins with its cursor S.
+The batch starts at the lowest position, so the new table catches up while the others skip. The
+table becomes visible (f -> s -> r) with the first vector whose LSN has reached S. A table that
+comes back from a pause does the same. While tables are behind the newest vector, batches end at
+that vector at the latest and nothing is published, so readers never see an older state.
 
-Errors. A value, constraint or mapping that fails is located (commit LSN, ordinal): the batch is cut
-below that transaction, what is before it is applied, and the error is reported with
-PostgreSQL's context and the finish LSN; the worker tries again after
-wal_retrieve_retry_interval. Other subscriptions are other workers.
+Errors. If a value, constraint or mapping fails, the failure is located (commit LSN, ordinal) and
+the batch is cut below its transaction. The changes before it are applied, and the error is reported
+with PostgreSQL's context and the finish LSN. The worker tries again after
+wal_retrieve_retry_interval. Each subscription has a worker of its own.
 
 Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
 """
@@ -53,20 +53,20 @@ from wal2lake.observe import RepeatedErrors, failpoint, get_logger
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
-"""How soon a new segment is noticed; small beside a table commit's 200 ms."""
+"""Interval between looks for new segments; small beside the 200 ms of a table commit."""
 
 _LOOK_SECONDS: Final = 1.0
 _LOOK_PAUSES: Final = 50
-"""Between two looks for commits of others, in seconds, and in times that a look takes: on an object
-store it may be seconds."""
+"""Pause between two looks for commits of other writers: at least ``_LOOK_SECONDS``, and at least
+``_LOOK_PAUSES`` times the duration of a look, which may take seconds on an object store."""
 
 _ATTEMPTS: Final = 3
-"""At a batch that other writers of a table overtake, before it is an error. Each has half as much
-in it, and so half the time in which to be overtaken."""
+"""Attempts at a batch while other writers commit to its tables first; then it is an error. Each
+attempt halves the limits of the batch, and thereby the time in which others can commit."""
 
 
 class ApplyWorker:
-    """Runs in its own thread from ``start`` until it is told to stop."""
+    """Applies batches in a thread of its own from ``start`` until it is stopped."""
 
     def __init__(
         self,
@@ -81,17 +81,16 @@ class ApplyWorker:
         defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,
     ) -> None:
-        """``commit_lock`` is held while tables commit and the vector is published:
-        writers at the front door hold it too, so that a vector is never torn.
-        ``defaults``: of columns that the publisher does not send. ``published`` is called
-        when readers see something new."""
+        """``commit_lock`` is held while tables commit and the vector is published. Sessions that
+        write hold it, too, so that a vector is never torn. ``defaults``: defaults of columns that
+        the publisher does not send. ``published`` is called when readers see a new version."""
         self._catalog = catalog
         self._settings = settings
         self._subid = subid
         self._progress = progress
         self._commit_lock = commit_lock
         directory = settings.log_directory / str(int(subid))
-        # The receiver may come later than we do.
+        # The receiver may start later than this worker.
         directory.mkdir(parents=True, exist_ok=True)
         self._reader = LogReader(directory)
         self._tables = Participants(catalog, tables, subid)
@@ -113,16 +112,16 @@ class ApplyWorker:
         )
         self._seen_change = -1
         self._generation = 0
-        """The subscription's, as the step in hand has found it."""
+        """Generation of the subscription at the beginning of the current step."""
         self._idle_at: tuple[Lsn, int] | None = None
-        """Sealed position and catalog state at which there was nothing to do."""
+        """Sealed position and catalog counter of the last step that had nothing to do."""
         self._look_at = 0.0
-        """When to look for commits of others again, on the monotonic clock."""
+        """Time of the next look for commits of other writers, on the monotonic clock."""
         self._overtaken = 0
-        """Attempts that somebody else's commit has ended, less the batches since."""
+        """Attempts that another writer's commit has ended, less the batches applied since."""
         self._stop = threading.Event()
         self._wake = threading.Event()
-        """Try again, without waiting for the interval."""
+        """Set to retry without waiting for the interval."""
         self._events = get_logger()
         self._repeated = RepeatedErrors()
         self._thread = threading.Thread(
@@ -132,27 +131,27 @@ class ApplyWorker:
     # ---- life ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def request_stop(self) -> None:
-        """End after the batch in hand."""
+        """Ask the worker to end after its current batch."""
         self._stop.set()
         self._wake.set()
 
     def reload(self, settings: Settings) -> None:
-        """Obey these from now on."""
+        """Use these settings from now on."""
         self._settings = self._applier.settings = settings
         self._wake.set()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for its end; False if that takes longer than the time."""
+        """Wait for the thread to end. Return False on a time-out."""
         self._thread.join(timeout_seconds)
         return not self.alive
 
     @property
     def alive(self) -> bool:
-        """The thread runs."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -167,7 +166,8 @@ class ApplyWorker:
                         self._stop.wait(_POLL_SECONDS)
                 except Exception as error:
                     if self._stop.is_set():
-                        # What it stands on is being taken away: says nothing of the batch.
+                        # Other parts of the engine are shutting down, so the error says nothing
+                        # about the batch.
                         self._events.info("apply ended", reason=str(error))
                         break
                     self._tables.forget()
@@ -182,7 +182,7 @@ class ApplyWorker:
             self._applier.close()
 
     def _is_overtaken(self, error: Exception) -> bool:
-        """Whether to try again at once: another writer of a table was faster."""
+        """Whether to retry at once, because another writer of a table was faster."""
         if not isinstance(error, CommitConflict):
             return False
         if self._overtaken < _ATTEMPTS:
@@ -200,9 +200,11 @@ class ApplyWorker:
         return False
 
     def _report(self, error: Exception) -> None:
-        """Say it in the server log and, if that can be written, in the catalog."""
-        known = isinstance(error, Wal2LakeError)
-        self._repeated.say(self._events, str(error) if known else "apply failed", error)
+        """Report an error in the server log and, if possible, in the catalog."""
+        is_ours = isinstance(error, Wal2LakeError)
+        self._repeated.say(
+            self._events, str(error) if is_ours else "apply failed", error
+        )
         try:
             self._catalog.note_error(
                 self._subid, WorkerKind.APPLY, description_of(error), sqlstate_of(error)
@@ -214,8 +216,8 @@ class ApplyWorker:
     # ---- one batch ---------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """Apply the next batch; False if there was nothing to do."""
-        # In this order: what is sealed now is in the listing that follows.
+        """Apply the next batch. Return False if there was nothing to do."""
+        # Read before the listing, which then contains every segment sealed so far.
         sealed = Lsn(self._progress.word("sealed"))
         change = self._catalog.change_counter
         if (sealed, change) == self._idle_at:
@@ -230,7 +232,7 @@ class ApplyWorker:
         floor = subscription.floor
         decided = self._publisher.decided(floor)
         start = min((t.position(floor) for t in self._tables), default=decided)
-        # A table may join above what has been looked at, which holds other relations.
+        # A table may join above segments that hold rows of other relations only.
         start = min(start, decided)
         waiting = self._reader.above(start)
         if not waiting:
@@ -241,12 +243,12 @@ class ApplyWorker:
             return worked
         self._idle_at = None
         limits = self._settings.apply
-        # A table that was ahead when a crash came must not be passed by a vector that
-        # lacks what it already has: the batch reaches at least as far as the table.
+        # If a crash left a table ahead of the others, the next vector must contain all that the
+        # table has, so the batch reaches at least the table's cursor.
         ahead = max((t.cursor for t in self._tables if t.visible), default=floor)
-        # After the listing: what its segments need was noted before they were written.
+        # Refreshed after the listing: schemas are recorded before the segments that need them.
         self._schemas.refresh(subscription)
-        # Others catch up with the vector first, in batches of their own.
+        # Tables behind the vector catch up first, in batches of their own.
         chosen = choose(
             waiting,
             max_bytes=limits.batch_bytes >> self._overtaken,
@@ -267,21 +269,21 @@ class ApplyWorker:
         return True
 
     def _look_for_others(self) -> bool:
-        """With nothing to do: publish what others, who tell nobody, have committed."""
+        """While idle, publish commits of other writers, which do not announce them."""
         began = time.monotonic()
         if began < self._look_at:
             return False
-        found = self._tables.written_by_others()
-        if found:
+        written = self._tables.written_by_others()
+        if written:
             with self._commit_lock:
-                if self._tables.take_notice(found):
+                if self._tables.take_notice(written):
                     self._idle_at = None
         took = time.monotonic() - began
         self._look_at = began + max(_LOOK_SECONDS, took * _LOOK_PAUSES)
         return self._idle_at is None
 
     def _follow(self, subscription: Subscription, due: Due) -> None:
-        """Alter a table as its publisher has done."""
+        """Alter a table as its publisher did."""
         if not self._tables.are_members():
             return
         table = self._tables[due.rel.relid]
@@ -290,17 +292,17 @@ class ApplyWorker:
             due,
             table.definition,
             trusted=lambda: self._tables.is_ours_but_altered(table),
-            # Who writes the table meanwhile is seen by the one or by the other.
+            # Another writer's commit is seen either by ``trusted`` or, later, under this lock.
             finishing=self._commit_lock,
         )
         failpoint("apply.altered")
-        # What is known of the table is not so any more.
+        # The cached facts about the table are out of date.
         self._tables.forget()
         self._seen_change = -1
 
     def _follow_settled(self, subscription: Subscription, reached: Lsn) -> bool:
-        """Where nothing is left to apply below ``reached``: columns that become NOT NULL, and
-        what the receiver has noticed without a row."""
+        """Follow alterations when nothing is left to apply below ``reached``: columns that become
+        NOT NULL, and changes that the receiver noticed without a row."""
         self._schemas.refresh(subscription)
         rels = [t.rel for t in self._tables]
         due = self._schemas.relabelled(rels)
@@ -311,8 +313,8 @@ class ApplyWorker:
         return True
 
     def _settle(self, subscription: Subscription, reached: Lsn) -> bool:
-        """Nothing to apply below ``reached``: let copied tables join, and publish what
-        had been committed when a crash came."""
+        """With nothing to apply below ``reached``, let copied tables join, and publish versions
+        that were committed before a crash."""
         if not self._tables.unseen(reached):
             if self._progress.word("applied") < subscription.floor:
                 self._progress.set(applied=subscription.floor)
@@ -321,7 +323,7 @@ class ApplyWorker:
             return not self._tables.are_members() or self._publisher.publish(reached)
 
     def _let_floor_follow(self, floor: Lsn) -> bool:
-        """A table that held the floor below the vector may have left."""
+        """Raise the floor if a table that held it below the vector has left."""
         decided = self._publisher.decided(floor)
         tables = [int(t.rel.relid) for t in self._tables]
         if floor >= self._catalog.floor_bound(self._subid, decided, tables):

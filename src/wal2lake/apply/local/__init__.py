@@ -1,7 +1,7 @@
-"""Commits to a subscription's tables that are not batches of its log.
+"""Commits to a subscription's tables other than the batches of its log.
 
-Takes: a catalog, tables, what is to be committed, under the locks of the tables. Gives: one change
-of table and catalog. Owns: the order of the durable steps of ALTER TABLE. Never: takes a lock.
+Takes: a catalog, tables, the change to commit, under the locks of the tables. Gives: one change of
+table and catalog. Owns: the order of the durable steps of ALTER TABLE. Never: takes a lock.
 
     visible     which subscriptions show a new version of a table, and which must wait
     altering    ALTER TABLE

@@ -1,25 +1,25 @@
 """ALTER TABLE of a lake table: its columns and their definition change at once.
 
-    step                                          a crash behind it
+    step                                          after a crash behind the step
     ------------------------------------------    ---------------------------------------------
     the plan (``plan_changes``)                   nothing has happened
     what Delta needs (column mapping, features)   a commit that changes nothing
-    rows written anew, beside the table           removed at the next start
-    their files into the table's directory; with  nothing has happened; VACUUM takes them
-    constants in new columns, there at once (``lake/plain/widen``)
+    rows rewritten, in a place beside the table   removed at the next start
+    their files moved into the table's directory  nothing has happened; VACUUM removes them
+    (written there at once if new columns have constants, ``lake/plain/widen``)
     the intent, in the catalog                    given up at the next start
-    the table's commit, with its cursor           the next start does what is left
+    the table's commit, with its cursor           the next start does the rest
     definition, history and vectors; intent done  done
 
-The definition and the published version change in one SQLite transaction, and each version's own
-columns stay known (``Catalog.table_at``): whoever reads a version sees its columns with its rows,
-before, between and afterwards. A copy that has not ended begins anew: what it has written has the
-columns of before.
+The definition and the published version change in one SQLite transaction, and the catalog keeps
+each version's columns (``Catalog.table_at``), so a reader of any version sees the columns of its
+rows. A running copy begins anew, because the rows that it has written have the old columns.
 
-Who calls holds the locks of all subscriptions of the table, then ``TablePort.writing`` of it, and
-has looked up its definition under them. Called by commands and the apply worker.
+The caller holds the locks of all subscriptions of the table, then ``TablePort.writing`` of the
+table, and has read the table's definition under them. Called by commands and the apply worker.
 
-Source: ATRewriteTables() in tablecmds.c: one pass over the rows, whatever the statement says.
+Source: ATRewriteTables() in tablecmds.c: one pass over the rows, however many actions the statement
+has.
 """
 
 from __future__ import annotations
@@ -56,51 +56,52 @@ if TYPE_CHECKING:
     from wal2lake.lake.branch.branches import Branch, Branches
 
 _FINISH_SECONDS: Final = 30.0
-"""For what may pass by itself behind the table's commit; a guess."""
+"""Time for a temporary error after the table's commit to pass. Chosen arbitrarily."""
 
 _PAUSE_SECONDS: Final = 0.5
-"""Between two attempts."""
+"""Pause between two attempts."""
 
 _TEXT_CONSTANT: Final = re.compile(r"'((?:[^']|'')*)'")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _NUMBERS: Final = frozenset({20, 21, 23, 1700})
-_TEXT: Final = 25
-"""The one type that keeps a constant as it is written."""
 """OIDs of the types whose input function takes an integer's text: bigint, smallint, integer,
 numeric."""
+_TEXT: Final = 25
+"""OID of text, the only type that keeps a constant as it is written."""
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 Publish = Callable[[Callable[[], None]], None]
-"""Runs what makes a commit visible."""
+"""Runs the function that makes a commit visible."""
 
 Committing = Callable[[Mapping[str, int]], AbstractContextManager[Publish]]
-"""Around a commit: readers have the versions that are given until it is published."""
+"""Context of a commit. Until the commit is published, readers see the given versions, by
+location."""
 
 
 @contextmanager
 def at_once(before: Mapping[str, int]) -> Iterator[Publish]:
-    """For tables that are read at published versions only."""
+    """Publish at once: for tables that are read at published versions only."""
     yield lambda make: make()
 
 
 @dataclass(frozen=True, slots=True)
 class Anew:
-    """How the rows of a table are written anew, if they must be."""
+    """Means to rewrite the rows of a table, if that is necessary."""
 
     branches: Branches
     place: str
-    """Where; empty, and swept at the next start."""
+    """Directory for the rewritten rows. It is empty, and is swept at the next start."""
     fill: Callable[[Branch, TableState], None]
-    """Insert all rows of that version into the branch, converted. May fail with PostgreSQL's
-    error: then nothing has changed."""
+    """Inserts all rows of a version into the branch, converted. If it raises PostgreSQL's error for
+    a value, nothing has changed."""
     canonical: bool = False
-    """Constants are written as a PostgreSQL server writes values of their types, not as a user
-    may: ``'{ a , b }'``."""
+    """Whether constants have the form that a PostgreSQL server gives to values. A user may write
+    another form, for instance ``'{ a , b }'``."""
 
 
 def field_spec(column: ColumnDef, dimensions: int = 0) -> FieldSpec:
-    """The Delta column of a column; ``dimensions``: pg_attribute.attndims, where known."""
+    """Build the Delta column of a column. ``dimensions``: pg_attribute.attndims, if known."""
     mapping = mapping_for(
         column.type_oid,
         column.typmod,
@@ -118,19 +119,20 @@ def field_spec(column: ColumnDef, dimensions: int = 0) -> FieldSpec:
 
 
 def next_fields(plan: ColumnPlan, state: TableState) -> list[NextField]:
-    """The Delta columns of the plan. One whose type is stored as before keeps its files."""
+    """Build the Delta columns of the plan. A column whose stored type does not change keeps its
+    files."""
     fields = {field.name: field for field in state.fields}
-    found = []
-    for one in plan.columns:
-        before = None if one.source is None else fields[one.source]
+    next_columns = []
+    for planned in plan.columns:
+        before = None if planned.source is None else fields[planned.source]
         if before is None:
-            found.append(NextField(field_spec(one.column), None))
+            next_columns.append(NextField(field_spec(planned.column), None))
             continue
-        field = field_spec(one.column)
-        if not one.retyped:
-            # Whoever made it may have chosen another type than we would.
+        field = field_spec(planned.column)
+        if not planned.retyped:
+            # The column's creator may have chosen another Delta type than this node would.
             field = FieldSpec(
-                one.column.name,
+                planned.column.name,
                 before.spark_ddl,
                 before.nullable,
                 field.pg_type_oid if before.pg_type_oid else before.pg_type_oid,
@@ -138,22 +140,22 @@ def next_fields(plan: ColumnPlan, state: TableState) -> list[NextField]:
                 field.pg_type_name,
                 field.pg_domain,
             )
-        anew = one.retyped or one.computed is not None
-        found.append(NextField(field, one.source, anew=anew))
-    return found
+        anew = planned.retyped or planned.computed is not None
+        next_columns.append(NextField(field, planned.source, anew=anew))
+    return next_columns
 
 
 def computed_in(plan: ColumnPlan) -> Generated:
-    """The columns whose values in rows that are there are computed."""
+    """Return the columns that must be computed for existing rows."""
     return tuple(
-        (one.column.name, one.computed)
-        for one in plan.columns
-        if one.computed is not None
+        (planned.column.name, planned.computed)
+        for planned in plan.columns
+        if planned.computed is not None
     )
 
 
 def is_empty(tables: TablePort, state: TableState) -> bool:
-    """No row is there, as its files say."""
+    """Whether the table's files show that it has no rows."""
     files = tables.files(state)
     return files is not None and all(
         file.rows is not None and file.rows == file.deleted for file in files
@@ -161,12 +163,12 @@ def is_empty(tables: TablePort, state: TableState) -> bool:
 
 
 def rewrites(plan: ColumnPlan) -> bool:
-    """Rows that are there do not have the values that they are to have."""
+    """Whether the plan changes values of existing rows."""
     return any(
-        one.retyped
-        or one.computed is not None
-        or (one.source is None and one.default is not None)
-        for one in plan.columns
+        planned.retyped
+        or planned.computed is not None
+        or (planned.source is None and planned.default is not None)
+        for planned in plan.columns
     )
 
 
@@ -178,17 +180,17 @@ def alter_table(
     *,
     committing: Committing = at_once,
 ) -> None:
-    """Carry a plan out, durably; on an error nothing has changed.
+    """Carry out a plan, durably. On an error nothing has changed.
 
-    Not to be repeated after a crash: the next start has finished it, or it has not happened. So
-    who follows a publisher compares columns again, and finds what is left to do.
+    Must not be repeated after a crash: the next start finishes the change, or it has not happened.
+    A caller that follows a publisher compares the columns again, and finds the remaining steps.
     """
     table = plan.before
     check_column_names((c.name for c in plan.after.columns), table.qualified)
     renamed = tuple(
-        (one.source, one.column.name)
-        for one in plan.columns
-        if one.source is not None and one.source != one.column.name
+        (planned.source, planned.column.name)
+        for planned in plan.columns
+        if planned.source is not None and planned.source != planned.column.name
     )
     altered = [
         Altered(
@@ -224,17 +226,17 @@ def alter_table(
                     operation=ALTERS,
                 ).version
             except Exception as error:
-                # Whoever goes on must know whether it is there: nobody else looks again.
-                found = _insist(lambda: _made(catalog, tables, change))
-                if found is None:
+                # The caller must know whether the commit exists: nothing checks that later.
+                committed_version = _insist(lambda: _made(catalog, tables, change))
+                if committed_version is None:
                     catalog.publish_local({}, number=number)
                     raise
                 get_logger().warning(
-                    "an ALTER TABLE has been committed, and not said so",
+                    "an ALTER TABLE was committed although its commit reported an error",
                     location=table.location,
                     error=error,
                 )
-                version = found
+                version = committed_version
             failpoint("alter.committed")
             _insist(
                 lambda: publish(lambda: _finish(catalog, tables, plan, number, version))
@@ -245,8 +247,8 @@ def alter_table(
 def finish_after_crash(
     catalog: Catalog, tables: TablePort, commit: LocalCommit
 ) -> None:
-    """Complete or give up an ALTER TABLE that a crash interrupted: complete it if the table has the
-    new version, give it up if not."""
+    """Finish an ALTER TABLE that a crash interrupted: complete it if the table has the new version,
+    otherwise give it up."""
     (change,) = commit.tables
     tables.recover(change.location, change.read_version)
     version = _committed_at(catalog, tables, change)
@@ -261,14 +263,17 @@ def finish_after_crash(
 def _key_name(catalog: Catalog, plan: ColumnPlan, relid: Oid) -> str | None:
     if relid == plan.after.oid or not plan.after.key:
         return plan.after.key_name
-    found = catalog.table_by_oid(relid)
-    return None if found is None else found.key_name
+    sharing_table = catalog.table_by_oid(relid)
+    return None if sharing_table is None else sharing_table.key_name
 
 
 def _keeps(state: TableState, fields: Sequence[NextField]) -> bool:
-    """The lake's table is as it should be."""
-    return [one.field for one in fields] == list(state.fields) and not any(
-        one.anew or one.source != one.field.name for one in fields
+    """Whether the Delta table already has the planned columns."""
+    return [next_field.field for next_field in fields] == list(
+        state.fields
+    ) and not any(
+        next_field.anew or next_field.source != next_field.field.name
+        for next_field in fields
     )
 
 
@@ -281,13 +286,13 @@ def _rows_anew(
     metadata: Mapping[str, Any],
     fields: Sequence[NextField],
 ) -> Iterator[Sequence[Action] | None]:
-    """The ``add`` actions of all rows, whose files are in the table's directory; None: the rows
-    are good as they are."""
+    """Yield the ``add`` actions of all rewritten rows, whose files are in the table's directory.
+    Yield None if the rows need not be rewritten."""
     if not rewrites(plan):
         yield None
         return
     if is_empty(tables, state):
-        # Files that hold deleted rows only would have the old types.
+        # Removed, because files with only deleted rows would keep the old types.
         yield ()
         return
     constants = _constants(plan, canonical=anew.canonical)
@@ -309,36 +314,37 @@ def _rows_anew(
 
 
 def _constants(plan: ColumnPlan, *, canonical: bool) -> dict[str, str | None] | None:
-    """PostgreSQL's text of the value that rows get in each new column; None: a value is to be
-    computed, or the rows are to be looked through for a new key."""
-    sources = {one.column.name: one.source for one in plan.columns}
+    """Return PostgreSQL's text of the constant for existing rows in each new column; None for null
+    or a computed value. Returns None if the rows must be read: for other values, or to check a new
+    key."""
+    sources = {planned.column.name: planned.source for planned in plan.columns}
     key = {sources[name] for name in plan.after.key}
     computed = {name for name, _ in computed_in(plan)}
     if key and (key != set(plan.before.key) or computed.intersection(plan.after.key)):
         return None
-    found: dict[str, str | None] = {}
-    for one in plan.columns:
-        if one.computed is not None:
-            found[one.column.name] = None
+    constants: dict[str, str | None] = {}
+    for planned in plan.columns:
+        if planned.computed is not None:
+            constants[planned.column.name] = None
             continue
-        if one.retyped:
+        if planned.retyped:
             return None
-        if one.source is not None:
+        if planned.source is not None:
             continue
-        default = one.default
+        default = planned.default
         if default is None:
-            if one.column.not_null or one.column.sequence is not None:
+            if planned.column.not_null or planned.column.sequence is not None:
                 return None
-            found[one.column.name] = None
+            constants[planned.column.name] = None
         elif (quoted := _TEXT_CONSTANT.fullmatch(default)) and (
-            canonical or one.column.type_oid == _TEXT
+            canonical or planned.column.type_oid == _TEXT
         ):
-            found[one.column.name] = quoted[1].replace("''", "'")
-        elif _INTEGER.fullmatch(default) and one.column.type_oid in _NUMBERS:
-            found[one.column.name] = default
+            constants[planned.column.name] = quoted[1].replace("''", "'")
+        elif _INTEGER.fullmatch(default) and planned.column.type_oid in _NUMBERS:
+            constants[planned.column.name] = default
         else:
             return None
-    return found
+    return constants
 
 
 def _change(catalog: Catalog, table: TableDef, state: TableState) -> TableChange:
@@ -351,7 +357,7 @@ def _change(catalog: Catalog, table: TableDef, state: TableState) -> TableChange
 def _committed_at(
     catalog: Catalog, tables: TablePort, change: TableChange
 ) -> int | None:
-    """The version with which the table has changed; None: it has not."""
+    """Return the version that has the change; None if the table has not changed."""
     writer = local_writer(catalog.system_identifier)
     state = tables.state(change.location)
     done = state.cursor(writer)
@@ -404,18 +410,18 @@ def _publish(
     )
 
 
-def _insist(step: Callable[[], _Found]) -> _Found:
-    """Repeat a step that cannot be taken back. After a time limit the process ends, and the next
-    one goes on with the step before it lets anybody in."""
+def _insist(step: Callable[[], _Result]) -> _Result:
+    """Repeat a step that cannot be undone until it succeeds. After a time limit the process ends.
+    The next start finishes the step before it accepts sessions."""
     deadline = time.monotonic() + _FINISH_SECONDS
     while True:
         try:
             return step()
         except Exception as error:
-            get_logger().error("a commit is tried again", error=error)
+            get_logger().error("a commit is retried", error=error)
             if time.monotonic() > deadline:
                 get_logger().critical(
-                    "a commit cannot be finished: the engine ends", error=error
+                    "could not finish a commit: the engine ends", error=error
                 )
                 os._exit(1)
         time.sleep(_PAUSE_SECONDS)

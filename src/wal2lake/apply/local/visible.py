@@ -1,11 +1,11 @@
-"""Publishes versions of tables that no batch has written.
+"""Decides which new versions of tables, not written by a batch, readers may see.
 
-In: tables that have been written, under the locks of their subscriptions. Out: what the catalog is
-to publish. A table that holds what readers must not see yet (the half of a batch, a copy that has
-not joined) is published by the apply worker, with the others.
+In: written tables, under the locks of their subscriptions. Out: the versions that the catalog is to
+publish. A table with contents that readers must not see yet (a part of a batch, a copy that has not
+joined) is published by the apply worker, with the other tables.
 
-Decided by the table's cursor, not by its version: a version that nobody has published may be
-anybody's, and would keep each later write from being seen.
+The table's cursor decides, not its version: an unpublished version may be any writer's, and would
+keep every later write from becoming visible.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from wal2lake.model import Oid, SyncState
 
 @dataclass(slots=True)
 class Visible:
-    """For ``Catalog.publish_local``."""
+    """Arguments for ``Catalog.publish_local``."""
 
     versions: defaultdict[Oid, dict[Oid, int]] = field(
         default_factory=lambda: defaultdict(dict)
     )
-    """To be published, by subscription and table."""
+    """Versions to publish, by subscription and table."""
     written: list[tuple[Oid, Oid]] = field(default_factory=list)
-    """All subscriptions and tables."""
+    """Every pair of subscription and written table."""
 
 
 def make_visible(
     catalog: Catalog, tables: TablePort, written: Mapping[Oid, str]
 ) -> Visible:
-    """Decide which of the newest versions of tables, by OID and location, readers may see."""
-    found = Visible()
+    """Decide which newest versions readers may see. ``written`` maps OIDs of tables to
+    locations."""
+    visible = Visible()
     for relid, location in written.items():
         rels = rels_of(catalog, relid)
         if not rels:
             continue
         state = tables.state(location)
         for rel in rels:
-            # Once the version is published nothing else tells that others wrote it.
-            found.written.append((rel.subid, rel.relid))
+            # Once the version is published, nothing else shows that another writer made it.
+            visible.written.append((rel.subid, rel.relid))
             newest = catalog.newest_vector(rel.subid)
             if newest is not None and may_publish(catalog, rel, state, newest):
-                found.versions[rel.subid][rel.relid] = state.version
-    return found
+                visible.versions[rel.subid][rel.relid] = state.version
+    return visible
 
 
 def rels_of(catalog: Catalog, relid: Oid) -> list[SubscriptionRel]:
@@ -62,8 +63,8 @@ def rels_of(catalog: Catalog, relid: Oid) -> list[SubscriptionRel]:
 def unfinished_copies(
     catalog: Catalog, state: TableState, relid: Oid
 ) -> list[tuple[Oid, Oid]]:
-    """Copies into a table (subscription, table) of which it has nothing yet, as its newest version
-    says; the caller keeps others from committing to it."""
+    """Return the copies (subscription, table) that have not committed to the table, as its newest
+    version shows. The caller keeps others from committing to the table."""
     node = catalog.system_identifier
     return [
         (rel.subid, rel.relid)
@@ -79,11 +80,11 @@ def may_publish(
     state: TableState,
     newest: SnapshotVector | None,
 ) -> bool:
-    """The table holds nothing that readers of the subscription must not see yet."""
+    """Whether the table has no contents that the subscription's readers must not see yet."""
     if newest is None or rel.paused:
-        # What a paused table has, readers see.
+        # Readers see everything in a paused table.
         return True
     cursor = state.cursor(rel.cursor_name(catalog.system_identifier))
     joined = rel.state in (SyncState.SYNCDONE, SyncState.READY)
-    # The vector's LSN, not the floor: a running copy holds that one below it.
+    # Compared with the vector's LSN, because a running copy holds the floor below it.
     return cursor is None or (joined and cursor <= newest.lsn)

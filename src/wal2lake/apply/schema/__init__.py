@@ -1,4 +1,4 @@
-"""ALTER TABLE at the publisher, made here, too: schema_changes = follow.
+"""Follows the publisher's ALTER TABLE: schema_changes = follow.
 
 diff      what has changed between two descriptions of a published table. Pure
 columns   our column for a published one

@@ -1,7 +1,6 @@
-"""Steps at the publisher as changes of our table, as far as it needs them.
-
-In: a ``SchemaDifference``, our table, the subscription's options. Out: ``ColumnChange`` values, and
-what wal2lake.schema_history says of each step. Called by ``follow``.
+"""Translates the publisher's schema steps into changes of the local table. In: a
+``SchemaDifference``, the local table, the subscription's options. Out: ``ColumnChange`` values, and
+the entry of wal2lake.schema_history for each step. Called by ``follow``.
 """
 
 from __future__ import annotations
@@ -42,83 +41,84 @@ from wal2lake.pgtypes.registry.pg_type import format_type
 
 
 class SchemaChanges:
-    """Steps at the publisher as changes of our table, as far as it needs them."""
+    """Changes of the local table that the publisher's steps require."""
 
     def __init__(
         self,
         subscription: Subscription,
         table: TableDef,
-        found: SchemaDifference,
+        difference: SchemaDifference,
         required: tuple[int, ...],
         settled: Lsn | None,
     ) -> None:
-        """``required``: see ``FollowedSchema``, of before. ``settled``: rows up to there may have
-        what NOT NULL forbids; None: none has."""
+        """``required``: the previous ``FollowedSchema.required``. ``settled``: rows up to this LSN
+        may contain nulls that NOT NULL forbids. None if no row does."""
         self._mappings = TypeMappings.parse(subscription.type_mappings)
         self._policies = ValuePolicies.parse(subscription.value_policies)
-        self._found = found
+        self._difference = difference
         self._columns = {column.name: column for column in table.columns}
         self._key = list(table.key)
         self._had_key = bool(table.key)
         self.wanted: list[ColumnChange] = []
         self.noted: list[SchemaChange] = []
         self._settled = settled
-        still = {a.number: a for a in found.after.attributes if a.not_null}
+        still = {a.number: a for a in difference.after.attributes if a.not_null}
         self._waiting = {n for n in required if n in still}
-        """Columns, by number, that become NOT NULL later."""
+        """Numbers of the columns that become NOT NULL later."""
         self._strict: list[tuple[str, int]] = []
-        """Columns that are to be NOT NULL, and where that is noted."""
+        """Columns to become NOT NULL, each with the index of its entry in ``noted``."""
         self._new_key: tuple[tuple[str, ...], int] | None = None
-        """Columns that are to be the key, and where that is noted."""
-        for step in found.steps:
+        """Columns of the new key, and the index of its entry in ``noted``."""
+        for step in difference.steps:
             outcome = self._step(step)
             if outcome is not None:
                 self._note(_words(step), outcome)
         if settled is None:
             self.require(self.required)
             self._waiting.clear()
-        for partition in found.partitions:
+        for partition in difference.partitions:
             self._note(partition, "nothing: rows that come or go with it are not sent")
-        if found.unknown is not None:
-            self._note(found.unknown, "the table is copied anew")
+        if difference.unknown is not None:
+            self._note(difference.unknown, "the table is copied anew")
 
     @property
     def required(self) -> tuple[int, ...]:
-        """Numbers of the columns that are required; ``FollowedSchema`` explains them."""
+        """Numbers of the columns that become NOT NULL later, as in ``FollowedSchema``."""
         return tuple(sorted(self._waiting))
 
     def require(self, numbers: Sequence[int]) -> None:
-        """These columns are NOT NULL from now on."""
+        """Make these columns NOT NULL now."""
         for number in numbers:
-            attribute = self._found.after.attribute(number)
+            attribute = self._difference.after.attribute(number)
             if attribute is not None:
                 step = NullsAllowed(attribute.name, False)
                 self._note(_words(step), self._nulls(step))
 
-    def look(self, now: TableDef | None) -> None:
-        """The table as it is when they were made: what was left out is not noted as done."""
-        if self._new_key is not None and now is not None:
+    def look(self, altered_table: TableDef | None) -> None:
+        """Compare the altered table with the plan, and correct the notes of changes that were left
+        out."""
+        if self._new_key is not None and altered_table is not None:
             key, index = self._new_key
-            if set(now.key) != set(key):
+            if set(altered_table.key) != set(key):
                 outcome = "left out: rows that are here have null, or one value twice"
                 self.noted[index] = replace(self.noted[index], outcome=outcome)
         for name, index in self._strict:
-            column = None if now is None else now.column(name)
+            column = None if altered_table is None else altered_table.column(name)
             if column is None or column.not_null:
                 continue
-            one = self.noted[index]
+            entry = self.noted[index]
             self.noted[index] = replace(
-                one,
+                entry,
                 outcome="left out: rows that are here have null"
-                if one.outcome == "changed"
-                else f"{one.outcome}; NOT NULL is left out: rows that are here have null",
+                if entry.outcome == "changed"
+                else f"{entry.outcome}; NOT NULL is left out: rows that are here have null",
             )
 
     def _note(self, change: str, outcome: str) -> None:
         self.noted.append(SchemaChange(change, outcome))
 
     def _step(self, step: Step) -> str | None:
-        """Carry out a step; return a description, or None if the step does not concern the
+        """Plan the changes for a step. Return the outcome, or None if the step does not concern the
         table."""
         match step:
             case Added():
@@ -137,14 +137,14 @@ class SchemaChanges:
                 return self._keyed(step)
 
     def _like(self, attribute: RemoteAttribute) -> ColumnDef:
-        after = self._found.after
+        after = self._difference.after
         source = source_column(after.namespace, after.name, attribute)
         return column_like(source, attribute, self._mappings, self._policies).column
 
     def _add(self, attribute: RemoteAttribute) -> str:
         here = self._columns.get(attribute.name)
         if here is not None:
-            # By whoever: by us, before a crash, perhaps.
+            # Added by a user, or by this node before a crash.
             if attribute.not_null and not here.not_null:
                 self._waiting.add(attribute.number)
             return "the column is there already"
@@ -207,7 +207,9 @@ class SchemaChanges:
             return "nothing to do"
         if not step.allowed and self._settled is not None:
             self._waiting.update(
-                a.number for a in self._found.after.attributes if a.name == step.name
+                a.number
+                for a in self._difference.after.attributes
+                if a.name == step.name
             )
             return f"put off until all rows below {self._settled} have come"
         if not step.allowed:

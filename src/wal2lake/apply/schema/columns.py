@@ -1,7 +1,7 @@
-"""Our column for a published one. Pure.
+"""Maps a published column to a local column. Pure.
 
-In: what a publisher's catalog says of a column, the subscription's choices. Out: a ``ColumnDef``.
-Called for tables that are made for a subscription, and for columns that come later.
+In: a column's entry in the publisher's catalog, the subscription's options. Out: a ``ColumnDef``.
+Called when a table is created for a subscription, and for columns added later.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _TEXT: Final = Oid(25)
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """A column that is to be as the publisher's."""
+    """A local column modelled on the publisher's."""
 
     column: ColumnDef
     dimensions: int
-    """For an array: see pg_attribute.attndims."""
+    """Declared dimensions of an array, as in pg_attribute.attndims."""
 
 
 def source_column(namespace: str, table: str, column: RemoteAttribute) -> SourceColumn:
-    """Describe a column as the options of a subscription see it."""
+    """Describe a column for the options of a subscription."""
     return SourceColumn(
         namespace,
         table,
@@ -46,11 +46,11 @@ def column_like(
     mappings: TypeMappings,
     policies: ValuePolicies,
 ) -> Likeness:
-    """With the type that the options name, or its own."""
+    """Build a column with the type that the options name, or with the publisher's type."""
     chosen = mappings.stored_type(source, policies)
-    known = type_by_oid(int(remote.type_oid)) is not None
-    type_oid = remote.type_oid if known else _TEXT
-    typmod = remote.typmod if known else -1
+    built_in = type_by_oid(int(remote.type_oid)) is not None
+    type_oid = remote.type_oid if built_in else _TEXT
+    typmod = remote.typmod if built_in else -1
     if chosen is not None:
         type_oid, typmod = Oid(chosen[0]), chosen[1]
     return Likeness(
@@ -58,7 +58,7 @@ def column_like(
             name=remote.name,
             type_oid=type_oid,
             typmod=typmod,
-            type_name=None if known or chosen else remote.type_name,
+            type_name=None if built_in or chosen else remote.type_name,
             not_null=remote.not_null,
             default=_portable_default(remote.default) if chosen is None else None,
             domain=_domain(remote),
@@ -74,7 +74,7 @@ def _domain(remote: RemoteAttribute) -> Domain | None:
 
 
 def _portable_default(expression: str | None) -> str | None:
-    """A default that this node can compute; sequences stay at the publisher."""
+    """Return the default if this node can compute it. Sequences stay at the publisher."""
     if expression is None or "nextval(" in expression:
         return None
     return expression

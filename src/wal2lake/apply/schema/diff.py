@@ -1,17 +1,18 @@
-"""Compares a published table's columns with those that our table agrees with. Pure. Pure.
+"""Compares a published table's columns with those that the local table agrees with. Pure.
 
-In: the description that our table agrees with, a Relation message, and what the publisher's catalog
-said when that had come. Out: steps that lead from one to the other, and whether the rows that we
-have tell what is in the columns now.
+In: the schema that the local table agrees with, a Relation message, and the publisher's catalog as
+read after the message had arrived. Out: the steps from the old schema to the new one, and whether
+the values of the new columns are known for the local rows.
 
-Attribute numbers tell a new name from another column. A Relation message has none: where the
-catalog was further already, its columns are found by their names, or by their place, for both
-have them in the order of their numbers.
+Attribute numbers tell a renamed column from another column. A Relation message has no numbers. If
+the catalog was read after further changes, the message's columns are matched by name or by place:
+message and catalog both list columns in the order of their numbers.
 
-What old rows have in a new column is known if the server has not written them anew: its own value
-for them, or null. If it has, they may have anything (a volatile default, ``USING``), and the
-table has to be copied. The same is true of a column that was there and not published, and
-of one that was dropped and added under its name while nobody looked.
+If the server has not rewritten its rows, the value of a new column in old rows is known: the
+attribute's missing value, or null. If the server has rewritten them, they may have any value (a
+volatile default, ``USING``), and the table has to be copied. The table also has to be copied if a
+column existed before it was published, and if a column was dropped and added again under the same
+name between two messages.
 
 Source: PostgreSQL manual, ALTER TABLE, notes on rewriting; ATExecAddColumn().
 """
@@ -42,7 +43,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """One that is not there any more."""
+    """A column that was dropped."""
 
     name: str
 
@@ -57,7 +58,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Retyped:
-    """A column of another type; ``attribute`` has the new one, and its new name."""
+    """A column whose type has changed; ``attribute`` has the new type and the new name."""
 
     attribute: RemoteAttribute
 
@@ -80,14 +81,15 @@ class RelationMoved:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """UPDATE and DELETE name rows by other columns: a new primary key, or another index."""
+    """A new primary key or another replica identity index: UPDATE and DELETE identify rows by other
+    columns."""
 
     before: tuple[str, ...] | None
-    """Columns that the table had before, by the names that they have now; an empty name: the column
-    is gone. None: not known."""
+    """Present names of the columns of the previous key; empty if one of them was dropped. None if
+    the previous key is not known."""
     columns: tuple[str, ...]
     whole: bool
-    """All columns are published, so these are the whole key."""
+    """Whether all columns of the table are published, so that ``columns`` is the whole key."""
 
 
 Step = Added | Dropped | Renamed | Retyped | NullsAllowed | RelationMoved | Keyed
@@ -95,20 +97,21 @@ Step = Added | Dropped | Renamed | Retyped | NullsAllowed | RelationMoved | Keye
 
 @dataclass(frozen=True, slots=True)
 class SchemaDifference:
-    """Between two descriptions."""
+    """The difference between two schemas of a published table."""
 
     steps: tuple[Step, ...]
-    """In the order in which they can be made: names that are given up are free."""
+    """Steps in an order in which they can be carried out: each name is given up before it is
+    taken."""
     after: RemoteSchema
     """Schema that the table agrees with once the steps are made."""
     unknown: str | None = None
-    """Why the rows that are here do not tell what is in the columns now; None: they do."""
+    """Why the values of the columns are not known for the local rows. None if they are known."""
     partitions: tuple[str, ...] = ()
-    """Attached or detached; their rows are not sent, so nothing follows from it."""
+    """Partitions attached or detached. Their rows are not sent, so the table does not change."""
 
 
 def difference(before: RemoteSchema, sent: SentSchema) -> SchemaDifference:
-    """From ``before`` to the columns of a Relation message."""
+    """Compute the steps from ``before`` to the columns of a Relation message."""
     relation = sent.relation
     after, certain = _as_sent(before, sent)
     after = replace(after, identity=_identity(relation, after) or before.identity)
@@ -159,7 +162,8 @@ def difference(before: RemoteSchema, sent: SentSchema) -> SchemaDifference:
 
 
 def _identity(relation: Relation, after: RemoteSchema) -> tuple[int, ...]:
-    """Numbers of the key that the message has; empty: it has none, and ours may go on."""
+    """Return the numbers of the key columns in the message; empty if it has no key, and the old key
+    stays."""
     if relation.identity not in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX):
         return ()
     named = {c.name for c in relation.columns if c.is_key}
@@ -167,8 +171,8 @@ def _identity(relation: Relation, after: RemoteSchema) -> tuple[int, ...]:
 
 
 def _names(schema: RemoteSchema, numbers: Sequence[int]) -> tuple[str, ...]:
-    found = [schema.attribute(number) for number in numbers]
-    names = [a.name for a in found if a is not None]
+    attributes = [schema.attribute(number) for number in numbers]
+    names = [a.name for a in attributes if a is not None]
     return tuple(names) if len(names) == len(numbers) else ()
 
 
@@ -189,13 +193,13 @@ def _unknown(
     retyped: Sequence[Retyped],
     dropped: Sequence[Dropped],
 ) -> str | None:
-    # Perhaps later only; but what the server said of older rows is gone then.
+    # The rewrite may have come later, but then the missing values of older rows are lost.
     rewritten = sent.schema.rewritten_since(before)
     names = [c.name for c in sent.relation.columns]
     alike = names == [a.name for a in before.attributes]
-    gone = {one.name for one in dropped if alike}
-    for one in added:
-        column = one.attribute
+    gone = {step.name for step in dropped if alike}
+    for step in added:
+        column = step.attribute
         if column.number <= before.numbers_taken:
             return f'column "{column.name}" was there before it was published'
         if rewritten:
@@ -204,19 +208,19 @@ def _unknown(
             return f'column "{column.name}" was dropped and added anew'
         between = range(before.numbers_taken + 1, column.number)
         if not set(between) <= set(sent.schema.live):
-            # Rows of this transaction may have had it, and by the same name.
+            # Rows of this transaction may have the lost column under the same name.
             return f'another column came and went before "{column.name}" was added'
     if retyped and rewritten:
         name = retyped[0].attribute.name
         return f'the new type of column "{name}" has written all rows anew'
     if sent.schema.altered_since(before):
-        # USING, or another expression of a generated column: the rest looks as before.
+        # USING, or a new expression of a generated column. Other changes leave no such trace.
         return "ALTER TABLE has written all rows anew"
     return None
 
 
 def _partitions(before: RemoteSchema, after: RemoteSchema) -> tuple[str, ...]:
-    had, has = ({s.split(":")[0] for s in one.storage} for one in (before, after))
+    had, has = ({s.split(":")[0] for s in schema.storage} for schema in (before, after))
     if had == has or before.relid in map(_oid, had | has):
         return ()
     return (
@@ -229,66 +233,75 @@ def _oid(text: str) -> Oid:
     return Oid(int(text))
 
 
-def _renames(wanted: Sequence[Renamed], taken: set[str]) -> list[Renamed]:
-    """In an order in which no name is taken; of those that go round in a circle one waits
-    under a name that nobody has."""
-    left = list(wanted)
+def _renames(renames: Sequence[Renamed], taken: set[str]) -> list[Renamed]:
+    """Order renames so that each new name is free. In a cycle, one column first gets a temporary
+    name that is not taken."""
+    remaining = list(renames)
     ordered: list[Renamed] = []
-    while left:
-        held = {one.before for one in left}
-        free = [one for one in left if one.after not in held]
+    while remaining:
+        held = {rename.before for rename in remaining}
+        free = [rename for rename in remaining if rename.after not in held]
         if free:
             ordered += free
-            left = [one for one in left if one not in free]
+            remaining = [rename for rename in remaining if rename not in free]
             continue
-        first = left[0]
+        first = remaining[0]
         waiting = f"{first.before[:50]}_"
         while waiting in taken:
             waiting += "_"
         taken.add(waiting)
         ordered.append(Renamed(first.before, waiting))
-        left[0] = Renamed(waiting, first.after)
+        remaining[0] = Renamed(waiting, first.after)
     return ordered
 
 
 def _as_sent(before: RemoteSchema, sent: SentSchema) -> tuple[RemoteSchema, bool]:
-    """The table with just the columns of the Relation message; whether it can only be so."""
-    columns, now = sent.relation.columns, sent.schema
-    named = replace(now, namespace=sent.relation.namespace, name=sent.relation.name)
-    if len(columns) == len(now.attributes) and all(
-        a.is_sent_as(c) for a, c in zip(now.attributes, columns, strict=True)
+    """Build the schema with the columns of the Relation message. The second value tells whether the
+    match is certain."""
+    columns, catalog_schema = sent.relation.columns, sent.schema
+    named = replace(
+        catalog_schema, namespace=sent.relation.namespace, name=sent.relation.name
+    )
+    if len(columns) == len(catalog_schema.attributes) and all(
+        a.is_sent_as(c) for a, c in zip(catalog_schema.attributes, columns, strict=True)
     ):
-        sent_numbers = tuple(a.number for a in now.attributes)
+        sent_numbers = tuple(a.number for a in catalog_schema.attributes)
         last = max([before.numbers_taken, *sent_numbers])
-        if now.listed or not any(number > last for number in now.live):
+        if catalog_schema.listed or not any(
+            number > last for number in catalog_schema.live
+        ):
             return named, True
         aligned = _Aligned(0, sent_numbers, 1)
     else:
-        aligned = _align(before, columns, now)
-    # The server is further. What it says of its rows is not of this moment.
+        aligned = _align(before, columns, catalog_schema)
+    # The catalog is newer than the message, so its facts about the rows are too new.
     numbers = aligned.numbers
     old = {a.number: a for a in before.attributes}
-    new = {a.number: a for a in now.attributes}
+    new = {a.number: a for a in catalog_schema.attributes}
     attributes = []
     for number, column in zip(numbers, columns, strict=True):
-        found = next(
+        attribute = next(
             (
-                one
-                for one in (new.get(number), old.get(number))
-                if one is not None and one.declared_oid == column.type_oid
+                candidate
+                for candidate in (new.get(number), old.get(number))
+                if candidate is not None and candidate.declared_oid == column.type_oid
             ),
             None,
         )
-        attributes.append(_attribute(number, column, found))
+        attributes.append(_attribute(number, column, attribute))
     schema = replace(
         named,
         attributes=tuple(attributes),
-        live=tuple(sorted({*(set(now.live) & set(before.live)), *numbers})),
+        live=tuple(sorted({*(set(catalog_schema.live) & set(before.live)), *numbers})),
         numbers_taken=max([before.numbers_taken, *numbers]),
         storage=before.storage,
     )
-    # A commit may be sent before others see it: then the catalog has not changed yet.
-    stale = (now.live, now.numbers_taken) == (before.live, before.numbers_taken)
+    # The walsender may send a commit before other sessions see it. Then the catalog has not
+    # changed yet.
+    stale = (catalog_schema.live, catalog_schema.numbers_taken) == (
+        before.live,
+        before.numbers_taken,
+    )
     renamed = any(
         old[number].name != column.name
         for number, column in zip(numbers, columns, strict=True)
@@ -298,14 +311,14 @@ def _as_sent(before: RemoteSchema, sent: SentSchema) -> tuple[RemoteSchema, bool
 
 
 def _attribute(
-    number: int, column: Column, found: RemoteAttribute | None
+    number: int, column: Column, attribute: RemoteAttribute | None
 ) -> RemoteAttribute:
-    if found is not None:
+    if attribute is not None:
         return replace(
-            found,
+            attribute,
             name=column.name,
             declared_typmod=column.typmod,
-            typmod=column.typmod if found.domain is None else found.typmod,
+            typmod=column.typmod if attribute.domain is None else attribute.typmod,
         )
     return RemoteAttribute(
         number=number,
@@ -325,12 +338,12 @@ def _attribute(
 
 @dataclass(frozen=True, slots=True)
 class _Aligned:
-    """Numbers for columns, in order."""
+    """Attribute numbers assigned to the columns of a message, in order."""
 
     score: int
     numbers: tuple[int, ...]
     ways: int
-    """How many are as likely."""
+    """Number of assignments with this score."""
 
 
 _IMPOSSIBLE: Final = _Aligned(-1_000_000, (), 0)
@@ -340,25 +353,26 @@ _LATER_NAME: Final = 6
 _SAME_TYPE: Final = 1
 _OTHER_TYPE: Final = -2
 _LEFT_OUT: Final = -20
-"""A number that is there afterwards was there all the time, unless it was not published."""
+"""Penalty for leaving out a column that exists before and after: it existed all the time and can
+only have been unpublished."""
 
 
 def _align(
-    before: RemoteSchema, columns: Sequence[Column], now: RemoteSchema
+    before: RemoteSchema, columns: Sequence[Column], catalog_schema: RemoteSchema
 ) -> _Aligned:
-    """Numbers of the columns of a Relation message that lies between two descriptions: both have
-    their columns in the order of their numbers, and so has the message. The likeliest are
-    those that agree with most names and types."""
+    """Assign numbers to the columns of a Relation message that lies between two schemas. All three
+    list columns in the order of their numbers. The best assignment agrees with most names and
+    types."""
     if [c.name for c in columns] == [a.name for a in before.attributes]:
         return _Aligned(0, tuple(a.number for a in before.attributes), 1)
     old = {a.number: a for a in before.attributes}
-    new = {a.number: a for a in now.attributes}
-    later = range(before.numbers_taken + 1, now.numbers_taken + 1)
+    new = {a.number: a for a in catalog_schema.attributes}
+    later = range(before.numbers_taken + 1, catalog_schema.numbers_taken + 1)
     numbers = sorted({*old, *new, *later})
-    # best[j]: the columns so far with the first j numbers.
+    # best[j]: best assignment of the columns so far to the first j numbers.
     best = [_Aligned(0, (), 1)]
     for number in numbers:
-        left = _LEFT_OUT if number in old and number in now.live else 0
+        left = _LEFT_OUT if number in old and number in catalog_schema.live else 0
         last = best[-1]
         best.append(_Aligned(last.score + left, (), 1))
     for column in columns:
@@ -366,27 +380,27 @@ def _align(
         for j, number in enumerate(numbers, 1):
             taken = best[j - 1]
             score = _likeness(column, old.get(number), new.get(number))
-            with_it = _Aligned(
+            assigned_here = _Aligned(
                 taken.score + score, (*taken.numbers, number), taken.ways
             )
-            left = _LEFT_OUT if number in old and number in now.live else 0
+            left = _LEFT_OUT if number in old and number in catalog_schema.live else 0
             skipped = row[j - 1]
             without = _Aligned(skipped.score + left, skipped.numbers, skipped.ways)
-            if with_it.ways == 0 or without.score > with_it.score:
+            if assigned_here.ways == 0 or without.score > assigned_here.score:
                 row.append(without)
-            elif without.score == with_it.score and without.ways:
-                ways = with_it.ways + without.ways
+            elif without.score == assigned_here.score and without.ways:
+                ways = assigned_here.ways + without.ways
                 row.append(_Aligned(without.score, without.numbers, ways))
             else:
-                row.append(with_it)
+                row.append(assigned_here)
         best = row
     if best[-1].ways:
         return best[-1]
-    # More columns than there were numbers: what was asked for is older than the message.
-    first = max([before.numbers_taken, now.numbers_taken]) + 1
-    known = {a.name: a.number for a in before.attributes}
-    found = [known.get(c.name, first + i) for i, c in enumerate(columns)]
-    return _Aligned(0, tuple(found), 2)
+    # There are more columns than numbers: the catalog was read before the message was sent.
+    first = max([before.numbers_taken, catalog_schema.numbers_taken]) + 1
+    numbers_by_name = {a.name: a.number for a in before.attributes}
+    assigned = [numbers_by_name.get(c.name, first + i) for i, c in enumerate(columns)]
+    return _Aligned(0, tuple(assigned), 2)
 
 
 def _likeness(
@@ -397,22 +411,25 @@ def _likeness(
         score += _SAME_NAME
     elif new is not None and new.name == column.name:
         score += _LATER_NAME
-    known = [one.declared_oid for one in (old, new) if one is not None]
-    if known:
-        score += _SAME_TYPE if column.type_oid in known else _OTHER_TYPE
+    type_oids = [
+        attribute.declared_oid for attribute in (old, new) if attribute is not None
+    ]
+    if type_oids:
+        score += _SAME_TYPE if column.type_oid in type_oids else _OTHER_TYPE
     return score
 
 
 def names_now(
     before: RemoteSchema, relation: Relation, now: RemoteSchema
 ) -> tuple[str, ...] | None:
-    """Return the present names of the columns of a Relation message that was sent at ``before``, or
-    between the two; empty: the column is gone. None: it is a message of now."""
+    """Return the present names of the columns of a Relation message sent at ``before``, or between
+    ``before`` and ``now``. The name of a dropped column is empty. None if the message agrees with
+    ``now``."""
     qualified = (relation.namespace, relation.name) == (now.namespace, now.name)
     if qualified and tuple(c.name for c in relation.columns) == tuple(
         a.name for a in now.attributes
     ):
         return None
-    known = {a.number: a.name for a in now.attributes}
+    names = {a.number: a.name for a in now.attributes}
     numbers = _align(before, relation.columns, now).numbers
-    return tuple(known.get(number, "") for number in numbers)
+    return tuple(names.get(number, "") for number in numbers)

@@ -1,23 +1,23 @@
-"""Which changes of columns a batch needs before it can be applied, and making them.
+"""Finds the schema changes that a batch needs, and carries them out.
 
-In: what the receiver has noted of relations (``SentSchema``), what our tables agree with
-(``FollowedSchema``). Out: where a batch must end; altered tables, and what was done in
-wal2lake.schema_history; rows of a transaction that were sent before it altered their table, as rows
-of the table that it has left: renamed, without the columns that are gone, and with the server's own
-value for them in those that are new.
+In: the schemas that the receiver has recorded (``SentSchema``), the schemas that the local tables
+agree with (``FollowedSchema``). Out: the position where a batch must end; altered tables, with
+their entries in wal2lake.schema_history. A transaction may send rows before it alters their table.
+Such rows are translated to the altered table: renamed, without dropped columns, and with the
+server's missing value in new columns.
 
     batch ─▶ due: a transaction with other columns ─▶ the batch ends below it
                                                        next step: adopt, then the rest
 
-A table is altered between two batches, when all tables have what commits below the transaction:
-ALTER TABLE has excluded every other writer until its commit, so there is no row of the old columns
-above. The table's commit, our definition and the vector are one (``alter``); that it agrees
-with the publisher's next description is written after it. A crash in between is seen by the
-definition, which is no longer the one that the steps began with.
+A table is altered when it has everything that commits below the transaction. ALTER TABLE excludes
+every other writer until its commit, so no row above has the old columns. The table's commit, the
+local definition and the vector change as one (``alter``); the catalog records afterwards that the
+table agrees with the new schema. A crash in between is detected by the definition, which is no
+longer the one that the steps began with.
 
-What a step finds done (somebody has added the column here) is left as it is; what it cannot find
-either. Where the rows that are here do not tell what the publisher's have
-(``SchemaDifference.unknown``) the table is copied anew.
+A step that is already done (a user has added the column here) changes nothing, and neither does a
+step whose column does not exist. If the new values of the local rows are not known
+(``SchemaDifference.unknown``), the table is copied anew.
 """
 
 from __future__ import annotations
@@ -66,37 +66,38 @@ from wal2lake.pg.quoting import quote_literal
 
 
 class TableAlteration(Protocol):
-    """Definition, table and vector as one; see ``apply.local.altering``."""
+    """Alters definition, table and vector as one, as ``apply.local.altering`` does."""
 
     def __call__(
         self, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
     ) -> None:
-        """Takes the locks that it needs. Wal2LakeError: nothing has changed. ``replaced``: all
-        rows will be, whatever they are. NOT NULL is left out where rows have null."""
+        """Alter a table; takes the locks that it needs. ``replaced``: all rows will be replaced.
+        NOT NULL is left out for columns that contain null. Raises Wal2LakeError, and then nothing
+        has changed."""
         ...
 
     def is_free(self, relid: Oid) -> bool:
-        """Whether it waits for nobody, called under the commit lock of the subscription that has
-        the table: no other subscription has it, nor a prepared transaction of this node."""
+        """Whether the table can be altered without waiting: no other subscription and no prepared
+        transaction of this node has it. Called under the commit lock of the subscription."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A description that a table of ours does not agree with yet."""
+    """An alteration that a local table needs."""
 
     rel: SubscriptionRel
     sent: SentSchema | None
-    """None: columns become NOT NULL, for what has come before has been applied."""
+    """The schema to adopt. None if columns become NOT NULL, because all earlier rows have been
+    applied."""
     at: Lsn
-    """The first transaction that needs it; 0: it is needed at once."""
+    """First transaction that needs the alteration. 0 if it is needed at once."""
     renames: tuple[LabelRename, ...] = ()
-    """Labels of enum types that the publisher has renamed in rows that are here. Then ``sent`` is
-    None."""
+    """Renamed labels of enum types that local rows may contain. Then ``sent`` is None."""
 
 
 class SchemaFollower:
-    """Follows the publisher's schema for one subscription. For its worker's thread."""
+    """Follows the publisher's schema for one subscription. Used by the apply worker's thread."""
 
     def __init__(self, catalog: Catalog, subid: Oid, alter: TableAlteration) -> None:
         self._catalog = catalog
@@ -108,15 +109,15 @@ class SchemaFollower:
         self._followed: dict[Oid, FollowedSchema] = {}
         self._renames: tuple[LabelRename, ...] = ()
         self._labels_left: dict[Oid, Lsn] = {}
-        """By table: renames that were noticed up to there are not followed."""
+        """For each table, the LSN up to which renames of labels are not followed."""
 
     def refresh(self, subscription: Subscription) -> None:
-        """Read what the receiver has noted, before segments are chosen: what they need was
-        noted before they were written."""
+        """Read the schemas that the receiver has recorded. Called after segments are listed: a
+        schema is recorded before the segments that need it are written."""
         if subscription.follows_schema:
             self._sent = self._catalog.sent_schemas(self._subid, self._parsed)
             self._followed = self._catalog.followed_schemas(self._subid, self._schemas)
-            # After these: a rename is recorded before what is sent later is noted.
+            # Read last: a rename is recorded before any schema that is sent later.
             self._read_renames()
             if self._is_behind(subscription.floor):
                 self._catalog.trim_sent(self._subid, subscription.floor)
@@ -130,31 +131,31 @@ class SchemaFollower:
         options = {} if subscription is None else subscription.options
         self._renames = KnownLabels.parse(options.get(ENUM_LABELS)).renames
         self._labels_left = {
-            Oid(int(relid)): Lsn(at)
-            for relid, at in json.loads(options.get(LABELS_LEFT, "{}")).items()
+            Oid(int(relid)): Lsn(lsn)
+            for relid, lsn in json.loads(options.get(LABELS_LEFT, "{}")).items()
         }
 
     def _renamed(self, relid: Oid, followed: FollowedSchema) -> tuple[LabelRename, ...]:
-        """Renames that rows of the table may not have."""
-        left = self._labels_left.get(relid, INVALID_LSN)
+        """Return the renames of labels that the table's rows may lack."""
+        left_below = self._labels_left.get(relid, INVALID_LSN)
         return tuple(
-            one
-            for one in self._renames
-            if one.at >= followed.begins
-            and one.at > left
-            and one.concerns(followed.schema)
+            rename
+            for rename in self._renames
+            if rename.at >= followed.begins
+            and rename.at > left_below
+            and rename.concerns(followed.schema)
         )
 
     def _is_behind(self, floor: Lsn) -> bool:
-        """Is there something that nobody will ask for?"""
-        newest = {one.relation.relid: one.at for one in self._sent}
+        """Whether there are recorded schemas that no batch will need again."""
+        newest = {sent.relation.relid: sent.at for sent in self._sent}
         return any(
-            one.at < min(floor, newest[one.relation.relid]) for one in self._sent
+            sent.at < min(floor, newest[sent.relation.relid]) for sent in self._sent
         )
 
     def relabelled(self, rels: Sequence[SubscriptionRel]) -> Due | None:
-        """One of the tables whose rows have labels that the publisher has renamed. Asked between
-        batches: a table that is copied anew takes no part in one."""
+        """Return an alteration for a table whose rows may have renamed labels, or None. Called
+        between batches: a table that is copied anew takes no part in a batch."""
         if self._renames:
             for rel in rels:
                 followed = self._followed.get(rel.relid)
@@ -164,19 +165,22 @@ class SchemaFollower:
         return None
 
     def due(self, rels: Sequence[SubscriptionRel], end: Lsn) -> Due | None:
-        """The first that a batch of these tables, up to ``end``, cannot do without."""
+        """Return the first alteration that a batch of these tables, up to ``end``, needs."""
         by_name: defaultdict[tuple[str, str], list[SubscriptionRel]] = defaultdict(list)
         for rel in rels:
             by_name[rel.remote_namespace, rel.remote_name].append(rel)
         by_relid = {rel.relid: rel for rel in rels}
-        owners = {one.schema.relid: ours for ours, one in self._followed.items()}
+        owners = {
+            owned.schema.relid: relid_here
+            for relid_here, owned in self._followed.items()
+        }
         first: Due | None = None
         for relid, followed in self._followed.items():
-            at = followed.settles
-            if not followed.required or relid not in by_relid or at >= end:
+            settles = followed.settles
+            if not followed.required or relid not in by_relid or settles >= end:
                 continue
-            if first is None or at < first.at:
-                first = Due(by_relid[relid], None, at)
+            if first is None or settles < first.at:
+                first = Due(by_relid[relid], None, settles)
         for sent in self._sent:
             if sent.at >= end or (first is not None and sent.at > first.at):
                 continue
@@ -184,21 +188,22 @@ class SchemaFollower:
                 continue
             owner = owners.get(sent.relation.relid)
             if owner is None:
-                # Of a table that nobody has followed; its name has to do.
-                named = by_name[sent.relation.namespace, sent.relation.name]
+                # No table follows this relation yet, so tables are found by name.
+                candidates = by_name[sent.relation.namespace, sent.relation.name]
             else:
-                # Under whatever name; a table of ours that has had this one is another's.
-                named = [by_relid[owner]] if owner in by_relid else []
-            for rel in named:
-                known = self._followed.get(rel.relid)
-                if known is None or sent.at >= known.begins:
+                # The owner may have another name. A local table of this name belongs to another
+                # relation.
+                candidates = [by_relid[owner]] if owner in by_relid else []
+            for rel in candidates:
+                followed_schema = self._followed.get(rel.relid)
+                if followed_schema is None or sent.at >= followed_schema.begins:
                     first = Due(rel, sent, sent.at)
                     break
         return first
 
     def is_free(self, due: Due) -> bool:
-        """Whether the alteration can be carried out within a batch, under the commit lock: it waits
-        for nobody, and the table's rows go on under the same name."""
+        """Whether the alteration can be carried out within a batch, under the commit lock: it need
+        not wait, and the publisher keeps the table's name."""
         rel, sent = due.rel, due.sent
         if sent is not None:
             name = (sent.relation.namespace, sent.relation.name)
@@ -209,18 +214,20 @@ class SchemaFollower:
     # ---- a transaction that altered its table ------------------------------------------
 
     def translated(self, manifests: Sequence[Manifest]) -> Sequence[Manifest]:
-        """Rows that were sent before their transaction altered the table, as rows of the table
-        that it has left: a column that is gone has no name."""
+        """Translate rows that a transaction sent before it altered their table to the altered
+        table. A dropped column gets an empty name."""
         altered = {
-            one.schema.relid: (one.previous, one.schema)
-            for one in self._followed.values()
-            if one.previous is not None
+            entry.schema.relid: (entry.previous, entry.schema)
+            for entry in self._followed.values()
+            if entry.previous is not None
         }
         if not altered:
             return manifests
         return [
-            replace(one, files=tuple(_translated(file, altered) for file in one.files))
-            for one in manifests
+            replace(
+                entry, files=tuple(_translated(file, altered) for file in entry.files)
+            )
+            for entry in manifests
         ]
 
     # ---- making it -----------------------------------------------------------------------
@@ -233,18 +240,18 @@ class SchemaFollower:
         schema: RemoteSchema,
         at: Lsn,
     ) -> bool:
-        """Adopt a schema, as ``adopt`` does, before a table is copied that has these columns at the
-        publisher now. False: our table has them already."""
+        """Adopt the publisher's present columns, as ``adopt`` does, before a table is copied.
+        Return False if the local table has them already."""
         self.refresh(subscription)
         followed = self._followed.get(rel.relid)
         if followed is None:
-            # The receiver has not begun to follow yet. Names tell which columns are here.
-            known = schema.with_columns({c.name for c in table.columns})
-            self._catalog.start_following(self._subid, {rel.relid: known}, at)
+            # The receiver has not begun to follow the table. Local columns are matched by name.
+            present = schema.with_columns({c.name for c in table.columns})
+            self._catalog.start_following(self._subid, {rel.relid: present}, at)
             self.refresh(subscription)
             followed = self._followed[rel.relid]
         if schema.identity is None:
-            # As a Relation message without one is taken.
+            # Treated like a Relation message without a key: the old identity stays.
             schema = replace(schema, identity=followed.schema.identity)
         if followed.schema == schema:
             return False
@@ -262,11 +269,13 @@ class SchemaFollower:
         finishing: AbstractContextManager[object] | None = None,
         copied: bool = False,
     ) -> None:
-        """Where every table has what commits below. Wal2LakeError: it cannot be done, and the
-        subscription stops there. ``trusted``, asked when it is done: has the table nobody else's
-        rows? ``finishing``: held from there on until that is written; the commit lock, for a table
-        that others may write or that may have to be copied. ``copied``: whoever calls
-        copies it, so nothing has to be copied anew."""
+        """Carry out an alteration, once the table has everything that commits below it.
+
+        ``trusted`` is called after the alteration and returns whether the table has no rows of
+        other writers. ``finishing`` is held from that call until the result is recorded: the commit
+        lock, for a table that others may write or that may have to be copied. ``copied``: the
+        caller copies the table, so it need not be copied anew. Raises Wal2LakeError if the
+        alteration is impossible; then the subscription stops at its position."""
         rel, sent = due.rel, due.sent
         followed = self._followed.get(rel.relid)
         if due.renames:
@@ -278,7 +287,7 @@ class SchemaFollower:
             return
         known = followed is not None and followed.schema.relid == sent.relation.relid
         if followed is None or not known:
-            # Nothing is known of what came before: the names have to do.
+            # The previous schema is not known, so the columns are taken as they are, by name.
             self._catalog.steps_made(
                 self._subid,
                 rel.relid,
@@ -290,7 +299,7 @@ class SchemaFollower:
             return
         found = difference(followed.schema, sent)
         if copied:
-            # It is no message of some moment: the server has said it of the copy's snapshot.
+            # The schema is not from a message: the server read it in the copy's snapshot.
             found = replace(found, after=sent.schema)
         if found.unknown is not None and not copied:
             self._refuse_shared(table, found.unknown)
@@ -312,7 +321,7 @@ class SchemaFollower:
                     replaced=rel.replaces if copied else found.unknown is not None,
                 )
             except Wal2LakeError:
-                # Nothing was done: a definition that is another one later is its user's work.
+                # Nothing has changed. If the definition differs later, a user changed it.
                 self._catalog.begin_steps(self._subid, rel.relid, None)
                 raise
         changes.look(self._catalog.table_by_oid(table.oid))
@@ -320,7 +329,8 @@ class SchemaFollower:
         moved = name != (rel.remote_namespace, rel.remote_name)
         with finishing if finishing is not None else nullcontext():
             if not copied and not self._is_member(rel):
-                # Paused meanwhile: what was made is known by the definition when it comes back.
+                # The table was paused meanwhile. When it comes back, its definition shows that
+                # the steps were made.
                 return
             self._catalog.steps_made(
                 self._subid,
@@ -338,7 +348,7 @@ class SchemaFollower:
                 trusted=bool(changes.wanted) and trusted(),
                 recopy=found.unknown is not None and not copied,
             )
-        _tell(subscription, table, changes.noted, sent.at)
+        _log_steps(subscription, table, changes.noted, sent.at)
         self.refresh(subscription)
 
     def _is_member(self, rel: SubscriptionRel) -> bool:
@@ -348,19 +358,19 @@ class SchemaFollower:
         )
 
     def _is_shared(self, table: TableDef) -> bool:
-        """Does another subscription fill it, too?"""
+        """Whether another subscription fills the table, too."""
         names = self._catalog.sharing(table)
         subids = {r.subid for r in self._catalog.rels() if r.relid in names}
         return len(subids) > 1
 
-    def _refuse_shared(self, table: TableDef, why: str) -> None:
-        """A copy would take the place of another subscription's rows."""
+    def _refuse_shared(self, table: TableDef, reason: str) -> None:
+        """Refuse a copy that would replace another subscription's rows."""
         if self._is_shared(table):
             raise UsageError(
                 f'cannot follow the publisher\'s ALTER TABLE of "{table.qualified}":'
                 " another subscription fills the table, too",
                 sqlstate="55000",
-                detail=f"{why[0].upper()}{why[1:]}, so the table would have to be copied"
+                detail=f"{reason[0].upper()}{reason[1:]}, so the table would have to be copied"
                 " anew, and the rows of the other subscription would be gone.",
                 hint="Let one of the two have the table (ALTER SUBSCRIPTION ... DROP"
                 " PUBLICATION), or alter it here by hand, fill its rows, and set"
@@ -374,39 +384,44 @@ class SchemaFollower:
         table: TableDef,
         finishing: AbstractContextManager[object] | None,
     ) -> None:
-        """The table is copied anew, for its rows have labels that were renamed; if it is also
-        another subscription's, whose rows the copy would remove, they stay."""
+        """Copy a table anew because its rows have renamed labels. If another subscription fills the
+        table, too, its rows would be lost, so the labels stay."""
         rel, followed = due.rel, self._followed[due.rel.relid]
-        at = max(one.at for one in due.renames)
+        newest = max(rename.at for rename in due.renames)
         shared = self._is_shared(table)
         outcome = "the table is copied anew"
         if shared:
             outcome = "left out: another subscription fills the table, too"
         noted = [
             SchemaChange(
-                f"ALTER TYPE {one.type_name} RENAME VALUE"
-                f" {quote_literal(one.before)} TO {quote_literal(one.after)}",
+                f"ALTER TYPE {rename.type_name} RENAME VALUE"
+                f" {quote_literal(rename.before)} TO {quote_literal(rename.after)}",
                 outcome,
             )
-            for one in due.renames
+            for rename in due.renames
         ]
         with finishing if finishing is not None else nullcontext():
             if not self._is_member(rel):
                 return
             if shared:
-                left = {int(one): int(to) for one, to in self._labels_left.items()}
-                left[int(rel.relid)] = int(at)
-                self._catalog.set_options(self._subid, {LABELS_LEFT: json.dumps(left)})
+                left_below = {
+                    int(rename): int(to) for rename, to in self._labels_left.items()
+                }
+                left_below[int(rel.relid)] = int(newest)
+                self._catalog.set_options(
+                    self._subid, {LABELS_LEFT: json.dumps(left_below)}
+                )
             self._catalog.steps_made(
                 self._subid,
                 rel.relid,
                 followed,
                 noted,
-                # A copy takes whatever else was sent below it; otherwise that is still due.
-                at=Lsn(max(followed.begins - 1, 0)) if shared else at,
+                # A copy includes all other changes below ``at``. Without a copy they are still
+                # due.
+                at=Lsn(max(followed.begins - 1, 0)) if shared else newest,
                 recopy=not shared,
             )
-        _tell(subscription, table, noted, at)
+        _log_steps(subscription, table, noted, newest)
         self.refresh(subscription)
 
     def _require(
@@ -417,7 +432,7 @@ class SchemaFollower:
         followed: FollowedSchema,
         finishing: AbstractContextManager[object] | None,
     ) -> None:
-        """Columns become NOT NULL. Made twice, after a crash, it changes nothing."""
+        """Make columns NOT NULL. A repetition after a crash changes nothing."""
         changes = SchemaChanges(
             subscription, table, SchemaDifference((), followed.schema), (), None
         )
@@ -433,21 +448,21 @@ class SchemaFollower:
                 changes.noted,
                 at=due.at,
             )
-        _tell(subscription, table, changes.noted, due.at)
+        _log_steps(subscription, table, changes.noted, due.at)
         self.refresh(subscription)
 
 
-def _tell(
+def _log_steps(
     subscription: Subscription,
     table: TableDef,
     noted: Sequence[SchemaChange],
-    at: Lsn,
+    lsn: Lsn,
 ) -> None:
-    for one in noted:
+    for entry in noted:
         get_logger().info(
             f'subscription "{subscription.name}" follows its publisher: table'
-            f' "{table.qualified}", {one.change}: {one.outcome}',
-            lsn=at,
+            f' "{table.qualified}", {entry.change}: {entry.outcome}',
+            lsn=lsn,
         )
 
 
@@ -464,25 +479,25 @@ def _translated(
         replace(column, name=name)
         for column, name in zip(file.relation.columns, names, strict=True)
     ]
-    # What the rows that were there have in a new column, these have, too.
+    # These rows get the same value in a new column as the rows that existed before.
     added = [
-        one
-        for one in now.attributes
-        if one.number > before.numbers_taken and one.name not in names
+        attribute
+        for attribute in now.attributes
+        if attribute.number > before.numbers_taken and attribute.name not in names
     ]
     columns += [
         Column(
-            one.name,
-            one.declared_oid,
-            one.declared_typmod,
-            is_key=one.number in (now.identity or ()),
+            attribute.name,
+            attribute.declared_oid,
+            attribute.declared_typmod,
+            is_key=attribute.number in (now.identity or ()),
         )
-        for one in added
+        for attribute in added
     ]
     relation = replace(
         file.relation, namespace=now.namespace, name=now.name, columns=tuple(columns)
     )
-    constants = tuple(one.missing for one in added)
+    constants = tuple(attribute.missing for attribute in added)
     return replace(file, relation=relation, constants=constants)
 
 

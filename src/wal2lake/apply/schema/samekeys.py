@@ -1,12 +1,12 @@
-"""Whether rows that a publisher's unique index tells apart have different keys here, too. Pure.
+"""Decides whether the publisher's unique index keeps local keys unique. Pure.
 
-In: the index's columns with their types at the publisher, our table. Out: yes, or not known. A
-copy and a batch of inserts are not looked into where it is yes, so every doubt is a no: rows are
-compared then, which costs time and nothing else.
+In: the index's columns with their types at the publisher, the local table. Out: True, or False if
+it is not certain. If True, a copy or a batch of inserts is not checked for duplicates. If False,
+rows are compared, which costs only time.
 
-A publisher's rows may have one key here though its index is valid: our key has not all of the
-index's columns, or our type finds more values equal (text '1.0' and '1.00' in a numeric, 0.14 and
-0.11 in a numeric(2,1)).
+Rows that the publisher's valid index tells apart may have the same local key in two cases: the
+local key lacks a column of the index, or the local type makes more values equal (text '1.0' and
+'1.00' in a numeric, 0.14 and 0.11 in a numeric(2,1)).
 
 Called by ``relationmap`` and by tablesync.
 """
@@ -36,16 +36,16 @@ _WIDER: Final = {
     _FLOAT4: frozenset({_FLOAT8}),
     _TEXT: frozenset({_VARCHAR}),
 }
-"""Built-in types that hold each value of another as a value of its own."""
+"""For each built-in type, the types that hold its values without making two of them equal."""
 
 SentType = tuple[Oid, int]
-"""OID and typmod, as the publisher has them."""
+"""Type OID and typmod at the publisher."""
 
 
 def keeps_apart(index: Mapping[str, SentType], table: TableDef) -> bool:
-    """Whether no two rows that differ in the columns of ``index`` can have one key in ``table``.
+    """Whether rows that differ in the columns of ``index`` always have different keys in ``table``.
 
-    None of these columns is null: our key refuses nulls."""
+    The columns contain no nulls, because the local key refuses nulls."""
     if not index or not index.keys() <= set(table.key):
         return False
     columns = {column.name: column for column in table.columns}
@@ -56,21 +56,21 @@ def keeps_apart(index: Mapping[str, SentType], table: TableDef) -> bool:
 
 
 def _differ(oid: int, typmod: int, column: ColumnDef) -> bool:
-    """Whether different values of the publisher's type are different ones of the column's."""
+    """Whether different values of the publisher's type stay different in the column's type."""
     built_in = type_by_oid(oid) is not None
     if column.type_name is not None:
-        # A type that is not built in, citext perhaps, which finds more texts equal.
+        # A type that is not built in, for instance citext, may consider more texts equal.
         return not built_in
     own, limit = int(column.type_oid), column.typmod
     if own == _TEXT and limit == -1:
-        # Values of no type differ and have one text.
+        # In every type, different values have different texts.
         return True
     if not built_in and column.domain is not None:
         oid, typmod = int(column.domain.type_oid), column.domain.typmod
     if oid != own:
         if own not in _WIDER.get(oid, ()):
             return False
-        # Of integers the scale is 0, the others have no typmod.
+        # Integers have scale 0; the other types have no typmod.
         return limit == -1 or (own == _NUMERIC and _scale(limit) >= 0)
     if limit in (-1, typmod):
         return True
@@ -80,6 +80,6 @@ def _differ(oid: int, typmod: int, column: ColumnDef) -> bool:
 
 
 def _scale(typmod: int) -> int:
-    found = numeric_precision_scale(typmod)
-    assert found is not None
-    return found[1]
+    precision_scale = numeric_precision_scale(typmod)
+    assert precision_scale is not None
+    return precision_scale[1]

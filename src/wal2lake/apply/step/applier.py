@@ -1,4 +1,4 @@
-"""One batch into all its tables: evaluate, cut where something fails, commit, publish.
+"""Applies one batch to all its tables: evaluate, cut below a failure, commit, publish.
 
     stage every table ─▶ (failure: cut below its transaction, stage again what reaches beyond)
           │
@@ -8,17 +8,17 @@
           ▼
     commit every table ─▶ publish all of them at one position
 
-A batch is evaluated whole before a table commits, so that all tables end below the same
-transaction if one of them fails. A followed ALTER TABLE cuts the part of its own table only: when
-everything below its transaction has been evaluated, that table commits its part, unpublished, is
-altered, and takes the rest. The alterations are carried out in the order of their transactions, so
-nothing that is committed lies above a transaction that may still fail. After a crash in between
-the table is ahead of the others, as after any commit whose batch was not published.
+A batch is evaluated whole before a table commits, so that all tables end below the same transaction
+if one table fails. A followed ALTER TABLE cuts only the part of its own table: when everything
+below its transaction has been evaluated, that table commits its part, unpublished, is altered, and
+takes the rest. Alterations are carried out in the order of their transactions, so no commit lies
+above a transaction that may still fail. A crash in between leaves the table ahead of the others,
+like any commit whose batch was not published.
 
-An alteration waits for a batch of its own (``ApplyWorker``), which ends below its transaction for
-all tables, if it cannot be carried out under the commit lock without waiting (another subscription
-or a prepared transaction has the table), if the publisher has given the table another name, or if a
-SKIP is to be decided.
+In three cases an alteration is not carried out within a batch: if it would have to wait under the
+commit lock (another subscription or a prepared transaction has the table), if the publisher has
+renamed the table, or if a SKIP is to be decided. Then the batch ends below its transaction for all
+tables, and ``ApplyWorker`` alters the table before the next batch.
 
 Called by the worker's thread. Source: DESIGN 6 (Apply), invariants 2 and 6; worker.c.
 """
@@ -34,7 +34,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from wal2lake.apply.batch import Batch, BatchBounds, TableChanges, divide
-from wal2lake.apply.conflicts import FoundConflict, Transactions, conflict, met, tell
+from wal2lake.apply.conflicts import (
+    FoundConflict,
+    Transactions,
+    conflict,
+    log_conflicts,
+    met,
+)
 from wal2lake.apply.failures import BatchFailure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.relationmap import has_unique_key
@@ -64,7 +70,8 @@ from wal2lake.pgtypes import (
 from wal2lake.settings import Settings
 
 _PARALLEL_TABLES: Final = 4
-"""Tables of one batch that are worked on at once: the waits of one overlap the work of another."""
+"""Tables of one batch that are processed at once, so that the waits of one overlap the work of
+another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,41 +80,41 @@ class _Part:
 
     changes: TableChanges
     until: Lsn | None
-    """The first transaction that is not in it; None: all of the changes are."""
+    """First transaction that the part leaves out. None if it has all changes."""
 
     def reaches(self, lsn: Lsn) -> bool:
-        """Whether a row of it may be of that transaction or a later one."""
+        """Whether a row of the part may belong to the transaction at ``lsn`` or a later one."""
         return any(f.max_commit_lsn >= lsn for f in self.changes.files)
 
 
 @dataclass(slots=True)
 class _Work:
-    """One batch, and what has become of it so far."""
+    """One batch and its progress."""
 
     subscription: Subscription
     batch: Batch
     skip: Skip | None
     follows: bool
-    """Tables may be altered within the batch."""
+    """Whether tables may be altered within the batch."""
     transactions: Transactions
     staged: dict[Oid, tuple[_Part, Staged]] = field(default_factory=dict)
     """Staged changes that wait for their commit."""
     altered: set[Oid] = field(default_factory=set)
-    """Tables whose changes have to be read with other columns than the batch's."""
+    """Tables altered within the batch. Their changes must be divided again with the new columns."""
     restarts: Mapping[Oid, Restart] = field(default_factory=dict)
     """Restarts of sequences, by table."""
     met: list[FoundConflict] = field(default_factory=list)
     """Conflicts of commits that are not published yet."""
-    told: list[FoundConflict] = field(default_factory=list)
-    """Conflicts for the server log."""
+    to_log: list[FoundConflict] = field(default_factory=list)
+    """Published conflicts, for the server log."""
 
 
 class _DividedAnewError(Exception):
-    """A table has left the subscription's batches: the rest of them is divided again."""
+    """Raised when a table has left the batch, so that the rest must be divided again."""
 
 
 _NOT_NOW: Final = InternalError("a table is altered in a batch of its own")
-"""For a ``BatchFailure`` whose error nobody sees."""
+"""Error of a ``BatchFailure`` that only ends a batch. It is never reported."""
 
 
 class BatchApplier:
@@ -126,8 +133,8 @@ class BatchApplier:
         commit_lock: threading.RLock,
         defaults: ColumnDefaults,
     ) -> None:
-        """``commit_lock`` is held from the evaluation of a batch until it is published.
-        ``defaults``: of columns that the publisher does not send."""
+        """``commit_lock`` is held from the evaluation of a batch until the batch is published.
+        ``defaults``: defaults of columns that the publisher does not send."""
         self.settings = settings
         self._catalog = catalog
         self._subid = subid
@@ -141,13 +148,13 @@ class BatchApplier:
         self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, f"apply-{int(subid)}")
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Release the threads."""
         self._pool.shutdown(wait=False)
 
     def apply(
         self, subscription: Subscription, batch: Batch, bounds: BatchBounds
     ) -> None:
-        """Apply a batch within its bounds. If it catches up, it ends at the published vector.
+        """Apply a batch within its bounds. A batch that catches up ends at the published vector.
 
         Raises the error of the first transaction that cannot be applied, once everything below it
         has been published.
@@ -163,7 +170,7 @@ class BatchApplier:
                 self._publisher.decided(subscription.floor),
             )
         elif bounds.decided < bounds.end:
-            # Later transactions concern all tables, a SKIP for instance.
+            # Later transactions concern all tables, for instance if one is to be skipped.
             bounds = bounds.below(bounds.decided)
         work = _Work(
             subscription,
@@ -172,35 +179,37 @@ class BatchApplier:
             skip is None and not bounds.catching_up,
             Transactions(self._reader, batch.manifests),
         )
-        found: BatchFailure | None = None
+        cutting: BatchFailure | None = None
         with self._commit_lock:
             failure = self._attempt(work, bounds)
             while failure is not None:
-                # What is found later in an attempt may lie before: each cut is below the last.
-                found, failure = failure, None
-                if found.cut > subscription.floor or self._tables.unseen(found.cut):
-                    failure = self._attempt(work, bounds.below(found.cut))
+                # A later attempt may find a failure of an earlier transaction: each cut is below
+                # the last.
+                cutting, failure = failure, None
+                if cutting.cut > subscription.floor or self._tables.unseen(cutting.cut):
+                    failure = self._attempt(work, bounds.below(cutting.cut))
                 else:
                     self._discard(work)
-        tell(
+        log_conflicts(
             f"pg_{subscription.oid}",
-            work.told,
+            work.to_log,
             quotes=self._quotes(subscription),
             exists=self._origin_exists,
         )
-        if found is not None and not found.divides:
-            raise self._explained(found, work).error
+        if cutting is not None and not cutting.divides:
+            raise self._explained(cutting, work).error
         self._catalog.note_error(self._subid, WorkerKind.APPLY, None)
 
     # ---- one attempt -------------------------------------------------------------------
 
     def _attempt(self, work: _Work, bounds: BatchBounds) -> BatchFailure | None:
-        """Evaluate, commit and publish everything within ``bounds``, or find where to cut before.
+        """Evaluate, commit and publish everything within ``bounds``, or return the failure below
+        which to cut.
 
-        After a failure ``work.staged`` keeps what lies below it.
+        After a failure ``work.staged`` keeps the staged changes below it.
         """
         if not self._tables.are_members():
-            # The batch is divided anew at the next step.
+            # The next step divides the batch again.
             self._discard(work)
             return None
         with ExitStack() as alone:
@@ -209,7 +218,7 @@ class BatchApplier:
     def _attempt_alone(
         self, work: _Work, bounds: BatchBounds, alone: ExitStack
     ) -> BatchFailure | None:
-        """``alone`` keeps others from sequences that the batch restarts."""
+        """Make the attempt. ``alone`` locks the sequences that the batch restarts."""
         try:
             due, bounds = self._due(work, bounds)
             reached = bounds.reached
@@ -217,7 +226,7 @@ class BatchApplier:
             self._restart(work, parts, alone)
             failure = self._evaluate(work, parts, bounds)
             while failure is None and due:
-                first = min(due.values(), key=lambda one: one.at)
+                first = min(due.values(), key=lambda alteration: alteration.at)
                 failure = self._alter(work, due, first, bounds)
             if failure is not None:
                 self._discard(work, failure.cut)
@@ -233,37 +242,41 @@ class BatchApplier:
             raise
         committed = self._commit_all(work, reached)
         failpoint("apply.tables_committed")
-        for known in self._tables:
-            known.passed(reached)
+        for participant in self._tables:
+            participant.passed(reached)
         self._publisher.publish(
             reached,
             committed=committed,
             skip=work.skip,
             applied=work.transactions.end_below(reached),
         )
-        work.told += work.met
+        work.to_log += work.met
         work.met.clear()
         return None
 
     def _due(
         self, work: _Work, bounds: BatchBounds
     ) -> tuple[dict[Oid, Due], BatchBounds]:
-        """Return the first alteration of each table within ``bounds``, and the new bounds: below
-        the first alteration that cannot be carried out within the batch."""
+        """Return the first alteration of each table within ``bounds``, and the new bounds, which
+        end below the first alteration that cannot be carried out within the batch."""
         due: dict[Oid, Due] = {}
         for table in self._tables:
-            one = self._schemas.due([table.rel], bounds.reached)
-            if one is not None:
-                due[table.rel.relid] = one
+            alteration = self._schemas.due([table.rel], bounds.reached)
+            if alteration is not None:
+                due[table.rel.relid] = alteration
         waiting = [
-            one.at
-            for relid, one in due.items()
-            if not (work.follows and self._is_free(relid, one))
+            alteration.at
+            for relid, alteration in due.items()
+            if not (work.follows and self._is_free(relid, alteration))
         ]
         if waiting:
             bounds = bounds.below(min(waiting))
-            due = {k: one for k, one in due.items() if one.at < bounds.reached}
-        # Rows of a table without a key are named by all that is sent of them.
+            due = {
+                k: alteration
+                for k, alteration in due.items()
+                if alteration.at < bounds.reached
+            }
+        # A row of a table without a key is identified by all columns that are sent.
         changed = first_change_of_columns(
             self._catalog,
             self._reader,
@@ -271,46 +284,50 @@ class BatchApplier:
         )
         if changed is not None and (bounds.cut is None or changed < bounds.cut):
             bounds = bounds.below(changed)
-            due = {k: one for k, one in due.items() if one.at < changed}
+            due = {
+                k: alteration
+                for k, alteration in due.items()
+                if alteration.at < changed
+            }
         return due, bounds
 
     def _is_free(self, relid: Oid, due: Due) -> bool:
         columns = self._tables[relid].definition.columns
-        # Which values of a sequence a row gets depends on what the whole batch restarts.
+        # The sequence value of a row depends on the restarts of the whole batch.
         numbered = any(column.sequence is not None for column in columns)
         return not numbered and self._schemas.is_free(due)
 
     def _restart(self, work: _Work, parts: Sequence[_Part], alone: ExitStack) -> None:
-        """Find the sequences that the parts restart, and have them alone."""
+        """Find the sequences that the parts restart, and lock them."""
         restarts: dict[Oid, Restart] = {}
-        for one in parts:
+        for part in parts:
             restarts |= find_restarts(
-                self._catalog, self._reader, self._tables, [one.changes], one.until
+                self._catalog, self._reader, self._tables, [part.changes], part.until
             )
         work.restarts = restarts
         for relid in restarts:
             if relid in work.staged:
                 self._batches.discard(work.staged.pop(relid)[1])
-        sequences = {oid for one in restarts.values() for oid in one.lasts}
+        sequences = {oid for part in restarts.values() for oid in part.lasts}
         alone.enter_context(self._defaults.restarting(sequences))
 
     def _parts(
         self, work: _Work, due: dict[Oid, Due], bounds: BatchBounds
     ) -> list[_Part]:
-        """Return the part of each table that comes before its first alteration."""
-        found = []
+        """Return the part of each table below its first alteration."""
+        parts = []
         for table in work.batch.tables:
-            one = due.get(table.relid)
-            until = bounds.cut if one is None else one.at
-            found.append(self._part(work, table.relid, until))
-        return [part for part in found if part.changes.files]
+            alteration = due.get(table.relid)
+            until = bounds.cut if alteration is None else alteration.at
+            parts.append(self._part(work, table.relid, until))
+        return [part for part in parts if part.changes.files]
 
     def _part(self, work: _Work, relid: Oid, until: Lsn | None) -> _Part:
-        """The changes of a table from its position on."""
-        known = self._tables[relid]
+        """Return the changes of a table from its position to ``until``."""
+        participant = self._tables[relid]
         (changes,) = (t for t in work.batch.tables if t.relid == relid)
         if relid in work.altered:
-            rel = known.rel
+            rel = participant.rel
             again = divide(
                 self._schemas.translated(work.batch.manifests),
                 positions={
@@ -323,10 +340,10 @@ class BatchApplier:
                 replace(changes, files=()),
             )
         behind = work.skip.position if work.skip is not None else None
-        position = max(known.cursor, behind or INVALID_LSN)
+        position = max(participant.cursor, behind or INVALID_LSN)
         changes = changes.behind(Lsn(position))
         if until is not None:
-            # The floor is enough for a table that has nothing below the cut.
+            # A table with nothing below the cut needs no commit: the floor covers it.
             files = changes.below(until)
             if changes.position >= until:
                 files = ()
@@ -338,25 +355,25 @@ class BatchApplier:
     def _evaluate(
         self, work: _Work, parts: list[_Part], bounds: BatchBounds
     ) -> BatchFailure | None:
-        """Check and stage; what is staged already stays so."""
+        """Check and stage the parts; parts that are staged already stay."""
         parts = [
-            one
-            for one in parts
-            if one.changes.relid not in work.staged
-            or work.staged[one.changes.relid][0].changes != one.changes
+            part
+            for part in parts
+            if part.changes.relid not in work.staged
+            or work.staged[part.changes.relid][0].changes != part.changes
         ]
         behind = work.skip.position if work.skip is not None else None
         decided = self._publisher.decided(work.subscription.floor)
         failures = [
             failure
-            for one in parts
+            for part in parts
             for failure in check_targets(
                 self._catalog,
                 self._reader,
-                [one.changes],
+                [part.changes],
                 rights=self._catalog.target_rights(work.subscription),
                 origin=f"pg_{work.subscription.oid}",
-                cut=one.until,
+                cut=part.until,
             )
         ]
         failures += check_others(
@@ -370,15 +387,15 @@ class BatchApplier:
         if failures:
             return first_failure(failures)
         if behind is not None:
-            # What a table misses may be in the way of what is inserted.
+            # Rows whose deletion is skipped may conflict with later inserts.
             for table in work.batch.tables:
                 self._tables.distrust(self._tables[table.relid])
         staged = self._stage_all(work, parts)
-        for one, result in zip(parts, staged, strict=True):
-            before = work.staged.pop(one.changes.relid, None)
+        for part, result in zip(parts, staged, strict=True):
+            before = work.staged.pop(part.changes.relid, None)
             if before is not None:
                 self._batches.discard(before[1])
-            work.staged[one.changes.relid] = (one, result)
+            work.staged[part.changes.relid] = (part, result)
         return first_failure(
             row_failure(self._subid, self._tables[relid].definition, row)
             for relid, (_, result) in work.staged.items()
@@ -386,31 +403,31 @@ class BatchApplier:
         )
 
     def _alter(
-        self, work: _Work, due: dict[Oid, Due], one: Due, bounds: BatchBounds
+        self, work: _Work, due: dict[Oid, Due], alteration: Due, bounds: BatchBounds
     ) -> BatchFailure | None:
-        """Carry out the first alteration that is due, below which everything has been evaluated,
-        and evaluate the rest of its table's part."""
-        relid = one.rel.relid
-        known = self._tables[relid]
+        """Carry out the first alteration, below which everything has been evaluated, and evaluate
+        the rest of its table's changes."""
+        relid = alteration.rel.relid
+        participant = self._tables[relid]
         part, staged = work.staged.pop(relid, (None, None))
         if part is not None and staged is not None:
             try:
-                self._expect(work, one.at, {relid: (part, staged)})
+                self._expect(work, alteration.at, {relid: (part, staged)})
             except BaseException:
                 self._batches.discard(staged)
                 raise
-            self._commit(relid, staged, one.at)
+            self._commit(relid, staged, alteration.at)
         try:
             self._schemas.adopt(
                 work.subscription,
-                one,
-                known.definition,
-                trusted=lambda: self._tables.is_ours_but_altered(known),
+                alteration,
+                participant.definition,
+                trusted=lambda: self._tables.is_ours_but_altered(participant),
                 finishing=self._commit_lock,
             )
         except Wal2LakeError as error:
-            # The next step finds it again, when all tables have what is below.
-            return BatchFailure(one.at, error, resumes=True)
+            # The next step tries again, when all tables have everything below.
+            return BatchFailure(alteration.at, error, resumes=True)
         failpoint("apply.altered")
         if not self._tables.altered(relid):
             raise _DividedAnewError
@@ -429,7 +446,7 @@ class BatchApplier:
         return self._evaluate(work, [rest], bounds) if rest.changes.files else None
 
     def _discard(self, work: _Work, above: Lsn | None = None) -> None:
-        """Remove what was staged and has rows at or above ``above``; None: all of it."""
+        """Discard staged changes with rows at or above ``above``; all of them if it is None."""
         for relid, (part, staged) in list(work.staged.items()):
             if above is None or staged.failures or part.reaches(above):
                 del work.staged[relid]
@@ -461,11 +478,11 @@ class BatchApplier:
             for part in parts
         ]
         wait(running)
-        if any(one.exception() is not None for one in running):
-            for one in running:
-                if one.exception() is None:
-                    self._batches.discard(one.result())
-        return [one.result() for one in running]
+        if any(future.exception() is not None for future in running):
+            for future in running:
+                if future.exception() is None:
+                    self._batches.discard(future.result())
+        return [future.result() for future in running]
 
     def _stage(
         self,
@@ -484,7 +501,7 @@ class BatchApplier:
         state = self._tables.look(known)
         definition = known.definition
         self._tables.look_at_sources(known, {f.relation.relid for f in part.files})
-        # What the publisher's own constraint does not rule out is looked up.
+        # Unless the publisher's constraint rules out duplicates, existing rows are looked up.
         trusted = known.trusted and _is_unique(part, definition)
         files = part.files
         inserts = itertools.accumulate((f.inserts for f in files), initial=0)
@@ -537,12 +554,15 @@ class BatchApplier:
     def _expect(
         self, work: _Work, reached: Lsn, staged: dict[Oid, tuple[_Part, Staged]]
     ) -> None:
-        """Note what the commits of these tables change or leave out, before they are made."""
+        """Record in the catalog, before the tables commit, which values the commits change and
+        which changes they leave out."""
         for relid, (part, result) in staged.items():
-            known = self._tables[relid]
-            if result.conflicts and not _is_unique(part.changes, known.definition):
-                # Old rows come whole, and ours may not be those any more.
-                self._tables.distrust(known)
+            participant = self._tables[relid]
+            if result.conflicts and not _is_unique(
+                part.changes, participant.definition
+            ):
+                # The publisher sends old rows whole, and the local rows may differ from them now.
+                self._tables.distrust(participant)
         conflicts = met(
             [
                 (self._tables[relid].definition, result.conflicts)
@@ -555,7 +575,7 @@ class BatchApplier:
             reached,
             {relid: part.changes.position for relid, (part, _) in staged.items()},
             {relid: result.coercions for relid, (_, result) in staged.items()},
-            [one.conflict for one in conflicts],
+            [found_conflict.conflict for found_conflict in conflicts],
             {
                 relid: work.restarts[relid].lasts
                 for relid in staged
@@ -565,45 +585,46 @@ class BatchApplier:
         work.met += conflicts
 
     def _commit_all(self, work: _Work, reached: Lsn) -> list[Oid]:
-        """Commit every table; the first error once all of them have ended."""
+        """Commit every table. Raise the first error after all commits have ended."""
         staged, work.staged = work.staged, {}
         running = [
             self._pool.submit(self._commit, relid, result, reached)
             for relid, (_, result) in staged.items()
         ]
         wait(running)
-        for one in running:
-            one.result()
+        for future in running:
+            future.result()
         return list(staged)
 
     def _commit(self, relid: Oid, staged: Staged, reached: Lsn) -> None:
-        known = self._tables[relid]
-        name = known.rel.cursor_name(self._catalog.system_identifier)
+        participant = self._tables[relid]
+        name = participant.rel.cursor_name(self._catalog.system_identifier)
         try:
             done = self._batches.commit(staged, Cursor(name, int(reached)))
         except CommitConflict:
             self._batches.discard(staged)
             raise
-        known.committed(reached, done.version)
+        participant.committed(reached, done.version)
         if done.interlopers:
-            self._tables.distrust(known)
+            self._tables.distrust(participant)
         failpoint("apply.table_committed")
 
     def _origin_exists(self, subid: int) -> bool:
         return self._catalog.subscription(Oid(subid)) is not None
 
     def _quotes(self, subscription: Subscription) -> Callable[[TableDef], bool]:
-        """Whether reports of conflicts may quote a table's rows, with the privileges of now."""
+        """Return whether reports of conflicts may quote a table's rows, by the current
+        privileges."""
         if not self.settings.apply.log_conflict_values:
             return lambda table: False
         return self._catalog.target_rights(subscription).may_quote
 
     def _explained(self, failure: BatchFailure, work: _Work) -> BatchFailure:
-        """Complete a failure that stops the subscription with its transaction. The failure is noted
-        if it is one of PostgreSQL's conflicts."""
+        """Add the transaction to a failure that stops the subscription. A failure that is one of
+        PostgreSQL's conflicts is recorded in the catalog."""
         lsn = int(failure.cut)
-        known = work.transactions.at([lsn]).get(lsn)
-        xid = None if known is None else known.xid
+        transaction = work.transactions.at([lsn]).get(lsn)
+        xid = None if transaction is None else transaction.xid
         if failure.message is not None:
             failure.error.context = failure.message.context(
                 self._subid, xid, failure.cut
@@ -615,7 +636,7 @@ class BatchApplier:
             self._catalog.note_conflict(
                 self._subid,
                 conflict(
-                    table.oid, row.conflict, Resolution.ERROR, lsn, row.key, known
+                    table.oid, row.conflict, Resolution.ERROR, lsn, row.key, transaction
                 ),
             )
         return row_failure(
@@ -629,5 +650,5 @@ class BatchApplier:
 
 
 def _is_unique(part: TableChanges, table: TableDef) -> bool:
-    """The publisher's own constraint has the table's key."""
+    """Whether a constraint of the publisher makes the table's key unique."""
     return all(has_unique_key(f.relation, table) for f in part.files)

@@ -1,8 +1,8 @@
-"""Publishing what the apply worker has committed: floor, vector and states as one.
+"""Publishes the apply worker's commits: floor, vector and states as one.
 
-Comes in: the position that a batch has reached. Goes out: one SQLite transaction, after which
-readers see all tables of the subscription at that position, and the word ``applied``, which
-feedback and the log's retention watch. Called by the worker's thread, under the commit lock.
+In: the position that a batch has reached. Out: one SQLite transaction, after which readers see all
+tables of the subscription at that position; then the word ``applied``, which feedback and the log's
+retention read. Called by the worker's thread, under the commit lock.
 
 Source: DESIGN 6 (Apply), invariants 1 and 2.
 """
@@ -22,7 +22,7 @@ from wal2lake.observe import failpoint
 
 
 class VectorPublisher:
-    """The published positions of one subscription."""
+    """Publishes positions of one subscription."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class VectorPublisher:
         defaults: ColumnDefaults,
         published: Callable[[], None],
     ) -> None:
-        """``published`` is called when readers see something new."""
+        """``published`` is called when readers see a new version."""
         self._catalog = catalog
         self._subid = subid
         self._tables = tables
@@ -44,7 +44,7 @@ class VectorPublisher:
         self._published = published
 
     def decided(self, floor: Lsn) -> Lsn:
-        """Below it every transaction has been applied, or skipped where it may be."""
+        """Return the position below which every transaction has been applied or rightly skipped."""
         vector = self._catalog.newest_vector(self._subid)
         return floor if vector is None else Lsn(max(floor, vector.lsn))
 
@@ -58,12 +58,12 @@ class VectorPublisher:
         """Publish the position ``reached``.
 
         The caller has committed to the tables ``committed`` under the commit lock. The others were
-        read without it: the front door may have written them since, and the writer of their newest
-        version may have died before its sync. ``applied``: the end of the last transaction that is
-        hereby published.
+        read without the lock: a session may have written them since, and may have died before it
+        synced its version. So they are read and synced here. ``applied``: end of the last
+        transaction that this publishes.
 
-        Returns False, and publishes nothing, if a table that readers see is ahead of ``reached``,
-        or if all of them are: others catch up.
+        Returns False and publishes nothing if a visible table or the newest vector is ahead of
+        ``reached``: other tables are still catching up.
         """
         if any(t.visible and t.cursor > reached for t in self._tables):
             return False

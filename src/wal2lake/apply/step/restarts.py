@@ -1,13 +1,14 @@
 """Sequences that a replicated TRUNCATE ... RESTART IDENTITY restarts.
 
-In: the parts of a batch, and their tables. Out: for each table whose sequences restart, where in
-the batch they do, the values of rows that the batch inserts behind it, and the last value that each
-sequence has after the batch. Called by the apply worker under the commit lock, before it stages.
+In: the parts of a batch, and their tables. Out: for each table whose sequences restart, the values
+for the rows that the batch inserts after the restart, and the last value of each sequence after the
+batch. Called by the apply worker under the commit lock, before it stages.
 
-The restart itself is the catalog's: ``expect`` writes it down before the tables commit, ``publish``
-makes it. As PostgreSQL's subscriber does, it restarts the sequences that the target's columns own.
+The catalog restarts the sequences: ``expect`` records the restart before the tables commit,
+``publish`` carries it out. As in PostgreSQL's subscriber, the sequences that the target's columns
+own are restarted.
 
-The log is read only for a file that has a TRUNCATE, of a table that has sequences.
+The log is read only for files with a TRUNCATE of a table that has sequences.
 
 Source: apply_handle_truncate in worker.c, ExecuteTruncateGuts in tablecmds.c.
 """
@@ -39,9 +40,9 @@ class Restart:
     """Effect of a batch on the sequences of one table."""
 
     fills: Fills
-    """Values of columns with sequences, numbered from the batch's first insert on."""
+    """Values of the columns with sequences, numbered from the batch's first insert."""
     lasts: Mapping[Oid, int | None]
-    """By sequence the last value that is taken after the batch; None: no value."""
+    """Last value taken from each sequence after the batch. None if no value was taken."""
 
 
 def find_restarts(
@@ -51,8 +52,8 @@ def find_restarts(
     parts: Sequence[TableChanges],
     cut: Lsn | None,
 ) -> dict[Oid, Restart]:
-    """By table. Raises CorruptLogError, StorageError."""
-    found: dict[Oid, Restart] = {}
+    """Return the restarts by table. Raises CorruptLogError, StorageError."""
+    restarts: dict[Oid, Restart] = {}
     owned: dict[Oid, OwnedSequence] = {}
     for part in parts:
         table = tables[part.relid].definition
@@ -62,9 +63,11 @@ def find_restarts(
         files = part.below(cut)
         before = _inserts_before(reader, files, part.position, cut)
         if before is not None:
-            owned = owned or {one.oid: one for one in catalog.sequences()}
-            found[part.relid] = _restart(owned, table, files, before)
-    return found
+            owned = owned or {
+                sequence.oid: sequence for sequence in catalog.sequences()
+            }
+            restarts[part.relid] = _restart(owned, table, files, before)
+    return restarts
 
 
 def fills_of(
@@ -73,7 +76,7 @@ def fills_of(
     table: TableDef,
     restart: Restart | None,
 ) -> Fills:
-    """Defaults of the columns that some of the files' rows come without."""
+    """Return the defaults of the columns that some of the files' rows lack."""
     sent = [{c.name for c in f.relation.columns} for f in files if f.inserts]
     wanted = [
         c.name
@@ -92,8 +95,9 @@ def fills_of(
 def pending_restarts(
     catalog: Catalog, port: TablePort, subid: Oid, reached: Lsn
 ) -> tuple[set[Oid], set[tuple[Oid, Oid]]]:
-    """Sequences that restart with the publish of ``reached``, and copies under way into their
-    tables, which may have taken values of before. The caller holds the commit lock."""
+    """Return the sequences that restart when ``reached`` is published, and the running copies into
+    their tables, which may have taken values before the restart. The caller holds the commit
+    lock."""
     sequences = catalog.expected_restarts(subid, reached)
     voided: set[tuple[Oid, Oid]] = set()
     for relid in set(sequences.values()):
@@ -106,21 +110,22 @@ def pending_restarts(
 def _inserts_before(
     reader: LogReader, files: Sequence[RowsFile], position: Lsn, cut: Lsn | None
 ) -> int | None:
-    """How many inserts staging numbers before the last restart; None: there is none."""
-    found = None
+    """Return how many inserts staging numbers before the last restart; None if there is no
+    restart."""
+    last = None
     before = 0
     for file in files:
         if file.truncates:
             inside = _last_restart(reader, file, position, cut)
-            found = found if inside is None else before + inside
+            last = last if inside is None else before + inside
         before += file.inserts
-    return found
+    return last
 
 
 def _last_restart(
     reader: LogReader, file: RowsFile, position: Lsn, cut: Lsn | None
 ) -> int | None:
-    """How many of the file's inserts that count come before its last restart."""
+    """Return how many of the file's inserts in range come before its last restart."""
     by = "xid" if file.streamed else "commit_lsn"
     rows = reader.read(file.file, [by, "op", "options"])
     if "options" not in rows.schema.names:
@@ -151,17 +156,19 @@ def _restart(
     behind = sum(file.inserts for file in files) - before
     sent = [{c.name for c in f.relation.columns} for f in files if f.inserts]
     for column in table.columns:
-        one = None if column.sequence is None else owned.get(column.sequence)
-        if one is None:
+        sequence = None if column.sequence is None else owned.get(column.sequence)
+        if sequence is None:
             continue
-        lasts[one.oid] = None
+        lasts[sequence.oid] = None
         if all(column.name in names for names in sent):
             continue
-        first = one.start - before * one.increment
-        fills[column.name] = Fill(sequence=one.oid, first=first, step=one.increment)
+        first = sequence.start - before * sequence.increment
+        fills[column.name] = Fill(
+            sequence=sequence.oid, first=first, step=sequence.increment
+        )
         if behind:
             try:
-                lasts[one.oid] = one.behind(None, behind)[1]
+                lasts[sequence.oid] = sequence.behind(None, behind)[1]
             except UsageError as error:
                 failed = (sqlstate_of(error) or "XX000", error.message)
                 fills[column.name] = Fill(error=failed)
