@@ -187,23 +187,7 @@ def alter_table(
     """
     table = plan.before
     check_column_names((c.name for c in plan.after.columns), table.qualified)
-    renamed = tuple(
-        (planned.source, planned.column.name)
-        for planned in plan.columns
-        if planned.source is not None and planned.source != planned.column.name
-    )
-    altered = [
-        Altered(
-            relid,
-            plan.after.columns,
-            plan.after.key,
-            _key_name(catalog, plan, relid),
-            renamed,
-            plan.after.key_deferral,
-            plan.after.checks,
-        )
-        for relid in catalog.sharing(table)
-    ]
+    altered = _altered(catalog, plan)
     state = tables.state(table.location)
     fields = next_fields(plan, state)
     if _keeps(state, fields):
@@ -217,31 +201,67 @@ def alter_table(
             number = catalog.begin_local_commit([change], altered)
             failpoint("alter.recorded")
             try:
-                version = tables.commit_metadata(
-                    table.location,
-                    metadata,
-                    Cursor(local_writer(catalog.system_identifier), change.cursor),
-                    read_version=state.version,
-                    rows=rows,
-                    operation=ALTERS,
-                ).version
-            except Exception as error:
-                # The caller must know whether the commit exists: nothing checks that later.
-                committed_version = _insist(lambda: _made(catalog, tables, change))
-                if committed_version is None:
-                    catalog.publish_local({}, number=number)
-                    raise
-                get_logger().warning(
-                    "an ALTER TABLE was committed although its commit reported an error",
-                    location=table.location,
-                    error=error,
-                )
-                version = committed_version
+                version = _commit(catalog, tables, change, metadata, rows)
+            except Exception:
+                catalog.publish_local({}, number=number)
+                raise
             failpoint("alter.committed")
             _insist(
                 lambda: publish(lambda: _finish(catalog, tables, plan, number, version))
             )
             failpoint("alter.published")
+
+
+def _altered(catalog: Catalog, plan: ColumnPlan) -> list[Altered]:
+    """Return the new definition under each name of the table."""
+    renamed = tuple(
+        (planned.source, planned.column.name)
+        for planned in plan.columns
+        if planned.source is not None and planned.source != planned.column.name
+    )
+    return [
+        Altered(
+            relid,
+            plan.after.columns,
+            plan.after.key,
+            _key_name(catalog, plan, relid),
+            renamed,
+            plan.after.key_deferral,
+            plan.after.checks,
+        )
+        for relid in catalog.sharing(plan.before)
+    ]
+
+
+def _commit(
+    catalog: Catalog,
+    tables: TablePort,
+    change: TableChange,
+    metadata: Mapping[str, Any],
+    rows: Sequence[Action] | None,
+) -> int:
+    """Commit the new columns and rows. Return the version; on an error there is none."""
+    writer = local_writer(catalog.system_identifier)
+    try:
+        return tables.commit_metadata(
+            change.location,
+            metadata,
+            Cursor(writer, change.cursor),
+            read_version=change.read_version,
+            rows=rows,
+            operation=ALTERS,
+        ).version
+    except Exception as error:
+        # The caller must know whether the commit exists: nothing checks that later.
+        version = _insist(lambda: _made(catalog, tables, change))
+        if version is None:
+            raise
+        get_logger().warning(
+            "an ALTER TABLE was committed although its commit reported an error",
+            location=change.location,
+            error=error,
+        )
+        return version
 
 
 def finish_after_crash(

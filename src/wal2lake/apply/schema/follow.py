@@ -285,8 +285,7 @@ class SchemaFollower:
             if followed is not None:
                 self._require(subscription, due, table, followed, finishing)
             return
-        known = followed is not None and followed.schema.relid == sent.relation.relid
-        if followed is None or not known:
+        if followed is None or followed.schema.relid != sent.relation.relid:
             # The previous schema is not known, so the columns are taken as they are, by name.
             self._catalog.steps_made(
                 self._subid,
@@ -297,35 +296,23 @@ class SchemaFollower:
             )
             self.refresh(subscription)
             return
-        found = difference(followed.schema, sent)
+        steps = difference(followed.schema, sent)
         if copied:
             # The schema is not from a message: the server read it in the copy's snapshot.
-            found = replace(found, after=sent.schema)
-        if found.unknown is not None and not copied:
-            self._refuse_shared(table, found.unknown)
-        made = followed.making is not None and followed.making != _definition(table)
-        late = sent.settled > sent.at
+            steps = replace(steps, after=sent.schema)
+        if steps.unknown is not None and not copied:
+            self._refuse_shared(table, steps.unknown)
         changes = SchemaChanges(
             subscription,
             table,
-            found,
+            steps,
             followed.required,
-            sent.settled if late else None,
+            sent.settled if sent.settled > sent.at else None,
         )
-        if changes.wanted and not made:
-            self._catalog.begin_steps(self._subid, rel.relid, _definition(table))
-            try:
-                self._alter(
-                    table.oid,
-                    changes.wanted,
-                    replaced=rel.replaces if copied else found.unknown is not None,
-                )
-            except Wal2LakeError:
-                # Nothing has changed. If the definition differs later, a user changed it.
-                self._catalog.begin_steps(self._subid, rel.relid, None)
-                raise
+        replaced = rel.replaces if copied else steps.unknown is not None
+        self._alter_once(rel, table, followed, changes, replaced=replaced)
         changes.look(self._catalog.table_by_oid(table.oid))
-        name = (found.after.namespace, found.after.name)
+        name = (steps.after.namespace, steps.after.name)
         moved = name != (rel.remote_namespace, rel.remote_name)
         with finishing if finishing is not None else nullcontext():
             if not copied and not self._is_member(rel):
@@ -336,7 +323,7 @@ class SchemaFollower:
                 self._subid,
                 rel.relid,
                 FollowedSchema(
-                    found.after,
+                    steps.after,
                     Lsn(sent.at + 1),
                     followed.schema,
                     required=changes.required,
@@ -346,10 +333,31 @@ class SchemaFollower:
                 at=sent.at,
                 remote=name if moved else None,
                 trusted=bool(changes.wanted) and trusted(),
-                recopy=found.unknown is not None and not copied,
+                recopy=steps.unknown is not None and not copied,
             )
         _log_steps(subscription, table, changes.noted, sent.at)
         self.refresh(subscription)
+
+    def _alter_once(
+        self,
+        rel: SubscriptionRel,
+        table: TableDef,
+        followed: FollowedSchema,
+        changes: SchemaChanges,
+        *,
+        replaced: bool,
+    ) -> None:
+        """Alter the table, unless it was altered before a crash."""
+        made = followed.making is not None and followed.making != _definition(table)
+        if not changes.wanted or made:
+            return
+        self._catalog.begin_steps(self._subid, rel.relid, _definition(table))
+        try:
+            self._alter(table.oid, changes.wanted, replaced=replaced)
+        except Wal2LakeError:
+            # Nothing has changed. If the definition differs later, a user changed it.
+            self._catalog.begin_steps(self._subid, rel.relid, None)
+            raise
 
     def _is_member(self, rel: SubscriptionRel) -> bool:
         return any(

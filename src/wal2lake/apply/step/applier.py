@@ -50,7 +50,7 @@ from wal2lake.apply.step.publishing import VectorPublisher
 from wal2lake.apply.step.restarts import Restart, fills_of, find_restarts
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import Catalog, Subscription, TableDef, WorkerKind
-from wal2lake.changelog import LogReader
+from wal2lake.changelog import LogReader, RowsFile
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.lake import CommitConflict, Cursor
 from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
@@ -107,6 +107,21 @@ class _Work:
     """Conflicts of commits that are not published yet."""
     to_log: list[FoundConflict] = field(default_factory=list)
     """Published conflicts, for the server log."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StagingContext:
+    """Facts of the subscription and the batch that the staging of each table needs."""
+
+    types: RemoteTypes
+    policies: ValuePolicies
+    resolutions: ConflictResolutions
+    commits: BatchCommits | None
+    """Transactions of the batch, if the writers of rows are recorded."""
+    quotes: Callable[[TableDef], bool]
+    """Whether reports of conflicts may quote a table's rows."""
+    follows: bool
+    """Whether the subscription follows the publisher's schema."""
 
 
 class _DividedAnewError(Exception):
@@ -455,25 +470,10 @@ class BatchApplier:
     # ---- stage and commit --------------------------------------------------------------
 
     def _stage_all(self, work: _Work, parts: Sequence[_Part]) -> list[Staged]:
-        subscription = work.subscription
-        tracked = self.settings.apply.track_commit_timestamp
-        check_tracked(subscription.conflict_resolution, tracked=tracked)
-        commits = work.transactions.commits(self._subid) if tracked and parts else None
-        resolutions = ConflictResolutions.parse(subscription.conflict_resolution)
-        types = remote_types_from_json(subscription.remote_types)
-        quotes = self._quotes(subscription)
-        policies = ValuePolicies.parse(subscription.value_policies)
+        context = self._staging_context(work, parts)
         running = [
             self._pool.submit(
-                self._stage,
-                part,
-                types,
-                policies,
-                resolutions,
-                commits,
-                work.restarts.get(part.changes.relid),
-                quotes,
-                follows=subscription.follows_schema,
+                self._stage, part, work.restarts.get(part.changes.relid), context
             )
             for part in parts
         ]
@@ -484,72 +484,81 @@ class BatchApplier:
                     self._batches.discard(future.result())
         return [future.result() for future in running]
 
+    def _staging_context(self, work: _Work, parts: Sequence[_Part]) -> _StagingContext:
+        subscription = work.subscription
+        tracked = self.settings.apply.track_commit_timestamp
+        check_tracked(subscription.conflict_resolution, tracked=tracked)
+        return _StagingContext(
+            remote_types_from_json(subscription.remote_types),
+            ValuePolicies.parse(subscription.value_policies),
+            ConflictResolutions.parse(subscription.conflict_resolution),
+            work.transactions.commits(self._subid) if tracked and parts else None,
+            self._quotes(subscription),
+            subscription.follows_schema,
+        )
+
     def _stage(
-        self,
-        one: _Part,
-        types: RemoteTypes,
-        policies: ValuePolicies,
-        resolutions: ConflictResolutions,
-        commits: BatchCommits | None,
-        restart: Restart | None,
-        quotes: Callable[[TableDef], bool],
-        *,
-        follows: bool,
+        self, part: _Part, restart: Restart | None, context: _StagingContext
     ) -> Staged:
-        part, cut = one.changes, one.until
-        known = self._tables[part.relid]
-        state = self._tables.look(known)
-        definition = known.definition
-        self._tables.look_at_sources(known, {f.relation.relid for f in part.files})
+        changes, files = part.changes, part.changes.files
+        participant = self._tables[changes.relid]
+        state = self._tables.look(participant)
+        definition = participant.definition
+        self._tables.look_at_sources(participant, {f.relation.relid for f in files})
         # Unless the publisher's constraint rules out duplicates, existing rows are looked up.
-        trusted = known.trusted and _is_unique(part, definition)
-        files = part.files
-        inserts = itertools.accumulate((f.inserts for f in files), initial=0)
+        trusted = participant.trusted and _is_unique(changes, definition)
         request = StageRequest(
             namespace=definition.namespace,
             name=definition.name,
             state=state,
             key=definition.key,
             constraint=definition.index_name,
-            sources=[
-                LogSource(
-                    str(self._reader.path(f.file)),
-                    f.relation,
-                    f.rows,
-                    f.file.size,
-                    f.commit_lsn,
-                    f.rolled_back,
-                    before,
-                    f.constants,
-                )
-                for f, before in zip(files, inserts, strict=False)
-            ],
-            span=LsnRange(part.position, cut),
-            append=part.insert_only and (trusted or not definition.key),
+            sources=self._sources(files),
+            span=LsnRange(changes.position, part.until),
+            append=changes.insert_only and (trusted or not definition.key),
             trusted=trusted,
-            types=types,
-            rules=ConversionRules(
-                policies,
-                frozenset(c.name for c in definition.columns if c.not_null),
-                frozenset(definition.key),
-                self.settings.apply.max_value_bytes,
-                follows,
-                definition.checks,
-                definition.generated,
-            ),
+            types=context.types,
+            rules=self._rules(definition, context),
             fills=fills_of(self._defaults, files, definition, restart),
-            shows_rows=quotes(definition),
-            resolutions=resolutions.of(definition.namespace, definition.name),
+            shows_rows=context.quotes(definition),
+            resolutions=context.resolutions.of(definition.namespace, definition.name),
             nulls=frozenset(
                 c.name
                 for c in definition.columns
                 if c.default is None and not c.not_null
             ),
-            commits=commits,
+            commits=context.commits,
             deferrable=definition.key_deferral.deferrable,
-            has_their_rows=known.trusted,
+            has_their_rows=participant.trusted,
         )
         return self._batches.stage(request)
+
+    def _sources(self, files: Sequence[RowsFile]) -> list[LogSource]:
+        inserts = itertools.accumulate((f.inserts for f in files), initial=0)
+        return [
+            LogSource(
+                str(self._reader.path(f.file)),
+                f.relation,
+                f.rows,
+                f.file.size,
+                f.commit_lsn,
+                f.rolled_back,
+                before,
+                f.constants,
+            )
+            for f, before in zip(files, inserts, strict=False)
+        ]
+
+    def _rules(self, table: TableDef, context: _StagingContext) -> ConversionRules:
+        return ConversionRules(
+            context.policies,
+            frozenset(c.name for c in table.columns if c.not_null),
+            frozenset(table.key),
+            self.settings.apply.max_value_bytes,
+            context.follows,
+            table.checks,
+            table.generated,
+        )
 
     def _expect(
         self, work: _Work, reached: Lsn, staged: dict[Oid, tuple[_Part, Staged]]
