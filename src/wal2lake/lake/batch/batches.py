@@ -1,11 +1,11 @@
 """The batch port on Spark and Delta: staging, net change, commit.
 
-Inserts that cannot meet an existing row become data files at once; everything else is staged
-as changes, reduced to the net change per key and merged. Which one is the caller's word
-(``StageRequest.append``); how many tasks, and whether it takes a Spark job at all, is
-decided here by the number of rows. A keyed batch that fits into memory is applied in this
-process (``upsert/``), unless Spark has been measured to be faster (``methods``); a larger one by
-MERGE (``merge.py``), or if the table has no key by an overwrite (``multiset.py``).
+Inserts that cannot meet an existing row become data files at once. All other changes are staged,
+reduced to the net change per key and merged. The caller decides which of the two a batch is
+(``StageRequest.append``); this module decides by the number of rows how many tasks convert it, and
+whether a Spark job does. A keyed batch that fits into memory is applied in this process
+(``upsert/``), unless Spark has been measured to be faster (``methods``). A larger batch is applied
+by MERGE (``merge.merge``), or by an overwrite if the table has no key (``merge.multiset``).
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ _IN_PROCESS_BYTES: Final = 16 << 20
 two cores (measured: 1.25 us for a row; 60 ms for a job, and half a second for the first one)."""
 
 _LEAST_CHOICE: Final = 20_000
-"""Changes up to which no other way than memory is thought of: the start of Spark's jobs alone is
-more than looking up few keys, for which there is an index."""
+"""Changes up to which a batch is always applied in memory: starting Spark's jobs alone costs more
+than looking up few keys, for which there is an index."""
 
 
 @dataclass(slots=True)
 class _Staged:
-    """The port's ``Staged``; one of ``inserts``, ``upsert`` and ``merge``, unless it
+    """The port's ``Staged``. One of ``inserts``, ``upsert`` and ``merge`` is set, unless staging
     failed or there is nothing to do."""
 
     state: TableState
@@ -89,18 +89,18 @@ class _Staged:
     coercions: Sequence[Coercion] = ()
     conflicts: Sequence[RowConflict] = ()
     directory: Path | None = None
-    """Directory of the staged changes; removed when they are committed or discarded."""
+    """Directory of the staged changes, removed when they are committed or discarded."""
     key: tuple[int, ...] = ()
     """Positions of the table's primary key."""
     work: Work = NO_WORK
     changes: int = 0
-    """Rows of the log."""
+    """Number of rows of the log."""
     seconds: float = 0.0
-    """That its evaluation has taken."""
+    """Duration of the evaluation."""
     chosen: Method | None = None
-    """The chosen one of two possible methods."""
-    said: More = NOTHING_MORE
-    """Words that the commit carries."""
+    """The method chosen of two possible ones; None if there was no choice."""
+    remarks: More = NOTHING_MORE
+    """Remarks that the commit carries in its user metadata."""
     committed: bool = field(default=False)
 
 
@@ -118,9 +118,12 @@ class DeltaBatches:
         index: KeyIndex | None = None,
         compactor: Compactor | None = None,
     ) -> None:
-        """``staging`` is emptied: what an earlier process staged was not committed.
-        Changes of up to ``upsert_bytes``, all tables together, are applied in memory. Spark
-        writes below ``branches_at``, by default in ``staging``: on the tables' storage."""
+        """Empty ``staging``, because whatever an earlier process staged was not committed.
+
+        Changes of up to ``upsert_bytes``, all tables together, are applied in memory. Spark writes
+        below ``branches_at``, which must be on the tables' storage; by default it is in
+        ``staging``.
+        """
         self._spark = spark
         self._expressions = Expressions(spark)
         self._tables = tables
@@ -136,11 +139,11 @@ class DeltaBatches:
         staging.mkdir(parents=True)
 
     def methods(self, writer: str, location: str) -> Mapping[Method, Total]:
-        """How a subscription's batches of one table were written; see ``Costs.totals``."""
+        """Return how a subscription's batches of one table were written; see ``Costs.totals``."""
         return self._costs.totals(writer, location)
 
     def stage(self, request: StageRequest) -> Staged:
-        """Convert and write; see the port."""
+        """Convert and write a batch, as in BatchPort."""
         by_content = False
         try:
             staged = self._stage(request)
@@ -153,14 +156,14 @@ class DeltaBatches:
             )
         if not (staged.failures or by_content) and _is_as_sent(request, staged):
             relations = [source.relation for source in request.sources]
-            found = sent(
+            origin = sent(
                 request.span.cursor,
                 staged.changes,
                 relations,
-                # Who finds rows by their key sees nothing else of what others have written.
+                # Finding a row by its key does not show what other writers changed in it.
                 found_whole=request.has_their_rows or not request.key,
             )
-            staged.said = More(sent=found)
+            staged.remarks = More(sent=origin)
         names = [field.name for field in request.state.fields]
         staged.key = tuple(names.index(name) for name in request.key)
         return staged
@@ -266,10 +269,10 @@ class DeltaBatches:
                 if field.name == column
             ),
         )
-        # Spark cannot resolve a conflict.
+        # Spark cannot resolve conflicts.
         resolves = bool(request.resolutions.chosen and changes.shape.key)
-        # Nor does it check, or compute, what UPDATEs make of rows.
-        checks = bool(_looks(request) and changes.found.updates)
+        # Spark neither checks the rows that UPDATEs make, nor computes their columns.
+        checks = bool(_needs_new_rows(request) and changes.found.updates)
         why: str | None = None
         only_here = resolves or checks or request.counted
         for alone in (False, True) if only_here else (False,):
@@ -324,21 +327,22 @@ class DeltaBatches:
             self._spark, request.state, changes, uniqueness, request.commits
         )
         if uniqueness.deferrable and isinstance(planned, RowFailure):
-            # Spark judges each change: a smaller batch may be judged here.
+            # Spark judges each change by itself; a smaller batch may be judged here.
             raise ByContent
         return planned
 
     def _choice(
         self, request: StageRequest, changes: StagedChanges, work: Work
     ) -> Method | None:
-        """The cheaper method for a batch that two are possible for; None: one is."""
+        """Return the cheaper method for a batch that two methods can apply; None if only one
+        can."""
         shape = changes.shape
         if (
             shape.key
             and not (request.resolutions.chosen or shape.repeats or shape.truncate)
-            and not (_looks(request) and changes.found.updates)
+            and not (_needs_new_rows(request) and changes.found.updates)
             and work.rows > _LEAST_CHOICE
-            # A MERGE does not tell of conflicts: here there are none.
+            # A MERGE does not report conflicts, so it needs a batch that has none.
             and request.trusted
             and request.commits is None
             and self._memory.fits(changes.size)
@@ -356,19 +360,19 @@ class DeltaBatches:
         )
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:
-        """One durable commit; see the port."""
+        """Make one durable commit, as in BatchPort."""
         assert isinstance(staged, _Staged)
         use_pool(self._spark, Pool.APPLY)
         began = time.monotonic()
         try:
             done = self._commit(staged, cursor)
         finally:
-            # Whatever happened, the next attempt stages anew. Data files stay, unless
-            # it is certain that nobody has committed them (``discard``).
+            # Each attempt stages anew, so the staged changes go. Data files stay unless it is
+            # certain that no commit names them (``discard``).
             self._remove(staged)
         staged.committed = True
         if done is None:
-            # Nothing of the files was above the position: the table stays as it is.
+            # All changes in the files were below the table's position, so nothing changes.
             return Committed(staged.state.version)
         self._note(staged, cursor, time.monotonic() - began)
         state = replace(staged.state, version=done.version)
@@ -380,11 +384,11 @@ class DeltaBatches:
         )
 
     def _note(self, staged: _Staged, cursor: Cursor, seconds: float) -> None:
-        """Note the method of a batch, and its time."""
+        """Record the method of a batch, and its duration."""
         method = _method(staged)
         seconds += staged.seconds
         if method is staged.chosen:
-            # Others say nothing of batches that have a choice: most are of a few rows.
+            # Batches without a choice do not count: most of them have few rows.
             self._costs.took(method, staged.work, seconds)
         self._costs.count(
             cursor.app_id, staged.state.location, method, staged.work.rows, seconds
@@ -400,11 +404,12 @@ class DeltaBatches:
                 self._branches,
                 place,
                 cursor,
-                staged.said,
+                staged.remarks,
             )
-        # What comes and goes in one batch changes nothing; who is told of each change hears of it.
-        told = staged.said.sent is not None and staged.changes > 0
-        if staged.upsert is not None and (staged.upsert.changes_table or told):
+        # A row inserted and deleted in the same batch leaves no trace in the table, but
+        # subscribers that replay individual changes must see both: commit even if empty.
+        is_replayed = staged.remarks.sent is not None and staged.changes > 0
+        if staged.upsert is not None and (staged.upsert.changes_table or is_replayed):
             word = "truncate" if staged.upsert.truncates else "upsert"
             return self._tables.commit_files(
                 location,
@@ -413,7 +418,7 @@ class DeltaBatches:
                 read_version=version,
                 replace=staged.upsert.truncates,
                 replaced=staged.upsert.replaced,
-                operation=with_more(word, staged.said),
+                operation=with_more(word, staged.remarks),
             )
         if staged.inserts is not None and staged.inserts.files:
             return self._tables.commit_files(
@@ -421,16 +426,16 @@ class DeltaBatches:
                 staged.inserts.files,
                 cursor,
                 read_version=version,
-                operation=with_more("append", staged.said),
+                operation=with_more("append", staged.remarks),
             )
         return None
 
     def wait(self) -> None:
-        """Until all that goes on beside batches is written (not: committed)."""
+        """Wait until all background work of batches is written (not: committed)."""
         self._compactor.wait()
 
     def discard(self, staged: Staged) -> None:
-        """Remove what was staged; see the port."""
+        """Remove what was staged, as in BatchPort."""
         assert isinstance(staged, _Staged)
         if staged.inserts is not None and not staged.committed:
             discard_added(staged.state.location, staged.inserts.files)
@@ -444,29 +449,33 @@ class DeltaBatches:
 
 
 def _is_as_sent(request: StageRequest, staged: _Staged) -> bool:
-    """Each change has found what the publisher's had, and done what that did: whoever makes the
-    same changes of the same rows has the same table. Nothing is said of a batch that may not be."""
+    """Whether each change found the row that the publisher had, and made the same row of it.
+
+    If so, a subscriber that applies the same changes to the same rows has the same table. False if
+    it is not certain.
+    """
     if staged.coercions or staged.conflicts or request.fills:
         return False
     if request.rules.generated:
-        # Rows were sent without these columns.
+        # The publisher sent the rows without generated columns.
         return False
     if staged.inserts is not None or request.trusted:
         return True
-    # Nobody looks whether there is a row for what comes before a TRUNCATE, nor does MERGE.
+    # Changes before a TRUNCATE are not checked for their rows, and MERGE checks none.
     if staged.upsert is not None:
         return not (request.key and staged.upsert.passed_over)
     return staged.merge is not None and not request.key
 
 
-def _looks(request: StageRequest) -> bool:
-    """UPDATEs are evaluated in memory: the rows that they make are checked, or computed."""
+def _needs_new_rows(request: StageRequest) -> bool:
+    """Whether UPDATEs must be evaluated in memory, because the rows that they make are checked or
+    computed."""
     return bool(request.rules.checks or request.rules.generated)
 
 
 def _defers(request: StageRequest) -> bool:
-    """Whether a key that is taken may be free again when the transaction ends: old rows come whole,
-    so that they tell which of two rows with one key is meant."""
+    """Whether a taken key may be free again when the transaction ends. Old rows must be sent
+    whole, since they tell which of two rows with one key is meant."""
     return request.deferrable and all(
         source.relation.identity is ReplicaIdentity.FULL
         and set(request.key) <= {c.name for c in source.relation.columns}
@@ -476,12 +485,12 @@ def _defers(request: StageRequest) -> bool:
 
 def _method(staged: _Staged) -> Method:
     if staged.merge is not None:
-        replaces, found = staged.merge.net.replaces, staged.merge.staged
-        if replaces and not (staged.merge.net.whole or found.found.inserts):
+        replaces, changes = staged.merge.net.replaces, staged.merge.staged
+        if replaces and not (staged.merge.net.whole or changes.found.inserts):
             return Method.TRUNCATE
         if replaces:
             return Method.OVERWRITE
-        return Method.MERGE if found.shape.key else Method.APPEND
+        return Method.MERGE if changes.shape.key else Method.APPEND
     if staged.upsert is not None:
         return Method.TRUNCATE if staged.upsert.truncates else Method.UPSERT
     return Method.APPEND
@@ -490,8 +499,7 @@ def _method(staged: _Staged) -> Method:
 def _read_bytes(
     state: TableState, changes: StagedChanges, files: Sequence[DataFile] | None
 ) -> int:
-    """Return the bytes of the files that may hold a key of the batch, by the first column of
-    keys."""
+    """Return the bytes of the files that may hold a key of the batch, by the first key column."""
     if files is None or changes.shape.truncate is not None:
         return 0
     if changes.first_key is None:
@@ -500,7 +508,7 @@ def _read_bytes(
     high: Any
     low, high = changes.first_key
     name = state.physical_fields[changes.shape.key[0]].physical_name
-    found = 0
+    total = 0
     for file in files:
         bounds = file.bounds(name)
         if (
@@ -508,21 +516,21 @@ def _read_bytes(
             or type(bounds[0]) is not type(low)
             or not (bounds[1] < low or bounds[0] > high)
         ):
-            found += file.size
-    return found
+            total += file.size
+    return total
 
 
 def _unsent(request: StageRequest) -> frozenset[int]:
-    """Positions of the table's columns that no relation of the batch has, and that are null in
-    a row without them."""
+    """Return the positions of the table's columns that no relation of the batch has, and that are
+    null in a row without them."""
     sent = {c.name for source in request.sources for c in source.relation.columns}
     fields = request.state.fields
     nulls = request.nulls - sent
-    return frozenset(i for i, one in enumerate(fields) if one.name in nulls)
+    return frozenset(i for i, column in enumerate(fields) if column.name in nulls)
 
 
 def _content(request: StageRequest) -> tuple[str, ...]:
-    """The columns of the batch's first relation. Where they change, the batch is cut."""
+    """Return the columns of the batch's first relation. A batch is cut where they change."""
     if request.key or request.append or not request.sources:
         return ()
     sent = {c.name for c in request.sources[0].relation.columns if c.name}

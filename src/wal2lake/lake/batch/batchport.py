@@ -1,8 +1,8 @@
-"""The batch port: what apply asks of the lake for one table of one batch.
+"""The batch port: what apply requires of the lake for one table of one batch.
 
-Two steps, because a batch is first evaluated whole, for all its tables, and cut below the
-first transaction that fails; only then does any table change. ``batches`` implements
-this on Spark and Delta; tests of the worker give it a table made of a dict.
+There are two steps. A batch is first evaluated whole, for all its tables, and cut below the first
+transaction that fails; only then does any table change. ``batches`` implements this on Spark and
+Delta; tests of the worker use a table made of a dict.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class StageRequest:
     namespace: str
     name: str
     state: TableState
-    """The table as it is now: what will be written on."""
+    """The table's present version, on which the batch will be written."""
     key: tuple[str, ...]
-    """Primary key columns; empty: none."""
+    """Primary key columns; empty if there is none."""
     constraint: str
     """The primary key's name, for messages."""
     sources: Sequence[LogSource]
     span: LsnRange
     append: bool
-    """Insert-only, and no insert can meet an existing row: stage into the table's
-    directory, to be added as it is."""
+    """True if there are only inserts, and none can meet an existing row: they are staged into the
+    table's directory, and added as they are."""
     trusted: bool
-    """Nobody but the subscription has written the table since its copy, and the publisher has its
-    key, too."""
+    """True if no writer but the subscription has written the table since its copy, and the
+    publisher has the same key."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in, for values in binary format."""
     rules: ConversionRules = NO_RULES
@@ -48,21 +48,22 @@ class StageRequest:
     fills: Fills = field(default_factory=dict)
     """Defaults of columns that are not sent."""
     shows_rows: bool = False
-    """Conflicts are wanted with the texts of the rows."""
+    """True if conflicts are reported with the texts of the rows."""
     resolutions: Resolutions = DEFAULT_RESOLUTIONS
-    """Resolutions of conflicts; with any that are not PostgreSQL's, MERGE is not possible."""
+    """Resolutions of conflicts. If any is not PostgreSQL's, MERGE is not possible."""
     nulls: frozenset[str] = frozenset()
-    """Columns without a default that may be null: what an UPDATE of a row that is not there may
-    leave out if it inserts the row."""
+    """Columns without a default that may be null. An UPDATE may leave them out if it finds no row
+    and inserts one."""
     commits: BatchCommits | None = None
-    """Transactions of the batch, if the writers of rows are kept."""
+    """Transactions of the batch, if the writers of rows are tracked."""
     deferrable: bool = False
-    """The primary key is judged at the end of each transaction."""
+    """True if the primary key is checked at the end of each transaction."""
     counted: tuple[str, ...] = ()
-    """Columns of such a key, of a batch that is evaluated without it: no two rows may share one."""
+    """Columns of a deferrable key, for a batch that is evaluated without it: no two rows may share
+    one."""
     has_their_rows: bool = False
-    """The table's rows are the publisher's: nobody else has written it, and nothing was resolved
-    in another way."""
+    """True if the table's rows are the publisher's: no other writer has written it, and no
+    conflict was resolved in another way than the publisher's."""
 
 
 class Staged(Protocol):
@@ -78,21 +79,22 @@ class Staged(Protocol):
 
     @property
     def conflicts(self) -> Sequence[RowConflict]:
-        """Conflicts that did not stop the batch, in log order; nothing where MERGE applies them."""
+        """Conflicts that did not stop the batch, in log order; empty if MERGE applies the
+        batch."""
 
 
 class BatchPort(Protocol):
-    """Any thread; one call at a time for a table."""
+    """May be called by any thread; one call at a time for a table."""
 
     def stage(self, request: StageRequest) -> Staged:
         """Convert and write. Raises CorruptLogError, StorageError."""
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:
-        """ONE durable commit with the cursor; which version the table then has.
+        """Make ONE durable commit with the cursor; return the table's version after it.
 
-        No commit if nothing of the batch concerns the table. Raises CommitConflict when
-        another writer came first (stage again), StorageError.
+        There is no commit if nothing in the batch concerns the table. Raises CommitConflict if
+        another writer committed first (stage again), StorageError.
         """
 
     def discard(self, staged: Staged) -> None:
-        """Remove what was staged and will not be committed."""
+        """Remove staged data that will not be committed."""

@@ -1,18 +1,19 @@
-"""Which way a batch is written: what each has cost so far, and which one will be the cheapest.
+"""Chooses how a batch is written, by what each method has cost so far.
 
-Comes in: how much work a batch is, how long each took. Goes out: the cheapest of the methods that
-are possible for a batch, and totals for ``wal2lake.apply_methods``. Used by ``batches``. Pure, and
-safe for all threads.
+Comes in: how much work a batch is, how long each batch took. Goes out: the cheapest of the methods
+that are possible for a batch, and totals for ``wal2lake.apply_methods``. Used by ``batches``.
+Pure, and safe for all threads.
 
-What a batch costs is estimated from its work by *priors*, measured once on two cores, times a
-factor of this process and method: the ratio of what its batches took to what was estimated,
-averaged exponentially. So a machine with fast storage or many cores decides by what it has seen. A
-method that was dearer than its prior and is not chosen comes back to it little by little: it is
-tried again, for what made it dear may be gone. None is tried because it is unknown: a MERGE that
-memory would have done is seconds in which nothing becomes visible.
+The cost of a batch is estimated from its work by *priors*, measured once on two cores, times a
+factor of this process and method. The factor is the ratio of measured to estimated durations,
+averaged exponentially, so a machine with fast storage or many cores decides by its own
+measurements. The factor of a method that was more expensive than its prior and is not chosen
+returns to 1 little by little, so the method is tried again in case the cause is gone. No method is
+tried only because it is unknown: a MERGE of a batch that fits into memory takes seconds in which
+nothing becomes visible.
 
 Only two methods compete, an upsert in memory and a MERGE by Spark, for a batch that fits into
-memory and can meet no conflict; what the others are for leaves no choice.
+memory and can meet no conflict. The other methods are never alternatives.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from typing import Final
 
 
 class Method(StrEnum):
-    """How a batch became a commit."""
+    """Ways to turn a batch into a commit."""
 
     APPEND = "append"
-    """Inserts, as files of their own."""
+    """Inserts, in files of their own."""
     UPSERT = "upsert"
-    """In memory: new rows in one file, deletion vectors for old ones."""
+    """In memory: new rows in one file, deletion vectors for old rows."""
     MERGE = "merge"
-    """The same by Spark; in a table that wants no deletion vectors it writes files anew."""
+    """The same by Spark; in a table without deletion vectors it rewrites files."""
     OVERWRITE = "overwrite"
-    """All rows anew, by Spark."""
+    """All rows rewritten by Spark."""
     TRUNCATE = "truncate"
 
 
@@ -44,9 +45,9 @@ class Work:
     """Size of a batch's work."""
 
     rows: int
-    """Changes."""
+    """Number of changes."""
     table_bytes: int
-    """Bytes of the files that may hold a key of the batch, as they lie on the disk."""
+    """Bytes on disk of the files that may hold a key of the batch."""
 
 
 NO_WORK: Final = Work(0, 0)
@@ -54,14 +55,14 @@ NO_WORK: Final = Work(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Batches of one table that went one way."""
+    """Batches of one table that were written by one method."""
 
     batches: int = 0
     rows: int = 0
     seconds: float = 0.0
 
     def plus(self, rows: int, seconds: float) -> Total:
-        """With one more."""
+        """Return the total with one more batch."""
         return Total(self.batches + 1, self.rows + rows, self.seconds + seconds)
 
 
@@ -79,15 +80,18 @@ _UPSERT: Final = _Prior(0.03, 1.4e-6, 2e-9)
 """Seconds: 600,000 changes of a table of a million rows in 0.8, keys read at 300 MB/s."""
 
 _MERGE: Final = _Prior(2.4, 9e-6, 4e-9)
-"""100 changes in 2.4, 600,000 in 7.8; its bytes are read by each core."""
+"""Seconds: 100 changes in 2.4, 600,000 in 7.8; each core reads its share of the bytes."""
 
 _SHARE: Final = 0.25
-"""Share of the newest batch in a factor."""
+"""Weight of the newest batch in a factor."""
 
 _MOST: Final = math.log(16.0)
-"""A batch that waited for something else says nothing of its method."""
+"""Most change of a factor's logarithm by one batch: a batch that waited for something else says
+nothing about its method."""
 
 _FORGETTING: Final = 0.99
+"""Multiplier that brings the factor of an expensive method back to 1, at each choice of
+another."""
 
 
 class Costs:
@@ -104,11 +108,11 @@ class Costs:
         self._lock = threading.Lock()
 
     def expected(self, method: Method, work: Work) -> float:
-        """Seconds that such a batch will take; of an upsert or a merge."""
+        """Estimate the seconds that an upsert or a merge will take."""
         return self._factors[method] * self._priors[method].of(work)
 
     def choose(self, possible: Collection[Method], work: Work) -> Method:
-        """The cheapest; of equal ones the first."""
+        """Return the cheapest method; of equal ones the first."""
         with self._lock:
             chosen = min(possible, key=lambda method: self.expected(method, work))
             for method in possible:
@@ -118,7 +122,7 @@ class Costs:
             return chosen
 
     def took(self, method: Method, work: Work, seconds: float) -> None:
-        """A batch has been written, from its evaluation to its commit."""
+        """Record how long a batch took, from its evaluation to its commit."""
         prior = self._priors.get(method)
         if prior is None or seconds <= 0:
             return
@@ -131,12 +135,13 @@ class Costs:
     def count(
         self, writer: str, location: str, method: Method, rows: int, seconds: float
     ) -> None:
-        """For the totals of the table at ``location``; ``writer``: as in ``Cursor.app_id``."""
+        """Add a batch to the totals of the table at ``location``; ``writer`` as in
+        ``Cursor.app_id``."""
         with self._lock:
             totals = self._totals.setdefault((writer, location), {})
             totals[method] = totals.get(method, Total()).plus(rows, seconds)
 
     def totals(self, writer: str, location: str) -> Mapping[Method, Total]:
-        """Since the process started."""
+        """Return the totals since the process started."""
         with self._lock:
             return dict(self._totals.get((writer, location), {}))

@@ -1,18 +1,18 @@
-"""Following rows through several key changes of one batch, in log order.
+"""Follows rows through several key changes of one batch, in log order.
 
-Comes in: *links*, one per key-changing UPDATE, ascending by (lsn, ord).
-A link says what its old key held before it (``from``: the kind and place of the key's
-last reset, or null: whatever the table holds) and the same of its new key (``onto``). Goes
-out: for each link whether its row was there, and if so where that row's life began.
+Comes in: *links*, one per key-changing UPDATE, ascending by (lsn, ord). A link has what its old
+key held before it (``from``: the kind and place of the key's last reset, or null: whatever the
+table holds) and the same for its new key (``onto``). Goes out: for each link whether its row was
+there, and if so where that row's life began.
 
-Called by ``moves.py`` inside a Python worker, for the links that hang on other links only;
-a batch has none of them unless a row changes its key twice, or takes the key that
-another one left. They depend on each other in log order, so one worker looks at them
-one by one, at about 1 microsecond and 300 bytes each.
+Called by ``moves`` inside a Python worker, for the links that depend on other links only. A batch
+has none of them unless a row changes its key twice, or takes the key that another row left. Since
+they depend on each other in log order, one worker resolves them one by one, at about 1 microsecond
+and 300 bytes each.
 
-A key that an arrival filled without a row to fill it with (its own old row was missing) is
-as it was before: the walk then goes on at the arrival's ``onto``. It is linear in all,
-since the leave that asks resets the key for whoever comes next.
+If an arrival had no row (its own old row was missing), its key is as it was before: the walk then
+continues at the arrival's ``onto``. The walk is linear in all, because the leave that starts it
+resets the key for later links.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LINKS: Final = (
     "alsn bigint, aord bigint, fkind tinyint, flsn bigint, ford bigint, "
     "okind tinyint, olsn bigint, oord bigint, stored boolean"
 )
-"""``stored``: the table has a row at the link's old key."""
+"""Schema of links. ``stored``: the table has a row at the link's old key."""
 
 FOUND: Final = (
     "alsn bigint, aord bigint, there boolean, inserted boolean, "
     "rlsn bigint, rord bigint"
 )
-"""``there``: the UPDATE found its row. Then (rlsn, rord) is the INSERT that the row comes
-from (``inserted``), or the link whose old key is where the table has it."""
+"""Schema of resolved links. ``there``: the UPDATE found its row. Then (rlsn, rord) is the INSERT
+that the row comes from (``inserted``), or the link whose old key is the row's key in the table."""
 
 _Place = tuple[int | None, int | None]
 _Link = tuple[
@@ -54,7 +54,7 @@ _Found = tuple[int, int, bool, bool, int | None, int | None]
 
 
 def follow(links: Iterable[_Link]) -> Iterator[_Found]:
-    """Resolve links; see the module. Tuples as ``LINKS`` and ``FOUND`` say."""
+    """Resolve links. Tuples have the columns of ``LINKS`` and ``FOUND``."""
     onto: dict[_Place, tuple[int | None, _Place]] = {}
     roots: dict[_Place, tuple[bool, _Place] | None] = {}
     for lsn, ordinal, fkind, flsn, ford, okind, olsn, oord, stored in links:

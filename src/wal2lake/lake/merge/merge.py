@@ -1,32 +1,32 @@
-"""Applying the net change of a batch to a Delta table, in one commit with its cursor.
+"""Applies the net change of a batch to a Delta table, in one commit with its cursor.
 
-Comes in: staged changes (``staging``), the table's state that they were staged on. Goes
-out: ``plan_merge`` tells the first event that cannot be applied, or gives a ``Merge``;
-``commit_merge`` makes it the table's next version. Called by apply, which evaluates the
-batch for all its tables before it commits any.
+Comes in: staged changes (``staging``), the table's state on which they were staged. Goes out:
+``plan_merge`` returns the first event that cannot be applied, or a ``Merge``; ``commit_merge``
+makes it the table's next version. Called by ``batches``: apply evaluates the batch for all its
+tables before it commits any.
 
-Why this way. MERGE with deletion vectors writes only changed rows, and knows partitions,
-constraints and generated columns. But whoever commits to the table while it runs is nothing to
-it: Delta lets it go on the newest version then, or an overwrite removes rows that it has not seen.
-So Spark writes a *branch* of the version that the batch was evaluated on (``branch``), as the
-front door's statements do, and what the branch has become is one commit of ours on exactly that
-version: another writer's commit in between is a CommitConflict. Files get a second name in the
-table's directory; nothing is written twice.
+Why this way. MERGE with deletion vectors writes only changed rows, and handles partitions,
+constraints and generated columns. But it does not notice a writer that commits to the table while
+it runs: Delta then lets MERGE commit on the newest version, and an overwrite removes rows that it
+has not seen. So Spark writes a *branch* of the version on which the batch was evaluated
+(``branch``), as the front door's statements do. The branch's changes then become one commit of
+ours on exactly that version: another writer's commit in between is a CommitConflict. Files get a
+second name in the table's directory; nothing is written twice.
 
-A batch with a TRUNCATE is no MERGE but an overwrite: the rows that came after it are the table.
-Inserts into a table without a key, which come here if only Spark may write to it, are an append.
+A batch with a TRUNCATE is an overwrite, not a MERGE: the rows that follow the TRUNCATE are the
+table. Inserts into a table without a key are an append; they come here if only Spark may write it.
 
 The settings:
 
-- The source is not materialised by Delta: it reads staged files and the table at a fixed
-  version with deterministic operators, so both of MERGE's passes see the same rows. A larger
-  net change is checkpointed here once instead of computed twice.
-- Up to ``SMALL_ROWS`` the work is the driver's, planning and job starts. Measured for 1,000
-  rows into 100,000 on a busy machine (JVM's CPU-s, median): 3.9 with adaptive execution,
-  which makes every exchange a job of its own, 3.1 without. No gain from a checkpoint of
-  the source (3.4), a local relation (3.7), no whole-stage code (3.3).
-- A small merge reads the table in splits of ``SMALL_SPLIT``, for each split with changed
-  rows becomes a new file, and files are what later merges have to look at.
+- Delta does not materialise the source. It reads staged files and the table at a fixed version
+  with deterministic operators, so both of MERGE's passes see the same rows. A larger net change is
+  checkpointed here once instead of computed twice.
+- Up to ``SMALL_ROWS`` planning and job starts on the driver dominate. Measured for 1,000 rows into
+  100,000 on a busy machine (JVM's CPU-s, median): 3.9 with adaptive execution, which makes every
+  exchange a job of its own, 3.1 without. A checkpoint of the source (3.4), a local relation (3.7)
+  and no whole-stage code (3.3) gained nothing.
+- A small merge reads the table in splits of ``SMALL_SPLIT``, because each split with changed rows
+  becomes a new file, and later merges have to read the files.
 
 Sources: delta-spark 4.4 MergeIntoCommand.scala, ClassicMergeExecutor.scala,
 MergeIntoMaterializeSource.scala.
@@ -94,12 +94,12 @@ class Merge:
     """A batch's net change, ready to be committed on one version of a table."""
 
     session: SparkSession
-    """Spark session of this merge alone."""
+    """Spark session that only this merge uses."""
     state: TableState
     staged: StagedChanges
     net: NetChange
     commits: BatchCommits | None = None
-    """Transactions of the batch, if the writers of rows are kept."""
+    """Transactions of the batch, if the writers of rows are tracked."""
 
 
 def plan_merge(
@@ -109,7 +109,7 @@ def plan_merge(
     uniqueness: Uniqueness,
     commits: BatchCommits | None = None,
 ) -> Merge | RowFailure:
-    """Reduce the staged changes; see ``netchange.net_change`` for what it can refuse."""
+    """Reduce the staged changes, or return the failure of ``netchange.net_change``."""
     session = spark.newSession()
     tune(session, staged)
     shape = staged.shape
@@ -128,7 +128,7 @@ def plan_merge(
 
 
 def tune(session: SparkSession, staged: StagedChanges) -> None:
-    """Settings of the session that one batch has for itself."""
+    """Set up the session that one batch has for itself."""
     small = staged.found.rows <= SMALL_ROWS
     for name, value in {**_SETTINGS, **(_SMALL_SETTINGS if small else {})}.items():
         session.conf.set(name, value)
@@ -140,16 +140,16 @@ def commit_merge(
     branches: Branches,
     place: str,
     cursor: Cursor,
-    said: More = NOTHING_MORE,
+    remarks: More = NOTHING_MORE,
 ) -> Committed:
-    """Make it the next version; durable when it returns. ``place`` is for the branch: empty, on
-    the table's storage. ``said``: what the commit's word says of the batch.
+    """Make the merge the next version, which is durable on return. ``place`` is for the branch: an
+    empty location on the table's storage. ``remarks`` go into the commit's user metadata.
 
-    Raises CommitConflict, and has written nothing, if the table is not at the version
-    that the merge was planned on, or is not any more when the rows are written.
+    Raises CommitConflict, and has written nothing, if the table is not at the version for which
+    the merge was planned, or no longer is when the rows are written.
     """
     with tables.writing(merge.state.location):
-        return _commit(merge, tables, branches, place, cursor, said)
+        return _commit(merge, tables, branches, place, cursor, remarks)
 
 
 def _commit(
@@ -158,7 +158,7 @@ def _commit(
     branches: Branches,
     place: str,
     cursor: Cursor,
-    said: More,
+    remarks: More,
 ) -> Committed:
     location = merge.state.location
     now = tables.state(location)
@@ -178,7 +178,7 @@ def _commit(
             cursor,
             read_version=now.version,
             replace=True,
-            operation=with_more("truncate", said),
+            operation=with_more("truncate", remarks),
         )
     with _branch(merge, branches, place) as branch:
         with translated(f'Delta table "{location}"'):
@@ -192,27 +192,28 @@ def _commit(
                 change.actions,
                 cursor,
                 read_version=now.version,
-                operation=with_more(operation, said),
+                operation=with_more(operation, remarks),
             )
         except Exception:
-            if _is_not_there(tables, location, cursor):
+            if _is_uncommitted(tables, location, cursor):
                 branches.take_back(branch, change.files)
             raise
 
 
-def _is_not_there(tables: TablePort, location: str, cursor: Cursor) -> bool:
-    """Certainly no version has this batch, whatever the commit's answer was."""
+def _is_uncommitted(tables: TablePort, location: str, cursor: Cursor) -> bool:
+    """Whether certainly no version has this batch, whatever the commit's answer was."""
     try:
-        found = tables.state(location).cursor(cursor.app_id)
+        committed = tables.state(location).cursor(cursor.app_id)
     except Exception:
         return False
-    return found is None or found < cursor.version
+    return committed is None or committed < cursor.version
 
 
 @contextmanager
 def _branch(merge: Merge, branches: Branches, place: str) -> Iterator[Branch]:
-    """For this commit alone. What a crash leaves of it goes with the node's next start; names
-    that files have got in the table's directory by then are no version's, and VACUUM's."""
+    """Open a branch for this commit alone. The node's next start removes what a crash leaves of a
+    branch; no version names the files that got a second name in the table's directory, and VACUUM
+    removes them."""
     state = merge.state
     branch = Branch(place, state.location, state.table_id, state.version)
     try:
@@ -228,14 +229,14 @@ def _branch(merge: Merge, branches: Branches, place: str) -> Iterator[Branch]:
 
 
 def _write(merge: Merge, branch: Branch, *, marked: bool) -> str:
-    """By Spark; gives what it was, in a word."""
+    """Let Spark write the branch; return the name of the operation."""
     rows = merge.net.rows
     if marked and not merge.net.whole:
         rows = _with_marks(merge, rows)
     else:
         marked = False
     if merge.net.replaces:
-        # After a TRUNCATE what came behind it is the table's whole content.
+        # The rows that follow a TRUNCATE are the table's whole content.
         _write_rows(merge, rows, branch, "overwrite", marked=marked)
         return "overwrite"
     if not merge.staged.shape.key:
@@ -246,34 +247,38 @@ def _write(merge: Merge, branch: Branch, *, marked: bool) -> str:
 
 
 def _with_marks(merge: Merge, rows: DataFrame) -> DataFrame:
-    """With who has made each row, as ``origins.COLUMNS``."""
+    """Add the writer of each row, as ``origins.COLUMNS``."""
     commits = merge.commits
     assert commits is not None
     names = ("lsn", *COLUMNS[1:])
     table = pa.table([commits.lsn, commits.xid, commits.time_us], names=list(names))
-    known = merge.session.createDataFrame(table)
-    found = rows.join(F.broadcast(known), "lsn", "left")
-    by = F.when(F.col(COLUMNS[1]).isNotNull(), F.lit(commits.origin).cast("bigint"))
-    return found.withColumn(COLUMNS[0], by)
+    transactions = merge.session.createDataFrame(table)
+    marked = rows.join(F.broadcast(transactions), "lsn", "left")
+    origin = F.when(F.col(COLUMNS[1]).isNotNull(), F.lit(commits.origin).cast("bigint"))
+    return marked.withColumn(COLUMNS[0], origin)
 
 
 def _run_merge(merge: Merge, rows: DataFrame, branch: Branch, *, marked: bool) -> None:
-    shape, found, found_by = merge.staged.shape, merge.staged.found, merge.net.found_by
-    small = found.rows <= SMALL_ROWS
+    shape, counts, stored_keys = (
+        merge.staged.shape,
+        merge.staged.found,
+        merge.net.found_by,
+    )
+    small = counts.rows <= SMALL_ROWS
     rows = F.broadcast(rows) if small else rows.localCheckpoint()
     target = DeltaTable.forPath(merge.session, branch.location).alias("t")
     condition = F.lit(True)
     for i in shape.key:
         name = identifier(shape.fields[i].name)
-        key = found_by.get(i, f"n{i}")
+        key = stored_keys.get(i, f"n{i}")
         condition = condition & (F.col(f"t.{name}") == F.col(f"s.{key}"))
-    if merge.staged.first_key is not None and shape.key[0] not in found_by:
+    if merge.staged.first_key is not None and shape.key[0] not in stored_keys:
         low, high = merge.staged.first_key
         first = F.col(f"t.{identifier(shape.fields[shape.key[0]].name)}")
         condition = condition & first.between(F.lit(low), F.lit(high))
     builder = target.merge(rows.alias("s"), condition)
-    created = found.inserts > 0 or found.moved
-    removed = found.deletes > 0 or found.moved
+    created = counts.inserts > 0 or counts.moved
+    removed = counts.deletes > 0 or counts.moved
     if removed:
         builder = builder.whenMatchedDelete(F.col("s.op") == DELETE)
     values: dict[str, Any] = {

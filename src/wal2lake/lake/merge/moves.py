@@ -1,27 +1,27 @@
-"""Key changes: following a row from key to key.
+"""Follows rows whose keys change from key to key.
 
-An UPDATE that changes the key is two *touches* of one event: it leaves (L) the old key
-and arrives (A) at the new one. Every other event touches one key, as I, U or D. Seen from
-one key, I D L A are resets; the stretch between two of them is a *segment*, and its *head*
-is the reset that began it (none: the row was in the table before the batch). A segment
-that an L ends goes on in the segment that the A of the same event begins, so segments
-link up into *lives*, each the history of one row:
+An UPDATE that changes the key is two *touches* of one event: it leaves (L) the old key and arrives
+(A) at the new one. Every other event touches one key, as I, U or D. Seen from one key, I D L A are
+resets. The stretch between two resets is a *segment*, and its *head* is the reset that began it
+(none: the row was in the table before the batch). A segment that an L ends continues in the
+segment that the A of the same event begins. So segments link up into *lives*, each the history of
+one row:
 
     key 1   base ──U──U──L           I ──U            life of base row 1: U U A U D
     key 2                A ──U──D        │            life of that I: I U A
     key 3                                L→A (key 4)
 
-With every touch labelled by its life's root (an I, or a base key), the net change is
-again the last touch of each life, as it was the last event of each key; a value that
-is not known anywhere in a life whose root is a base row is read from the table, where that
-row still lies under its root key.
+Each touch is labelled with its life's root (an I, or a base key). Then the net change is again the
+last touch of each life, as it was the last event of each key. A value that is not known anywhere
+in a life whose root is a base row is read from the table, where that row is still stored under its
+root key.
 
-A *link* is one key-changing UPDATE: what was at its old key, what at its new one. Most say
-by themselves whether their row was there and where its life began. Those that follow
-another arrival are followed in log order by one Python worker (``follow.py``): each
-depends on the one before it, and a loop of joins instead costs a few Spark jobs a round.
-A key change whose old row is missing does nothing (update_missing), not even a reset, so
-such events are taken out and the heads are computed again without them.
+A *link* is one key-changing UPDATE: what its old key held, and what its new key held. For most
+links that alone tells whether their row was there and where its life began. Links that follow
+another arrival are followed in log order by one Python worker (``follow``): each depends on the
+link before it, and a loop of joins would cost a few Spark jobs a round. A key change whose old row
+is missing does nothing (update_missing), not even a reset, so such events are removed and the
+heads are computed again without them.
 
 Sources: PostgreSQL worker.c (apply_handle_update_internal), heapam.c (heap_update).
 """
@@ -38,7 +38,7 @@ from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE, ChangeShape
 
 
 class BaseTable:
-    """The table before the batch, with its columns called b<i> (keys) and v<i>."""
+    """The table before the batch, with its columns named b<i> (keys) and v<i>."""
 
     __slots__ = ("_rows", "_shape")
 
@@ -57,7 +57,7 @@ class BaseTable:
         return flagged.withColumn("stored", F.col("hit").isNotNull()).drop("hit")
 
     def with_values(self, rows: DataFrame, wanted: list[int]) -> DataFrame:
-        """Join b<i> of ``rows`` with the table, adding v<i> of the wanted columns."""
+        """Join b<i> of ``rows`` with the table, adding v<i> of the wanted columns as s<i>."""
         columns = [F.col(f"v{i}").alias(f"b{i}") for i in self._shape.key]
         columns += [F.col(f"v{i}").alias(f"s{i}") for i in wanted]
         stored = self._rows.select(*columns)
@@ -73,16 +73,16 @@ class BaseTable:
 
 
 def plain_touches(events: DataFrame, shape: ChangeShape) -> DataFrame:
-    """Touches of a batch without key changes, with their heads."""
+    """Return the touches of a batch without key changes, with their heads."""
     return _with_heads(_touch(events, shape, F.col("op"), "n"), shape)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMoves:
-    """A batch with key changes, its ineffective ones taken out."""
+    """A batch with key changes, without the key changes that have no effect."""
 
     touches: DataFrame
-    """With heads."""
+    """Touches with their heads."""
     roots: DataFrame
     """For each arrival (alsn, aord) the root of its life: an insert of the batch (plsn,
     pord), or the key of a stored row (p<i>); never both."""
@@ -91,7 +91,7 @@ class BatchMoves:
 def follow_moves(
     events: DataFrame, shape: ChangeShape, table: BaseTable | None, trusted: bool
 ) -> BatchMoves:
-    """Find out which key changes found their row, and what row that was.
+    """Find the key changes that found their row, and the row that each found.
 
     ``trusted``: a key that no event of the batch has filled or emptied is in the table.
     """
@@ -104,8 +104,8 @@ def follow_moves(
     else:
         links = table.flag_stored(links, "p")
     links = links.localCheckpoint()
-    found = _found(links, shape).localCheckpoint()
-    idle = found.filter(~F.col("there")).select(
+    resolved = _resolve_links(links, shape).localCheckpoint()
+    idle = resolved.filter(~F.col("there")).select(
         F.col("alsn").alias("lsn"), F.col("aord").alias("ord")
     )
     if not idle.isEmpty():
@@ -115,7 +115,7 @@ def follow_moves(
     begins = links.select(
         F.col("alsn").alias("rlsn"), F.col("aord").alias("rord"), *_columns("p", shape)
     )
-    rooted = found.filter("there")
+    rooted = resolved.filter("there")
     on_insert = rooted.filter(inserted).select(
         "alsn",
         "aord",
@@ -141,7 +141,7 @@ def follow_moves(
 
 
 def _links(touches: DataFrame, shape: ChangeShape) -> DataFrame:
-    """One row per key-changing UPDATE, as ``follow.LINKS``, and its keys p<i>, d<i>."""
+    """Return one row per key-changing UPDATE, as ``follow.LINKS``, and its keys p<i>, d<i>."""
 
     def side(kind: int, key: str, head: str) -> DataFrame:
         return touches.filter(F.col("kind") == kind).select(
@@ -156,13 +156,13 @@ def _links(touches: DataFrame, shape: ChangeShape) -> DataFrame:
     return side(LEAVE, "p", "f").join(side(ARRIVE, "d", "o"), ["alsn", "aord"])
 
 
-def _found(links: DataFrame, shape: ChangeShape) -> DataFrame:
+def _resolve_links(links: DataFrame, shape: ChangeShape) -> DataFrame:
     """Return the rows that each link found at its old key, as ``follow.FOUND``."""
     kind = F.col("fkind")
     inserted = F.coalesce(kind == INSERT, F.lit(False))
     follows = F.coalesce(kind == ARRIVE, F.lit(False))
     alone = links.filter(~follows)
-    found = alone.select(
+    resolved = alone.select(
         "alsn",
         "aord",
         (inserted | (kind.isNull() & F.col("stored"))).alias("there"),
@@ -172,10 +172,10 @@ def _found(links: DataFrame, shape: ChangeShape) -> DataFrame:
     )
     hanging = links.filter(follows)
     if hanging.isEmpty():
-        return found
-    # All that a hanging link can ask for arrived at its old key.
-    asked = hanging.select(*(F.col(f"p{i}").alias(f"d{i}") for i in shape.key))
-    fed = alone.join(asked, [f"d{i}" for i in shape.key], "left_semi")
+        return resolved
+    # A hanging link depends only on links that arrived at its old key.
+    left_keys = hanging.select(*(F.col(f"p{i}").alias(f"d{i}") for i in shape.key))
+    fed = alone.join(left_keys, [f"d{i}" for i in shape.key], "left_semi")
     names = [part.split()[0] for part in LINKS.split(", ")]
     in_order = (
         hanging.select(*names)
@@ -186,7 +186,7 @@ def _found(links: DataFrame, shape: ChangeShape) -> DataFrame:
     followed = links.sparkSession.createDataFrame(
         in_order.rdd.mapPartitions(follow), FOUND, verifySchema=False
     )
-    return found.unionByName(
+    return resolved.unionByName(
         followed.join(hanging.select("alsn", "aord"), ["alsn", "aord"], "left_semi")
     )
 
@@ -194,7 +194,7 @@ def _found(links: DataFrame, shape: ChangeShape) -> DataFrame:
 def net_of_lives(
     moves: BatchMoves, shape: ChangeShape, table: BaseTable | None
 ) -> DataFrame:
-    """The net change of a batch with key changes."""
+    """Compute the net change of a batch with key changes."""
     lives = _lives(moves, shape).localCheckpoint()
     width = range(len(shape.fields))
     unknown = sorted(shape.unchanged)
@@ -217,8 +217,8 @@ def net_of_lives(
     net = living.filter(rooted_here).select(*output(INSERT, False))
     if table is None:
         return net
-    # Rows that have come to a key. Whatever the table seems to hold there has gone, or
-    # was updated without being there.
+    # Rows that arrived at a key. A row that the table holds there was removed by the batch;
+    # if the table holds none, updates of that key did nothing.
     came = living.filter(rooted_here | ~stays)
     taken = came.select(*(F.col(f"k{i}").alias(f"b{i}") for i in shape.key))
     stayed = (
@@ -250,14 +250,15 @@ def net_of_lives(
 
 
 def _lives(moves: BatchMoves, shape: ChangeShape) -> DataFrame:
-    """One row per life: its root (rlsn, rord | b<i>), last kind and LSN, last key, values."""
+    """Return one row per life: its root (rlsn, rord | b<i>), last kind and LSN, last key,
+    values."""
     keys = shape.key
     touches = moves.touches
     kind, head = F.col("kind"), F.col("head")
     starts = kind.isin(INSERT, ARRIVE)
     segment = F.when(starts, F.struct("lsn", "ord", "kind")).otherwise(head)
     touches = touches.withColumn("segment", segment)
-    # What happens to a key after its row is gone is update_missing or delete_missing.
+    # Events of a key whose row is gone are update_missing or delete_missing.
     gone = F.coalesce(F.col("segment.kind").isin(DELETE, LEAVE), F.lit(False))
     touches = touches.filter((kind != LEAVE) & ~gone)
     own = F.col("segment.kind") == INSERT
@@ -285,7 +286,7 @@ def _lives(moves: BatchMoves, shape: ChangeShape) -> DataFrame:
     life = Window.partitionBy("rlsn", "rord", *_columns("b", shape))
     in_order = life.orderBy("lsn", "ord")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    known = {
+    last_known = {
         i: F.last(
             F.when(
                 (kind != DELETE) & ~F.coalesce(f"u{i}", F.lit(False)),
@@ -303,7 +304,7 @@ def _lives(moves: BatchMoves, shape: ChangeShape) -> DataFrame:
         *_columns("b", shape),
         *_columns("k", shape),
         *(
-            known[i].alias(f"w{i}") if i in known else F.col(f"n{i}")
+            last_known[i].alias(f"w{i}") if i in last_known else F.col(f"n{i}")
             for i in range(len(shape.fields))
         ),
         F.lead("kind").over(in_order).isNull().alias("last"),
@@ -316,10 +317,10 @@ def _lives(moves: BatchMoves, shape: ChangeShape) -> DataFrame:
         *_columns("b", shape),
         *_columns("k", shape),
         *(
-            F.col(f"w{i}.n{i}").alias(f"n{i}") if i in known else F.col(f"n{i}")
+            F.col(f"w{i}.n{i}").alias(f"n{i}") if i in last_known else F.col(f"n{i}")
             for i in range(len(shape.fields))
         ),
-        *(F.col(f"w{i}").isNull().alias(f"u{i}") for i in known),
+        *(F.col(f"w{i}").isNull().alias(f"u{i}") for i in last_known),
     )
 
 

@@ -1,20 +1,22 @@
-"""Batches of a table without a primary key that do not fit into memory, or that Spark must write.
+"""Applies batches of a table without a primary key that do not fit into memory, or that only Spark
+may write.
 
-Comes in: staged changes whose rows are named by their whole content, and the table's state. Goes
-out: the table's new content as one DataFrame, for an overwrite, and the events that found no row.
-Called by ``batches.py``.
+Comes in: staged changes whose rows are identified by their whole content, and the table's state.
+Goes out: the table's new content as one DataFrame, for an overwrite, and the events that found no
+row. Called by ``batches``.
 
-    events ─▶ a digest of each content ─▶ heights of the stacks (NumPy) ─▶ which rows go, which come
-    table ─▶ rows whose digest is asked for, numbered within each digest ─┘
+    events ─▶ a digest of each content ─▶ heights of the stacks (NumPy) ─▶ rows to remove, to add
+    table ─▶ rows with one of the digests, numbered within each digest ─┘
 
-Why this way. MERGE cannot take one of several equal rows. Which rows go depends on the order of
-events, and on whether each finds a row, but on nothing of a row except which content it has: so
-values stay with Spark, and this process sees 32 bytes of each content, and about 150 bytes of each
-event. Then the rules are those of the smaller batches, by the same functions. The overwrite writes
-the whole table: its cost is the table's, which is why smaller batches go another way.
+Why this way. MERGE cannot take one of several equal rows. Which rows are removed depends on the
+order of events and on whether each event finds a row, but the only fact about a row that matters
+is which content it has. So values stay with Spark, and this process holds 32 bytes of each
+content, and about 150 bytes of each event. The same functions as for smaller batches then apply
+the rules. The overwrite writes the whole table; since its cost is the table's, smaller batches are
+applied in memory.
 
-Two contents are the same if their SHA-256 digests are. Where columns may hold values that are equal
-and not identical (``pgtypes/equality``) a row has a second digest, of what is equal in it.
+Two contents are the same if their SHA-256 digests are. If columns may hold values that are equal
+but not identical (``pgtypes.equality``), a row has a second digest of its values made identical.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def plan_multiset(
     *,
     shows_rows: bool = False,
 ) -> tuple[Merge, Sequence[RowConflict]]:
-    """The whole new content, ready for one commit; what found no row, in log order."""
+    """Return the table's whole new content, ready for one commit, and the conflicts of events that
+    found no row, in log order."""
     session = spark.newSession()
     tune(session, staged)
     shape = staged.shape
@@ -79,16 +82,17 @@ def plan_multiset(
         if shape.truncate is not None:
             changes = changes.filter(after(shape.truncate))
         table = _stored(session, state, shape)
-        found = _Batch(session, shape, changes, table)
-        conflicts = found.conflicts(shows_rows)
-        rows = found.content()
+        batch = _Batch(session, shape, changes, table)
+        conflicts = batch.conflicts(shows_rows)
+        rows = batch.content()
     return Merge(session, state, staged, NetChange(rows, True, whole=True)), conflicts
 
 
 def _stored(
     session: SparkSession, state: TableState, shape: ChangeShape
 ) -> DataFrame | None:
-    """``v<i>`` and the digest ``h``; None: a TRUNCATE has emptied it."""
+    """Return ``v<i>`` and the digests ``h`` and ``e``; None if a TRUNCATE has emptied the
+    table."""
     if shape.truncate is not None:
         return None
     rows = (
@@ -104,7 +108,7 @@ def _stored(
 
 
 class _Batch:
-    """One batch, evaluated when it is made."""
+    """One batch, evaluated when it is constructed."""
 
     def __init__(
         self,
@@ -141,19 +145,19 @@ class _Batch:
         op = arrow.column("op").to_numpy().astype(np.int8)
         self._op = op
         moved = np.flatnonzero(op == UPDATE)
-        every = _together(arrow, "n", "o", moved)
-        codes = every.dictionary_encode()
+        digests_of_rows = _together(arrow, "n", "o", moved)
+        codes = digests_of_rows.dictionary_encode()
         self._contents = codes.dictionary
         self._classes = self._contents
         if loose:
-            # The first place of each content has its class.
+            # The first row of each content gives its class.
             first = np.unique(codes.indices.to_numpy(), return_index=True)[1]
             equal = _together(arrow, "ne", "oe", moved)
             self._classes = equal.take(pa.array(first))
         numbers = codes.indices.to_numpy().astype(np.int64)
         olds = np.full(len(op), NOT_MOVED, np.int64)
         olds[moved] = numbers[len(op) :]
-        # All columns that are not sent are unknown in each UPDATE, and no others are.
+        # In each UPDATE the columns that are not sent are unknown, and no others.
         unknown = dict.fromkeys(sorted(shape.unchanged), op == UPDATE)
         events = Events(op, numbers[: len(op)], olds, unknown)
         self._touched: DataFrame | None = None
@@ -166,23 +170,24 @@ class _Batch:
         if loose:
             encoded = self._classes.dictionary_encode()
             classes = encoded.indices.to_numpy().astype(np.int64)
-        known = by_occurrence(events, places, len(self._contents), classes)
-        present = np.zeros(known.count, np.bool_)
-        present[known.places.key] = True
-        self._place = np.full(known.count, -1, np.int64)
-        self._place[known.places.key] = known.places.row
-        lives = net_lives(known.events, present, unique=False)
+        occurrences = by_occurrence(events, places, len(self._contents), classes)
+        present = np.zeros(occurrences.count, np.bool_)
+        present[occurrences.places.key] = True
+        self._place = np.full(occurrences.count, -1, np.int64)
+        self._place[occurrences.places.key] = occurrences.places.row
+        lives = net_lives(occurrences.events, present, unique=False)
         assert isinstance(lives, Lives)
         self._lives = lives
 
     def _find_stored(self, table: DataFrame) -> None:
-        """Rows of the contents that the batch is about, numbered; how many of each."""
-        self._asked = self._frame(e=self._classes.unique())
+        """Number the stored rows whose content the batch names, and count the rows of each
+        content."""
+        self._named = self._frame(e=self._classes.unique())
         same = Window.partitionBy("h").orderBy(F.lit(1))
         self._touched = (
-            table.join(self._asked, "e", "left_semi")
+            table.join(self._named, "e", "left_semi")
             .withColumn("rank", F.row_number().over(same))
-            # Which of the equal rows has which number is decided once.
+            # The checkpoint fixes the numbers of equal rows.
             .localCheckpoint()
         )
         counts = self._touched.groupBy("h", "e").count().toArrow()
@@ -201,11 +206,11 @@ class _Batch:
         return self._session.createDataFrame(pa.table(columns))
 
     def content(self) -> DataFrame:
-        """The table as the batch leaves it, as columns ``n<i>``."""
+        """Return the table as the batch leaves it, as columns ``n<i>``."""
         width = range(len(self._shape.fields))
         parts = [self._written()]
         if self._table is not None and self._touched is not None:
-            rest = self._table.join(self._asked, "e", "left_anti")
+            rest = self._table.join(self._named, "e", "left_anti")
             removed = self._frame(**self._places(self._lives.removed))
             kept = self._touched.join(removed, ["h", "rank"], "left_anti")
             parts += [
@@ -215,15 +220,15 @@ class _Batch:
         return reduce(DataFrame.unionAll, parts)
 
     def _places(self, keys: Index) -> dict[str, pa.Array]:
-        """Digest and number of stored rows; both null where the key is STORED."""
-        nothing = keys == STORED
-        at = self._place[np.where(nothing, 0, keys)]
-        at = np.where(nothing, 0, at)
+        """Return digest and number of stored rows; both null where the key is STORED."""
+        is_new = keys == STORED
+        places = self._place[np.where(is_new, 0, keys)]
+        places = np.where(is_new, 0, places)
         if not len(self._content):
             nulls = pa.nulls(len(keys), pa.int64())
             return {"h": pa.nulls(len(keys), pa.binary()), "rank": nulls}
-        index = pa.array(self._content[at], mask=nothing)
-        rank = pa.array(self._rank[at].astype(np.int64), mask=nothing)
+        index = pa.array(self._content[places], mask=is_new)
+        rank = pa.array(self._rank[places].astype(np.int64), mask=is_new)
         return {"h": self._contents.take(index), "rank": rank}
 
     def _written(self) -> DataFrame:
@@ -244,7 +249,7 @@ class _Batch:
         columns |= self._places(lives.base)
         columns["slsn"] = pa.array(self._lsn[np.where(stored, 0, source)], mask=stored)
         columns["sord"] = pa.array(self._ord[np.where(stored, 0, source)], mask=stored)
-        told = self._changes.select(
+        sent = self._changes.select(
             F.col("lsn").alias("slsn"),
             F.col("ord").alias("sord"),
             *(F.col(f"n{i}").alias(f"t{i}") for i in unknown),
@@ -252,7 +257,7 @@ class _Batch:
         rows = self._frame(**columns).join(
             self._changes.select("lsn", "ord", *wanted), ["lsn", "ord"]
         )
-        rows = rows.join(told, ["slsn", "sord"], "left")
+        rows = rows.join(sent, ["slsn", "sord"], "left")
         if self._touched is None:
             values = {i: F.col(f"t{i}") for i in unknown}
         else:
@@ -272,15 +277,17 @@ class _Batch:
         )
 
     def conflicts(self, shows_rows: bool) -> Sequence[RowConflict]:
-        """Events that found no row."""
+        """Return the conflicts of events that found no row."""
         missed = self._lives.missed
         if not missed.size:
             return ()
         named = missed[:NAMED_CONFLICTS]
-        at = self._frame(lsn=pa.array(self._lsn[named]), ord=pa.array(self._ord[named]))
-        table = self._changes.join(at, ["lsn", "ord"]).toArrow()
+        positions = self._frame(
+            lsn=pa.array(self._lsn[named]), ord=pa.array(self._ord[named])
+        )
+        table = self._changes.join(positions, ["lsn", "ord"]).toArrow()
         table = table.sort_by([("lsn", "ascending"), ("ord", "ascending")])
-        found = missing_rows(
+        conflicts = missing_rows(
             self._shape, table, np.arange(table.num_rows), values=shows_rows
         )
         rest = missed[NAMED_CONFLICTS:]
@@ -290,12 +297,15 @@ class _Batch:
         ):
             if chosen.any():
                 first = int(self._lsn[rest[chosen][0]])
-                found.append(RowConflict(kind, first, None, count=int(chosen.sum())))
-        return found
+                conflicts.append(
+                    RowConflict(kind, first, None, count=int(chosen.sum()))
+                )
+        return conflicts
 
 
 def _together(rows: pa.Table, new: str, old: str, moved: Index) -> pa.Array:
-    """Digests of all events, and behind them of the old rows of those that have two."""
+    """Return the digests of all events, followed by those of the old rows of events that have
+    two."""
     return pa.chunked_array(
         [
             *rows.column(new).cast(pa.binary()).chunks,
@@ -308,8 +318,8 @@ def _together(rows: pa.Table, new: str, old: str, moved: Index) -> pa.Array:
 def _digest(
     rows: DataFrame, shape: ChangeShape, prefix: str, *, equal: bool = False
 ) -> Column:
-    """32 bytes that are those of every row of the same content, and of no other; ``equal``: of
-    every row that is equal by its types."""
+    """Return 32 bytes that are the same for rows of the same content, and different for others;
+    with ``equal``, the same for rows that are equal by their types."""
     kinds = {field.name: field.dataType for field in rows.schema.fields}
     loose = loose_columns(shape.fields, shape.key) if equal else {}
     texts = []
@@ -321,23 +331,26 @@ def _digest(
 
 
 def _encoded(value: Column, kind: T.DataType) -> Column:
-    """A text, never null, that no other value has; none is the beginning of another one."""
+    """Return a text, never null, that encodes the value uniquely; no text is a prefix of
+    another."""
     if isinstance(kind, T.TimestampType):
         text = F.unix_micros(value).cast("string")
     elif isinstance(kind, T.BinaryType):
         text = F.hex(value)
     elif isinstance(kind, T.ArrayType):
-        of = kind.elementType
-        text = F.array_join(F.transform(value, lambda item: _encoded(item, of)), "")
+        element = kind.elementType
+        text = F.array_join(
+            F.transform(value, lambda item: _encoded(item, element)), ""
+        )
     elif isinstance(kind, T.MapType):
-        key, of = kind.keyType, kind.valueType
+        key, element = kind.keyType, kind.valueType
         pairs = F.transform(
             F.map_entries(value),
-            lambda e: F.concat(_encoded(e["key"], key), _encoded(e["value"], of)),
+            lambda e: F.concat(_encoded(e["key"], key), _encoded(e["value"], element)),
         )
         text = F.array_join(F.array_sort(pairs), "")
     else:
-        # Of floating point numbers the shortest digits, -0.0 and NaN.
+        # Floating point numbers have their shortest digits, -0.0 and NaN.
         text = value.cast("string")
     size = F.length(text).cast("string")
     return F.when(value.isNull(), F.lit("N")).otherwise(

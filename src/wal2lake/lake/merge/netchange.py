@@ -1,25 +1,25 @@
-"""From staged changes to the net change: at most one row per key.
+"""Reduces staged changes to the net change: at most one row per key.
 
-Comes in: a DataFrame in the layout of ``changes.py``, its ``ChangeShape``, and for key
-changes the table as it is. Goes out: a DataFrame with one row per touched key,
+Comes in: a DataFrame in the layout of ``changes.py``, its ``ChangeShape``, and for key changes the
+table as it is. Goes out: a DataFrame with one row per touched key,
 
     op tinyint    I: the row is exactly these values; U: the stored row, if there is one,
-                  gets those values that are known; D: no row
-    lsn bigint    commit LSN of the last event of the row; D: it may be null
+                  gets the values that are known; D: no row
+    lsn bigint    commit LSN of the last event of the row; may be null for D
     n<i>          values of column i; the key's are always there
     u<i>          U only: n<i> is not known, keep the stored value (columns of shape.unchanged)
 
-The meaning is that of applying the events one by one, in (lsn, ord) order, to a dict by
-key: UPDATE and DELETE of a missing row do nothing (update_missing, delete_missing). Keys that are
-equal by their types are one key (``alike``).
+The meaning is that of applying the events one by one, in (lsn, ord) order, to a dict by key:
+UPDATE and DELETE of a missing row do nothing (update_missing, delete_missing). Keys that are equal
+by their types are one key (``alike``).
 
-Why this way. The row that a key holds lives from an I to a D, or comes from the table. A
-*reset* is an event that makes the key's history before it irrelevant. One window sorted by
-(key, lsn, ord) carries along the last reset and, for each column that may be unknown, the
-last known value; the last event of the key then has all there is to know. That is one
-shuffle and one streaming pass. Measured on 1.7 M events: 1.5 s, with ``max_by``
-aggregates 1.9 s (their buffers are no fixed-size rows, so Spark sorts twice); and a chain
-of unchanged values costs nothing extra. Key changes join lives of several keys: ``moves.py``.
+Why this way. The row that a key holds lives from an I to a D, or comes from the table. A *reset*
+is an event that makes the key's history before it irrelevant. One window sorted by (key, lsn, ord)
+carries along the last reset and, for each column that may be unknown, the last known value; the
+key's last event then has everything. That is one shuffle and one streaming pass. Measured on 1.7 M
+events: 1.5 s, with ``max_by`` aggregates 1.9 s (their buffers are not fixed-size rows, so Spark
+sorts twice). A chain of unchanged values costs nothing extra. Key changes join the lives of
+several keys (``moves``).
 
 Sources: PostgreSQL worker.c (apply_handle_insert, _update, _delete), heapam.c
 (ExtractReplicaIdentity: when an old key is sent).
@@ -61,12 +61,13 @@ class NetChange:
     rows: DataFrame
     """Rows of the net change, as the module describes; lazy, deterministic, each key once."""
     replaces: bool
-    """The table's content goes, and ``rows`` are all I: there was a TRUNCATE, or ..."""
+    """True if the table's content is removed and ``rows`` are all I, because of a TRUNCATE or
+    because ``rows`` are the whole table."""
     whole: bool = False
-    """... ``rows`` are the table as the batch leaves it."""
+    """True if ``rows`` are the table as the batch leaves it."""
     found_by: Mapping[int, str] = field(default_factory=dict)
-    """Key columns of which equal values may be written differently: the column of ``rows`` that
-    has the key as the table has it; null: it has none."""
+    """Key columns whose equal values may be written differently: the column of ``rows`` that has
+    the key as the table stores it; null if the table has no such key."""
 
 
 def net_change(
@@ -75,21 +76,21 @@ def net_change(
     base: DataFrame | None,
     uniqueness: Uniqueness,
 ) -> NetChange | RowFailure:
-    """Reduce a batch, or tell the first event that breaks the primary key.
+    """Reduce a batch, or return the first event that violates the primary key.
 
-    ``base`` is the table at the version that the caller will write on, columns in the
-    order of ``shape.fields``; None: the table is empty. Runs Spark jobs only for key
-    changes (their lives are materialised) and when not ``trusted`` (the look-up).
+    ``base`` is the table at the version on which the caller will write, columns in the order of
+    ``shape.fields``; None: the table is empty. Runs Spark jobs only for key changes (their lives
+    are materialised) and when not ``trusted`` (the look-up).
     """
     if not loose_columns(shape.fields, shape.key):
         return _net_change(changes, shape, base, uniqueness)
     alike = AlikeKeys(shape)
-    there = None if base is None else alike.base(base)
-    found = _net_change(alike.changes(changes), alike.shape, there, uniqueness)
-    if isinstance(found, RowFailure):
-        return found
-    rows, found_by = alike.written(found.rows, None if found.replaces else there)
-    return replace(found, rows=rows, found_by=found_by)
+    stored = None if base is None else alike.base(base)
+    net = _net_change(alike.changes(changes), alike.shape, stored, uniqueness)
+    if isinstance(net, RowFailure):
+        return net
+    rows, found_by = alike.written(net.rows, None if net.replaces else stored)
+    return replace(net, rows=rows, found_by=found_by)
 
 
 def _net_change(
@@ -103,7 +104,7 @@ def _net_change(
         events = events.filter(after(shape.truncate))
         base = None
     if not shape.key:
-        # Without a key nothing but inserts is left, and each is a row of its own.
+        # Without a key only inserts are left, and each is a row of its own.
         return NetChange(
             events.filter(F.col("op") == INSERT), replaces=shape.truncate is not None
         )
@@ -122,26 +123,25 @@ def _net_change(
                 return failure
         rows = _last_of_each_key(events, shape)
     if table is None:
-        # Nothing is stored: an update or a delete that reaches below the batch finds
-        # no row, and says nothing.
+        # The table is empty: an update or delete of a row from before the batch finds none.
         rows = rows.filter(F.col("op") == INSERT)
     return NetChange(rows, replaces=shape.truncate is not None)
 
 
 def after(seq: Seq) -> Column:
-    """Events behind this one."""
+    """Return the condition for events after this one."""
     lsn, ordinal = F.col("lsn"), F.col("ord")
     same = (lsn == seq.commit_lsn) & (ordinal > seq.ordinal)
     return (lsn > seq.commit_lsn) | same
 
 
 def _last_of_each_key(events: DataFrame, shape: ChangeShape) -> DataFrame:
-    """The net change of a batch in which no key changes."""
+    """Compute the net change of a batch in which no key changes."""
     op = F.col("op")
     by_key = Window.partitionBy(*(f"n{i}" for i in shape.key)).orderBy("lsn", "ord")
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     reset = F.last(F.when(op != UPDATE, op), ignorenulls=True).over(so_far)
-    known = {
+    last_known = {
         i: F.last(
             F.when(~F.coalesce(f"u{i}", F.lit(False)), F.struct(f"n{i}")),
             ignorenulls=True,
@@ -152,7 +152,7 @@ def _last_of_each_key(events: DataFrame, shape: ChangeShape) -> DataFrame:
         F.coalesce(reset, F.lit(UPDATE).cast("tinyint")).alias("op"),
         "lsn",
         *(
-            known[i].alias(f"w{i}") if i in known else F.col(f"n{i}")
+            last_known[i].alias(f"w{i}") if i in last_known else F.col(f"n{i}")
             for i in range(len(shape.fields))
         ),
         F.lead(op).over(by_key).isNull().alias("last"),
@@ -161,25 +161,25 @@ def _last_of_each_key(events: DataFrame, shape: ChangeShape) -> DataFrame:
         "op",
         "lsn",
         *(
-            F.col(f"w{i}.n{i}").alias(f"n{i}") if i in known else F.col(f"n{i}")
+            F.col(f"w{i}.n{i}").alias(f"n{i}") if i in last_known else F.col(f"n{i}")
             for i in range(len(shape.fields))
         ),
-        *(F.col(f"w{i}").isNull().alias(f"u{i}") for i in known),
+        *(F.col(f"w{i}").isNull().alias(f"u{i}") for i in last_known),
     )
 
 
 def _first_conflict(
     touches: DataFrame, table: BaseTable | None, uniqueness: Uniqueness
 ) -> RowFailure | None:
-    """The first event that puts a row where one is; None without a look when trusted."""
+    """Return the first event whose key is taken; None without a look-up if the key is trusted."""
     if uniqueness.trusted:
         return None
     arrivals = touches.filter(F.col("kind").isin(INSERT, ARRIVE))
-    found = arrivals.filter(F.col("head.kind").isin(INSERT, ARRIVE))
+    conflicts = arrivals.filter(F.col("head.kind").isin(INSERT, ARRIVE))
     if table is not None:
         on_base = arrivals.filter(F.col("head").isNull())
-        found = found.unionByName(table.only_stored(on_base, "k"))
-    first = found.select("lsn", "ord", "kind").orderBy("lsn", "ord").first()
+        conflicts = conflicts.unionByName(table.only_stored(on_base, "k"))
+    first = conflicts.select("lsn", "ord", "kind").orderBy("lsn", "ord").first()
     if first is None:
         return None
     return key_taken(
