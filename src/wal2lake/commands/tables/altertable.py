@@ -1,11 +1,13 @@
-"""ALTER TABLE at the front door: PostgreSQL's checks in its order, then ``apply.local.altering``.
+"""ALTER TABLE: PostgreSQL's checks in PostgreSQL's order, then ``apply.local.altering``.
 
-A statement's actions happen in PostgreSQL's passes (drops, types, new columns, attributes), and all
-at once. Rows that must be written anew are translated as INSERT ... SELECT is, so a value is
-converted, or refused, as PostgreSQL would. A stable default has one value for all rows, for it is
-one expression of one statement; a volatile one is evaluated for each.
+The actions of a statement are sorted into PostgreSQL's passes (drops, types, new columns,
+attributes) and take effect together. Rows that must be rewritten are translated as INSERT ...
+SELECT is, so each value is converted, or refused, as PostgreSQL would. A stable default is
+evaluated once for all rows, because the rewrite is one statement; a volatile default is evaluated
+for each row.
 
-A table that is renamed or moved keeps its place in the warehouse, and its part in subscriptions.
+A table that is renamed or moved to another schema keeps its location in the warehouse and its
+membership in subscriptions.
 
 Source: tablecmds.c (ATPrepCmd, AlterTablePass, ATRewriteTables), renameatt, RenameRelation,
 AlterTableNamespace.
@@ -104,7 +106,7 @@ _INVALID_DEFINITION: Final = "42P16"
 _NOT_NULL_VIOLATION: Final = "23502"
 
 _NO_KEY: Final = ("23502", "23505")
-"""Rows are not as a key would have them."""
+"""NULLs or duplicates in the rows prevent a key."""
 
 
 def alter_columns(node: EngineParts, caller: Caller, statement: AlterTable) -> str:
@@ -136,9 +138,11 @@ def alter_columns(node: EngineParts, caller: Caller, statement: AlterTable) -> s
 def follow(
     node: EngineParts, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
 ) -> None:
-    """Carry out a publisher's changes of its table. ``replaced``: all rows will be replaced, so
-    they need not satisfy the columns' constraints, and a value that cannot be converted is null
-    until then."""
+    """Carry out a publisher's changes of its table.
+
+    ``replaced``: a copy will replace all rows. The rows then need not satisfy the columns'
+    constraints, and a value that cannot be converted is null until the copy.
+    """
     table = node.catalog.table_by_oid(relid)
     owner = None if table is None else node.catalog.role_by_oid(table.owner)
     if table is None or owner is None:
@@ -147,33 +151,33 @@ def follow(
         )
     caller = Caller(owner, lambda notice: None)
     carry_out = partial(_carry_out, canonical=True)
-    # Not the DDL lock: its holder may wait for the worker that calls.
+    # The DDL lock is not taken: its holder may be waiting for the worker that calls.
     with ExitStack() as held:
         hold_tables(node, [table], held, caller.check)
         node.capture_before(caller.check)
         table = node.catalog.table_by_oid(relid) or table
         names = node.catalog.sharing(table)
         subids = {rel.subid for rel in node.catalog.rels() if rel.relid in names}
-        # A copy replaces no rows of a table that another subscription fills, too.
+        # A copy does not replace the rows of a table that another subscription also fills.
         replaced = replaced and len(subids) < 2
         possible = without_foreign_defaults(table, changes)
         try:
             try:
                 carry_out(node, caller, table, possible, {}, replaced=replaced)
             except UsageError as error:
-                without: list[ColumnChange] = [
-                    one for one in possible if not isinstance(one, SetKey)
+                unkeyed: list[ColumnChange] = [
+                    change for change in possible if not isinstance(change, SetKey)
                 ]
-                if len(without) == len(possible) or error.sqlstate not in _NO_KEY:
+                if len(unkeyed) == len(possible) or error.sqlstate not in _NO_KEY:
                     raise
                 get_logger().warning(
                     "a key is not taken over from the publisher", reason=str(error)
                 )
-                possible = without
+                possible = unkeyed
                 carry_out(node, caller, table, possible, {}, replaced=replaced)
         except UsageError as error:
             if error.sqlstate == _NOT_NULL_VIOLATION:
-                # The publisher's rows have been filled since: ours will be by what is to come.
+                # Rows have been filled at the publisher since. Changes yet to come fill ours.
                 get_logger().warning(
                     "NOT NULL is not taken over from the publisher", reason=str(error)
                 )
@@ -182,10 +186,12 @@ def follow(
                 return
             if not replaced:
                 raise
-            nothing = {
-                one.name: "NULL" for one in changes if isinstance(one, ChangeType)
+            nulls = {
+                change.name: "NULL"
+                for change in changes
+                if isinstance(change, ChangeType)
             }
-            carry_out(node, caller, table, possible, nothing, replaced=True)
+            carry_out(node, caller, table, possible, nulls, replaced=True)
 
 
 def _refuse_identity(table: TableDef, name: str) -> None:
@@ -260,7 +266,7 @@ def set_schema(node: EngineParts, caller: Caller, statement: SetTableSchema) -> 
 def _altering(
     node: EngineParts, caller: Caller, name: QualifiedName, *, if_exists: bool
 ) -> Iterator[TableDef | None]:
-    """The table, which nobody else writes or alters meanwhile; None: there is none, as may be."""
+    """Yield the table, locked against writers and other ALTERs; None if IF EXISTS allows it."""
     with node.ddl_lock, ExitStack() as held:
         if (
             if_exists
@@ -271,21 +277,21 @@ def _altering(
             return
         table = need_table(node.catalog, caller, name.schema, name.name)
         check_owner(node, caller, "table", table.name, table.owner)
-        # Whoever ends the transaction may take days, and nobody else could run a command.
+        # A prepared transaction may stay open for days. Waiting for it would block all DDL.
         node.prepared.refuse_held(table, f'alter table "{table.name}"')
         hold_tables(node, [table], held, caller.check)
         node.capture_before(caller.check)
-        # An apply worker may have altered it.
+        # An apply worker may have altered the table before the locks were held.
         yield node.catalog.table_by_oid(table.oid) or table
 
 
-# ---- what is asked for ------------------------------------------------------------------
+# ---- from actions to changes ------------------------------------------------------------
 
 
 def _changes(
     node: EngineParts, caller: Caller, table: TableDef, actions: Sequence[AlterAction]
 ) -> tuple[list[ColumnChange], dict[str, str]]:
-    """In PostgreSQL's order, and the USING of columns by their names."""
+    """Return the changes in PostgreSQL's order, and the USING expression by column name."""
     changes: list[ColumnChange] = []
     using: dict[str, str] = {}
     retyped: dict[str, bool] = {}
@@ -293,48 +299,12 @@ def _changes(
         now = plan_changes(table, changes).after if changes else table
         match action:
             case AddColumnClause():
-                if action.if_not_exists and now.column(action.column.name) is not None:
-                    caller.notice(
-                        Notice(
-                            f'column "{action.column.name}" of relation'
-                            f' "{table.name}" already exists, skipping',
-                            sqlstate="42701",
-                        )
-                    )
-                    continue
-                clause = action.column
-                column = ColumnDef(
-                    clause.name,
-                    clause.type_oid,
-                    clause.typmod,
-                    not_null=clause.not_null,
-                    default=clause.default,
-                )
-                if clause.generated is not None:
-                    column = added_generated(
-                        table, changes, column, clause.generated, caller.zone
-                    )
-                changes.append(AddColumn(column))
-                now = plan_changes(table, changes).after
-                added = added_checks(node.catalog, now, action.checks, caller.zone)
-                changes += map(AddCheck, added)
+                changes += _added_column(node, caller, table, changes, action)
             case AddCheckClause():
                 added = added_checks(node.catalog, now, [action.check], caller.zone)
                 changes += map(AddCheck, added)
             case DropColumnClause():
-                if action.if_exists and now.column(action.name) is None:
-                    caller.notice(
-                        Notice(
-                            f'column "{action.name}" of relation "{table.name}" does'
-                            " not exist, skipping"
-                        )
-                    )
-                    continue
-                change = DropColumn(action.name)
-                if not action.cascade:
-                    dropped = dropped_columns(now, [change])
-                    check_dropped_columns(node, caller, now, dropped, cascade=())
-                changes.append(change)
+                changes += _dropped_column(node, caller, now, action)
             case NotNullClause():
                 if not action.not_null:
                     _refuse_identity(table, action.name)
@@ -348,15 +318,14 @@ def _changes(
                         f'cannot alter type of column "{action.name}" twice'
                     )
                 before = now.column(action.name)
-                kind = ColumnDef(action.name, action.type_oid, action.typmod)
-                check_retyped(before, kind, using=action.using is not None)
+                change = _retyped_column(before, action)
+                kind = change.column
                 retyped[action.name] = before is not None and (
                     (before.type_oid, before.typmod) != (kind.type_oid, kind.typmod)
                 )
                 if action.using is not None:
                     using[action.name] = action.using
-                anew = action.using is not None
-                changes.append(ChangeType(action.name, kind, anew))
+                changes.append(change)
             case AddKeyClause():
                 changes.append(added_key(node, now, action))
             case DropConstraintClause():
@@ -369,8 +338,68 @@ def _changes(
     return changes, using
 
 
+def _added_column(
+    node: EngineParts,
+    caller: Caller,
+    table: TableDef,
+    changes: Sequence[ColumnChange],
+    action: AddColumnClause,
+) -> list[ColumnChange]:
+    """Return the column and its CHECKs; nothing if IF NOT EXISTS finds the column."""
+    clause = action.column
+    now = plan_changes(table, changes).after if changes else table
+    if action.if_not_exists and now.column(clause.name) is not None:
+        caller.notice(
+            Notice(
+                f'column "{clause.name}" of relation'
+                f' "{table.name}" already exists, skipping',
+                sqlstate="42701",
+            )
+        )
+        return []
+    column = ColumnDef(
+        clause.name,
+        clause.type_oid,
+        clause.typmod,
+        not_null=clause.not_null,
+        default=clause.default,
+    )
+    if clause.generated is not None:
+        column = added_generated(table, changes, column, clause.generated, caller.zone)
+    change = AddColumn(column)
+    now = plan_changes(table, [*changes, change]).after
+    checks = added_checks(node.catalog, now, action.checks, caller.zone)
+    return [change, *map(AddCheck, checks)]
+
+
+def _dropped_column(
+    node: EngineParts, caller: Caller, table: TableDef, action: DropColumnClause
+) -> list[ColumnChange]:
+    """Return the DROP; nothing if IF EXISTS finds no column."""
+    if action.if_exists and table.column(action.name) is None:
+        caller.notice(
+            Notice(
+                f'column "{action.name}" of relation "{table.name}" does'
+                " not exist, skipping"
+            )
+        )
+        return []
+    change = DropColumn(action.name)
+    if not action.cascade:
+        dropped = dropped_columns(table, [change])
+        check_dropped_columns(node, caller, table, dropped, cascade=())
+    return [change]
+
+
+def _retyped_column(before: ColumnDef | None, action: TypeClause) -> ChangeType:
+    kind = ColumnDef(action.name, action.type_oid, action.typmod)
+    with_using = action.using is not None
+    check_retyped(before, kind, using=with_using)
+    return ChangeType(action.name, kind, with_using)
+
+
 def _pass(action: AlterAction) -> int:
-    """AlterTablePass."""
+    """Return the action's AlterTablePass."""
     match action:
         case DropColumnClause() | DropConstraintClause():
             return 0
@@ -390,7 +419,7 @@ def _pass(action: AlterAction) -> int:
             return 7
 
 
-# ---- and done ---------------------------------------------------------------------------
+# ---- carrying out changes ---------------------------------------------------------------
 
 
 def _carry_out(
@@ -408,7 +437,7 @@ def _carry_out(
     if plan.after == table and not changes:
         return
     dropped = dropped_columns(table, changes)
-    retyped = [one.name for one in changes if isinstance(one, ChangeType)]
+    retyped = [change.name for change in changes if isinstance(change, ChangeType)]
     check_dropped_columns(node, caller, table, dropped, cascade=cascade)
     check_retyped_columns(node, caller, table, retyped)
     place = f"{scratch(node)}/{uuid.uuid4().hex}"
@@ -426,19 +455,19 @@ def _carry_out(
         Anew(node.branches, place, rewriting.fill, canonical),
         committing=node.snapshots.committing,
     )
-    # A copy that began before ends: what it has is void.
+    # Stop a copy that began before the change; what it has copied is discarded.
     node.sync.halt(relids=node.catalog.sharing(table), timeout_seconds=0.0)
 
 
 def _check_defaults(plan: ColumnPlan, zone: str) -> None:
     before = {column.name: column for column in plan.before.columns}
-    for one in plan.columns:
-        column = one.column
-        known = before.get(one.source) if one.source is not None else None
+    for planned in plan.columns:
+        column = planned.column
+        old_column = before.get(planned.source) if planned.source is not None else None
         if column.default is None or column.sequence is not None:
             continue
-        if known is not None and known.default == column.default:
-            # Of another type, maybe: its values are converted, as those of the rows.
+        if old_column is not None and old_column.default == column.default:
+            # An unchanged default of a new type is converted as the rows' values are.
             continue
         try:
             check_default(column, zone)

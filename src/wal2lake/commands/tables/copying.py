@@ -1,4 +1,4 @@
-"""COPY of a table: the query that it stands for, and which columns' values are quoted.
+"""COPY of a table: the query to run, and the columns whose values are quoted.
 
 Source: DoCopy() in copy.c; BeginCopyTo() in copyto.c; CopyGetAttnums().
 """
@@ -19,16 +19,17 @@ def copied_rows(
     columns: Sequence[str],
     generated: Collection[str] = (),
 ) -> str:
-    """A SELECT of the columns of this table that are asked for; 42703, 42701 as PostgreSQL. Those
-    that are ``generated`` are not copied, and 42P10 if they are asked for."""
+    """Return a SELECT of the columns to copy; 42703 and 42701 as PostgreSQL.
+
+    ``generated`` columns are left out. Naming one of them is 42P10."""
     wanted = statement.columns
     if wanted is None:
-        wanted = tuple(one for one in columns if one not in generated)
+        wanted = tuple(column for column in columns if column not in generated)
     _check(wanted, columns, f' of relation "{name}"')
-    for one in wanted:
-        if one in generated:
+    for column in wanted:
+        if column in generated:
             raise UsageError(
-                f'column "{one}" is a generated column',
+                f'column "{column}" is a generated column',
                 sqlstate="42P10",
                 detail="Generated columns cannot be used in COPY.",
             )
@@ -42,8 +43,9 @@ def forced_columns(
     columns: Sequence[str] | None,
     name: str | None,
 ) -> tuple[bool, ...]:
-    """FORCE_QUOTE for each column that is ``copied``; ``columns`` are all of the table of this
-    name, None of a query."""
+    """Return FORCE_QUOTE for each of the ``copied`` columns.
+
+    ``columns`` and ``name`` are the table's; both are None for a query."""
     forced = options.force_quote
     if isinstance(forced, AllColumns):
         return (True,) * len(copied)

@@ -1,7 +1,7 @@
 """INSERT, UPDATE, DELETE and TRUNCATE on lake tables, through Spark SQL.
 
-``query.writes`` has the statement in Spark's terms, for the branches of the session's transaction;
-``transaction`` executes and commits them.
+``query.writes`` translates the statement into Spark SQL on the branches of the session's
+transaction; ``transaction`` executes and commits it.
 
 Source: PostgreSQL manual, INSERT, UPDATE, DELETE, TRUNCATE; 5.5 (constraints).
 """
@@ -18,7 +18,7 @@ from wal2lake.sql.grammar.statements import TruncateTable
 from wal2lake.sql.query.writes import SparkWrite, truncate_sql
 
 Run = Callable[[SparkWrite], int]
-"""Executes one; the number of rows."""
+"""Executes one write; returns the number of rows."""
 
 
 def run_dml(node: EngineParts, write: SparkWrite, run: Run) -> str:
@@ -36,7 +36,7 @@ def run_dml(node: EngineParts, write: SparkWrite, run: Run) -> str:
 def truncated_tables(
     node: EngineParts, caller: Caller, statement: TruncateTable
 ) -> list[TableDef]:
-    """The tables of a TRUNCATE, which the caller may truncate."""
+    """Return the tables of a TRUNCATE; 42501 if the caller may not truncate one of them."""
     tables = [
         need_table(node.catalog, caller, name.schema, name.name)
         for name in statement.tables
@@ -54,7 +54,7 @@ def truncated_tables(
 
 
 def truncate(tables: list[TableDef], statement: TruncateTable, run: Run) -> str:
-    """Empty tables, at the places where they are written."""
+    """Empty the tables on the branches of the session's transaction."""
     options = statement.cascade | statement.restart_identity << 1
     for table in tables:
         run(truncate_sql(table, options))

@@ -1,6 +1,6 @@
 """Selects the changes of a publisher's table that can be made here.
 
-In: changes. Out: those that can be made here. Called by ``altertable.follow``.
+Takes the changes and returns those that are possible. Called by ``altertable.follow``.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from wal2lake.sql.query.writes import check_default
 
 
 def nullable(changes: Sequence[ColumnChange]) -> list[ColumnChange]:
-    """Without NOT NULL for any column."""
+    """Return the changes without NOT NULL for any column."""
     return [
-        replace(one, column=replace(one.column, not_null=False))
-        if isinstance(one, AddColumn)
-        else one
-        for one in changes
-        if not (isinstance(one, SetNotNull) and one.not_null)
+        replace(change, column=replace(change.column, not_null=False))
+        if isinstance(change, AddColumn)
+        else change
+        for change in changes
+        if not (isinstance(change, SetNotNull) and change.not_null)
     ]
 
 
 def without_foreign_defaults(
     table: TableDef, changes: Sequence[ColumnChange]
 ) -> list[ColumnChange]:
-    """A default that only the publisher can compute stays there."""
-    found: list[ColumnChange] = []
+    """Return the changes without defaults that only the publisher can compute."""
+    kept: list[ColumnChange] = []
     for change in changes:
-        found.append(change)
+        kept.append(change)
         if isinstance(change, SetDefault):
-            column = plan_changes(table, found).after.column(change.name)
+            column = plan_changes(table, kept).after.column(change.name)
             try:
                 if column is not None:
                     check_default(column, "UTC")
             except Wal2LakeError:
-                found.pop()
-    return found
+                kept.pop()
+    return kept

@@ -1,7 +1,7 @@
-"""Refuses ALTER TABLE of a partitioned table or its partition alone.
+"""Refuses ALTER TABLE of only a partitioned table, or only its partition.
 
-In: a table and actions. Out: nothing, or PostgreSQL's refusal. The two are names of one location,
-so their columns are the same.
+Takes a table and actions; raises PostgreSQL's error. The two tables are names of one location,
+so their columns must be the same.
 
 Source: tablecmds.c (ATPrepAddColumn, ATExecDropColumn, ATPrepAlterColumnType).
 """
@@ -33,14 +33,14 @@ _NO_ONLY: Final = "Do not specify the ONLY keyword."
 
 
 def has_partition(node: EngineParts, table: TableDef) -> bool:
-    """Whether it is a partitioned table with its default partition."""
+    """True for a partitioned table that has its default partition."""
     return table.partition_key is not None and len(node.catalog.sharing(table)) > 1
 
 
 def check_partitions(
     node: EngineParts, table: TableDef, actions: Sequence[AlterAction], *, only: bool
 ) -> None:
-    """A partition has the columns of its table, and the table those of its partition."""
+    """Refuse actions after which a table and its partition would have different columns."""
     if table.partition_of is None and not (only and has_partition(node, table)):
         return
     is_partition = table.partition_of is not None

@@ -1,10 +1,11 @@
-"""Tables as they were: ``wal2lake.as_of_lsn`` and ``wal2lake.as_of_time``.
+"""Reads of past table versions: ``wal2lake.as_of_lsn`` and ``wal2lake.as_of_time``.
 
-In: what a session has set, a table. Out: the version that was published then. One object per
-statement: it looks at each subscription's states once, so that all tables of a subscription are
-read at one LSN. Which of several published versions of a table counts: ``snapshots``.
+Takes the session's setting and a table; returns the table version published at that point. One
+object serves one statement: each subscription's states are looked up once, so all tables of a
+subscription are read at one LSN. ``snapshots`` defines which published version of a table counts.
 
-What cannot be had is an error (55000: not yet, or never; 72000: no more), not another state.
+A state that is unavailable is an error, never another state: 55000 if it is not yet reached or was
+never published, 72000 if it is no longer kept.
 
 Called by the backend's resolver.
 """
@@ -28,14 +29,14 @@ _LIST = "wal2lake.snapshots lists the published states."
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """A point in the past that a session reads; one of the two is given."""
+    """A point in the past that a session reads: either an LSN or a time."""
 
     lsn: Lsn | None = None
     time: datetime | None = None
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> AsOf | None:
-        """Return the moment that the session has set; None: the session reads the present."""
+        """Return the point that the session has set; None if the session reads the present."""
         lsn, time = parameters[AS_OF_LSN], parameters[AS_OF_TIME]
         if lsn and time:
             raise UsageError(
@@ -60,13 +61,13 @@ class AsOf:
 
 
 def written(moment: datetime) -> str:
-    """A moment as PostgreSQL writes it, in UTC."""
+    """Format a time as PostgreSQL does, in UTC."""
     text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
     return (text.rstrip("0") if "." in text else text) + "+00"
 
 
 def refuse_to_write(as_of: AsOf | None, command: str) -> None:
-    """25006 where a session that reads the past would change the present."""
+    """Raise 25006 if the session reads the past, so it must not write."""
     if as_of is not None:
         raise UsageError(
             f"cannot execute {command} while {as_of.setting} is set",
@@ -76,7 +77,7 @@ def refuse_to_write(as_of: AsOf | None, command: str) -> None:
 
 
 class PastVersions:
-    """For one statement."""
+    """Versions of tables at one point in the past, for one statement."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class PastVersions:
         as_of: AsOf,
         notice: Callable[[Notice], None],
     ) -> None:
-        """``notice`` is told if a state of exactly the wanted LSN is not known."""
+        """``notice`` receives a notice if no state has exactly the requested LSN."""
         self._catalog = catalog
         self._tables = tables
         self._as_of = as_of
@@ -96,37 +97,39 @@ class PastVersions:
         self._vectors: dict[Oid, SnapshotVector | None] = {}
 
     def of(self, table: TableDef) -> int:
-        """The newest version that any subscription had published of a table, which may have
-        several names."""
+        """Return the newest version of the table that any subscription had published.
+
+        The table may have several names."""
         names = self._catalog.sharing(table)
         self._refuse_apart(table, names)
-        found = [
+        versions = [
             vector.versions[int(relid)]
             for relid in names
             for vector in map(self._vector, self._subids[relid])
             if vector is not None and int(relid) in vector.versions
         ]
-        if found:
-            return max(found)
+        if versions:
+            return max(versions)
         is_local = not any(self._subids[relid] for relid in names)
         return self._unpublished(table, self._as_of, is_local=is_local)
 
     def _refuse_apart(self, table: TableDef, names: Sequence[Oid]) -> None:
-        """A table that was paused then, or behind, has no state of then."""
+        """Refuse a table that was paused or lagging at that point: it has no state there."""
         for relid in names:
             for vector in map(self._vector, self._subids[relid]):
-                at = None if vector is None else vector.elsewhere(relid)
-                if at is not None:
+                lsn = None if vector is None else vector.elsewhere(relid)
+                if lsn is not None:
                     raise UsageError(
                         f'table "{table.qualified}" cannot be read as of {self._as_of}:'
-                        f" it stood at {at} then, apart from the others",
+                        f" it stood at {lsn} then, apart from the others",
                         sqlstate="55000",
                         hint=f"RESET {self._as_of.setting} to read it as it is now. {_LIST}",
                     )
 
     def _unpublished(self, table: TableDef, as_of: AsOf, *, is_local: bool) -> int:
-        """A version of a table that no vector of then has; always an error but for a local
-        table, which has its own history."""
+        """Return the version at the time for a local table, which has its own history.
+
+        Raise for any other table, since no vector of that time has it."""
         if not is_local or as_of.time is None:
             reason = (
                 "it belongs to no subscription, so it has no LSN"

@@ -1,11 +1,10 @@
-"""The rows of a table as ALTER TABLE wants them: what is looked at, and how they are written.
+"""ALTER TABLE's checks of existing rows, and the rewrite of rows.
 
-In: a plan, the USING of its columns, a version of the table. Out: PostgreSQL's error, or a branch
-that has all rows with their next columns. Called by ``altertable``.
+Takes a plan, the USING expressions by column and a version of the table. Raises PostgreSQL's
+error, or fills a branch with all rows in their next columns. Called by ``altertable``.
 
-Rows that must be written anew are translated as INSERT ... SELECT is, so a value is converted, or
-refused, as PostgreSQL would; generated columns are computed behind that.
-
+Rows that must be rewritten are translated as INSERT ... SELECT is, so each value is converted, or
+refused, as PostgreSQL would. Generated columns are computed afterwards.
 Source: ATRewriteTable() in tablecmds.c.
 """
 
@@ -35,7 +34,7 @@ from wal2lake.sql.query.translate import TableRef
 from wal2lake.sql.query.writes import check_default, translate_write
 
 _ANEW: Final = "wal2lake anew"
-"""Name that a statement gives to the rows that are written anew."""
+"""Name of the new rows' table in the translated statement."""
 
 _TEXT_CONSTANT: Final = re.compile(r"\s*'(?:[^']|'')*'\s*")
 
@@ -48,7 +47,7 @@ def _type(column: ColumnDef) -> str:
 
 @dataclass(slots=True)
 class Rewriting:
-    """The rows of a table with its next columns."""
+    """The rows of a table under its next column definitions."""
 
     node: EngineParts
     caller: Caller
@@ -56,75 +55,83 @@ class Rewriting:
     using: Mapping[str, str]
     place: str
     replaced: bool = False
-    """The rows are not there to stay."""
+    """True if a copy will replace the rows."""
 
     def check_types(self, state: TableState) -> None:
-        """42804 for types that do not become each other."""
-        retyped = [one for one in self.plan.columns if one.retyped and not one.computed]
+        """Raise 42804 for a type change without an automatic conversion."""
+        retyped = [
+            planned
+            for planned in self.plan.columns
+            if planned.retyped and not planned.computed
+        ]
         if retyped:
             self._sql(state, self.plan.columns, self.using)
-        for one in retyped:
-            if one.column.identity and one.column.type_oid not in SEQUENCE_BITS:
+        for planned in retyped:
+            if planned.column.identity and planned.column.type_oid not in SEQUENCE_BITS:
                 raise UsageError(
                     "identity column type must be smallint, integer, or bigint",
                     sqlstate="22023",
                 )
-            default = one.column.default
-            # Values of a sequence are given as the column's type, or are too large for it.
-            if default is None or one.column.sequence is not None:
+            default = planned.column.default
+            # Values of a sequence have the column's type or are out of its range.
+            if default is None or planned.column.sequence is not None:
                 continue
             try:
                 if _TEXT_CONSTANT.fullmatch(default):
-                    # It has had the type of its column.
-                    self._sql(state, [one], {})
+                    # A text constant was converted to the column's former type.
+                    self._sql(state, [planned], {})
                 else:
-                    check_default(one.column, self.caller.zone)
+                    check_default(planned.column, self.caller.zone)
             except UsageError as error:
                 if error.sqlstate != "42804":
                     raise
-                kind = format_type(one.column.type_oid, -1)
+                kind = format_type(planned.column.type_oid, -1)
                 raise UsageError(
-                    f'default for column "{one.column.name}" cannot be cast'
+                    f'default for column "{planned.column.name}" cannot be cast'
                     f" automatically to type {kind}",
                     sqlstate="42804",
                 ) from None
 
     def check_nulls(self, state: TableState) -> None:
-        """23502 for NULLs in what stays, and for new columns that would have them."""
+        """Raise 23502 for NULLs in unrewritten columns, and for new columns without a value."""
         if self.replaced:
             return
         names = self._newly_required()
         kept = {
-            one.column.name: one.source
-            for one in self.plan.columns
-            if one.source is not None and not one.retyped and one.column.name in names
+            planned.column.name: planned.source
+            for planned in self.plan.columns
+            if planned.source is not None
+            and not planned.retyped
+            and planned.column.name in names
         }
         new = [
-            one.column.name
-            for one in self.plan.columns
-            if one.source is None and one.column.not_null and one.default is None
+            planned.column.name
+            for planned in self.plan.columns
+            if planned.source is None
+            and planned.column.not_null
+            and planned.default is None
         ]
-        # What is computed is looked at with the constraints.
+        # Generated columns are checked with the constraints.
         computed = {name for name, _ in computed_in(self.plan)}
         kept = {name: source for name, source in kept.items() if name not in computed}
         new = [name for name in new if name not in computed]
         if not (kept or new) or is_empty(self.node.tables, state):
             return
         table = relation(state.location, state.version)
-        for name in [one.column.name for one in self.plan.columns]:
+        for name in [planned.column.name for planned in self.plan.columns]:
             if name in new or (
                 name in kept and self._any(f"{table} WHERE {_is_null(kept[name])}")
             ):
                 raise self._contains_null(name)
 
     def check_key(self, state: TableState) -> None:
-        """23505 for a new key of which rows that stay as they are have one value twice."""
+        """Raise 23505 if a new key has duplicates among rows that are not rewritten."""
         if self.replaced or not self._has_new_key() or rewrites(self.plan):
             return
-        sources = {one.column.name: one.source for one in self.plan.columns}
+        sources = {planned.column.name: planned.source for planned in self.plan.columns}
         key = [sources[name] for name in self.plan.after.key]
         if is_empty(self.node.tables, state) or None in key:
-            # A column that is new is null, which has been looked for.
+            # A new column is null, which ``check_nulls`` has refused.
             return
         self._check_unique(
             relation(state.location, state.version),
@@ -133,14 +140,14 @@ class Rewriting:
         )
 
     def _has_new_key(self) -> bool:
-        sources = {one.column.name: one.source for one in self.plan.columns}
+        sources = {planned.column.name: planned.source for planned in self.plan.columns}
         key = {sources[name] for name in self.plan.after.key}
         return bool(key) and key != set(self.plan.before.key)
 
     def _check_unique(
         self, table: str, fields: Sequence[FieldSpec], columns: Sequence[str]
     ) -> None:
-        """``columns``: what the key's are called in ``table``, which has ``fields``."""
+        """``columns``: names of the key columns in ``table``; ``fields``: the table's fields."""
         key = ", ".join(alike_key(fields, columns))
         if not self._any(f"{table} GROUP BY {key} HAVING count(*) > 1"):
             return
@@ -153,7 +160,7 @@ class Rewriting:
         )
 
     def fill(self, branch: Branch, state: TableState) -> None:
-        """Write the rows into the branch; ``Anew`` explains it."""
+        """Write the rows into the branch, as ``Anew`` specifies."""
         self._run(self._sql(state, self.plan.columns, self.using))
         compute_in(self.node, self.plan, branch)
         if self.replaced:
@@ -161,15 +168,21 @@ class Rewriting:
         check_written(self.node, self.plan, self.node.branches.state(branch))
         table = relation(branch.location)
         after = self.plan.after
-        for one in self.plan.columns:
-            changed = one.source is None or one.retyped or one.computed is not None
+        for planned in self.plan.columns:
+            changed = (
+                planned.source is None
+                or planned.retyped
+                or planned.computed is not None
+            )
             if (
                 changed
-                and one.column.not_null
-                and self._any(f"{table} WHERE {_is_null(one.column.name)}")
+                and planned.column.not_null
+                and self._any(f"{table} WHERE {_is_null(planned.column.name)}")
             ):
-                raise self._contains_null(one.column.name)
-        retyped = {one.column.name for one in self.plan.columns if one.retyped}
+                raise self._contains_null(planned.column.name)
+        retyped = {
+            planned.column.name for planned in self.plan.columns if planned.retyped
+        }
         retyped |= {name for name, _ in computed_in(self.plan)}
         if retyped.intersection(after.key) or self._has_new_key():
             fields = self.node.tables.state(branch.location).fields
@@ -178,9 +191,9 @@ class Rewriting:
     def _newly_required(self) -> set[str]:
         before = {c.name for c in self.plan.before.columns if c.not_null}
         return {
-            one.column.name
-            for one in self.plan.columns
-            if one.column.not_null and one.source not in before
+            planned.column.name
+            for planned in self.plan.columns
+            if planned.column.not_null and planned.source not in before
         }
 
     def _contains_null(self, column: str) -> UsageError:
@@ -196,14 +209,16 @@ class Rewriting:
         columns: Sequence[PlannedColumn],
         using: Mapping[str, str],
     ) -> str:
-        """INSERT INTO the new rows SELECT of the old ones."""
+        """Translate the INSERT INTO the new rows SELECT FROM the old rows."""
         before, after = self.plan.before, self.plan.after
         names, items = [], []
-        for one in columns:
-            if one.source is not None and one.computed is None:
-                names.append(quote_identifier(one.column.name))
-                plain = quote_identifier(one.source)
-                items.append(using.get(one.source, plain) if one.retyped else plain)
+        for planned in columns:
+            if planned.source is not None and planned.computed is None:
+                names.append(quote_identifier(planned.column.name))
+                plain = quote_identifier(planned.source)
+                items.append(
+                    using.get(planned.source, plain) if planned.retyped else plain
+                )
         rows = replace(
             after,
             oid=INVALID_OID,
@@ -211,18 +226,18 @@ class Rewriting:
             partition_key=None,
             partition_of=None,
             location=self.place,
-            # Looked at when all rows are there, with the words of ALTER TABLE. Rows keep what
-            # they have of a sequence.
+            # NOT NULL is checked on the complete rows, with ALTER TABLE's messages. Rows keep
+            # the sequence values they have.
             columns=tuple(
                 replace(
-                    one.column,
+                    planned.column,
                     not_null=False,
-                    default=one.default,
+                    default=planned.default,
                     sequence=None,
                     identity="",
                     generated=None,
                 )
-                for one in self.plan.columns
+                for planned in self.plan.columns
             ),
         )
 
@@ -239,8 +254,8 @@ class Rewriting:
         try:
             return translate_write(sql, resolve, (), self.caller.zone).sql
         except UsageError as error:
-            found = _OF_COLUMN.match(error.message)
-            column = None if found is None else after.column(found[1])
+            match = _OF_COLUMN.match(error.message)
+            column = None if match is None else after.column(match[1])
             if error.sqlstate != "42804" or column is None:
                 raise
             raise self._not_cast(column) from None
@@ -262,10 +277,10 @@ class Rewriting:
         )
 
     def _any(self, source: str) -> bool:
-        found = self.node.queries.run(
+        result = self.node.queries.run(
             f"SELECT 1 FROM {source} LIMIT 1", job_group=self.caller.job_group
         )
-        with found.batches as batches:
+        with result.batches as batches:
             return any(batch.num_rows for batch in batches)
 
     def _run(self, sql: str) -> None:

@@ -1,13 +1,13 @@
 """CREATE and DROP of schemas and tables.
 
-A table is two things: storage (a Delta table at its location) and a definition in the
-catalog (PostgreSQL types, key, defaults, NOT NULL). Storage is made first and removed
-last, so that a crash leaves at worst a directory that nothing names; a directory with
-a table in it that the catalog does not know is only reused if it is empty and ours.
+A table has storage (a Delta table at its location) and a definition in the catalog (PostgreSQL
+types, key, defaults, NOT NULL). Storage is created first and removed last, so a crash leaves at
+worst a directory that no definition names. Such a directory is reused only if it holds an empty
+table that this node created.
 
-A partitioned table and its default partition are two names of one location: whatever is written to
-either is in both. PostgreSQL would say the same of them, for the default partition of a table that
-has no other one takes every row. So neither is dropped without the other.
+A partitioned table and its default partition are two names of one location. The results are
+PostgreSQL's, since a default partition without siblings takes every row. Neither is dropped
+without the other.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ from wal2lake.sql.grammar.statements import (
 )
 
 OWNER_PROPERTY: Final = "wal2lake.table"
-"""Table property: ``<node>:<table OID>`` of the catalog entry it was made for."""
+"""Table property: ``<node>:<table OID>`` of the catalog entry it was created for."""
 
 _OF_DELTA: Final = "delta."
 
 _MAKERS: Final = 4
-"""Tables made at the same time: each waits for its own commit and its fsync."""
+"""Tables created at the same time: each waits for its own commit and fsync."""
 
 _DEPENDENT: Final = "2BP01"
 
 _COPY_STOP_SECONDS: Final = 30.0
-"""How long DROP TABLE waits for the commit of a copy."""
+"""How long DROP TABLE waits for a copy's commit."""
 
 _SAFE: Final = "-_."
 
@@ -93,14 +93,14 @@ class NewTable:
     key: tuple[str, ...]
     key_name: str | None = None
     dimensions: tuple[int, ...] = ()
-    """pg_attribute.attndims per column, where known."""
+    """pg_attribute.attndims for each column, if known."""
     partition_key: PartitionKey | None = None
     parameters: tuple[tuple[str, str], ...] = ()
-    """Delta's properties that were asked for; ``partition_columns``, ``cluster_by`` as text."""
+    """Requested Delta properties, and ``partition_columns`` and ``cluster_by`` as text."""
     partition_columns: tuple[str, ...] = ()
-    """By which the lake's files are divided."""
+    """Columns that partition the lake's files."""
     clustering: tuple[str, ...] = ()
-    """By which its rows are kept together."""
+    """Columns that cluster the lake's rows."""
     sequences: tuple[OwnedSequence, ...] = ()
     """Sequences of the columns."""
     replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
@@ -177,8 +177,8 @@ def create_table(node: EngineParts, caller: Caller, statement: CreateTable) -> s
             _refuse_generated_partition_key(new)
         if statement.checks:
             table = _definition(INVALID_OID, caller, new, "")
-            found = added_checks(node.catalog, table, statement.checks, caller.zone)
-            new = replace(new, checks=tuple(found))
+            checks = added_checks(node.catalog, table, statement.checks, caller.zone)
+            new = replace(new, checks=tuple(checks))
         make_tables(node, caller, [new])
     return "CREATE TABLE"
 
@@ -197,7 +197,7 @@ def _refuse_generated_partition_key(new: NewTable) -> None:
 def _free_name(
     node: EngineParts, caller: Caller, name: QualifiedName, if_not_exists: bool
 ) -> str | None:
-    """The schema of a new table; None: it is there, which is right."""
+    """Return the schema of a new table; None if IF NOT EXISTS finds the table."""
     schema = target_schema(node.catalog, caller, name.schema)
     check_schema(node, caller, schema, "C")
     if not is_taken(node.catalog, schema, name.name):
@@ -254,15 +254,17 @@ def default_partition(node: EngineParts, table: TableDef) -> TableDef | None:
 
 
 def make_tables(
-    node: EngineParts, caller: Caller, wanted: Sequence[NewTable]
+    node: EngineParts, caller: Caller, new_tables: Sequence[NewTable]
 ) -> list[TableDef]:
-    """Storage, then catalog; all of them or none. The caller holds the DDL lock."""
+    """Create storage, then catalog entries, for all tables or none. Needs the DDL lock."""
     tables: list[TableDef] = []
-    if not wanted:
+    if not new_tables:
         return tables
     taken = {table.location.lower() for table in node.catalog.tables()}
     taken |= node.unfinished
-    for new, oid in zip(wanted, node.catalog.new_oids(len(wanted)), strict=True):
+    for new, oid in zip(
+        new_tables, node.catalog.new_oids(len(new_tables)), strict=True
+    ):
         check_column_names((c.name for c in new.columns), new.qualified)
         _check_partition_columns(new)
         _check_clustering(new)
@@ -272,7 +274,7 @@ def make_tables(
     with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
         futures = [
             makers.submit(_make_storage, node, table, new)
-            for table, new in zip(tables, wanted, strict=True)
+            for table, new in zip(tables, new_tables, strict=True)
         ]
         _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
         for future in waiting:
@@ -281,11 +283,11 @@ def make_tables(
         for future in futures:
             if not future.cancelled():
                 future.result()
-        # One transaction: each is an fsync, and they wait for each other.
+        # One transaction costs one fsync for all tables.
         owning = [
-            replace(one, relid=table.oid)
-            for new, table in zip(wanted, tables, strict=True)
-            for one in new.sequences
+            replace(sequence, relid=table.oid)
+            for new, table in zip(new_tables, tables, strict=True)
+            for sequence in new.sequences
         ]
         node.catalog.create_table(*tables, owning=owning)
     except BaseException:
@@ -344,7 +346,7 @@ def _check_partition_columns(new: NewTable) -> None:
 def _check_clustering(new: NewTable) -> None:
     if not new.clustering:
         return
-    for at, field in enumerate(field_specs(new.columns, new.dimensions)):
+    for position, field in enumerate(field_specs(new.columns, new.dimensions)):
         if field.name not in new.clustering:
             continue
         if not can_cluster(field.spark_ddl):
@@ -355,7 +357,7 @@ def _check_clustering(new: NewTable) -> None:
                 hint="Cluster by columns of a type that is kept as a whole number,"
                 " decimal, date, timestamp or text.",
             )
-        if at >= INDEXED_COLUMNS:
+        if position >= INDEXED_COLUMNS:
             raise FeatureNotSupportedError(
                 f'lake tables cannot be clustered by column "{field.name}"',
                 detail="Files say the lowest and the highest values of a table's first"
@@ -365,7 +367,7 @@ def _check_clustering(new: NewTable) -> None:
 
 
 def _reclaim(node: EngineParts, location: str) -> None:
-    """Remove what a crashed CREATE of this node left; refuse to touch anything else."""
+    """Remove what a crashed CREATE of this node left; refuse any other table."""
     state = node.tables.state(location)
     owner = state.properties.get(OWNER_PROPERTY, "")
     mine, _, oid = owner.partition(":")
@@ -382,10 +384,12 @@ def _reclaim(node: EngineParts, location: str) -> None:
 def _free_location(
     node: EngineParts, oid: Oid, new: NewTable, taken: Collection[str]
 ) -> str:
-    """Where a table of that name belongs; beside it if one that has been renamed is there, or
-    one whose name differs in case only: not every file system tells them apart."""
-    found = table_location(node.settings.warehouse, new.namespace, new.name)
-    return f"{found}%{oid}" if found.lower() in taken else found
+    """Return an unused location for the table.
+
+    The location has the table's name. If a renamed table is there, or a table whose name differs
+    only in case, which some file systems don't distinguish, the OID is appended."""
+    location = table_location(node.settings.warehouse, new.namespace, new.name)
+    return f"{location}%{oid}" if location.lower() in taken else location
 
 
 def table_location(warehouse: str, namespace: str, name: str) -> str:
@@ -394,7 +398,7 @@ def table_location(warehouse: str, namespace: str, name: str) -> str:
 
 
 def _segment(name: str) -> str:
-    # Spark and Hadoop hide what begins with a dot or an underscore.
+    # Spark and Hadoop hide names that begin with a dot or an underscore.
     encoded = quote(name, safe=_SAFE)
     if encoded[0] in "._":
         encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}"
@@ -404,7 +408,7 @@ def _segment(name: str) -> str:
 def field_specs(
     columns: Sequence[ColumnDef], dimensions: Sequence[int] = ()
 ) -> tuple[FieldSpec, ...]:
-    """The Delta columns of a table definition."""
+    """Return the Delta columns of a table definition."""
     return tuple(
         field_spec(column, dimensions[i] if i < len(dimensions) else 0)
         for i, column in enumerate(columns)
@@ -414,25 +418,25 @@ def field_specs(
 def drop_table(node: EngineParts, caller: Caller, statement: DropTable) -> str:
     """DROP TABLE."""
     with node.ddl_lock:
-        found: list[TableDef] = []
+        tables: list[TableDef] = []
         for name in statement.tables:
             table = find_table(node.catalog, caller, name.schema, name.name)
             if table is not None:
                 _check_droppable(node, caller, table)
-                found.append(table)
+                tables.append(table)
                 continue
             text = f'table "{name.name}" does not exist'
             if not statement.if_exists:
                 raise UndefinedObjectError(text, sqlstate="42P01")
             caller.notice(Notice(f"{text}, skipping"))
-        _drop_all(node, caller, found)
+        _drop_all(node, caller, tables)
     return "DROP TABLE"
 
 
 def _drop_all(
     node: EngineParts, caller: Caller, tables: Sequence[TableDef]
 ) -> list[TableDef]:
-    """Partitions go with their tables; returns those that had to be named."""
+    """Drop tables and their partitions; returns the tables that are no partitions."""
     oids = {table.oid for table in tables}
     for table in tables:
         if table.partition_of is not None and table.partition_of not in oids:
@@ -442,7 +446,7 @@ def _drop_all(
             )
     named = [table for table in tables if table.partition_of is None]
     if named:
-        # Subscribers get all that was committed before.
+        # Capture first, so subscribers get everything committed before the drop.
         node.capture_before(caller.check)
     for table in named:
         _drop_one(node, table)
@@ -450,7 +454,7 @@ def _drop_all(
 
 
 def _check_droppable(node: EngineParts, caller: Caller, table: TableDef) -> None:
-    """The owner of a table may drop it, and that of its schema."""
+    """Check that the caller owns the table or its schema."""
     schemas = node.catalog.namespaces()
     owners = [n.owner for n in schemas if n.name == table.namespace]
     if not owns(node.catalog, caller, table.owner, *owners):
@@ -462,7 +466,7 @@ def _check_droppable(node: EngineParts, caller: Caller, table: TableDef) -> None
 
 def _drop_one(node: EngineParts, table: TableDef) -> None:
     partition = default_partition(node, table)
-    # The partition first: its row must never name a table that is not there.
+    # The partition first: its catalog row must never name a missing table.
     oids = [table.oid] if partition is None else [partition.oid, table.oid]
     for rel in node.catalog.rels():
         if rel.relid in oids:
@@ -470,14 +474,14 @@ def _drop_one(node: EngineParts, table: TableDef) -> None:
                 node.catalog.remove_rel(rel.subid, rel.relid)
     for oid in oids:
         node.catalog.drop_table(oid)
-    # A copy of it must not write into the next table of that name.
+    # A running copy must not write into the next table of that name.
     if not node.sync.halt(relids=oids, timeout_seconds=_COPY_STOP_SECONDS):
         raise UsageError(
             f'table "{table.name}" is being copied',
             sqlstate="55006",
             hint="It is dropped; what it holds is removed when it is created again.",
         )
-    # Nor the statement, or the commit, that is at work on it.
+    # A running statement or commit must not either.
     with node.tables.writing(table.location):
         node.tables.drop(table.location)
 
@@ -485,15 +489,15 @@ def _drop_one(node: EngineParts, table: TableDef) -> None:
 def drop_schema(node: EngineParts, caller: Caller, statement: DropSchema) -> str:
     """DROP SCHEMA; CASCADE drops its tables."""
     with node.ddl_lock:
-        known = {n.name: n.owner for n in node.catalog.namespaces()}
+        owners = {n.name: n.owner for n in node.catalog.namespaces()}
         for name in statement.names:
-            if name not in known:
+            if name not in owners:
                 text = f'schema "{name}" does not exist'
                 if not statement.if_exists:
                     raise UndefinedObjectError(text, sqlstate="3F000")
                 caller.notice(Notice(f"{text}, skipping"))
                 continue
-            check_owner(node, caller, "schema", name, known[name])
+            check_owner(node, caller, "schema", name, owners[name])
             tables = [t for t in node.catalog.tables() if t.namespace == name]
             if tables and not statement.cascade:
                 raise UsageError(
