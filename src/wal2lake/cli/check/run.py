@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         # Its walsender would have been counted.
         server = replace(server, refusal=_replication_refusal(conninfo))
         chosen = judge_publications(ask_publications(session), options.publications)
-        names = [p.name for p in chosen.found]
+        names = [p.name for p in chosen.publications]
         left_out = judge_left_out(ask_left_out(session, names))
         findings: list[Finding] = [
             *judge_server(server),

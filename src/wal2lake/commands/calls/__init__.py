@@ -1,13 +1,13 @@
-"""Functions that change something, once the query that called them has run.
+"""Functions that change something, run after the query that called them.
 
-Takes: requests of the system views' functions, who asks, the node. Gives: notices. Owns: what they
-do, in durable steps. Never: holds the lock of the embedded engine.
+Takes: the function calls recorded by a query, the caller, the node. Gives: results and notices.
+Owns: the durable steps of each function. Never: runs under the lock of the embedded engine.
 
     tables     pause, resume and re-copy one table of a subscription
     origins    pg_replication_origin_*
-    slots      make, drop, advance and read slots
-    sequences  nextval() and its kin
-    xids       txid_current() and its kin
+    slots      create, drop, advance and read slots
+    sequences  nextval(), setval(), currval(), lastval()
+    xids       txid_current() and pg_current_xact_id()
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 MAKE_SLOTS: Final = frozenset(
     {"pg_create_logical_replication_slot", "pg_copy_logical_replication_slot"}
 )
-"""They need a transaction that has written nothing."""
+"""Functions that need a transaction that has written nothing."""
 
 NUMBERS: Final = frozenset({"pg_current_xact_id", "pg_current_xact_id_if_assigned"})
-"""They are about the running transaction, which does not end for them."""
+"""Functions about the running transaction, which therefore stays open."""
 
 READS: Final = {
     *MAKE_SLOTS,
@@ -107,13 +107,13 @@ READS: Final = {
     "pg_replication_origin_session_progress",
     "pg_replication_slot_advance",
 }
-"""Functions that a read-only transaction may call: they change no table."""
+"""Functions that a read-only transaction may call, because they change no table."""
 
 
 def perform(
     node: EngineParts, caller: Caller, function: str, arguments: Sequence[object]
 ) -> Any:
-    """Do it; durable on return. What the function answers, if it does."""
+    """Run the function and return its result. Its effects are durable on return."""
     return _FUNCTIONS[function](node, caller, *arguments)
 
 

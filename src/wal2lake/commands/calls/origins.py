@@ -1,18 +1,18 @@
-"""pg_replication_origin_*: origins that a client replays from, and those of subscriptions.
+"""pg_replication_origin_*: origins that a client replays from, and origins of subscriptions.
 
-A client that replays another system's transactions makes an origin, sets its session up for it, and
-says of each transaction where it was there. The transaction's commit has that, in its table and in
-the publisher's log, and the origin's position moves with it, in one durable step.
+A client that replays another system's transactions creates an origin, sets its session up for the
+origin, and states each transaction's position and time there. The commit records them in its
+table and in the publisher's log, and moves the origin's position in the same durable step.
 
-pg_replication_origin_advance: a subscription goes on at another position. In: an origin's name, an
-LSN. Out: the floor. What lies below it is left out in all tables, and the
-subscription must be disabled, as in PostgreSQL: the documented way is to disable it, to advance
-its origin to the finish LSN of the transaction that fails plus one, and to enable it again. What is
-received of that is logged all the same, and passed over.
+pg_replication_origin_advance moves the floor of a subscription to an LSN: all tables skip the
+changes below the floor. As in PostgreSQL, the subscription must be disabled: the documented way
+past a transaction that fails is to disable the subscription, to advance its origin to the finish
+LSN of the transaction plus one, and to enable the subscription again. Changes below the floor are
+still received and logged, but not applied.
 
-PostgreSQL lets an origin go back, and applies again what it is sent again, if it is. Here a
-transaction is applied once: the tables' own cursors and the published state stand above an older
-origin, so going back would do nothing, and says so.
+PostgreSQL lets an origin move back, and applies what the publisher sends again. Here a transaction
+is applied once: the tables' cursors and the published state are above an older origin, so moving
+back would have no effect and is refused.
 
 Source: pg_replication_origin_advance() and replorigin_advance() in origin.c.
 """
@@ -50,8 +50,9 @@ _FUNCTION: Final = "pg_replication_origin_advance"
 
 
 def create_origin(node: EngineParts, caller: Caller, name: str) -> int:
-    """Create an origin and return its number. 42939 for a reserved name, 23505 if the origin
-    exists."""
+    """Create an origin and return its number.
+
+    42939 for a reserved name, 23505 if the origin exists."""
     if name.startswith("pg_") or name.lower() in ("any", "none"):
         raise UsageError(
             f'replication origin name "{name}" is reserved',
@@ -69,12 +70,12 @@ def create_origin(node: EngineParts, caller: Caller, name: str) -> int:
 
 
 def drop_origin(node: EngineParts, caller: Caller, name: str) -> None:
-    """42704 if there is none, 55006 if a session has it."""
-    one = _created(node, name)
+    """Drop an origin; 42704 if it does not exist, 55006 if a session uses it."""
+    origin = _created(node, name)
     user = node.origins.user_of(name)
     if user is not None:
         raise UsageError(
-            f"could not drop replication origin with ID {one.number}, in use by PID"
+            f"could not drop replication origin with ID {origin.number}, in use by PID"
             f" {user}",
             sqlstate="55006",
         )
@@ -82,23 +83,23 @@ def drop_origin(node: EngineParts, caller: Caller, name: str) -> None:
 
 
 def set_up_session(node: EngineParts, caller: Caller, name: str) -> None:
-    """Make the origin that of all later commits of the session."""
+    """Record the origin in all later commits of the session."""
     _session(caller).set_up(name, _created(node, name).number)
 
 
 def reset_session(node: EngineParts, caller: Caller) -> None:
-    """It does not any more; 55000 if it did not."""
+    """Stop recording an origin; 55000 if the session has none."""
     _session(caller).need()
     _session(caller).end()
 
 
 def session_is_set_up(node: EngineParts, caller: Caller) -> bool:
-    """Whether it does."""
+    """True if the session records an origin."""
     return _session(caller).name is not None
 
 
 def session_progress(node: EngineParts, caller: Caller, flush: bool) -> int | None:
-    """How far its origin is, all of which is durable; None: nothing has come yet."""
+    """Return the durable position of the session's origin; None before its first commit."""
     name = _session(caller).need()
     return int(_created(node, name).remote_lsn) or None
 
@@ -106,12 +107,12 @@ def session_progress(node: EngineParts, caller: Caller, flush: bool) -> int | No
 def set_up_transaction(
     node: EngineParts, caller: Caller, lsn: int, time_us: int | None
 ) -> None:
-    """Where the transaction is there."""
+    """Set the position and time that the running transaction has at the origin."""
     _session(caller).set_transaction(lsn, time_us)
 
 
 def reset_transaction(node: EngineParts, caller: Caller) -> None:
-    """It is nowhere, also without an origin, as in PostgreSQL."""
+    """Clear the transaction's position; succeeds without an origin, too, as in PostgreSQL."""
     origin = _session(caller)
     if origin.name is not None:
         origin.set_transaction(0, None)
@@ -123,9 +124,9 @@ def _session(caller: Caller) -> SessionOrigin:
 
 
 def _created(node: EngineParts, name: str) -> ReplicationOrigin:
-    for one in node.catalog.origins():
-        if one.name == name:
-            return one
+    for origin in node.catalog.origins():
+        if origin.name == name:
+            return origin
     number, sub = _origin(node.catalog, name)
     raise UsageError(
         f'replication origin with ID {number} is in use by subscription "{sub.name}"',
@@ -134,16 +135,18 @@ def _created(node: EngineParts, name: str) -> ReplicationOrigin:
 
 
 def advance_origin(node: EngineParts, caller: Caller, name: str, lsn: int) -> None:
-    """Durable on return. 42704, 55006 as PostgreSQL; 55000 where it must not be."""
-    for one in node.catalog.origins():
-        if one.name == name:
+    """Move an origin; durable on return.
+
+    42704 and 55006 as PostgreSQL; 55000 for a position that a subscription cannot move to."""
+    for origin in node.catalog.origins():
+        if origin.name == name:
             user = node.origins.user_of(name)
             if user is not None:
-                raise is_active(one.number, user)
+                raise is_active(origin.number, user)
             node.catalog.move_origin(name, Lsn(lsn), back=True)
             return
-    number, found = _origin(node.catalog, name)
-    with altering(node, caller, found.name) as sub:
+    number, owner = _origin(node.catalog, name)
+    with altering(node, caller, owner.name) as sub:
         refuse_dropping(sub)
         if sub.enabled or sub.recopying is not Recopy.NO:
             raise _in_use(node, sub, number)
@@ -167,9 +170,9 @@ def advance_origin(node: EngineParts, caller: Caller, name: str, lsn: int) -> No
 
 def _origin(catalog: Catalog, name: str) -> tuple[int, Subscription]:
     """Return the number of an origin, as pg_replication_origin has it, and its subscription."""
-    for number, one in enumerate(catalog.subscriptions(), 1):
-        if name == f"pg_{one.oid}":
-            return number, one
+    for number, sub in enumerate(catalog.subscriptions(), 1):
+        if name == f"pg_{sub.oid}":
+            return number, sub
     raise UndefinedObjectError(f'replication origin "{name}" does not exist')
 
 
@@ -185,7 +188,7 @@ def _in_use(node: EngineParts, sub: Subscription, number: int) -> UsageError:
 
 
 def _check_even(node: EngineParts, sub: Subscription, lsn: Lsn) -> None:
-    """No table has transactions that the others would not get."""
+    """Refuse to advance past changes that some tables have and others would never get."""
     vector = node.catalog.newest_vector(sub.oid)
     if vector is None or lsn <= vector.lsn:
         return

@@ -1,7 +1,7 @@
-"""nextval() and its kin: values of sequences, and what the session has taken of them.
+"""nextval(), setval(), currval() and lastval().
 
-In: who asks, the sequence's OID. Out: a value; what was taken is durable on return, and is not
-given back by a rollback. ``number`` tells the calls of one query apart.
+Takes the caller and a sequence's OID; returns a value. A value that was taken is durable on return,
+and a rollback does not return it. ``number`` distinguishes the calls of one query.
 
 Source: sequence.c; manual, section 9.17.
 """
@@ -15,13 +15,16 @@ from wal2lake.model import Oid
 
 
 def next_value(node: EngineParts, caller: Caller, number: int, oid: Oid) -> int:
-    """nextval; 2200H if there is none."""
-    found = next((one for one in node.catalog.sequences() if one.oid == oid), None)
-    if found is None:
-        # It has just been dropped.
+    """nextval; 2200H if the sequence is exhausted."""
+    sequence = next(
+        (candidate for candidate in node.catalog.sequences() if candidate.oid == oid),
+        None,
+    )
+    if sequence is None:
+        # The sequence has just been dropped.
         raise UndefinedObjectError("the sequence does not exist", sqlstate="42P01")
     with held(node.sequences.of(oid), caller.check):
-        return _session(caller).take(found, 1)
+        return _session(caller).take(sequence, 1)
 
 
 def set_value(
@@ -32,7 +35,7 @@ def set_value(
     value: int,
     is_called: bool = True,
 ) -> int:
-    """setval; 22003 if it cannot be."""
+    """setval; 22003 if the value is out of range."""
     with held(node.sequences.of(oid), caller.check):
         node.catalog.set_value(oid, value, is_called=is_called)
     if is_called:
@@ -41,22 +44,22 @@ def set_value(
 
 
 def current_value(node: EngineParts, caller: Caller, number: int, oid: Oid) -> int:
-    """currval; 55000 if the session has taken none."""
-    found = _session(caller).values.get(oid)
-    if found is None:
+    """currval; 55000 if the session has taken no value of the sequence."""
+    value = _session(caller).values.get(oid)
+    if value is None:
         name = next((s.name for s in node.catalog.sequences() if s.oid == oid), "")
         raise UsageError(
             f'currval of sequence "{name}" is not yet defined in this session',
             sqlstate="55000",
         )
-    return found
+    return value
 
 
 def last_value(node: EngineParts, caller: Caller, number: int) -> int:
-    """lastval; 55000 if there is none, or not any more."""
+    """lastval; 55000 if the session has taken no value, or the sequence has been dropped."""
     session = _session(caller)
-    known = {one.oid for one in node.catalog.sequences()}
-    if session.last not in known:
+    oids = {sequence.oid for sequence in node.catalog.sequences()}
+    if session.last not in oids:
         raise UsageError("lastval is not yet defined in this session", sqlstate="55000")
     return session.values[session.last]
 

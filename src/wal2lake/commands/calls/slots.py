@@ -1,6 +1,7 @@
-"""Slots by functions: made, dropped, advanced, and read.
+"""Functions that create, copy, drop, advance and read replication slots.
 
-In: arguments of the functions, who asks. Out: rows, as dicts by column. Durable on return.
+Takes the functions' arguments and the caller; returns rows as dicts by column. Changes are durable
+on return.
 
 Source: slotfuncs.c, logicalfuncs.c; manual, section 9.28.6.
 """
@@ -83,7 +84,7 @@ def current_lsn(node: EngineParts, caller: Caller) -> int:
 
 
 class Reader:
-    """pg_logical_slot_get_changes and its three kin."""
+    """The four functions pg_logical_slot_{get,peek}[_binary]_changes."""
 
     def __init__(self, name: str) -> None:
         self._function = f"{name}(name,pg_lsn,integer,text[])"
@@ -101,7 +102,7 @@ class Reader:
     ) -> list[Row]:
         if slot is None:
             raise UsageError("slot name must not be null", sqlstate="22004")
-        found = read_changes(
+        changes = read_changes(
             _publishing(node),
             slot,
             caller.pid,
@@ -112,7 +113,7 @@ class Reader:
             consume=self._consume,
             function=self._function,
             work_mem=caller.decoding_work_mem(),
-            warn=lambda said: _warn(caller, said),
+            warn=lambda warning: _warn(caller, warning),
         )
         return [
             {
@@ -120,30 +121,30 @@ class Reader:
                 "xid": xid,
                 "data": data if self._binary else data.decode(errors="replace"),
             }
-            for lsn, xid, data in found.rows
+            for lsn, xid, data in changes.rows
         ]
 
 
-def _warn(caller: Caller, said: Wal2LakeError) -> None:
-    get_logger().warning(said.message, error=said)
+def _warn(caller: Caller, warning: Wal2LakeError) -> None:
+    get_logger().warning(warning.message, error=warning)
     caller.notice(
         Notice(
-            said.message,
+            warning.message,
             severity="WARNING",
-            sqlstate=said.sqlstate,
-            detail=said.detail,
-            hint=said.hint,
-            context=said.context,
+            sqlstate=warning.sqlstate,
+            detail=warning.detail,
+            hint=warning.hint,
+            context=warning.context,
         )
     )
 
 
-def _options(given: Sequence[str]) -> list[tuple[str, str | None]]:
-    if any(one is None for one in given):
+def _options(options: Sequence[str]) -> list[tuple[str, str | None]]:
+    if any(item is None for item in options):
         raise FeatureNotSupportedError("array must not contain nulls")
-    if len(given) % 2:
+    if len(options) % 2:
         raise FeatureNotSupportedError("array must have even number of elements")
-    return list(zip(given[::2], given[1::2], strict=True))
+    return list(zip(options[::2], options[1::2], strict=True))
 
 
 def _publishing(node: EngineParts) -> Publishing:

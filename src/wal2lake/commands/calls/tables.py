@@ -1,28 +1,29 @@
-"""Pausing, resuming and copying again one table of a subscription, while the others go on.
+"""Pause, resume and re-copy of one table of a subscription, while the other tables go on.
 
-    call             the table                                    the others
+    call             the table                                    the other tables
     -------------    -----------------------------------------    ------------------------------
-    pause_table      stands at its position, in state f; what     go on past what it cannot take
-                     it misses stays in the log
-    resume_table     catches up from there, in batches of its     wait as long as it is behind
+    pause_table      stays at its position, in state f; the       continue
+                     changes that it misses stay in the log
+    resume_table     catches up from there, in batches of its     wait while the table catches up
                      own, and joins with the first vector that
                      it has reached (f -> s -> r)
-    recopy_table     back to i in a new epoch: a copy replaces    go on
-                     its rows, wherever it stood, paused or not
+    recopy_table     returns to i in a new epoch: a copy          continue
+                     replaces its rows, at whatever position
+                     it was, paused or not
     REFRESH with     stays paused; if the log of what it missed   are copied
      recopy = true   is gone, resume_table has it copied, from i
 
-In each case the table has left the common snapshot until it joins again: the vector says where it
-stands (``apart``), a SELECT of it says so, too, and no past state has it. Its readers have the
-rows with which it left.
+Until the table joins again it is not in the common snapshot: the vector holds its position
+(``apart``), a SELECT of the table warns about it, and past states don't include the table. Readers
+see the rows that the table had when it left.
 
-One catalog transaction under the subscription's commit lock is all that pausing is: no batch is
-under way then, and the next one is divided without the table. A crash leaves it done, or not.
-The position is where its changes begin (``apply.participants``): the vector's LSN, or its own
-cursor if a crash has left it ahead. What its newest version has is made durable first, since
-readers see it from now on.
+A pause is one catalog transaction under the subscription's commit lock: no batch is running then,
+and the next batch is divided without the table. A crash leaves the pause done or not done. The
+position is the LSN at which the table's remaining changes begin (``apply.participants``): the
+vector's LSN, or the table's own cursor if a crash has left the cursor ahead. The newest version is
+made durable first, since readers see it from then on.
 
-PostgreSQL has nothing of the kind.
+PostgreSQL has no counterpart.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ _STREAMED: Final = (SyncState.FINISHEDCOPY, SyncState.SYNCDONE, SyncState.READY)
 def pause_table(
     node: EngineParts, caller: Caller, relid: Oid, subscription: str | None = None
 ) -> None:
-    """wal2lake.pause_table. 55000 for a table that is being copied."""
+    """wal2lake.pause_table; 55000 for a table that is being copied."""
     with _member(node, caller, "pause_table", relid, subscription) as (sub, rel, table):
         if rel.paused:
             caller.notice(Notice(f'table "{table.qualified}" is paused already'))
             return
         with node.locks.of(sub.oid):
             rel = _again(node, rel, table)
-            position, version = _stands(node, sub, rel, table)
+            position, version = _position(node, sub, rel, table)
             node.catalog.pause_table(sub.oid, rel.relid, position, version)
         failpoint("pause.recorded")
         node.changed()
@@ -97,7 +98,7 @@ def resume_table(
 def recopy_table(
     node: EngineParts, caller: Caller, relid: Oid, subscription: str | None = None
 ) -> None:
-    """wal2lake.recopy_table: as REFRESH PUBLICATION WITH (recopy = true), for one table."""
+    """wal2lake.recopy_table: REFRESH PUBLICATION WITH (recopy = true) for one table."""
     with _member(node, caller, "recopy_table", relid, subscription) as (
         sub,
         rel,
@@ -120,7 +121,7 @@ def warn_apart(
     vector: SnapshotVector,
     relid: Oid,
 ) -> None:
-    """Tell who reads a table that it stands apart from the others of a subscription."""
+    """Warn the reader of a table that is at another position than its subscription."""
     sub = node.catalog.subscription(vector.subid)
     rel = next((r for r in node.catalog.rels(vector.subid) if r.relid == relid), None)
     if sub is None or rel is None:
@@ -150,7 +151,7 @@ def warn_apart(
 def _member(
     node: EngineParts, caller: Caller, function: str, relid: Oid, name: str | None
 ) -> Iterator[tuple[Subscription, SubscriptionRel, TableDef]]:
-    """The table's place in a subscription that the caller may change, and has for himself."""
+    """Yield the table's entry in a subscription, locked for the caller, who may alter it."""
     table = node.catalog.table_by_oid(Oid(relid))
     if table is None:
         raise UndefinedObjectError(
@@ -170,7 +171,7 @@ def _member(
 
 
 def _subscription_of(node: EngineParts, table: TableDef, name: str | None) -> str:
-    """The name of the one that the table is in, or ``name``."""
+    """Return ``name``, or the name of the only subscription that has the table."""
     if name is not None:
         return name
     places = node.catalog.sharing(table)
@@ -184,7 +185,7 @@ def _subscription_of(node: EngineParts, table: TableDef, name: str | None) -> st
         raise UsageError(
             f'table "{table.qualified}" is in more than one subscription',
             sqlstate=_PREREQUISITE,
-            detail="They are: " + ", ".join(f'"{one}"' for one in names) + ".",
+            detail="They are: " + ", ".join(f'"{subname}"' for subname in names) + ".",
             hint="Name one of them as the second argument.",
         )
     return names[0]
@@ -195,8 +196,8 @@ def _rel(node: EngineParts, subid: Oid, table: TableDef) -> SubscriptionRel:
     for rel in node.catalog.rels(subid):
         if rel.relid in places:
             return rel
-    found = node.catalog.subscription(subid)
-    shown = "" if found is None else found.name
+    subscription = node.catalog.subscription(subid)
+    shown = "" if subscription is None else subscription.name
     raise UsageError(
         f'table "{table.qualified}" is not in subscription "{shown}"',
         sqlstate=_PREREQUISITE,
@@ -204,7 +205,7 @@ def _rel(node: EngineParts, subid: Oid, table: TableDef) -> SubscriptionRel:
 
 
 def _again(node: EngineParts, rel: SubscriptionRel, table: TableDef) -> SubscriptionRel:
-    """Return the entry as it is now: nobody changes it under the locks."""
+    """Read the entry again, now that the locks keep others from changing it."""
     if node.catalog.table_by_oid(table.oid) is None:
         raise UndefinedObjectError(
             f'relation "{table.qualified}" does not exist', sqlstate="42P01"
@@ -212,24 +213,26 @@ def _again(node: EngineParts, rel: SubscriptionRel, table: TableDef) -> Subscrip
     return _rel(node, rel.subid, table)
 
 
-def _stands(
+def _position(
     node: EngineParts, sub: Subscription, rel: SubscriptionRel, table: TableDef
 ) -> tuple[Lsn, int]:
-    """Where the table's changes begin, and its newest version, which is durable on return."""
+    """Return the position of the table's next change, and its newest version.
+
+    The version is durable on return."""
     waits = rel.state is SyncState.FINISHEDCOPY
     if rel.state not in _STREAMED:
         raise _being_copied(table)
     vector = node.catalog.newest_vector(sub.oid)
-    known = None if vector is None else vector.versions.get(int(rel.relid))
+    published = None if vector is None else vector.versions.get(int(rel.relid))
     with node.tables.writing(table.location):
-        if known is not None:
-            # What is torn, if the power has failed and no worker has looked since.
-            node.tables.recover(table.location, known)
+        if published is not None:
+            # Remove a version that a power failure has torn, if no worker has done so yet.
+            node.tables.recover(table.location, published)
         state = node.tables.state(table.location)
         node.tables.sync(table.location, state.version)
     cursor = state.cursor(rel.cursor_name(node.catalog.system_identifier))
     if waits and cursor is None and not rel.rejoins:
-        # Torn as it ended: the apply worker will have it copied again.
+        # The copy's last version was torn: the apply worker will restart the copy.
         raise _being_copied(table)
     now = node.catalog.subscription(sub.oid) or sub
     reached = rel.lsn if waits else (None if vector is None else vector.lsn)

@@ -9,10 +9,10 @@ from wal2lake.local.node import Caller, EngineParts
 
 
 def current_xid(node: EngineParts, caller: Caller) -> int | None:
-    """The number; assigned if the transaction has none yet."""
+    """Return the transaction's number, after assigning one if it has none."""
     return caller.number(True)
 
 
 def assigned_xid(node: EngineParts, caller: Caller) -> int | None:
-    """The number; None if the transaction has none yet."""
+    """Return the transaction's number; None if it has none yet."""
     return caller.number(False)

@@ -1,7 +1,7 @@
-"""Questions to a publisher: its state, its publications, what we may do with their tables.
+"""Queries at a publisher: its state, its publications, our privileges on their tables.
 
-In: a session, ordinary or of replication. Out: facts, which ``server`` and ``tables`` judge. As
-many questions for 500 tables as for one; none of them writes.
+Takes an ordinary or a replication session. Returns facts, which ``server`` and ``tables`` judge.
+The number of queries does not depend on the number of tables. No query writes.
 
 Source: PostgreSQL manual, chapter 52 (system catalogs).
 """
@@ -32,8 +32,9 @@ _SETTINGS: Final = (
 def ask_server(
     session: Session, *, pooler: Pooler | None = None, own_senders: int = 0
 ) -> Server:
-    """Facts of the server and of the role that we are. ``own_senders``: walsenders that are
-    ours and free again by the time they are needed."""
+    """Ask for facts about the server and our role.
+
+    ``own_senders``: our own walsenders that will have ended when the subscription begins."""
     settings = session.query(
         "SELECT name, setting FROM pg_catalog.pg_settings"
         f" WHERE name IN ({quote_literals(_SETTINGS)})"
@@ -66,7 +67,7 @@ def ask_server(
 
 
 def ask_publications(session: Session) -> list[SourcePublication]:
-    """All publications of the database."""
+    """Ask for all publications of the database."""
     rows = session.query(
         "SELECT pubname, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot"
         " FROM pg_catalog.pg_publication ORDER BY pubname"
@@ -112,16 +113,16 @@ def ask_tables(
     for relid, name, generated in columns:
         named.setdefault(str(relid), []).append((str(name), generated != ""))
     names = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
-    found = []
+    tables = []
     for key, remote in remotes.items():
         oid = str(int(remote.oid))
         if oid not in allowed:
-            # Dropped since it was listed.
+            # The table has been dropped since it was listed.
             continue
         flags = published.get(key, ("t",) * len(names))
         readable, row_security, partition = (f == "t" for f in allowed[oid])
         every = named.get(oid, [])
-        found.append(
+        tables.append(
             Table(
                 remote,
                 frozenset(n for n, f in zip(names, flags, strict=True) if f == "t"),
@@ -133,17 +134,17 @@ def ask_tables(
                 filtered=filtered.get(oid, ()),
             )
         )
-    return found
+    return tables
 
 
 def _filtered(
     session: Session, publications: Sequence[str], relids: str
 ) -> dict[str, tuple[str, ...]]:
-    """By relation, the columns in row filters of publications of UPDATE or DELETE."""
+    """Return, by relation, the columns in row filters of publications of UPDATE or DELETE."""
     if session.server_version < 150000:
         return {}
-    # A filter is about one row of one table, so all its variables are columns of that; what
-    # pg_depend says is of the column list, too.
+    # A filter covers one row of one table, so all its variables are columns of that table.
+    # pg_depend cannot be used, as it includes the columns of the column list.
     rows = session.query(
         "SELECT DISTINCT r.prrelid, a.attnum, a.attname"
         " FROM pg_catalog.pg_publication_rel r"
@@ -155,15 +156,16 @@ def _filtered(
         f" AND p.pubname IN ({quote_literals(tuple(publications))})"
         f" AND r.prrelid IN ({relids}) ORDER BY 1, 2"
     )
-    found: dict[str, tuple[str, ...]] = {}
+    columns: dict[str, tuple[str, ...]] = {}
     for relid, _, name in rows:
-        found[str(relid)] = (*found.get(str(relid), ()), str(name))
-    return found
+        columns[str(relid)] = (*columns.get(str(relid), ()), str(name))
+    return columns
 
 
 def ask_left_out(session: Session, publications: Sequence[str]) -> list[LeftOut]:
-    """Tables that publications seem to have, by ALL TABLES, their schema or their partitioned
-    table, and that the server cannot publish."""
+    """Ask for tables that publications cover but the server cannot publish.
+
+    Such a table is covered by ALL TABLES, by its schema or by its partitioned table."""
     if not publications:
         return []
     names = quote_literals(tuple(publications))
@@ -193,7 +195,7 @@ def ask_left_out(session: Session, publications: Sequence[str]) -> list[LeftOut]
 def ask_remotes(
     publisher: Publisher, publications: Sequence[str]
 ) -> dict[tuple[str, str], RemoteTable]:
-    """Every table of these publications."""
+    """Describe every table of these publications."""
     names = tuple(publications)
     if not names:
         return {}

@@ -1,13 +1,13 @@
-"""Findings: a sentence, its severity, its remedy. Pure. Pure.
+"""Findings: a sentence, a severity, a remedy. Pure.
 
     level     wal2lake check    CREATE SUBSCRIPTION
-    OK        ok                nothing: a publisher that is as it should be is told nothing
-    INFO      info              nothing: most publishers are so
+    OK        ok                nothing: the publisher is as it should be
+    INFO      info              nothing: most publishers are like that
     NOTE      note              NOTICE
     PROBLEM   problem           WARNING
 
-Findings about tables come one for each table. ``check`` shows them with the table; for a client
-all that are alike become one, or 500 tables would be 500 messages.
+Each finding about a table concerns one table, and ``check`` shows it with the table. For a client,
+similar findings are merged into one; otherwise 500 tables would be 500 messages.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from wal2lake.errors import PublisherError
 from wal2lake.sql.backend import Notice
 
 _SHOWN_TABLES: Final = 10
-"""Names in a DETAIL; a guess at what is still read."""
+"""Number of names in a DETAIL. Chosen arbitrarily."""
 
 
 class Level(Enum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
-    """Nothing to remark."""
+    """The publisher is as it should be."""
     INFO = "info"
-    """Works; most publishers are so."""
+    """Replication works; most publishers are like that."""
     NOTE = "note"
-    """Works, but not as everybody expects."""
+    """Replication works, but not as one might expect."""
     PROBLEM = "problem"
-    """Does not work before it is changed."""
+    """Replication does not work until this is changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Finding:
     hint: str | None = None
     detail: str | None = None
     blocks: PublisherError | None = None
-    """The server's refusal of CREATE_REPLICATION_SLOT; None: this is no reason for one."""
+    """The error with which the server refuses CREATE_REPLICATION_SLOT; None if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +56,41 @@ class TableFinding:
     level: Level
     table: str
     """``schema.name``, as PostgreSQL's messages name it."""
-    one: str
+    singular: str
     """Text that follows ``table "schema.name"`` in the sentence."""
-    many: str
-    """Text that follows ``3 tables``; findings of equal texts are alike."""
+    plural: str
+    """Text that follows ``3 tables``; findings of equal texts are merged."""
     hint: str | None = None
     hint_for_many: str | None = None
     refused: bool = False
-    """CREATE SUBSCRIPTION refuses it by itself, in the words of ``said``."""
-    said: str | None = None
-    """A sentence that names the table itself."""
+    """True if CREATE SUBSCRIPTION itself raises ``message``."""
+    message: str | None = None
+    """The whole sentence, if it names the table itself."""
 
     def alone(self) -> Finding:
-        """Return the finding as one without its table."""
-        text = self.said or f'table "{self.table}" {self.one}'
+        """Return the finding as a sentence that names its table."""
+        text = self.message or f'table "{self.table}" {self.singular}'
         return Finding(self.level, text, self.hint)
 
 
 def together(findings: Iterable[TableFinding]) -> list[Finding]:
-    """One for all that are alike, in the order of the first of each."""
+    """Merge similar findings, in the order of the first of each group."""
     alike: dict[tuple[Level, str], list[TableFinding]] = {}
-    for one in findings:
-        alike.setdefault((one.level, one.many), []).append(one)
-    return [_together(found) for found in alike.values()]
+    for finding in findings:
+        alike.setdefault((finding.level, finding.plural), []).append(finding)
+    return [_together(group) for group in alike.values()]
 
 
-def _together(found: Sequence[TableFinding]) -> Finding:
-    first = found[0]
-    if len(found) == 1:
+def _together(findings: Sequence[TableFinding]) -> Finding:
+    first = findings[0]
+    if len(findings) == 1:
         return first.alone()
-    names = [f'"{one.table}"' for one in found]
+    names = [f'"{finding.table}"' for finding in findings]
     more = len(names) - _SHOWN_TABLES
     shown = ", ".join(names[:_SHOWN_TABLES])
     return Finding(
         first.level,
-        f"{len(found)} tables {first.many}",
+        f"{len(findings)} tables {first.plural}",
         first.hint_for_many,
         f"Tables: {shown}{f', and {more} more' if more > 0 else ''}.",
     )
@@ -98,14 +98,14 @@ def _together(found: Sequence[TableFinding]) -> Finding:
 
 def notices(findings: Iterable[Finding]) -> list[Notice]:
     """Return the notices for a client, the worst first."""
-    told = []
+    messages = []
     for level, severity, sqlstate in (
         (Level.PROBLEM, "WARNING", "01000"),
         (Level.NOTE, "NOTICE", "00000"),
     ):
-        told += [
+        messages += [
             Notice(f.text, severity, sqlstate, f.detail, f.hint)
             for f in findings
             if f.level is level and f.blocks is None
         ]
-    return told
+    return messages

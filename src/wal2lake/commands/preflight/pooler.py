@@ -1,18 +1,19 @@
-"""Is there a connection pooler between us and the server, and what does it break?
+"""Detects a connection pooler in front of the server, and what it breaks.
 
-In: a session, and a way to open ordinary ones. Out: facts. A pooler invents the process number that
-it tells its clients at connect, for it cancels by it; so it is not the one that the
-server answers (measured with PgBouncer 1.18). Whether it gives every
-transaction another server process is seen from two connections: one has a transaction open, and
-the other meets the same process, or another one than before.
+Takes a session and a function that opens ordinary ones. Returns facts. A pooler sends its clients
+an invented process number at connect, since it handles cancel requests itself; the number therefore
+differs from the server's pg_backend_pid() (measured with PgBouncer 1.18). Two connections show
+whether the pooler gives each transaction another server process: while one has a transaction open,
+the other meets the same process, or another process than before.
 
 PgBouncer before 1.23 refuses a replication connection ("unsupported startup parameter:
-replication"), and before 1.20 ``options``, too. Later ones give it a server connection of its own,
-but ordinary ones, which read the copy, are pooled as configured, and those of ``options`` that
-ignore_startup_parameters names are dropped in silence.
+replication"), and before 1.20 also ``options``. Later versions give a replication connection a
+server connection of its own. Ordinary connections, which read the copy, are pooled as configured,
+and the ``options`` that ignore_startup_parameters names are dropped silently.
 
-With one server connection in its pool the second of the two would wait until the first is closed,
-so it waits for a moment only; a copy, which reads through several at once, would do the same.
+If the pool has one server connection only, the second connection would wait until the first is
+closed. Its timeout is therefore short. A copy, which reads through several connections at once,
+would hang likewise.
 
 Source: PgBouncer's documentation (pool_mode, ignore_startup_parameters) and changelog.
 """
@@ -28,31 +29,31 @@ from wal2lake.errors import PublisherError
 from wal2lake.pg import OUTPUT_SETTINGS, Session
 
 Connect = Callable[[float], Session]
-"""Opens an ordinary connection that waits so many seconds for an answer."""
+"""Opens an ordinary connection with an answer timeout in seconds."""
 
 ANSWER_SECONDS: Final = 5.0
-"""A pool that has room answers at once, and one that has none lets its clients wait for minutes.
-A guess at what is neither."""
+"""Answer timeout. A pool with a free connection answers at once, and an exhausted pool makes its
+clients wait for minutes. The value between is chosen arbitrarily."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pooler:
-    """Somebody in between."""
+    """A connection pooler in front of the server."""
 
     refusal: str | None = None
-    """Why it has refused an ordinary connection; None: it has not."""
+    """Reason for refusing an ordinary connection; None if it was accepted."""
     alone: str | None = None
-    """Why there was no second ordinary connection beside the first; None: there was."""
+    """Reason for refusing a second ordinary connection; None if it was accepted."""
     ignored: tuple[str, ...] = ()
-    """Settings that our connections set at their start and do not have."""
+    """Settings of the startup packet that the connections don't have."""
     shares: bool = False
-    """Transactions of one connection meet several server processes."""
+    """True if transactions of one connection run in several server processes."""
 
 
 def ask_pooler(
     session: Session, connect: Connect, *, ordinary: bool = False
 ) -> Pooler | None:
-    """None: there is none. ``ordinary``: the session is one itself, so one of the two."""
+    """Return the pooler; None without one. ``ordinary``: the session can be one of the two."""
     if session.value("SELECT pg_catalog.pg_backend_pid()") == str(session.backend_pid):
         return None
     try:
@@ -62,23 +63,23 @@ def ask_pooler(
     with held as second:
         try:
             with connect(ANSWER_SECONDS) as first:
-                return _look(first, second)
+                return _compare(first, second)
         except PublisherError as error:
             return Pooler(alone=error.message)
 
 
-def _look(first: Session, second: Session) -> Pooler:
-    wanted = dict(OUTPUT_SETTINGS)
-    names = ", ".join(f"'{name}'" for name in wanted)
+def _compare(first: Session, second: Session) -> Pooler:
+    settings = dict(OUTPUT_SETTINGS)
+    names = ", ".join(f"'{name}'" for name in settings)
     rows = first.query(
         "SELECT pg_catalog.lower(name), setting FROM pg_catalog.pg_settings"
         f" WHERE pg_catalog.lower(name) IN ({names})"
     )
-    found = {str(name): str(value) for name, value in rows}
+    actual = {str(name): str(value) for name, value in rows}
     pid = "SELECT pg_catalog.pg_backend_pid()"
     before = first.value(pid)
     second.execute("BEGIN")
-    other = second.value(pid)
+    second_pid = second.value(pid)
     try:
         after = first.value(pid)
     finally:
@@ -86,16 +87,16 @@ def _look(first: Session, second: Session) -> Pooler:
     return Pooler(
         ignored=tuple(
             name
-            for name, value in wanted.items()
-            if not _is_as_good(name, found[name], value)
+            for name, value in settings.items()
+            if not _is_as_good(name, actual[name], value)
         ),
-        shares=other == before or after != before,
+        shares=second_pid == before or after != before,
     )
 
 
 def _is_as_good(name: str, value: str, wanted: str) -> bool:
     if name == "extra_float_digits":
-        # From 1 on all digits that there are.
+        # All values from 1 on give the shortest exact form.
         return int(value) > 0
-    # DateStyle has an order of fields behind it.
+    # The server appends the order of fields to DateStyle.
     return value.split(",")[0].lower() == wanted.lower()

@@ -1,7 +1,7 @@
-"""Judging a server and its publications: facts in, findings out. Pure.
+"""Judges a server and its publications: facts in, findings out. Pure.
 
-The needs are this node's: one slot and one walsender for the stream, and for as long as
-tables are being copied one of each for the snapshot.
+This node needs one slot and one walsender for the stream, and one more of each for the snapshot
+while tables are being copied.
 
 Source: PostgreSQL manual, 19.6 (replication), 29.13 (configuration settings).
 """
@@ -19,19 +19,19 @@ from wal2lake.errors import PublisherError
 OLDEST_VERSION: Final = 140000
 
 _STANDBY_VERSION: Final = 160000
-"""First version that decodes on a standby."""
+"""First version that supports logical decoding on a standby."""
 
 _QUOTED_VERSION: Final = 170000
 """First version that quotes names of settings in its messages."""
 
 _ON_DEMAND_VERSION: Final = 190000
-"""First version that logs for logical decoding by itself, from its first logical slot on."""
+"""First version that raises the effective wal_level with its first logical slot."""
 
 _SMALL_KEEP_MB: Final = 1024
-"""A slot that may fall behind by less than that is soon lost. A guess."""
+"""A slot that is lost below this lag gets a note. Chosen arbitrarily."""
 
 _SHORT_IDLE_SECONDS: Final = 86_400
-"""A slot that may idle for less than that does not survive a weekend's outage. A guess."""
+"""A shorter idle timeout does not survive a day's outage. Chosen arbitrarily."""
 
 _LIMITS: Final[Mapping[str, tuple[str, str | None]]] = {
     "max_replication_slots": ("replication slots", "all replication slots are in use"),
@@ -45,13 +45,13 @@ _DIRECTLY: Final = "Connect to the server itself, not to a pooler."
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Answers of the server."""
+    """Facts about the server."""
 
     version: int
     version_text: str
     database: str
     settings: Mapping[str, str | None]
-    """In the units of pg_settings; what the server does not know is missing."""
+    """Values in the units of pg_settings; settings unknown to the server are missing."""
     slots: int
     """Replication slots in use."""
     senders: int
@@ -63,14 +63,14 @@ class Server:
     replication: bool
     in_recovery: bool
     refusal: str | None
-    """Why a replication connection was refused; None: it was not."""
+    """Reason for refusing a replication connection; None if it was accepted."""
     pooler: Pooler | None
-    """The pooler in between; None: there is none."""
+    """The pooler in front of the server; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePublication:
-    """pg_publication."""
+    """A row of pg_publication."""
 
     name: str
     insert: bool
@@ -82,39 +82,39 @@ class SourcePublication:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The publications to look at."""
+    """The requested publications that exist, and the findings about all."""
 
-    found: tuple[SourcePublication, ...]
+    publications: tuple[SourcePublication, ...]
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Actions that are going to be carried out at the server."""
+    """What a command is about to do at the server."""
 
     stream: bool = True
-    """A subscription begins: it lasts."""
+    """True if a subscription's stream begins."""
     slot: bool = True
-    """True if a slot is to be made."""
+    """True if a slot will be created."""
     copy: bool = True
-    """Rows that are there are copied."""
+    """True if existing rows will be copied."""
 
 
 def judge_server(server: Server, needs: Needs = Needs()) -> list[Finding]:
-    """Version, settings, room and rights."""
-    found = []
+    """Judge version, settings, free slots and walsenders, and the role's rights."""
+    findings = []
     if needs.stream:
-        found += [_version(server), _wal_level(server), *_pooler(server)]
+        findings += [_version(server), _wal_level(server), *_pooler(server)]
     slots = int(needs.stream and needs.slot)
-    found += [
+    findings += [
         *_room(server, "max_replication_slots", server.slots, slots, needs.copy),
         *_room(server, "max_wal_senders", server.senders, needs.stream, needs.copy),
     ]
     if needs.stream:
-        found += [*_role(server), *_slot_limits(server), *_encoding(server)]
+        findings += [*_role(server), *_slot_limits(server), *_encoding(server)]
     if slots or needs.copy:
-        found += [*_standby(server), *_prepared(server)]
-    return found
+        findings += [*_standby(server), *_prepared(server)]
+    return findings
 
 
 def _version(server: Server) -> Finding:
@@ -160,7 +160,7 @@ def _wal_level(server: Server) -> Finding:
 
 
 def _effective_wal_level(server: Server, level: str | None) -> Finding:
-    """wal_level is the least; what is logged follows the slots of the primary."""
+    """Judge a version whose WAL level follows the primary's slots; wal_level is the minimum."""
     if server.settings.get("effective_wal_level") == "logical":
         return Finding(Level.OK, "effective_wal_level is logical")
     if server.in_recovery:
@@ -356,8 +356,9 @@ def _encoding(server: Server) -> Iterator[Finding]:
 def judge_publications(
     existing: Sequence[SourcePublication], wanted: Sequence[str]
 ) -> Chosen:
-    """Return those of the wanted publications (none named: all) that exist, and the findings about
-    the others."""
+    """Look up the wanted publications, or all if none is named.
+
+    Each missing publication is a finding."""
     findings = []
     there = {p.name for p in existing}
     missing = [name for name in dict.fromkeys(wanted) if name not in there]
@@ -371,13 +372,15 @@ def judge_publications(
                 "CREATE PUBLICATION my_publication FOR ALL TABLES; or FOR TABLE ...",
             )
         )
-    found = tuple(p for p in existing if not wanted or p.name in wanted)
-    findings += [Finding(Level.OK, f'publication "{p.name}" exists') for p in found]
-    return Chosen(found, tuple(findings))
+    publications = tuple(p for p in existing if not wanted or p.name in wanted)
+    findings += [
+        Finding(Level.OK, f'publication "{p.name}" exists') for p in publications
+    ]
+    return Chosen(publications, tuple(findings))
 
 
 def judge_extents(extents: Mapping[str, int]) -> list[Finding]:
-    """Publications that publish nothing; ``extents``: how many tables each one has."""
+    """Judge publications without tables; ``extents``: number of tables by publication."""
     return [
         Finding(
             Level.PROBLEM,
@@ -391,7 +394,7 @@ def judge_extents(extents: Mapping[str, int]) -> list[Finding]:
 
 
 def missing_publications(names: Sequence[str]) -> Finding:
-    """In PostgreSQL's words (check_publications())."""
+    """Return the finding with PostgreSQL's message (check_publications())."""
     shown = ", ".join(f'"{name}"' for name in names)
     return Finding(
         Level.PROBLEM,

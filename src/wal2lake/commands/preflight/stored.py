@@ -1,11 +1,11 @@
-"""Can the columns that a table has here hold what the publisher sends? Pure.
+"""Judges whether the columns of an existing table can hold what the publisher sends. Pure.
 
-A table that the subscription makes has columns that can (``wal2lake check`` shows them). One that
-was there may have others: that is allowed, and what does not fit stops its table, or is what
-value_policies make of it. Told before, because only a value that does not fit would tell it.
+A table that the subscription creates has columns that can (``wal2lake check`` shows them). An
+existing table may have other columns. Those are allowed, but a value that does not fit stops the
+table, or is handled by value_policies. Without this note only such a value would show it.
 
-Only what holds every value is taken for good: the same type, no narrower; text for anything; a
-wider number.
+A column is accepted if its type holds every value: the same type at least as wide; text; a wider
+number.
 
 Source: PostgreSQL manual, 8.1 (numeric types), 8.3 (character types).
 """
@@ -40,11 +40,11 @@ _WIDER: Final[Mapping[int, frozenset[int]]] = {
 }
 
 _DIGITS: Final = {_INT2: 5, _INT4: 10, _INT8: 19}
-"""Digits of the type's largest value."""
+"""Number of digits of the type's largest value."""
 
 
 def judge_stored(remote: RemoteTable, table: TableDef) -> list[TableFinding]:
-    """Columns of a table that was there."""
+    """Judge the columns of a table that existed before the subscription."""
     narrow = []
     for sent in remote.columns:
         have = table.column(sent.name)

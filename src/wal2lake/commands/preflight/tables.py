@@ -1,7 +1,7 @@
-"""Judging published tables: facts in, findings out. Pure.
+"""Judges published tables: facts in, findings out. Pure.
 
-What counts is what the publications together do with a table: of two that have it, one may
-publish what the other does not.
+The publications are judged together: if several have a table, one of them may publish operations
+that another does not.
 
 Source: PostgreSQL manual, 29.1.1 (replica identity), 29.8 (restrictions), CREATE PUBLICATION;
 rd.c and execReplication.c (CheckCmdReplicaIdentity) for what the source refuses.
@@ -26,40 +26,40 @@ _PARTITIONED: Final = "p"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A published table and what we may do with it."""
+    """A published table and our privileges on it."""
 
     remote: RemoteTable
     operations: frozenset[str]
-    """Operations of ``OPERATIONS`` that are published."""
+    """The published ones of ``OPERATIONS``."""
     readable: bool
-    """We may select from it."""
+    """True if the role may select from the table."""
     row_security: bool
-    """Row-level security applies to us."""
+    """True if row-level security applies to the role."""
     is_partition: bool
     columns: tuple[str, ...]
-    """All of the table but those that are generated."""
+    """All columns of the table but generated ones."""
     generated: tuple[str, ...]
     filtered: tuple[str, ...] = ()
     """Columns in row filters of publications of UPDATE or DELETE."""
 
     @property
     def name(self) -> str:
-        """The table's name as PostgreSQL's messages show it; in a statement it must be quoted."""
+        """``schema.name`` as in PostgreSQL's messages; a statement has to quote it."""
         return f"{self.remote.namespace}.{self.remote.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A table that a publication seems to have and does not publish."""
+    """A table that a publication covers but does not publish."""
 
     namespace: str
     table: str
     foreign: bool
-    """Else it is unlogged."""
+    """True for a foreign table, False for an unlogged one."""
 
 
 def judge_table(table: Table, *, copy: bool = True) -> list[TableFinding]:
-    """Judge one table. ``copy``: its rows are copied, too."""
+    """Judge one table. ``copy``: its existing rows are copied."""
     return [
         *_names(table),
         *(_access(table) if copy else ()),
@@ -71,22 +71,22 @@ def judge_table(table: Table, *, copy: bool = True) -> list[TableFinding]:
 
 
 def judge_tables(tables: Sequence[Table], *, copy: bool) -> list[TableFinding]:
-    """The same of many, but for what CREATE SUBSCRIPTION refuses by itself."""
+    """Judge tables, without what CREATE SUBSCRIPTION itself refuses."""
     return [
-        found
+        finding
         for table in tables
-        for found in judge_table(table, copy=copy)
-        if not found.refused
+        for finding in judge_table(table, copy=copy)
+        if not finding.refused
     ]
 
 
 def judge_left_out(tables: Sequence[LeftOut]) -> list[TableFinding]:
-    """Judge objects that a publication leaves out."""
-    found = []
-    for one in tables:
-        name = f"{one.namespace}.{one.table}"
-        if one.foreign:
-            found.append(
+    """Judge tables that the publications cover but do not publish."""
+    findings = []
+    for table in tables:
+        name = f"{table.namespace}.{table.table}"
+        if table.foreign:
+            findings.append(
                 TableFinding(
                     Level.NOTE,
                     name,
@@ -95,17 +95,17 @@ def judge_left_out(tables: Sequence[LeftOut]) -> list[TableFinding]:
                 )
             )
         else:
-            found.append(
+            findings.append(
                 TableFinding(
                     Level.NOTE,
                     name,
                     "is not logged, so it is not published",
                     "are not logged, so they are not published",
-                    f'ALTER TABLE "{one.namespace}"."{one.table}" SET LOGGED;',
+                    f'ALTER TABLE "{table.namespace}"."{table.table}" SET LOGGED;',
                     "ALTER TABLE ... SET LOGGED;",
                 )
             )
-    return found
+    return findings
 
 
 def _names(table: Table) -> Iterator[TableFinding]:
@@ -119,7 +119,7 @@ def _names(table: Table) -> Iterator[TableFinding]:
             "",
             refused.hint,
             refused=True,
-            said=refused.message,
+            message=refused.message,
         )
 
 
@@ -152,41 +152,17 @@ def _identity(table: Table) -> Iterator[TableFinding]:
         return
     needed = table.columns
     if remote.identity is ReplicaIdentity.DEFAULT:
-        # A deferrable key's index tells no row.
+        # The index of a deferrable key does not identify a row.
         needed = () if remote.key_deferral.deferrable else remote.key
     elif remote.identity is not ReplicaIdentity.FULL:
-        # NOTHING has none.
         needed = remote.identity_key
         if remote.identity is not ReplicaIdentity.INDEX:
+            # REPLICA IDENTITY NOTHING.
             needed = ()
     if not needed:
-        yield TableFinding(
-            Level.PROBLEM,
-            table.name,
-            "has no replica identity: once it is published, the source refuses UPDATE and"
-            " DELETE on it",
-            "have no replica identity: once they are published, the source refuses UPDATE"
-            " and DELETE on them",
-            f"Add a primary key, or: ALTER TABLE {remote.qualified} REPLICA IDENTITY USING"
-            " INDEX (a unique index on NOT NULL columns) or FULL.",
-            "Add primary keys, or: ALTER TABLE ... REPLICA IDENTITY USING INDEX (a unique"
-            " index on NOT NULL columns) or FULL.",
-        )
-        return
-    if not set(needed) <= {c.name for c in remote.columns}:
-        hint = (
-            "Add the columns of the replica identity to the publication's column list."
-        )
-        yield TableFinding(
-            Level.PROBLEM,
-            table.name,
-            "is published without columns of its replica identity, so the source refuses"
-            " UPDATE and DELETE on it",
-            "are published without columns of their replica identity, so the source"
-            " refuses UPDATE and DELETE on them",
-            hint,
-            hint,
-        )
+        yield _no_identity(table)
+    elif not set(needed) <= {c.name for c in remote.columns}:
+        yield _unpublished_identity(table)
     elif remote.identity is ReplicaIdentity.FULL:
         if remote.key:
             return
@@ -199,21 +175,54 @@ def _identity(table: Table) -> Iterator[TableFinding]:
             " row",
         )
     elif not set(table.filtered) <= set(needed):
-        hint = (
-            "Leave them out of the row filter, or: ALTER TABLE {} REPLICA IDENTITY USING"
-            " INDEX (a unique index that has them) or FULL."
-        )
-        missing = ", ".join(f'"{c}"' for c in table.filtered if c not in needed)
-        yield TableFinding(
-            Level.PROBLEM,
-            table.name,
-            "is published with a row filter over columns that are not in its replica"
-            f" identity ({missing}), so the source refuses UPDATE and DELETE on it",
-            "are published with row filters over columns that are not in their replica"
-            " identity, so the source refuses UPDATE and DELETE on them",
-            hint.format(remote.qualified),
-            hint.format("..."),
-        )
+        yield _filter_outside_identity(table, needed)
+
+
+def _no_identity(table: Table) -> TableFinding:
+    return TableFinding(
+        Level.PROBLEM,
+        table.name,
+        "has no replica identity: once it is published, the source refuses UPDATE and"
+        " DELETE on it",
+        "have no replica identity: once they are published, the source refuses UPDATE"
+        " and DELETE on them",
+        f"Add a primary key, or: ALTER TABLE {table.remote.qualified} REPLICA IDENTITY"
+        " USING INDEX (a unique index on NOT NULL columns) or FULL.",
+        "Add primary keys, or: ALTER TABLE ... REPLICA IDENTITY USING INDEX (a unique"
+        " index on NOT NULL columns) or FULL.",
+    )
+
+
+def _unpublished_identity(table: Table) -> TableFinding:
+    hint = "Add the columns of the replica identity to the publication's column list."
+    return TableFinding(
+        Level.PROBLEM,
+        table.name,
+        "is published without columns of its replica identity, so the source refuses"
+        " UPDATE and DELETE on it",
+        "are published without columns of their replica identity, so the source"
+        " refuses UPDATE and DELETE on them",
+        hint,
+        hint,
+    )
+
+
+def _filter_outside_identity(table: Table, needed: Sequence[str]) -> TableFinding:
+    hint = (
+        "Leave them out of the row filter, or: ALTER TABLE {} REPLICA IDENTITY USING"
+        " INDEX (a unique index that has them) or FULL."
+    )
+    missing = ", ".join(f'"{c}"' for c in table.filtered if c not in needed)
+    return TableFinding(
+        Level.PROBLEM,
+        table.name,
+        "is published with a row filter over columns that are not in its replica"
+        f" identity ({missing}), so the source refuses UPDATE and DELETE on it",
+        "are published with row filters over columns that are not in their replica"
+        " identity, so the source refuses UPDATE and DELETE on them",
+        hint.format(table.remote.qualified),
+        hint.format("..."),
+    )
 
 
 def _operations(table: Table) -> Iterator[TableFinding]:
@@ -241,7 +250,7 @@ def _extent(table: Table) -> Iterator[TableFinding]:
             "are published with row filters",
         )
     if remote.kind == _PARTITIONED:
-        # With its partitions' names a partitioned table is not published itself.
+        # A publication of the partitions' names does not publish the partitioned table itself.
         yield TableFinding(
             Level.NOTE,
             table.name,
@@ -271,7 +280,7 @@ def _generated(table: Table) -> Iterator[TableFinding]:
     published = {c.name for c in table.remote.columns}
     missing = [name for name in table.generated if name not in published]
     if not missing or not set(table.columns) <= published:
-        # With a column list somebody has chosen.
+        # A column list was chosen deliberately.
         return
     shown = ", ".join(f'"{name}"' for name in missing)
     hint = (
@@ -289,7 +298,7 @@ def _generated(table: Table) -> Iterator[TableFinding]:
 
 
 def judge_toast(tables: Sequence[Table]) -> list[Finding]:
-    """Judge TOASTed columns of all tables, in one finding."""
+    """Judge TOASTable columns of all tables, in one finding."""
     toasted = [t for t in tables if any(c.toastable for c in t.remote.columns)]
     if not toasted:
         return []

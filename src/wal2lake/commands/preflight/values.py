@@ -1,11 +1,11 @@
-"""Which columns of the source hold values today that are not like others here.
+"""Finds columns of the source with values that are treated specially here.
 
 Infinities and years outside 1-9999 are stored exactly, but not every reader of the lake's files
-shows them (docs/arch/11_types.md); timestamps after January 294247 and NaN in numeric(p,s) stop a
-subscription, or are what value_policies make of them.
+shows them (docs/arch/11_types.md). Timestamps after January 294247 and NaN in numeric(p,s) stop a
+subscription, unless value_policies handle them.
 
-Comes in: a session at the publisher, its tables. Goes out: findings. Each table is read once, as
-long as ``_PATIENCE_MS``: what is not known then is said. Called by ``wal2lake check`` alone.
+Takes a session at the publisher and its tables; returns findings. Each table is read once, for at
+most ``_PATIENCE_MS``; a finding says so if that was too short. Called by ``wal2lake check`` alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wal2lake.pg.quoting import quote_ident
 from wal2lake.pgtypes.mapping import ConversionKind, mapping_for
 
 _PATIENCE_MS: Final = 10_000
-"""For one table; a guess at what somebody who waits for the report puts up with."""
+"""Timeout for one table. Chosen arbitrarily, for a user who waits for the report."""
 
 _MOMENTS: Final = frozenset(
     (ConversionKind.DATE, ConversionKind.TIMESTAMP, ConversionKind.TIMESTAMPTZ)
@@ -38,35 +38,35 @@ _BEYOND_HINT: Final = (
 
 
 def ask_values(session: Session, tables: Sequence[Table]) -> list[TableFinding]:
-    """Ask for values in the tables that may be read, and judge them."""
-    found: list[TableFinding] = []
+    """Ask for such values in the readable tables, and judge them."""
+    findings: list[TableFinding] = []
     session.execute(f"SET statement_timeout = {_PATIENCE_MS}")
     try:
         for table in tables:
             if table.readable:
-                found += _table(session, table)
+                findings += _table(session, table)
     finally:
         session.execute("RESET statement_timeout")
-    return found
+    return findings
 
 
 def _table(session: Session, table: Table) -> list[TableFinding]:
-    asked = [
+    queries = [
         (column.name, *questions)
         for column in table.remote.columns
         if (questions := _questions(column)) is not None
     ]
-    if not asked:
+    if not queries:
         return []
-    items = ", ".join(f"{far}, {beyond}" for _, far, beyond in asked)
+    items = ", ".join(f"{far}, {beyond}" for _, far, beyond in queries)
     relation = ".".join(map(quote_ident, (table.remote.namespace, table.remote.name)))
     try:
         (row,) = session.query(f"SELECT {items} FROM {relation}")
     except PublisherError as error:
         text = "was not looked through for infinite and far dates and NaN"
         return [_finding(Level.INFO, table, f"{text}: {error.message}", text, None)]
-    names = [name for name, _, _ in asked]
-    found = []
+    names = [name for name, _, _ in queries]
+    findings = []
     for level, answers, what, hint in (
         (Level.NOTE, row[0::2], "infinite dates or years outside 1-9999", _FAR_HINT),
         (
@@ -76,36 +76,40 @@ def _table(session: Session, table: Table) -> list[TableFinding]:
             _BEYOND_HINT,
         ),
     ):
-        those = [f'"{n}"' for n, yes in zip(names, answers, strict=True) if yes == "t"]
-        if those:
-            one = f"has {what}, in column {', '.join(those)}"
-            found.append(_finding(level, table, one, f"have {what}", hint))
-    return found
+        columns = [
+            f'"{n}"' for n, yes in zip(names, answers, strict=True) if yes == "t"
+        ]
+        if columns:
+            singular = f"has {what}, in column {', '.join(columns)}"
+            findings.append(_finding(level, table, singular, f"have {what}", hint))
+    return findings
 
 
 def _finding(
-    level: Level, table: Table, one: str, many: str, hint: str | None
+    level: Level, table: Table, singular: str, plural: str, hint: str | None
 ) -> TableFinding:
-    return TableFinding(level, table.name, one, many, hint, hint)
+    return TableFinding(level, table.name, singular, plural, hint, hint)
 
 
 def _questions(column: RemoteColumn) -> tuple[str, str] | None:
-    """Return two conditions on a column: values that other readers may not show, and values that
-    are not stored. None: the type has no such values."""
-    known = mapping_for(
+    """Return two conditions on a column, or None if its type has no such values.
+
+    The first selects values that other readers may not show, the second those that cannot be
+    stored."""
+    mapping = mapping_for(
         column.type_oid,
         column.typmod,
         type_name=column.type_name,
         attndims=column.dimensions,
     )
     name = quote_ident(column.name)
-    if known.kind is ConversionKind.DECIMAL:
+    if mapping.kind is ConversionKind.DECIMAL:
         return "false", f"pg_catalog.bool_or({name} = 'NaN')"
-    if known.kind not in _MOMENTS:
+    if mapping.kind not in _MOMENTS:
         return None
-    # Both infinities are beyond these.
+    # The condition includes both infinities.
     far = f"pg_catalog.bool_or({name} >= '10000-01-01' OR {name} < '0001-01-01')"
-    if known.kind is ConversionKind.DATE:
+    if mapping.kind is ConversionKind.DATE:
         return far, "false"
     beyond = (
         f"pg_catalog.bool_or({name} > '294247-01-10 04:00:54.775806'"
