@@ -4,5 +4,5 @@ keyconstraints    PRIMARY KEY and UNIQUE
 checkconstraints  CHECK
 generatedcolumns  GENERATED ALWAYS AS ... STORED
 ownedcolumns      serial and identity columns with their sequences
-expressionerrors  errors of expressions, told at their column
+expressionerrors  errors of these expressions, in PostgreSQL's words for each clause
 """

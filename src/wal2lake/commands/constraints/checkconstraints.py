@@ -1,9 +1,8 @@
-"""CHECK constraints of CREATE TABLE and ALTER TABLE: names, types, and the rows that are there.
+"""CHECK constraints of CREATE TABLE and ALTER TABLE: names, types, and checks of existing rows.
 
-Comes in: clauses, and the table that they are of. Goes out: constraints as the catalog keeps them,
-or PostgreSQL's error. The expression is typed as a row filter is (``publication.filters``), and
-evaluated by the same functions; what they do not compute is 0A000 with the expression.
-
+Takes clauses and their table; returns constraints as the catalog keeps them, or raises PostgreSQL's
+error. Expressions are typed like row filters (``publication.filters``) and evaluated by the same
+functions. An expression that those don't compute is 0A000 with its text.
 Source: heap.c (AddRelationNewConstraints), pg_constraint.c (ChooseConstraintName), tablecmds.c
 (ATExecAddConstraint, ATRewriteTable).
 """
@@ -40,16 +39,16 @@ from wal2lake.sql.grammar.constraints import CheckClause
 def added_checks(
     catalog: Catalog, table: TableDef, clauses: Sequence[CheckClause], zone: str
 ) -> list[CheckConstraint]:
-    """The constraints of clauses; ``table`` has the columns and the constraints of before."""
-    found: list[CheckConstraint] = []
+    """Return the clauses' constraints; ``table`` has the columns and the earlier constraints."""
+    checks: list[CheckConstraint] = []
     for clause in clauses:
         tree, columns = _analysed(table, clause, zone)
-        mine = {one.name for one in (*table.checks, *found)}
+        mine = {check.name for check in (*table.checks, *checks)}
         if clause.name is None:
             name = _free_name(catalog, table, columns, mine)
         elif clause.name not in mine | _others(table):
             name = clause.name
-        elif clause.name in {one.name for one in found}:
+        elif clause.name in {check.name for check in checks}:
             raise DuplicateObjectError(
                 f'check constraint "{clause.name}" already exists', sqlstate="42710"
             )
@@ -58,8 +57,8 @@ def added_checks(
                 f'constraint "{clause.name}" for relation "{table.name}" already exists',
                 sqlstate="42710",
             )
-        found.append(CheckConstraint(name, tree, columns))
-    return found
+        checks.append(CheckConstraint(name, tree, columns))
+    return checks
 
 
 def _analysed(
@@ -71,7 +70,7 @@ def _analysed(
 
 
 def _others(table: TableDef) -> set[str]:
-    """Names of the table's other constraints."""
+    """Return the names of the table's constraints that are not CHECKs."""
     names = {f"{table.name}_{c.name}_not_null" for c in table.columns if c.not_null}
     return names | ({table.index_name} if table.key else set())
 
@@ -82,12 +81,14 @@ def _free_name(
     columns: Sequence[str],
     taken: Collection[str],
 ) -> str:
-    """ChooseConstraintName(): of the only column that the expression reads, numbered if a table of
-    the schema has one of that name."""
+    """Choose a name like ChooseConstraintName().
+
+    The name contains the column if the expression reads one only. It is numbered if a table of
+    the schema has a constraint of that name."""
     names = {*taken, *_others(table)}
     for other in catalog.tables():
         if other.namespace == table.namespace and other.oid != table.oid:
-            names |= {one.name for one in other.checks} | _others(other)
+            names |= {check.name for check in other.checks} | _others(other)
     column = columns[0] if len(columns) == 1 else None
     for number in itertools.count():
         name = derived_name(table.name, column, f"check{number or ''}")
@@ -97,13 +98,17 @@ def _free_name(
 
 
 def check_rows(node: EngineParts, plan: ColumnPlan, state: TableState) -> None:
-    """Raise for rows of which a generated column cannot be computed anew, and 23514 for those that
-    violate a constraint that is new, or that reads such a column. What reads a column that becomes
-    of another type waits for ``check_written``."""
+    """Check existing rows against the plan.
+
+    Raises an error for rows whose generated columns cannot be recomputed, and 23514 for rows that
+    violate a constraint that is new or reads a recomputed column. Whatever reads a column of a
+    new type is left to ``check_written``, after the rewrite."""
     waits = _of_written(plan)
-    generated = tuple(one for one in computed_in(plan) if one[0] not in waits)
+    generated = tuple(pair for pair in computed_in(plan) if pair[0] not in waits)
     computes = {name for name, _ in generated}
-    new = [one for one in _new_checks(plan) if not waits.intersection(one.columns)]
+    new = [
+        check for check in _new_checks(plan) if not waits.intersection(check.columns)
+    ]
     if not new and not generated:
         return
     if node.tables.files(state) is None:
@@ -112,23 +117,23 @@ def check_rows(node: EngineParts, plan: ColumnPlan, state: TableState) -> None:
             f' "{plan.before.name}" are not supported',
             detail="Its rows are not stored as this node writes them.",
         )
-    planned = {one.column.name: one for one in plan.columns}
+    planned = {column.column.name: column for column in plan.columns}
     read = {name for check in new for name in check.columns} | inputs_of(generated)
-    wanted = sorted(read | computes)
+    names = sorted(read | computes)
     stored = [
         s
-        for name in wanted
+        for name in names
         if name not in computes and (s := planned[name].source) is not None
     ]
-    fields = [field_spec(planned[name].column) for name in wanted]
+    fields = [field_spec(planned[name].column) for name in names]
     for rows in rows_of(node.tables, state, stored):
         if not rows.num_rows:
             continue
         columns = [
             _values(plan, planned[name], rows, is_computed=name in computes)
-            for name in wanted
+            for name in names
         ]
-        table = pa.table(columns, names=wanted) if wanted else rows
+        table = pa.table(columns, names=names) if names else rows
         table, failed = computed(generated, fields, table)
         if failed:
             raise UsageError(failed[0].message, sqlstate=failed[0].sqlstate)
@@ -144,30 +149,34 @@ def check_rows(node: EngineParts, plan: ColumnPlan, state: TableState) -> None:
 
 
 def check_written(node: EngineParts, plan: ColumnPlan, written: TableState) -> None:
-    """The same of what reads columns that have another type in ``written``, which has all rows."""
+    """Check rewritten rows against the constraints that read columns of new types."""
     waits = _of_written(plan)
-    new = [one for one in _new_checks(plan) if waits.intersection(one.columns)]
+    new = [check for check in _new_checks(plan) if waits.intersection(check.columns)]
     if new:
-        wanted = sorted({name for check in new for name in check.columns})
-        for rows in rows_of(node.tables, written, wanted):
+        names = sorted({name for check in new for name in check.columns})
+        for rows in rows_of(node.tables, written, names):
             _check(plan, new, rows)
 
 
 def _new_checks(plan: ColumnPlan) -> list[CheckConstraint]:
     """Return the constraints that no row is known to satisfy yet."""
     computes = {name for name, _ in computed_in(plan)}
-    before = {one.name for one in plan.before.checks}
+    before = {check.name for check in plan.before.checks}
     return [
-        one
-        for one in plan.after.checks
-        if one.name not in before or computes.intersection(one.columns)
+        check
+        for check in plan.after.checks
+        if check.name not in before or computes.intersection(check.columns)
     ]
 
 
 def _of_written(plan: ColumnPlan) -> set[str]:
-    """Columns whose values are there when rows have been written anew."""
-    retyped = {one.column.name for one in plan.columns if one.retyped}
-    reading = {n for n, one in computed_in(plan) if retyped.intersection(one.columns)}
+    """Return the columns whose values are known only after the rewrite."""
+    retyped = {column.column.name for column in plan.columns if column.retyped}
+    reading = {
+        n
+        for n, generation in computed_in(plan)
+        if retyped.intersection(generation.columns)
+    }
     return retyped | reading
 
 
@@ -185,17 +194,17 @@ def _check(plan: ColumnPlan, checks: Sequence[CheckConstraint], rows: pa.Table) 
 
 
 def _values(
-    plan: ColumnPlan, one: PlannedColumn, rows: pa.Table, *, is_computed: bool
+    plan: ColumnPlan, column: PlannedColumn, rows: pa.Table, *, is_computed: bool
 ) -> pa.ChunkedArray:
-    """A column of the next table; nothing of one that is to be computed."""
-    if one.source is not None and not is_computed:
-        return rows.column(one.source)
-    if one.default is not None:
+    """Return the column's values in the next table; NULLs for a column yet to be computed."""
+    if column.source is not None and not is_computed:
+        return rows.column(column.source)
+    if column.default is not None:
         raise FeatureNotSupportedError(
             "check constraint or generated column that reads the new column"
-            f' "{one.column.name}" of relation "{plan.before.name}", which has rows, is'
+            f' "{column.column.name}" of relation "{plan.before.name}", which has rows, is'
             " not supported",
             hint="Add the column first, and then what reads it.",
         )
-    kind = mapping_of(field_spec(one.column)).arrow_type
+    kind = mapping_of(field_spec(column.column)).arrow_type
     return pa.chunked_array([pa.nulls(rows.num_rows, kind)])

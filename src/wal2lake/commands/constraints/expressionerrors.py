@@ -1,7 +1,7 @@
-"""Errors of expressions of tables, in the words of what they are of.
+"""Errors of expressions of tables, in PostgreSQL's words for the clause that has them.
 
-CHECK constraints and generated columns are typed as row filters are (``publication.filters``),
-whose errors tell of WHERE.
+CHECK constraints and generated columns are typed like row filters (``publication.filters``), whose
+errors name WHERE.
 
 Source: check_agglevels_and_constraints(), transformWindowFuncCall() in parse_agg.c;
 check_srf_call_placement() in parse_func.c.
@@ -21,8 +21,10 @@ _NOT_ALLOWED: Final = " functions are not allowed in WHERE"
 
 @contextmanager
 def named_for(place: str, clause: str) -> Iterator[None]:
-    """``place``: what PostgreSQL calls the expressions. What it accepts and nobody computes here is
-    0A000 with the ``clause``."""
+    """Rename the place in errors of row filters.
+
+    ``place``: PostgreSQL's name for such expressions. An expression that PostgreSQL accepts and
+    this node does not compute is 0A000 with the ``clause``."""
     try:
         yield
     except UsageError as error:
@@ -34,9 +36,9 @@ def named_for(place: str, clause: str) -> Iterator[None]:
             or "cannot use" in error.message
         ):
             raise
-        what = error.message.removesuffix(_IN_A_FILTER)
-        why = f"Not supported: {what}. " if what != error.message else ""
+        construct = error.message.removesuffix(_IN_A_FILTER)
+        reason = f"Not supported: {construct}. " if construct != error.message else ""
         raise FeatureNotSupportedError(
             f"{clause} is not supported on lake tables",
-            detail=f"{why}{error.detail or error.message}",
+            detail=f"{reason}{error.detail or error.message}",
         ) from None

@@ -1,8 +1,8 @@
-"""Generated columns of CREATE TABLE and ALTER TABLE: what they are computed from.
+"""Generated columns of CREATE TABLE and ALTER TABLE.
 
-Comes in: clauses, and the table that they are of. Goes out: columns as the catalog keeps them, or
-PostgreSQL's error. The expression is typed as a row filter is (``publication.filters``), and
-evaluated by the same functions; what they do not compute is 0A000 with the expression.
+Takes clauses and their table; returns columns as the catalog keeps them, or raises PostgreSQL's
+error. Expressions are typed like row filters (``publication.filters``) and evaluated by the same
+functions. An expression that those don't compute is 0A000 with its text.
 
 Source: cookDefault() and check_nested_generated() in heap.c; scanNSItemForColumn() in
 parse_relation.c; build_generation_expression() in rewriteHandler.c.
@@ -49,14 +49,14 @@ from wal2lake.sql.grammar.altering.statements import ExpressionClause
 from wal2lake.sql.grammar.constraints import GeneratedClause
 
 NOT_YET: Final = Generation("", ())
-"""Marks a generated column whose expression is not analysed yet: other expressions must not read
-the column."""
+"""Marks a generated column whose expression is not analysed yet, so that no other generated column
+reads it."""
 
 
 def with_generations(
     table: TableDef, clauses: Mapping[str, GeneratedClause], zone: str
 ) -> TableDef:
-    """The table with the columns of ``clauses`` generated."""
+    """Return the table with the columns of ``clauses`` generated."""
     if not clauses:
         return table
     marked = replace(
@@ -78,8 +78,9 @@ def with_generations(
 def generation(
     table: TableDef, column: ColumnDef, clause: GeneratedClause, zone: str
 ) -> Generation:
-    """Analyse the expression of a generated column; ``table`` tells which of its columns are
-    generated."""
+    """Analyse the expression of a generated column.
+
+    ``table`` tells which of its columns are generated."""
     shown = f"GENERATED ALWAYS AS ({clause.text})"
     with named_for("column generation expressions", shown):
         try:
@@ -93,16 +94,16 @@ def generation(
             raise UsageError(
                 "generation expression is not immutable", sqlstate="42P17"
             ) from None
-    found = Generation(encode(tree), columns)
+    generation_ = Generation(encode(tree), columns)
     if not columns:
-        # It is the same for each row, or fails for each.
-        for _, error in computation(found, column).texts([], 1)[1]:
+        # A constant expression gives each row the same result, or fails for each row.
+        for _, error in computation(generation_, column).texts([], 1)[1]:
             raise error
-    return found
+    return generation_
 
 
 def computation(generation: Generation, column: ColumnDef) -> Computation:
-    """Ready to be asked."""
+    """Return the evaluator of a generated column's expression."""
     tree = decode(generation.expression)
     return Computation(tree, generation.columns, column.type_oid, column.typmod)
 
@@ -117,7 +118,7 @@ def _check_assignment(column: ColumnDef, tree: Expression) -> None:
 
 
 def not_assignable(column: ColumnDef, source: int) -> UsageError:
-    """42804, of an expression of another type."""
+    """Return the error 42804 for an expression of another type."""
     return UsageError(
         f'column "{column.name}" is of type {format_type(column.type_oid)} but default'
         f" expression is of type {format_type(source)}",
@@ -136,7 +137,7 @@ def added_generated(
     clause: GeneratedClause,
     zone: str,
 ) -> ColumnDef:
-    """The column of ADD COLUMN, behind ``changes``."""
+    """Return the column of ADD COLUMN, which follows ``changes``."""
     marked = AddColumn(replace(column, generated=NOT_YET))
     after = plan_changes(table, [*changes, marked]).after
     return replace(column, generated=generation(after, column, clause, zone))
@@ -156,14 +157,14 @@ def set_expression(
         caller.notice(Notice(text))
         return []
     if clause is None or column is None or not generated:
-        # It cannot be, if there is something to set.
+        # Planning the change refuses SET EXPRESSION of a column that is not generated.
         return [SetGeneration(action.name, None)]
-    found = generation(table, column, clause, caller.zone)
-    return [SetGeneration(action.name, found)]
+    generation_ = generation(table, column, clause, caller.zone)
+    return [SetGeneration(action.name, generation_)]
 
 
 def check_retyped(before: ColumnDef | None, kind: ColumnDef, *, using: bool) -> None:
-    """Raise if a generated column cannot be of another type; ``using``: it has such a clause."""
+    """Raise if a generated column cannot take the new type, or the clause has USING."""
     if before is None or before.generated is None:
         return
     if using:
@@ -185,18 +186,22 @@ def check_retyped(before: ColumnDef | None, kind: ColumnDef, *, using: bool) -> 
 def dropped_columns(
     table: TableDef, changes: Sequence[ColumnChange]
 ) -> list[tuple[str, list[str]]]:
-    """The columns of DROP COLUMN, each with the generated ones that are computed from it then."""
-    found = []
-    for at, change in enumerate(changes):
+    """Return the dropped columns, each with the generated columns that are computed from it."""
+    dropped = []
+    for index, change in enumerate(changes):
         if isinstance(change, DropColumn):
-            now = plan_changes(table, changes[:at]).after
-            names = [n for n, one in now.generated if change.name in one.columns]
-            found.append((change.name, names))
-    return found
+            now = plan_changes(table, changes[:index]).after
+            names = [
+                n
+                for n, generation_ in now.generated
+                if change.name in generation_.columns
+            ]
+            dropped.append((change.name, names))
+    return dropped
 
 
 def compute_in(node: EngineParts, plan: ColumnPlan, branch: Branch) -> None:
-    """Compute generated columns of all rows, which one statement has put into a branch."""
+    """Compute the generated columns of all rows of a branch, which has at most one commit."""
     generated = computed_in(plan)
     state = node.branches.state(branch)
     if not generated or not state.version:

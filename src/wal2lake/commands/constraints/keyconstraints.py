@@ -1,7 +1,7 @@
-"""ALTER TABLE ... ADD and DROP of constraints, and the names of SET CONSTRAINTS.
+"""ALTER TABLE ... ADD and DROP of constraints, and the names in SET CONSTRAINTS.
 
-Comes in: a clause, and the table as earlier clauses leave it. Goes out: the changes of its
-definition, or PostgreSQL's error. Called by ``altertable``, which looks at the rows.
+Takes a clause and the table as earlier clauses leave it; returns changes of the definition, or
+raises PostgreSQL's error. Called by ``altertable``, which checks the rows.
 
 Source: tablecmds.c (ATExecDropConstraint), index.c (index_check_primary_key), parse_utilcmd.c
 (transformIndexConstraint).
@@ -36,27 +36,27 @@ from wal2lake.sql.grammar.constraints import ConstraintModes
 
 
 def added_key(node: EngineParts, table: TableDef, clause: AddKeyClause) -> SetKey:
-    """The table's key from now on."""
+    """Return the change that gives the table the key."""
     if table.key:
         raise UsageError(
             f'multiple primary keys for table "{table.name}" are not allowed',
             sqlstate="42P16",
         )
-    for at, name in enumerate(clause.columns):
+    for index, name in enumerate(clause.columns):
         if table.column(name) is None:
             raise UndefinedObjectError(
                 f'column "{name}" of relation "{table.name}" does not exist',
                 sqlstate="42703",
             )
-        if name in clause.columns[:at]:
+        if name in clause.columns[:index]:
             raise UsageError(
                 f'column "{name}" appears twice in primary key constraint',
                 sqlstate="42701",
             )
-    index = clause.name
-    if index is not None:
-        # A key of the table itself has been dropped by the same statement.
-        refuse_taken(node.catalog, table.namespace, index, dropped=table.oid)
+    key_name = clause.name
+    if key_name is not None:
+        # The same statement has dropped the table's former key.
+        refuse_taken(node.catalog, table.namespace, key_name, dropped=table.oid)
     partitioned = () if table.partition_key is None else table.partition_key.columns
     for column in partitioned:
         if column not in clause.columns:
@@ -66,13 +66,14 @@ def added_key(node: EngineParts, table: TableDef, clause: AddKeyClause) -> SetKe
                 detail=f'PRIMARY KEY constraint on table "{table.name}" lacks column'
                 f' "{column}" which is part of the partition key.',
             )
-    return SetKey(clause.columns, index, clause.deferral)
+    return SetKey(clause.columns, key_name, clause.deferral)
 
 
 def is_taken(
     catalog: Catalog, schema: str, name: str, *, dropped: Oid | None = None
 ) -> bool:
-    """Whether a table or a key has the name: they share one space of names in a schema.
+    """True if a table or key of the schema has the name; they share a namespace.
+
     ``dropped``: a table whose key does not count."""
     return any(
         table.namespace == schema
@@ -97,32 +98,33 @@ def refuse_taken(
 def deferrable_tables(
     node: EngineParts, caller: Caller, modes: ConstraintModes
 ) -> set[Oid] | None:
-    """The tables whose keys SET CONSTRAINTS names; None: all."""
-    found: set[Oid] = set()
-    for one in modes.names:
-        if one.schema is not None:
-            need_schema(node.catalog, one.schema)
-        path = caller.search_path if one.schema is None else (one.schema,)
+    """Return the tables whose keys SET CONSTRAINTS names; None for all tables."""
+    oids: set[Oid] = set()
+    for constraint in modes.names:
+        if constraint.schema is not None:
+            need_schema(node.catalog, constraint.schema)
+        path = caller.search_path if constraint.schema is None else (constraint.schema,)
         keyed = [
             table
             for table in node.catalog.tables()
-            if table.key and table.index_name == one.name
+            if table.key and table.index_name == constraint.name
         ]
-        # The first schema that has the name.
+        # Only the first schema of the path with the name counts.
         schema = next((s for s in path if any(t.namespace == s for t in keyed)), None)
         named = [table for table in keyed if table.namespace == schema]
         if not named:
             raise UndefinedObjectError(
-                f'constraint "{one.name}" does not exist', sqlstate="42704"
+                f'constraint "{constraint.name}" does not exist', sqlstate="42704"
             )
         for table in named:
             if table.key_deferral.deferrable:
-                found.add(table.oid)
+                oids.add(table.oid)
             elif modes.deferred:
                 raise UsageError(
-                    f'constraint "{one.name}" is not deferrable', sqlstate="42809"
+                    f'constraint "{constraint.name}" is not deferrable',
+                    sqlstate="42809",
                 )
-    return found if modes.names else None
+    return oids if modes.names else None
 
 
 def dropped_constraint(
@@ -135,7 +137,7 @@ def dropped_constraint(
         return [DropCheck(clause.name)]
     for column in table.columns:
         if column.not_null and clause.name == f"{table.name}_{column.name}_not_null":
-            # A key is looked at first, as PostgreSQL does: SetNotNull refuses its columns.
+            # SetNotNull refuses columns of a key. PostgreSQL checks for the key first.
             if column.identity and column.name not in table.key:
                 raise UsageError(
                     f'column "{column.name}" of relation "{table.name}" is an identity'

@@ -1,6 +1,6 @@
 """The columns of a CREATE TABLE, with the sequences that they own.
 
-In: the statement. Out: definitions, and a sequence for each serial and identity column.
+Takes the statement; returns definitions, and a sequence for each serial and identity column.
 
 Source: transformColumnDefinition() and generateSerialExtraStmts() in parse_utilcmd.c.
 """
@@ -21,7 +21,7 @@ from wal2lake.sql.grammar.statements import CreateTable
 def owned_columns(
     catalog: Catalog, schema: str, statement: CreateTable
 ) -> tuple[tuple[ColumnDef, ...], tuple[OwnedSequence, ...]]:
-    """Both; the table of the sequences is not known yet."""
+    """Return columns and sequences; the sequences' table is not known yet."""
     taken = {t.name for t in catalog.tables() if t.namespace == schema}
     taken |= {s.name for s in catalog.sequences() if s.namespace == schema}
     taken.add(statement.table.name)
@@ -33,7 +33,7 @@ def owned_columns(
         if c.sequence is not None:
             name = _free_name(statement.table.name, c.name, taken)
             taken.add(name)
-            one = OwnedSequence(
+            sequence = OwnedSequence(
                 catalog.new_oid(),
                 schema,
                 name,
@@ -42,8 +42,10 @@ def owned_columns(
                 c.sequence.start,
                 c.sequence.increment,
             )
-            sequences.append(one)
-            column = replace(column, sequence=one.oid, identity=c.sequence.identity)
+            sequences.append(sequence)
+            column = replace(
+                column, sequence=sequence.oid, identity=c.sequence.identity
+            )
             if not c.sequence.identity:
                 column = replace(column, default=nextval(schema, name))
         columns.append(column)
@@ -51,7 +53,7 @@ def owned_columns(
 
 
 def _free_name(table: str, column: str, taken: Collection[str]) -> str:
-    """ChooseRelationName(): numbered if there is one of that name."""
+    """Choose a name like ChooseRelationName(); numbered if the name is taken."""
     for number in itertools.count():
         name = derived_name(table, column, f"seq{number or ''}")
         if name not in taken:

@@ -1,14 +1,14 @@
 """CREATE, ALTER, DROP and COMMENT ON PUBLICATION.
 
-Takes: parsed statements, who asks, the node. Gives: command tags and notices. Owns: what may be
-published, and which row filters there are. Never: reads a row.
+Takes: parsed statements, the caller, the node. Gives: command tags and notices. Owns: the rules for
+what may be published, and the analysis of row filters. Never: reads a row.
 
     create       CREATE, DROP
     alter        ADD, SET, DROP of objects; SET of options; RENAME TO, OWNER TO, COMMENT
-    objects      the tables and schemas that a statement names, looked up and checked
-    options      what the options may be
+    objects      looks up and checks the tables and schemas that a statement names
+    options      the options and their values
     filters      row filters: ``operations`` and ``constants`` of their expressions
-    dependents   what publications ask of tables: ALTER TABLE, REPLICA IDENTITY, UPDATE and DELETE
+    dependents   demands on published tables: ALTER TABLE, REPLICA IDENTITY, UPDATE and DELETE
 
 Source: publicationcmds.c, pg_publication.c (order, texts, SQLSTATEs).
 """
@@ -46,8 +46,10 @@ _Command = Callable[[EngineParts, Caller, Any], str]
 
 
 def _in_turn(command: _Command, *, publishes: bool = True) -> _Command:
-    """Nobody else changes the publication meanwhile. What it ``publishes`` by the command holds
-    for what is committed behind it, and for nothing before."""
+    """Run the command while nobody else changes its publications.
+
+    ``publishes``: the command changes what is published. Earlier commits are captured first, so
+    the change applies only to commits that follow."""
 
     def run(node: EngineParts, caller: Caller, statement: Any) -> str:
         with ExitStack() as held:
@@ -62,14 +64,20 @@ def _in_turn(command: _Command, *, publishes: bool = True) -> _Command:
 
 
 def _named(node: EngineParts, statement: Any) -> list[Oid]:
-    """The publications that a statement changes; two commands take them in one order. A block
-    holds them to its end, and others wait before they take the DDL lock."""
+    """Return the publications that a statement changes, sorted as the order of their locks.
+
+    A transaction block holds the locks to its end. Others wait for them before they take the DDL
+    lock."""
     if isinstance(statement, CreatePublication):
         return []
     names = set(
         statement.names if isinstance(statement, DropPublication) else [statement.name]
     )
-    return sorted(one.oid for one in node.catalog.publications() if one.name in names)
+    return sorted(
+        publication.oid
+        for publication in node.catalog.publications()
+        if publication.name in names
+    )
 
 
 COMMANDS: Final[Mapping[type, _Command]] = {

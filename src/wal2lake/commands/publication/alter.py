@@ -1,6 +1,6 @@
 """ALTER and COMMENT ON PUBLICATION.
 
-In: statements. Out: command tags; what comes and goes is one transaction of the catalog.
+Takes statements; returns command tags. All changes of a statement are one catalog transaction.
 
 Source: AlterPublication() and its parts, AlterPublicationOwner_internal() in publicationcmds.c;
 AlterObjectRename_internal() in alter.c; CommentObject() in comment.c.
@@ -52,16 +52,16 @@ _TAG = "ALTER PUBLICATION"
 
 
 def _need(node: EngineParts, name: str) -> Publication:
-    found = node.catalog.publication_named(name)
-    if found is None:
+    publication = node.catalog.publication_named(name)
+    if publication is None:
         raise UndefinedObjectError(f'publication "{name}" does not exist')
-    return found
+    return publication
 
 
 def _owned(node: EngineParts, caller: Caller, name: str) -> Publication:
-    found = _need(node, name)
-    check_owner(node, caller, "publication", name, found.owner)
-    return found
+    publication = _need(node, name)
+    check_owner(node, caller, "publication", name, publication.owner)
+    return publication
 
 
 # ---- objects -----------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def _check_change(
             "must be superuser to add or set schemas", sqlstate=PERMISSION_DENIED
         )
     if publication.all_tables:
-        # The list is never empty: schemas are complained of first.
+        # The list is never empty. PostgreSQL reports schemas first.
         what = "Schemas" if schemas else "Tables"
         raise UsageError(
             f'publication "{publication.name}" is defined as FOR ALL TABLES',
@@ -122,22 +122,22 @@ def _add(
         via_root=publication.via_root,
         with_schemas=bool(schemas or publication.schemas),
     )
-    for one in tables:
-        check_owners(node, caller, [one])
-        if publication.table(one.table.oid) is not None:
+    for named in tables:
+        check_owners(node, caller, [named])
+        if publication.table(named.table.oid) is not None:
             raise DuplicateObjectError(
-                f'relation "{one.table.name}" is already member of publication'
+                f'relation "{named.table.name}" is already member of publication'
                 f' "{publication.name}"'
             )
-    if schemas and any(one.columns is not None for one in publication.tables):
+    if schemas and any(row.columns is not None for row in publication.tables):
         raise UsageError(
             f'cannot add schema to publication "{publication.name}"',
             detail="Schemas cannot be added if any tables that specify a column list"
             " are already part of the publication.",
         )
-    known = {one.nspid for one in publication.schemas}
+    present = {row.nspid for row in publication.schemas}
     for schema in schemas:
-        if schema.oid in known:
+        if schema.oid in present:
             raise DuplicateObjectError(
                 f'schema "{schema.name}" is already member of publication'
                 f' "{publication.name}"'
@@ -152,22 +152,22 @@ def _drop(
     schemas: Sequence[Namespace],
 ) -> None:
     removed: list[Oid] = []
-    for one in tables:
-        if one.clause.columns is not None:
+    for named in tables:
+        if named.clause.columns is not None:
             raise SqlSyntaxError(
                 "column list must not be specified in ALTER PUBLICATION ... DROP"
             )
-        row = publication.table(one.table.oid)
+        row = publication.table(named.table.oid)
         if row is None:
             raise UndefinedObjectError(
-                f'relation "{one.table.name}" is not part of the publication'
+                f'relation "{named.table.name}" is not part of the publication'
             )
-        if one.clause.where is not None:
+        if named.clause.where is not None:
             raise SqlSyntaxError(
                 "cannot use a WHERE clause when removing a table from a publication"
             )
         removed.append(row.oid)
-    rows = {one.nspid: one.oid for one in publication.schemas}
+    rows = {entry.nspid: entry.oid for entry in publication.schemas}
     for schema in schemas:
         if schema.oid not in rows:
             raise UndefinedObjectError(
@@ -192,30 +192,30 @@ def _set(
         with_schemas=bool(schemas),
     )
     check_owners(node, caller, tables)
-    # Rows that stay as they are keep their OIDs.
-    same = [one for one in publication.tables if _plain(one) in kept]
+    # Rows that don't change keep their OIDs.
+    unchanged = [row for row in publication.tables if _plain(row) in kept]
     wanted = {schema.oid for schema in schemas}
-    stays = [one for one in publication.schemas if one.nspid in wanted]
+    unchanged_schemas = [row for row in publication.schemas if row.nspid in wanted]
     rows: list[PublishedTable | PublishedSchema] = [
         *publication.tables,
         *publication.schemas,
     ]
-    stay = {one.oid for one in same} | {one.oid for one in stays}
-    known = {one.nspid for one in stays}
+    kept_oids = {row.oid for row in unchanged} | {row.oid for row in unchanged_schemas}
+    present = {row.nspid for row in unchanged_schemas}
     node.catalog.change_objects(
         publication.oid,
-        [row.oid for row in rows if row.oid not in stay],
-        [one for one in kept if one not in [_plain(s) for s in same]],
-        [one for one in check_schemas(schemas) if one.nspid not in known],
+        [row.oid for row in rows if row.oid not in kept_oids],
+        [row for row in kept if row not in [_plain(s) for s in unchanged]],
+        [row for row in check_schemas(schemas) if row.nspid not in present],
     )
 
 
-def _plain(one: PublishedTable) -> PublishedTable:
-    """Without its row's OID."""
-    return PublishedTable(one.relid, one.columns, one.filter, one.filter_columns)
+def _plain(row: PublishedTable) -> PublishedTable:
+    """Return the row without its OID."""
+    return PublishedTable(row.relid, row.columns, row.filter, row.filter_columns)
 
 
-# ---- the rest ----------------------------------------------------------------------------
+# ---- options, name, owner, comment -------------------------------------------------------
 
 
 def alter_set(node: EngineParts, caller: Caller, statement: AlterPublicationSet) -> str:
@@ -233,13 +233,13 @@ def alter_set(node: EngineParts, caller: Caller, statement: AlterPublicationSet)
 def _check_no_roots(node: EngineParts, publication: Publication) -> None:
     """Refuse columns or a filter on a partitioned table without publish_via_partition_root."""
     tables = {table.oid: table for table in node.catalog.tables()}
-    for one in publication.tables:
-        table = tables.get(one.relid)
+    for row in publication.tables:
+        table = tables.get(row.relid)
         if table is None or table.partition_key is None:
             continue
-        if one.filter is None and one.columns is None:
+        if row.filter is None and row.columns is None:
             continue
-        what = "WHERE clause" if one.filter is not None else "column list"
+        what = "WHERE clause" if row.filter is not None else "column list"
         raise UsageError(
             'cannot set parameter "publish_via_partition_root" to false for publication'
             f' "{publication.name}"',
@@ -272,7 +272,7 @@ def alter_owner(
         owner = need_role(authority, caller, statement.owner)
         publication = _need(node, statement.name)
         if publication.owner == owner.oid:
-            # As in PostgreSQL anybody may say so.
+            # PostgreSQL allows this to everybody.
             return _TAG
         if not caller.role.superuser:
             check_owner(
@@ -298,7 +298,7 @@ def alter_owner(
 def comment_on_publication(
     node: EngineParts, caller: Caller, statement: CommentOnPublication
 ) -> str:
-    """COMMENT ON PUBLICATION; NULL and an empty text take it away."""
+    """COMMENT ON PUBLICATION; NULL and an empty text remove the comment."""
     publication = _owned(node, caller, statement.name)
     node.catalog.set_comment(PUBLICATION_CATALOG, publication.oid, statement.text)
     return "COMMENT"

@@ -1,7 +1,7 @@
 """Constants of row filters: their canonical text.
 
-Comes in: the text of a constant, and the type that the context gives it. Goes out: a constant that
-shows as PostgreSQL shows it. What is no value of the type is refused as its input function does.
+Takes the text of a constant and the type that the context gives it; returns a constant whose text
+is PostgreSQL's output. An invalid text is refused with the error of the type's input function.
 
 Source: the input functions in src/backend/utils/adt; make_const() in parse_node.c.
 """
@@ -42,7 +42,7 @@ from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.sql.query.values.moments import parse_moment
 
 UNKNOWN: Final = 705
-"""The type of a string constant before the context has given it one."""
+"""Type of a string constant that has no type from its context yet."""
 
 _INTEGER: Final = re.compile(r"\s*([+-]?[0-9]+)\s*\Z")
 _FLOAT: Final = re.compile(
@@ -54,11 +54,11 @@ _MOMENTS: Final = {
     TIMESTAMP: pa.timestamp("us"),
     TIMESTAMPTZ: pa.timestamp("us", "UTC"),
 }
-"""Arrow types of moments as they are stored."""
+"""Arrow types in which dates and timestamps are stored."""
 
 
 def number(text: str) -> Expression:
-    """A number as written, with its sign."""
+    """Return the constant of a number with its sign."""
     if re.fullmatch(r"-?[0-9]+", text):
         value = int(text)
         for kind in (INT4, INT8):
@@ -68,7 +68,7 @@ def number(text: str) -> Expression:
 
 
 def constant(text: str, kind: int, zone: str) -> Expression:
-    """``'text'`` as a value of the type; ``zone`` is the session's."""
+    """Return ``'text'`` as a constant of the type; ``zone`` is the session's TimeZone."""
     return Expression(ExpressionNode.CONST, kind, value=_canonical(text, kind, zone))
 
 
@@ -81,10 +81,10 @@ def _canonical(text: str, kind: int, zone: str) -> str:
         return _moment(text, kind, zone)
     if kind in (NUMERIC, UUID):
         failures = Failures()
-        found = read_as(pa.array([text]), kind, -1, failures)[0].as_py()
-        if found is None:
+        value = read_as(pa.array([text]), kind, -1, failures)[0].as_py()
+        if value is None:
             raise _invalid(text, kind)
-        return str(found)
+        return str(value)
     if kind == BOOL:
         return _boolean(text)
     if kind == BYTEA:
@@ -95,9 +95,9 @@ def _canonical(text: str, kind: int, zone: str) -> str:
 
 
 def _array(text: str, kind: int, zone: str) -> str:
-    of = type_by_oid(kind)
-    assert of is not None
-    if of.element_oid not in SUPPORTED:
+    array_type = type_by_oid(kind)
+    assert array_type is not None
+    if array_type.element_oid not in SUPPORTED:
         raise FeatureNotSupportedError(
             f"an array of type {format_type(kind)} in a publication WHERE expression is"
             " not supported"
@@ -117,7 +117,7 @@ def _array(text: str, kind: int, zone: str) -> str:
         raise UsageError(
             f'malformed array literal: "{text}"', sqlstate="22P02", detail=detail
         )
-    element = of.element_oid
+    element = array_type.element_oid
     return array_text(
         [None if item is None else _canonical(item, element, zone) for item in items]
     )
@@ -138,10 +138,10 @@ def _out_of_range(text: str, kind: int, before: str = "value ") -> UsageError:
 
 
 def _integer(text: str, kind: int) -> str:
-    found = _INTEGER.match(text)
-    if found is None:
+    match = _INTEGER.match(text)
+    if match is None:
         raise _invalid(text, kind)
-    value, limit = int(found[1]), 1 << (INTEGERS[kind] - 1)
+    value, limit = int(match[1]), 1 << (INTEGERS[kind] - 1)
     if not -limit <= value < limit:
         raise _out_of_range(text, kind)
     return str(value)
@@ -164,7 +164,7 @@ def _float(text: str, kind: int) -> str:
 
 
 def _shortest_single(value: float) -> str:
-    """The fewest digits that are this real."""
+    """Format a real with the fewest digits that distinguish it from others."""
     for digits in range(1, 10):
         shown = f"{value:.{digits}g}"
         if single(float(shown)) == value:

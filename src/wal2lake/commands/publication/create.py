@@ -1,6 +1,6 @@
 """CREATE and DROP PUBLICATION.
 
-In: statements. Out: command tags; a publication is one transaction of the catalog.
+Takes statements; returns command tags. Each statement is one catalog transaction.
 
 Source: CreatePublication() in publicationcmds.c; RemoveObjects() in dropcmds.c.
 """
@@ -61,7 +61,7 @@ def create_publication(
         )
         node.catalog.create_publication(publication)
     if node.publishing is not None:
-        # Whoever subscribes to it will want walsenders.
+        # Subscribers to the publication will need walsenders.
         node.publishing.walsenders.prepare()
     return "CREATE PUBLICATION"
 
@@ -69,9 +69,9 @@ def create_publication(
 def drop_publication(
     node: EngineParts, caller: Caller, statement: DropPublication
 ) -> str:
-    """DROP PUBLICATION: all of them, or none."""
+    """DROP PUBLICATION: drops all the publications, or none."""
     with node.ddl_lock:
-        found = []
+        oids = []
         for name in statement.names:
             publication = node.catalog.publication_named(name)
             if publication is None:
@@ -81,9 +81,9 @@ def drop_publication(
                 caller.notice(Notice(f"{text}, skipping"))
                 continue
             check_owner(node, caller, "publication", name, publication.owner)
-            found.append(publication.oid)
-        if found:
-            node.catalog.drop_publications(found)
+            oids.append(publication.oid)
+        if oids:
+            node.catalog.drop_publications(oids)
     return "DROP PUBLICATION"
 
 

@@ -1,12 +1,12 @@
 """Checks the demands that publications make on their tables.
 
-In: tables, and what is to be done to them. Out: nothing, or PostgreSQL's refusal.
+Takes tables and the intended change; raises PostgreSQL's error if the change is not allowed.
 
-    ALTER TABLE ... DROP COLUMN       2BP01 while a column list or row filter has it; CASCADE
-                                      takes the table out of the publication
-    ALTER TABLE ... TYPE              0A000 the same
-    ALTER TABLE ... REPLICA IDENTITY  an index is the primary key's: there are no others
-    UPDATE, DELETE                    the replica identity must tell which row is meant
+    ALTER TABLE ... DROP COLUMN       2BP01 while a column list or row filter has the column;
+                                      CASCADE removes the table from the publication
+    ALTER TABLE ... TYPE              0A000 while a column list or row filter has the column
+    ALTER TABLE ... REPLICA IDENTITY  an index must be the primary key's: there are no others
+    UPDATE, DELETE                    the replica identity must identify the row
 
 Source: performMultipleDeletions() in dependency.c; RememberAllDependentForRebuilding() and
 ATExecReplicaIdentity() in tablecmds.c; CheckValidResultRel() in execMain.c.
@@ -49,17 +49,18 @@ def check_dropped_columns(
     *,
     cascade: Collection[str],
 ) -> None:
-    """Check DROP COLUMN: columns, and the generated ones that go with each; ``cascade``: those that
-    the statement drops with CASCADE."""
+    """Check DROP COLUMN for columns with the generated columns that go with each.
+
+    ``cascade``: columns that the statement drops with CASCADE."""
     shown = described(table, caller.search_path)
     for column, generated in dropped:
-        of = [f"column {name} of table {shown}" for name in generated]
-        of += dict.fromkeys(
+        dependents = [f"column {name} of table {shown}" for name in generated]
+        dependents += dict.fromkeys(
             f"publication of table {name} in publication {publication}"
             for each in (column, *generated)
             for name, publication in _having(node, caller, table, each)
         )
-        if not of:
+        if not dependents:
             continue
         if column not in cascade:
             raise UsageError(
@@ -67,17 +68,20 @@ def check_dropped_columns(
                 " depend on it",
                 sqlstate="2BP01",
                 detail="\n".join(
-                    f"{one} depends on column {column} of table {shown}" for one in of
+                    f"{dependent} depends on column {column} of table {shown}"
+                    for dependent in dependents
                 ),
                 hint="Use DROP ... CASCADE to drop the dependent objects too.",
             )
-        if len(of) == 1:
-            caller.notice(Notice(f"drop cascades to {of[0]}"))
+        if len(dependents) == 1:
+            caller.notice(Notice(f"drop cascades to {dependents[0]}"))
         else:
             caller.notice(
                 Notice(
-                    f"drop cascades to {len(of)} other objects",
-                    detail="\n".join(f"drop cascades to {one}" for one in of),
+                    f"drop cascades to {len(dependents)} other objects",
+                    detail="\n".join(
+                        f"drop cascades to {dependent}" for dependent in dependents
+                    ),
                 )
             )
 
@@ -87,8 +91,8 @@ def check_retyped_columns(
 ) -> None:
     """Check ALTER COLUMN ... TYPE."""
     for column in columns:
-        found = _having(node, caller, table, column)
-        for name, publication in found:
+        dependents = _having(node, caller, table, column)
+        for name, publication in dependents:
             raise FeatureNotSupportedError(
                 "cannot alter type of a column used by a publication WHERE clause",
                 detail=f"publication of table {name} in publication {publication}"
@@ -102,18 +106,19 @@ def _having(
     table: TableDef,
     column: str,
 ) -> Iterator[tuple[str, str]]:
-    """The tables and publications whose column list or row filter has it. A partition has the
-    columns of its table."""
+    """Yield the tables and publications whose column list or row filter has the column.
+
+    A partition has the columns of its table."""
     names = {
         t.oid: described(t, caller.search_path)
         for t in node.catalog.tables()
         if t.storage == table.storage
     }
     for publication in node.catalog.publications():
-        for one in publication.tables:
-            listed = one.columns or ()
-            if one.relid in names and column in (*listed, *one.filter_columns):
-                yield names[one.relid], publication.name
+        for row in publication.tables:
+            listed = row.columns or ()
+            if row.relid in names and column in (*listed, *row.filter_columns):
+                yield names[row.relid], publication.name
 
 
 def replica_identity(
@@ -131,12 +136,12 @@ def replica_identity(
             )
         return clause.identity
     text = f'index "{name}" for table "{table.name}" does not exist'
-    other = find_table(node.catalog, caller, table.namespace, name)
-    if other is not None:
+    relation = find_table(node.catalog, caller, table.namespace, name)
+    if relation is not None:
         raise UsageError(f'"{name}" is not an index', sqlstate="42809")
     for candidate in node.catalog.tables():
         if candidate.oid == table.oid:
-            # Its key is dropped by the same statement.
+            # The statement drops the table's own key.
             continue
         same = candidate.namespace == table.namespace and candidate.key
         if same and candidate.index_name == name:

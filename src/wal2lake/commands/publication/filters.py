@@ -1,10 +1,10 @@
-"""The WHERE of a published table: from words to a typed tree, or PostgreSQL's refusal.
+"""The WHERE of a published table: turns its syntax into a typed tree, or raises PostgreSQL's error.
 
-Comes in: a ``RawExpression``, the table, the session's TimeZone (of timestamptz constants). Goes
-out: a ``pgtypes.expressions`` tree and the columns that it reads. Columns, constants, operators and
-functions are resolved as parse_oper.c and parse_coerce.c do, so that the tree shows as PostgreSQL's
-would. What PostgreSQL refuses is refused with its words; what it accepts and no row filter here
-computes is 0A000, with what is.
+Takes a ``RawExpression``, the table, and the session's TimeZone for timestamptz constants. Returns
+a ``pgtypes.expressions`` tree and the columns that it reads. Columns, constants, operators and
+functions are resolved as in parse_oper.c and parse_coerce.c, so that the tree is displayed as
+PostgreSQL's would be. An expression that PostgreSQL refuses gets PostgreSQL's error. An expression
+that PostgreSQL accepts and row filters here don't compute is 0A000, with a list of what they do.
 
 Source: TransformPubWhereClauses() and check_simple_rowfilter_expr_walker() in publicationcmds.c;
 parse_expr.c, parse_oper.c, parse_coerce.c; the manual's chapter 10.
@@ -59,33 +59,36 @@ from wal2lake.sql.grammar.publishing.expressions import (
 _DATATYPE_MISMATCH: Final = "42804"
 
 _MOST_NESTED: Final = 200
-"""A filter is walked by functions that call themselves, in any thread; a guess."""
+"""Limit of nesting, since filters are walked recursively, in any thread. Chosen arbitrarily."""
 
 
 def analyse(
     raw: RawExpression, table: TableDef, zone: str, place: str = "PUBLICATION WHERE"
 ) -> tuple[Expression, tuple[str, ...]]:
-    """The tree, and the names that its columns' numbers stand for. ``place``: what it is of, as
-    messages have it."""
+    """Return the tree, and the column names that its column numbers refer to.
+
+    ``place``: the clause, as messages name it."""
     analysis = _Analysis(table, zone)
-    found = _not_too_deep(lambda: analysis.boolean(raw, place))
-    return found, tuple(analysis.columns)
+    tree = _not_too_deep(lambda: analysis.boolean(raw, place))
+    return tree, tuple(analysis.columns)
 
 
 def analyse_generation(
     raw: RawExpression, table: TableDef, zone: str, kind: int
 ) -> tuple[Expression, tuple[str, ...]]:
-    """The same of a generated column of type ``kind``, which a constant without a type has."""
+    """Analyse the expression of a generated column of type ``kind``.
+
+    A constant without a type gets that type."""
     analysis = _Analysis(table, zone, generates=True)
-    found = _not_too_deep(lambda: analysis.assigned(raw, kind))
-    return found, tuple(analysis.columns)
+    tree = _not_too_deep(lambda: analysis.assigned(raw, kind))
+    return tree, tuple(analysis.columns)
 
 
-def _not_too_deep(analysed: Callable[[], Expression]) -> Expression:
+def _not_too_deep(analysis: Callable[[], Expression]) -> Expression:
     try:
-        found = analysed()
-        if found.depth() <= _MOST_NESTED:
-            return found
+        tree = analysis()
+        if tree.depth() <= _MOST_NESTED:
+            return tree
     except RecursionError:
         pass
     raise UsageError(
@@ -97,7 +100,7 @@ def _not_too_deep(analysed: Callable[[], Expression]) -> Expression:
 
 @contextmanager
 def _at(position: int, raw: RawExpression | None = None) -> Iterator[None]:
-    """Errors that do not know better are there; what is refused is the whole of ``raw``."""
+    """Give errors without a position this one; an ExpressionRefused gets the start of ``raw``."""
     try:
         yield
     except UsageError as error:
@@ -107,7 +110,7 @@ def _at(position: int, raw: RawExpression | None = None) -> Iterator[None]:
         raise
 
 
-def _starts(raws: Sequence[RawExpression]) -> list[int]:
+def _start_positions(raws: Sequence[RawExpression]) -> list[int]:
     return [raw.first for raw in raws]
 
 
@@ -115,19 +118,19 @@ class _Analysis:
     def __init__(self, table: TableDef, zone: str, *, generates: bool = False) -> None:
         self.columns: list[str] = []
         self._generates = generates
-        """It is of a generated column."""
+        """True for the expression of a generated column."""
         self._table = table
         self._zone = zone
         self._constants: dict[int, tuple[Expression, int]] = {}
-        """Constants whose type is still to be found, with their positions."""
+        """Constants without a type so far, with their positions."""
 
     def typed(self, raw: RawExpression) -> Expression:
-        """Errors are where PostgreSQL has them: at the innermost node that is wrong."""
+        """Analyse a node; the position of an error is the innermost node's, as in PostgreSQL."""
         with _at(raw.position, raw):
-            found = self._typed(raw)
-        if found.type_oid == UNKNOWN:
-            self._constants[id(found)] = found, raw.position
-        return found
+            expression = self._typed(raw)
+        if expression.type_oid == UNKNOWN:
+            self._constants[id(expression)] = expression, raw.position
+        return expression
 
     def _typed(self, raw: RawExpression) -> Expression:
         match raw.kind:
@@ -158,11 +161,11 @@ class _Analysis:
                 return self._call(raw)
             case RawExpressionKind.COALESCE:
                 args = tuple(self.typed(a) for a in raw.args)
-                kind = common_type(args, "COALESCE", _starts(raw.args))
+                kind = common_type(args, "COALESCE", _start_positions(raw.args))
                 return Expression(ExpressionNode.COALESCE, kind, self._all(args, kind))
             case RawExpressionKind.EXTREME:
                 args = tuple(self.typed(a) for a in raw.args)
-                kind = common_type(args, raw.word, _starts(raw.args))
+                kind = common_type(args, raw.word, _start_positions(raw.args))
                 return Expression(ExpressionNode[raw.word], kind, self._all(args, kind))
             case RawExpressionKind.COLLATE:
                 return self._collated(self.typed(raw.args[0]), raw.names)
@@ -175,32 +178,36 @@ class _Analysis:
             case RawExpressionKind.CAST:
                 return self._cast(self.typed(raw.args[0]), raw.type_oid, raw.typmod)
             case RawExpressionKind.OTHER:
-                raise _of_generation(raw.word) if self._generates else _other(raw.word)
+                raise (
+                    _refused_generation(raw.word)
+                    if self._generates
+                    else _refused_syntax(raw.word)
+                )
 
     def boolean(self, raw: RawExpression, place: str) -> Expression:
-        """coerce_to_boolean()."""
-        one = self.typed(raw)
+        """Analyse a node as coerce_to_boolean() does."""
+        expression = self.typed(raw)
         with _at(raw.first):
-            return self._as_boolean(one, place)
+            return self._as_boolean(expression, place)
 
-    def _as_boolean(self, one: Expression, place: str) -> Expression:
-        if one.type_oid == UNKNOWN:
-            return self._coerced(one, BOOL)
-        if one.type_oid != BOOL:
+    def _as_boolean(self, expression: Expression, place: str) -> Expression:
+        if expression.type_oid == UNKNOWN:
+            return self._coerced(expression, BOOL)
+        if expression.type_oid != BOOL:
             raise UsageError(
                 f"argument of {place} must be type boolean, not type"
-                f" {format_type(one.type_oid)}",
+                f" {format_type(expression.type_oid)}",
                 sqlstate=_DATATYPE_MISMATCH,
             )
-        return one
+        return expression
 
     def assigned(self, raw: RawExpression, kind: int) -> Expression:
-        """A constant without a type has that of the column."""
-        one = self.typed(raw)
-        if one.type_oid != UNKNOWN:
-            return one
+        """Analyse a node; a constant without a type gets the column's type."""
+        expression = self.typed(raw)
+        if expression.type_oid != UNKNOWN:
+            return expression
         with _at(raw.first):
-            return self._coerced(one, kind)
+            return self._coerced(expression, kind)
 
     # ---- columns -------------------------------------------------------------------
 
@@ -250,20 +257,22 @@ class _Analysis:
         return self._applied(raw.word, args[0], args[1])
 
     def _applied(self, name: str, left: Expression, right: Expression) -> Expression:
-        found = operator(name, left.type_oid, right.type_oid)
-        args = self._operands(found, left, right)
+        signature = operator(name, left.type_oid, right.type_oid)
+        args = self._operands(signature, left, right)
         if name in MATCHES:
             pattern = args[1]
             if pattern.node is not ExpressionNode.CONST or not (
                 pattern.value is None or can_match(str(pattern.value), name)
             ):
                 raise unsupported(f"operator {name} with this pattern")
-        return Expression(ExpressionNode.OPERATOR, found.result, args, name)
+        return Expression(ExpressionNode.OPERATOR, signature.result, args, name)
 
     def _operands(
-        self, found: Signature, left: Expression, right: Expression
+        self, signature: Signature, left: Expression, right: Expression
     ) -> tuple[Expression, ...]:
-        return self._coerced(left, found.left), self._coerced(right, found.right)
+        return self._coerced(left, signature.left), self._coerced(
+            right, signature.right
+        )
 
     def _test(self, raw: RawExpression) -> Expression:
         if raw.word.endswith("NULL"):
@@ -282,54 +291,54 @@ class _Analysis:
             if null.node is ExpressionNode.CONST and null.value is None:
                 same = raw.word == "IS NOT"
                 return self._null_test("IS NULL" if same else "IS NOT NULL", other)
-        found = operator("=", left.type_oid, right.type_oid)
+        signature = operator("=", left.type_oid, right.type_oid)
         distinct = Expression(
-            ExpressionNode.DISTINCT, BOOL, self._operands(found, left, right)
+            ExpressionNode.DISTINCT, BOOL, self._operands(signature, left, right)
         )
         if raw.word == "IS":
             return distinct
         return Expression(ExpressionNode.NOT, BOOL, (distinct,))
 
     def _in(self, raw: RawExpression) -> Expression:
-        """Constants are one array if there are several, the others are compared one by one."""
+        """Analyse IN: several constants become one array, other items are compared singly."""
         left, *items = (self.typed(arg) for arg in raw.args)
         any_ = raw.word == "="
-        plain = [one for one in items if not list(one.columns())]
-        found: Expression | None = None
+        plain = [item for item in items if not list(item.columns())]
+        expression: Expression | None = None
         if len(plain) > 1:
             kind = common_type([left, *plain], None)
             resolved = operator(raw.word, left.type_oid, kind)
             if resolved.right != kind:
-                # PostgreSQL would convert the array.
+                # PostgreSQL would convert the array here.
                 raise not_simple()
             args = (self._coerced(left, resolved.left), *self._all(plain, kind))
             node = ExpressionNode.ANY if any_ else ExpressionNode.ALL
-            found = Expression(node, BOOL, args, raw.word)
-            items = [one for one in items if list(one.columns())]
+            expression = Expression(node, BOOL, args, raw.word)
+            items = [item for item in items if list(item.columns())]
         for item in items:
             compared = self._applied(raw.word, left, item)
-            if found is None:
-                found = compared
+            if expression is None:
+                expression = compared
             else:
                 connective = ExpressionNode.OR if any_ else ExpressionNode.AND
-                found = Expression(connective, BOOL, (found, compared))
-        assert found is not None
-        return found
+                expression = Expression(connective, BOOL, (expression, compared))
+        assert expression is not None
+        return expression
 
     def _array(self, raw: RawExpression) -> Expression:
         left, *items = (self.typed(arg) for arg in raw.args)
-        kind = common_type(items, "ARRAY", _starts(raw.args[1:]))
+        kind = common_type(items, "ARRAY", _start_positions(raw.args[1:]))
         if raw.word not in COMPARISONS:
             raise unsupported(f"operator {raw.word} {raw.names[0]}")
-        found = operator(raw.word, left.type_oid, kind)
-        if found.right != kind:
-            # PostgreSQL would convert the array.
+        signature = operator(raw.word, left.type_oid, kind)
+        if signature.right != kind:
+            # PostgreSQL would convert the array here.
             raise not_simple()
-        args = (self._coerced(left, found.left), *self._all(items, kind))
+        args = (self._coerced(left, signature.left), *self._all(items, kind))
         return Expression(ExpressionNode[raw.names[0]], BOOL, args, raw.word)
 
     def _any_of(self, raw: RawExpression) -> Expression:
-        """A constant array; it is of what the operator compares with, unless it says so."""
+        """Analyse ANY and ALL of a constant array; the operator gives an untyped one its type."""
         left, array = (self.typed(arg) for arg in raw.args)
         if raw.word not in COMPARISONS:
             raise unsupported(f"operator {raw.word} {raw.names[0]}")
@@ -339,40 +348,42 @@ class _Analysis:
                 raise UsageError(
                     "op ANY/ALL (array) requires array on right side", sqlstate="42809"
                 )
-            known = type_by_oid(array.type_oid)
-            assert known is not None
-            item = known.element_oid
+            array_type = type_by_oid(array.type_oid)
+            assert array_type is not None
+            item = array_type.element_oid
         if array.node is not ExpressionNode.CONST:
             raise unsupported(f"{raw.names[0]} of what is no constant array")
-        found = operator(raw.word, left.type_oid, item)
+        signature = operator(raw.word, left.type_oid, item)
         if array.type_oid == UNKNOWN:
-            of = type_by_oid(found.right)
-            assert of is not None
-            array = self._coerced(array, of.array_oid)
-        elif found.right != item:
-            # PostgreSQL would convert the array.
+            array_type = type_by_oid(signature.right)
+            assert array_type is not None
+            array = self._coerced(array, array_type.array_oid)
+        elif signature.right != item:
+            # PostgreSQL would convert the array here.
             raise not_simple()
-        args = (self._coerced(left, found.left), array)
+        args = (self._coerced(left, signature.left), array)
         return Expression(ExpressionNode[raw.names[0]], BOOL, args, raw.word)
 
-    def _collated(self, one: Expression, names: Sequence[str]) -> Expression:
-        if one.type_oid == UNKNOWN:
-            one = self._coerced(one, TEXT)
-        if one.type_oid not in TEXTS:
+    def _collated(self, expression: Expression, names: Sequence[str]) -> Expression:
+        if expression.type_oid == UNKNOWN:
+            expression = self._coerced(expression, TEXT)
+        if expression.type_oid not in TEXTS:
             raise UsageError(
-                f"collations are not supported by type {format_type(one.type_oid)}",
+                f"collations are not supported by type {format_type(expression.type_oid)}",
                 sqlstate=_DATATYPE_MISMATCH,
             )
         if tuple(names) not in (("C",), ("pg_catalog", "C")):
             raise unsupported(f"COLLATE {'.'.join(names)}")
-        return Expression(ExpressionNode.COLLATE, one.type_oid, (one,), "C")
+        return Expression(
+            ExpressionNode.COLLATE, expression.type_oid, (expression,), "C"
+        )
 
     def _nullif(self, raw: RawExpression) -> Expression:
         if len(raw.args) != 2:
             raise unsupported("NULLIF of other than two values")
         left, right = (self.typed(arg) for arg in raw.args)
-        found = operator("=", left.type_oid, right.type_oid)
-        args = self._operands(found, left, right)
+        signature = operator("=", left.type_oid, right.type_oid)
+        args = self._operands(signature, left, right)
         return Expression(ExpressionNode.NULLIF, args[0].type_oid, args)
 
     # ---- calls and CASE ------------------------------------------------------------
@@ -380,87 +391,90 @@ class _Analysis:
     def _call(self, raw: RawExpression) -> Expression:
         args = [self.typed(arg) for arg in raw.args]
         name = raw.names[-1]
-        found = function(raw.names, raw.word, [arg.type_oid for arg in args])
+        signature = function(raw.names, raw.word, [arg.type_oid for arg in args])
         coerced = tuple(
             self._coerced(arg, kind)
-            for arg, kind in zip(args, found.arguments, strict=True)
+            for arg, kind in zip(args, signature.arguments, strict=True)
         )
         if name in ("lower", "upper") and not any(map(_is_collated, args)):
-            # Queries change the case of all letters, and so do most publishers.
+            # Queries and most publishers change the case of all letters, not of ASCII only.
             raise unsupported(f'function {name}() without COLLATE "C"')
-        return Expression(ExpressionNode.FUNCTION, found.result, coerced, name)
+        return Expression(ExpressionNode.FUNCTION, signature.result, coerced, name)
 
     def _case(self, raw: RawExpression) -> Expression:
         args = list(raw.args)
-        of = self.typed(args.pop(0)) if raw.word == "OF" else None
-        if of is not None and of.type_oid == UNKNOWN:
-            of = self._coerced(of, TEXT)
+        operand = self.typed(args.pop(0)) if raw.word == "OF" else None
+        if operand is not None and operand.type_oid == UNKNOWN:
+            operand = self._coerced(operand, TEXT)
         last = args.pop() if len(args) % 2 else None
         default = None if last is None else self.typed(last)
-        if of is None:
+        if operand is None:
             whens = [self.boolean(arg, "CASE/WHEN") for arg in args[::2]]
         else:
-            whens = [self._applied("=", of, self.typed(arg)) for arg in args[::2]]
+            whens = [self._applied("=", operand, self.typed(arg)) for arg in args[::2]]
         thens = [self.typed(arg) for arg in args[1::2]]
         default = default or Expression(ExpressionNode.CONST, UNKNOWN)
         # ELSE comes first, as in PostgreSQL.
-        at = [last.first if last is not None else raw.position, *_starts(args[1::2])]
-        kind = common_type([default, *thens], "CASE", at)
+        positions = [
+            last.first if last is not None else raw.position,
+            *_start_positions(args[1::2]),
+        ]
+        kind = common_type([default, *thens], "CASE", positions)
         pairs = [
             part
             for when, then in zip(whens, thens, strict=True)
             for part in (when, self._coerced(then, kind))
         ]
         otherwise = self._coerced(default, kind)
-        if of is None:
+        if operand is None:
             return Expression(ExpressionNode.CASE, kind, (*pairs, otherwise))
-        return Expression(ExpressionNode.CASE_OF, kind, (of, *pairs, otherwise))
+        return Expression(ExpressionNode.CASE_OF, kind, (operand, *pairs, otherwise))
 
     # ---- types ---------------------------------------------------------------------
 
     def _all(self, args: Sequence[Expression], kind: int) -> tuple[Expression, ...]:
         return tuple(self._coerced(arg, kind) for arg in args)
 
-    def _coerced(self, one: Expression, kind: int) -> Expression:
-        """To a type that it can be implicitly."""
-        if one.type_oid == kind:
-            return one
-        if one.node is ExpressionNode.COLLATE:
-            # As in PostgreSQL the collation is of what the value becomes.
-            inner = self._coerced(one.args[0], kind)
-            return Expression(ExpressionNode.COLLATE, kind, (inner,), one.value)
-        if one.type_oid == UNKNOWN:
-            assert one.node is ExpressionNode.CONST
-            if one.value is None:
+    def _coerced(self, expression: Expression, kind: int) -> Expression:
+        """Convert implicitly to a type."""
+        if expression.type_oid == kind:
+            return expression
+        if expression.node is ExpressionNode.COLLATE:
+            # As in PostgreSQL, COLLATE moves outside the conversion.
+            inner = self._coerced(expression.args[0], kind)
+            return Expression(ExpressionNode.COLLATE, kind, (inner,), expression.value)
+        if expression.type_oid == UNKNOWN:
+            assert expression.node is ExpressionNode.CONST
+            if expression.value is None:
                 return Expression(ExpressionNode.CONST, kind)
-            _, at = self._constants.get(id(one), (one, 0))
-            with _at(at):
-                return constant(str(one.value), kind, self._zone)
-        if not can_cast(one.type_oid, kind):
+            _, position = self._constants.get(id(expression), (expression, 0))
+            with _at(position):
+                return constant(str(expression.value), kind, self._zone)
+        if not can_cast(expression.type_oid, kind):
             raise unsupported(
-                f"a cast from {format_type(one.type_oid)} to {format_type(kind)}"
+                f"a cast from {format_type(expression.type_oid)} to {format_type(kind)}"
             )
-        return Expression(ExpressionNode.CAST, kind, (one,))
+        return Expression(ExpressionNode.CAST, kind, (expression,))
 
-    def _cast(self, one: Expression, kind: int, typmod: int) -> Expression:
-        """Explicit."""
-        source = one.type_oid
-        if one.node is ExpressionNode.COLLATE and kind in TEXTS:
-            inner = self._cast(one.args[0], kind, typmod)
-            return Expression(ExpressionNode.COLLATE, kind, (inner,), one.value)
+    def _cast(self, expression: Expression, kind: int, typmod: int) -> Expression:
+        """Convert explicitly to a type."""
+        source = expression.type_oid
+        if expression.node is ExpressionNode.COLLATE and kind in TEXTS:
+            inner = self._cast(expression.args[0], kind, typmod)
+            return Expression(ExpressionNode.COLLATE, kind, (inner,), expression.value)
         if source == UNKNOWN and is_array(kind):
-            return self._coerced(one, kind)
+            return self._coerced(expression, kind)
         if kind not in SUPPORTED:
             raise unsupported(f"type {format_type(kind)}")
         if source in (UNKNOWN, kind):
-            found = self._coerced(one, kind)
+            converted = self._coerced(expression, kind)
             if typmod < 0:
-                return found
-            return Expression(ExpressionNode.CAST, kind, (found,), typmod=typmod)
+                return converted
+            return Expression(ExpressionNode.CAST, kind, (converted,), typmod=typmod)
         if source not in SUPPORTED:
             raise unsupported(f"type {format_type(source)}")
         if can_cast(source, kind):
-            return Expression(ExpressionNode.CAST, kind, (one,), typmod=typmod)
+            return Expression(ExpressionNode.CAST, kind, (expression,), typmod=typmod)
         if source in MOMENTS and kind in MOMENTS and TIMESTAMPTZ in (source, kind):
             raise mutable()
         if source in TEXTS or kind in TEXTS:
@@ -471,8 +485,10 @@ class _Analysis:
         )
 
 
-def _is_collated(one: Expression) -> bool:
-    return one.node is ExpressionNode.COLLATE or any(map(_is_collated, one.args))
+def _is_collated(expression: Expression) -> bool:
+    return expression.node is ExpressionNode.COLLATE or any(
+        map(_is_collated, expression.args)
+    )
 
 
 _NOT_SIMPLE: Final = words(
@@ -484,16 +500,16 @@ _NOT_SIMPLE: Final = words(
 )
 
 
-def _of_generation(word: str) -> UsageError:
-    """Return the error for syntax that no generated column has."""
+def _refused_generation(word: str) -> UsageError:
+    """Return the error for syntax that generated columns cannot have."""
     if word in ("SELECT", "EXISTS"):
         return FeatureNotSupportedError(
             "cannot use subquery in column generation expression"
         )
-    return mutable() if word in _NOT_SIMPLE else _other(word)
+    return mutable() if word in _NOT_SIMPLE else _refused_syntax(word)
 
 
-def _other(word: str) -> UsageError:
+def _refused_syntax(word: str) -> UsageError:
     if word.startswith("$"):
         return UndefinedObjectError(f"there is no parameter {word}", sqlstate="42P02")
     return not_simple() if word in _NOT_SIMPLE else unsupported(word)

@@ -1,7 +1,7 @@
-"""The tables and schemas that a statement about a publication names.
+"""The tables and schemas that a publication statement names.
 
-Comes in: objects of the grammar, who asks. Goes out: ``Objects``: records to be kept. In
-PostgreSQL's order: schemas are looked up, then tables; then filters, column lists, owners.
+Takes objects of the grammar and the caller; returns catalog rows. The order is PostgreSQL's:
+schemas are looked up first, then tables; filters, column lists and owners are checked afterwards.
 
 Source: ObjectsInPublicationToOids(), OpenTableList(), TransformPubWhereClauses(),
 CheckPubRelationColumnList() in publicationcmds.c; publication_add_relation(),
@@ -42,7 +42,7 @@ _SYSTEM_SCHEMAS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NamedTable:
-    """A table, and what is said of it."""
+    """A table and the clause that names it."""
 
     table: TableDef
     clause: PublicationTable
@@ -51,14 +51,14 @@ class NamedTable:
 def named_schemas(
     node: EngineParts, caller: Caller, objects: Sequence[PublicationObject]
 ) -> list[Namespace]:
-    """Each once; 3F000 if there is none."""
-    found: list[Namespace] = []
-    for one in objects:
-        if isinstance(one, PublicationSchema):
-            schema = _schema(node, caller, one.name)
-            if schema not in found:
-                found.append(schema)
-    return found
+    """Return each named schema once; 3F000 if one does not exist."""
+    schemas: list[Namespace] = []
+    for clause in objects:
+        if isinstance(clause, PublicationSchema):
+            schema = _schema(node, caller, clause.name)
+            if schema not in schemas:
+                schemas.append(schema)
+    return schemas
 
 
 def _schema(node: EngineParts, caller: Caller, name: str | None) -> Namespace:
@@ -66,10 +66,10 @@ def _schema(node: EngineParts, caller: Caller, name: str | None) -> Namespace:
         return Namespace(_SYSTEM_SCHEMAS[name], name, Oid(10))
     if name is not None:
         return need_schema(node.catalog, name)
-    known = {schema.name: schema for schema in node.catalog.namespaces()}
+    namespaces = {schema.name: schema for schema in node.catalog.namespaces()}
     for candidate in caller.search_path:
-        if candidate in known:
-            return known[candidate]
+        if candidate in namespaces:
+            return namespaces[candidate]
     raise UndefinedObjectError(
         "no schema has been selected for CURRENT_SCHEMA", sqlstate="3F000"
     )
@@ -78,25 +78,25 @@ def _schema(node: EngineParts, caller: Caller, name: str | None) -> Namespace:
 def named_tables(
     node: EngineParts, caller: Caller, objects: Sequence[PublicationObject]
 ) -> list[NamedTable]:
-    """Each once; 42710 if it is named twice and not as a whole."""
-    found: dict[Oid, NamedTable] = {}
-    for one in objects:
-        if not isinstance(one, PublicationTable):
+    """Return each named table once; 42710 for a repetition with WHERE or a column list."""
+    tables: dict[Oid, NamedTable] = {}
+    for clause in objects:
+        if not isinstance(clause, PublicationTable):
             continue
-        table = _table(node, caller, one.name)
-        before = found.get(table.oid)
-        if before is None:
-            found[table.oid] = NamedTable(table, one)
+        table = _table(node, caller, clause.name)
+        earlier = tables.get(table.oid)
+        if earlier is None:
+            tables[table.oid] = NamedTable(table, clause)
             continue
-        if one.where is not None or before.clause.where is not None:
+        if clause.where is not None or earlier.clause.where is not None:
             raise DuplicateObjectError(
                 f'conflicting or redundant WHERE clauses for table "{table.name}"'
             )
-        if one.columns is not None or before.clause.columns is not None:
+        if clause.columns is not None or earlier.clause.columns is not None:
             raise DuplicateObjectError(
                 f'conflicting or redundant column lists for table "{table.name}"'
             )
-    return list(found.values())
+    return list(tables.values())
 
 
 def _table(node: EngineParts, caller: Caller, name: QualifiedName) -> TableDef:
@@ -118,8 +118,12 @@ def _table(node: EngineParts, caller: Caller, name: QualifiedName) -> TableDef:
     if table is not None:
         return table
     schemas = caller.search_path if name.schema is None else (name.schema,)
-    for other in node.catalog.tables():
-        if other.key and (other.namespace in schemas) and other.index_name == name.name:
+    for candidate in node.catalog.tables():
+        if (
+            candidate.key
+            and (candidate.namespace in schemas)
+            and candidate.index_name == name.name
+        ):
             raise UsageError(
                 f'cannot open relation "{name.name}"',
                 sqlstate="42809",
@@ -137,50 +141,54 @@ def published(
     via_root: bool,
     with_schemas: bool,
 ) -> list[PublishedTable]:
-    """Return the rows to keep about tables, all checks done but the owner's. ``name`` is the
-    publication's; ``with_schemas``: it has, or gets, TABLES IN SCHEMA."""
+    """Return the rows to keep for tables, after all checks but the owner's.
+
+    ``name``: the publication's. ``with_schemas``: the publication has, or gets, TABLES IN
+    SCHEMA."""
     filters: list[tuple[Expression, tuple[str, ...]] | None] = []
-    for one in tables:
-        where = one.clause.where
+    for named in tables:
+        where = named.clause.where
         if where is None:
             filters.append(None)
             continue
-        if one.table.partition_key is not None and not via_root:
+        if named.table.partition_key is not None and not via_root:
             raise UsageError(
-                f'cannot use publication WHERE clause for relation "{one.table.name}"',
+                f'cannot use publication WHERE clause for relation "{named.table.name}"',
                 detail="WHERE clause cannot be used for a partitioned table when"
                 " publish_via_partition_root is false.",
             )
-        filters.append(analyse(where.expression, one.table, caller.zone))
-    for one in tables:
-        _check_column_list(one, name, via_root=via_root, with_schemas=with_schemas)
-    found = []
-    for one, filter_ in zip(tables, filters, strict=True):
-        columns = _columns(one)
+        filters.append(analyse(where.expression, named.table, caller.zone))
+    for named in tables:
+        _check_column_list(named, name, via_root=via_root, with_schemas=with_schemas)
+    rows = []
+    for named, filter_ in zip(tables, filters, strict=True):
+        columns = _columns(named)
         if filter_ is None:
-            found.append(PublishedTable(one.table.oid, columns))
+            rows.append(PublishedTable(named.table.oid, columns))
             continue
         tree, read = filter_
-        found.append(PublishedTable(one.table.oid, columns, encode(tree), read))
+        rows.append(PublishedTable(named.table.oid, columns, encode(tree), read))
     if caller.block is not None:
-        listed = {one.relid for one in found if one.columns or one.filter}
-        shown = [one.table for one in tables if one.table.oid in listed]
+        listed = {row.relid for row in rows if row.columns or row.filter}
+        shown = [named.table for named in tables if named.table.oid in listed]
         caller.block.under_lock.append(partial(_same_columns, shown))
-    return found
+    return rows
 
 
 @contextmanager
 def _same_columns(tables: Sequence[TableDef], node: EngineParts) -> Iterator[None]:
-    """At the commit of a block that has named columns of these tables, and types in filters of
-    their rows; 40001 if a table has others by now. PostgreSQL locks the tables instead."""
+    """Check, at the commit of a block, that the published tables still have the same columns.
+
+    Column lists and filters depend on them. 40001 if a table has changed. PostgreSQL locks the
+    tables instead."""
     with ExitStack() as held:
         names = {relid for table in tables for relid in node.catalog.sharing(table)}
-        # A worker that follows its publisher alters tables without the DDL lock.
+        # An apply worker that follows its publisher alters tables without the DDL lock.
         for subid in sorted({r.subid for r in node.catalog.rels() if r.relid in names}):
             held.enter_context(node.locks.of(subid))
         for table in tables:
             now = node.catalog.table_by_oid(table.oid)
-            # The block itself may have made the table; one that has gone is found later.
+            # The block may have created the table itself. A dropped table is detected later.
             if now is not None and _typed(now) != _typed(table):
                 raise CommitConflict(
                     "could not serialize access due to concurrent update",
@@ -195,16 +203,16 @@ def _typed(table: TableDef) -> list[tuple[str, Oid, int, str | None]]:
 
 
 def _check_column_list(
-    one: NamedTable, name: str, *, via_root: bool, with_schemas: bool
+    named: NamedTable, name: str, *, via_root: bool, with_schemas: bool
 ) -> None:
-    if one.clause.columns is None:
+    if named.clause.columns is None:
         return
     if with_schemas:
         detail = (
             "Column lists cannot be specified in publications containing FOR TABLES IN"
             " SCHEMA elements."
         )
-    elif one.table.partition_key is not None and not via_root:
+    elif named.table.partition_key is not None and not via_root:
         detail = (
             "Column lists cannot be specified for partitioned tables when"
             " publish_via_partition_root is false."
@@ -212,44 +220,44 @@ def _check_column_list(
     else:
         return
     raise UsageError(
-        f'cannot use column list for relation "{one.table.qualified}" in publication'
+        f'cannot use column list for relation "{named.table.qualified}" in publication'
         f' "{name}"',
         detail=detail,
     )
 
 
-def _columns(one: NamedTable) -> tuple[str, ...] | None:
-    listed = one.clause.columns
+def _columns(named: NamedTable) -> tuple[str, ...] | None:
+    listed = named.clause.columns
     if listed is None:
         return None
-    for at, name in enumerate(listed):
-        if one.table.column(name) is None:
+    for position, name in enumerate(listed):
+        if named.table.column(name) is None:
             if name in SYSTEM_COLUMNS:
                 raise UsageError(
                     f'cannot use system column "{name}" in publication column list',
                     sqlstate="42P10",
                 )
             raise UndefinedObjectError(
-                f'column "{name}" of relation "{one.table.name}" does not exist',
+                f'column "{name}" of relation "{named.table.name}" does not exist',
                 sqlstate="42703",
             )
-        if name in listed[:at]:
+        if name in listed[:position]:
             raise DuplicateObjectError(
                 f'duplicate column "{name}" in publication column list'
             )
-    return tuple(c.name for c in one.table.columns if c.name in listed)
+    return tuple(c.name for c in named.table.columns if c.name in listed)
 
 
 def check_owners(
     node: EngineParts, caller: Caller, tables: Sequence[NamedTable]
 ) -> None:
-    """Only the owner of a table may publish it."""
-    for one in tables:
-        check_owner(node, caller, "table", one.table.name, one.table.owner)
+    """Check that the caller owns the tables: only an owner may publish a table."""
+    for named in tables:
+        check_owner(node, caller, "table", named.table.name, named.table.owner)
 
 
 def check_schemas(schemas: Sequence[Namespace]) -> list[PublishedSchema]:
-    """Return the rows to keep about schemas."""
+    """Return the rows to keep for schemas."""
     for schema in schemas:
         if schema.name in _SYSTEM_SCHEMAS:
             raise UsageError(

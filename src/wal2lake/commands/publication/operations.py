@@ -1,8 +1,8 @@
-"""Which operator and function the types of operands mean, in row filters.
+"""Resolution of operators and functions by the types of their operands, in row filters.
 
-Comes in: names and types; 705 is a constant whose type is not known yet. Goes out: the types that
-the operands are converted to, and that of the result. The rules are those of PostgreSQL's choice
-among its operators, spelled out for the types that row filters have.
+Takes names and types; 705 is a constant without a type so far. Returns the types that the operands
+are converted to, and the type of the result. The rules are those by which PostgreSQL chooses among
+its operators, spelled out for the types that row filters support.
 
 Source: oper(), func_select_candidate(), select_common_type(); pg_operator.dat, pg_proc.dat.
 """
@@ -56,12 +56,12 @@ from wal2lake.pgtypes.keywords import words
 from wal2lake.sql.query.analysis.functions.calls import OWN_NAMES
 
 _ORDER: Final = (INT2, INT4, INT8, NUMERIC, FLOAT4, FLOAT8)
-"""Each can be what is behind it, implicitly."""
+"""Numeric types; each converts implicitly to the types after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A binary operator for two types."""
+    """Types of a binary operator."""
 
     left: int
     right: int
@@ -70,25 +70,25 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSignature:
-    """A function for some types."""
+    """Types of a function."""
 
     arguments: tuple[int, ...]
     result: int
 
 
-# ---- what is refused ---------------------------------------------------------------------
+# ---- errors ------------------------------------------------------------------------------
 
 
 class ExpressionRefused(FeatureNotSupportedError):
-    """Error of an expression, with its start; it is raised when all types are known."""
+    """Error positioned at the start of its expression, raised once all types are known."""
 
 
 class Mutable(ExpressionRefused):
-    """Marks a result that depends on more than its operands."""
+    """Error of an expression whose result depends on more than its operands."""
 
 
 def refuse(detail: str) -> ExpressionRefused:
-    """``invalid publication WHERE expression``."""
+    """Return the error ``invalid publication WHERE expression``."""
     return ExpressionRefused("invalid publication WHERE expression", detail=detail)
 
 
@@ -101,18 +101,18 @@ def not_simple() -> ExpressionRefused:
 
 
 def mutable() -> Mutable:
-    """The same, as a filter's refusal."""
+    """Return the error for a mutable function or operator."""
     return Mutable(
         "invalid publication WHERE expression",
         detail="User-defined or built-in mutable functions are not allowed.",
     )
 
 
-def unsupported(what: str) -> FeatureNotSupportedError:
-    """PostgreSQL accepts it."""
+def unsupported(construct: str) -> FeatureNotSupportedError:
+    """Return the error for a construct that PostgreSQL accepts and row filters here don't."""
     types = ", ".join(sorted(format_type(oid) for oid in SUPPORTED))
     return FeatureNotSupportedError(
-        f"{what} in a publication WHERE expression is not supported",
+        f"{construct} in a publication WHERE expression is not supported",
         detail=f"Supported are the types {types}; the operators"
         f" {' '.join(SUPPORTED_OPERATORS)}, AND OR NOT IS IN BETWEEN LIKE COALESCE"
         " NULLIF GREATEST LEAST CASE; regular expressions without classes and"
@@ -123,7 +123,7 @@ def unsupported(what: str) -> FeatureNotSupportedError:
 
 
 def missing_operator(name: str, *kinds: int) -> UndefinedObjectError:
-    """42883."""
+    """Return the error 42883 for an operator."""
     names = [_name(kind) for kind in kinds]
     shown = f" {name} ".join(names) if len(kinds) > 1 else f"{name} {names[0]}"
     several = len(kinds) > 1
@@ -144,7 +144,7 @@ def _name(kind: int) -> str:
 
 
 def prefix_operator(name: str, kind: int) -> int:
-    """The result of a sign."""
+    """Return the result type of a sign."""
     if name not in ("+", "-"):
         raise unsupported(f"operator {name}")
     if kind in NUMBERS:
@@ -155,7 +155,7 @@ def prefix_operator(name: str, kind: int) -> int:
 
 
 def operator(name: str, left: int, right: int) -> Signature:
-    """A binary operator."""
+    """Resolve a binary operator."""
     if name not in SUPPORTED_OPERATORS:
         raise unsupported(f"operator {name}")
     if name in MEMBERS:
@@ -164,17 +164,17 @@ def operator(name: str, left: int, right: int) -> Signature:
         if kind != UNKNOWN and kind not in SUPPORTED:
             raise unsupported(f"type {format_type(kind)}")
     if name in COMPARISONS:
-        found = _comparison(left, right)
+        signature = _comparison(left, right)
     elif name in LIKES or name in MATCHES:
-        found = _like(left, right)
+        signature = _like(left, right)
     elif name == "||":
-        found = _concatenation(left, right)
+        signature = _concatenation(left, right)
     else:
         assert name in ARITHMETIC
-        found = _arithmetic(name, left, right)
-    if found is None:
+        signature = _arithmetic(name, left, right)
+    if signature is None:
         raise missing_operator(name, left, right)
-    return found
+    return signature
 
 
 def _comparison(left: int, right: int) -> Signature | None:
@@ -198,7 +198,7 @@ def _comparison(left: int, right: int) -> Signature | None:
 
 
 def _numbers(left: int, right: int) -> tuple[int, int]:
-    """Integers of any size compare; beside a float, what is none becomes double precision."""
+    """Return the types to compare: integers stay; beside a float, others become float8."""
     if left in FLOATS or right in FLOATS:
         return (
             left if left in FLOATS else FLOAT8,
@@ -278,7 +278,7 @@ def _concatenation(left: int, right: int) -> Signature | None:
     if left in texts and right in texts:
         return Signature(TEXT, TEXT, TEXT)
     if left in texts or right in texts:
-        # The other one's text depends on DateStyle and the like.
+        # The text form of the other operand depends on settings like DateStyle.
         raise mutable()
     return None
 
@@ -313,7 +313,7 @@ _MUTABLE: Final = words(
 def function(
     names: Sequence[str], word: str, kinds: Sequence[int]
 ) -> FunctionSignature:
-    """``word`` is what the call has beside its arguments (``RawExpression``)."""
+    """Resolve a function. ``word``: a clause of the call, such as OVER (``RawExpression``)."""
     name = names[-1]
     if word == "OVER":
         raise UsageError("window functions are not allowed in WHERE", sqlstate="42P20")
@@ -327,15 +327,15 @@ def function(
         )
     if name in _MUTABLE:
         raise mutable()
-    found = None
+    signature = None
     if len(names) == 1 or names[0] == "pg_catalog":
-        found = _supported(name, kinds)
-    if found is not None:
-        return found
+        signature = _supported(name, kinds)
+    if signature is not None:
+        return signature
     shown = ", ".join(_name(kind) for kind in kinds)
     complete = name in SUPPORTED_FUNCTIONS and SUPPORTED.issuperset(kinds)
-    known = name.upper() in OWN_NAMES or name.upper() in exp.FUNCTION_BY_NAME
-    if known and not complete:
+    is_known = name.upper() in OWN_NAMES or name.upper() in exp.FUNCTION_BY_NAME
+    if is_known and not complete:
         raise unsupported(f"function {name}({shown})")
     raise UndefinedObjectError(
         f"function {'.'.join(names)}({shown}) does not exist",
@@ -368,34 +368,36 @@ def _supported(name: str, kinds: Sequence[int]) -> FunctionSignature | None:
 
 
 def common_type(
-    args: Sequence[Expression], place: str | None, at: Sequence[int] = ()
+    args: Sequence[Expression], place: str | None, positions: Sequence[int] = ()
 ) -> int:
-    """Return the common type of COALESCE, CASE, IN. ``place`` names the construct; None: return a
-    type or raise an operator's error. ``at``: positions of the args."""
-    found = UNKNOWN
+    """Return the common type of COALESCE, CASE, IN.
+
+    ``place`` names the construct in errors. If ``place`` is None, a mismatch is an operator's
+    error. ``positions``: those of the args."""
+    common = UNKNOWN
     for number, arg in enumerate(args):
         kind = arg.type_oid
-        if kind in (UNKNOWN, found):
+        if kind in (UNKNOWN, common):
             continue
         if kind not in SUPPORTED:
             raise unsupported(f"type {format_type(kind)}")
-        if found == UNKNOWN:
-            found = kind
-        elif found in NUMBERS and kind in NUMBERS:
-            found = max(found, kind, key=_ORDER.index)
-        elif found in TEXTS and kind in TEXTS:
-            found = TEXT if kind == TEXT and found != VARCHAR else found
-        elif found in MOMENTS and kind in MOMENTS:
-            if TIMESTAMPTZ in (found, kind):
+        if common == UNKNOWN:
+            common = kind
+        elif common in NUMBERS and kind in NUMBERS:
+            common = max(common, kind, key=_ORDER.index)
+        elif common in TEXTS and kind in TEXTS:
+            common = TEXT if kind == TEXT and common != VARCHAR else common
+        elif common in MOMENTS and kind in MOMENTS:
+            if TIMESTAMPTZ in (common, kind):
                 raise mutable()
-            found = max(found, kind)
+            common = max(common, kind)
         elif place is None:
             raise missing_operator("=", args[0].type_oid, kind)
         else:
             error = UsageError(
-                f"{place} types {_name(found)} and {_name(kind)} cannot be matched",
+                f"{place} types {_name(common)} and {_name(kind)} cannot be matched",
                 sqlstate="42804",
             )
-            error.position = at[number]
+            error.position = positions[number]
             raise error
-    return TEXT if found == UNKNOWN else found
+    return TEXT if common == UNKNOWN else common

@@ -1,6 +1,6 @@
 """The options of a publication: names, values, error texts.
 
-Comes in: the options of a statement. Goes out: the fields of ``Publication`` that they set, every
+Takes the options of a statement; returns the fields of ``Publication`` that they set, with every
 value checked.
 
 Source: parse_publication_options() in publicationcmds.c; SplitIdentifierString() in varlena.c.
@@ -24,7 +24,7 @@ _ITEM: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s,"]+))\s*(?:,|\Z)')
 
 def publication_options(options: Sequence[StatementOption]) -> dict[str, Any]:
     """Return the given options under the names of ``Publication``'s fields."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for option in options:
         read: Callable[[StatementOption], Any]
         match option.name:
@@ -38,39 +38,39 @@ def publication_options(options: Sequence[StatementOption]) -> dict[str, Any]:
                 raise SqlSyntaxError(
                     f'unrecognized publication parameter: "{option.name}"'
                 )
-        if field in found:
+        if field in fields:
             error = SqlSyntaxError("conflicting or redundant options")
             error.position = option.position
             raise error
-        found[field] = read(option)
-    return found
+        fields[field] = read(option)
+    return fields
 
 
 def _operations(option: StatementOption) -> frozenset[PublishedOperation]:
     if option.value is None:
         raise SqlSyntaxError(f"{option.name} requires a parameter")
-    found = set()
+    operations = set()
     for name in _names(option.value.text):
         try:
-            found.add(PublishedOperation(name))
+            operations.add(PublishedOperation(name))
         except ValueError:
             raise SqlSyntaxError(
                 f'unrecognized value for publication option "publish": "{name}"'
             ) from None
-    return frozenset(found)
+    return frozenset(operations)
 
 
 def _names(text: str) -> list[str]:
-    """Identifiers between commas; none in a blank text."""
+    """Split a comma-separated list of identifiers; a blank text has none."""
     names: list[str] = []
-    at = 0
-    while text.strip() and at < len(text):
-        found = _ITEM.match(text, at)
-        if found is None:
+    position = 0
+    while text.strip() and position < len(text):
+        match = _ITEM.match(text, position)
+        if match is None:
             raise SqlSyntaxError('invalid list syntax in parameter "publish"')
-        quoted, bare = found.groups()
+        quoted, bare = match.groups()
         names.append(fold(bare) if quoted is None else quoted.replace('""', '"'))
-        at = found.end()
+        position = match.end()
     if text.rstrip().endswith(","):
         raise SqlSyntaxError('invalid list syntax in parameter "publish"')
     return names
@@ -78,10 +78,10 @@ def _names(text: str) -> list[str]:
 
 def _generated(option: StatementOption) -> str:
     text = "" if option.value is None else option.value.text
-    found = _GENERATED.get(text.lower())
-    if found is None:
+    value = _GENERATED.get(text.lower())
+    if value is None:
         raise SqlSyntaxError(
             f'invalid value for publication parameter "{option.name}": "{text}"',
             detail='Valid values are "none" and "stored".',
         )
-    return found
+    return value
