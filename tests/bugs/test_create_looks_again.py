@@ -41,7 +41,7 @@ class Publisher:
         patch("Publisher", lambda session: self)
         patch("warn_of_missing", lambda *_: None)
         patch("ask_wanted", self.ask)
-        patch("look_before", lambda *_, **__: None)
+        patch("run_preflight", lambda *_, **__: None)
         patch("nudged", lambda *_, **__: Session())
 
     def ask(self, *_: object, **__: object) -> WantedTables:

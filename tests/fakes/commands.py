@@ -105,7 +105,7 @@ class World:
 
         monkeypatch.setattr(refresh, "connect_publisher", lambda *_, **__: Session())
         monkeypatch.setattr(refresh, "ask_wanted", ask_wanted)
-        monkeypatch.setattr(refresh, "look_before", lambda *_: None)
+        monkeypatch.setattr(refresh, "run_preflight", lambda *_: None)
 
     def run(
         self, sql: str, *, role: Role | None = None, check: Check = lambda: None

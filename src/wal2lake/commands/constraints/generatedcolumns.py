@@ -94,12 +94,12 @@ def generation(
             raise UsageError(
                 "generation expression is not immutable", sqlstate="42P17"
             ) from None
-    generation_ = Generation(encode(tree), columns)
+    result = Generation(encode(tree), columns)
     if not columns:
         # A constant expression gives each row the same result, or fails for each row.
-        for _, error in computation(generation_, column).texts([], 1)[1]:
+        for _, error in computation(result, column).texts([], 1)[1]:
             raise error
-    return generation_
+    return result
 
 
 def computation(generation: Generation, column: ColumnDef) -> Computation:
@@ -159,8 +159,8 @@ def set_expression(
     if clause is None or column is None or not generated:
         # Planning the change refuses SET EXPRESSION of a column that is not generated.
         return [SetGeneration(action.name, None)]
-    generation_ = generation(table, column, clause, caller.zone)
-    return [SetGeneration(action.name, generation_)]
+    result = generation(table, column, clause, caller.zone)
+    return [SetGeneration(action.name, result)]
 
 
 def check_retyped(before: ColumnDef | None, kind: ColumnDef, *, using: bool) -> None:
@@ -193,8 +193,8 @@ def dropped_columns(
             now = plan_changes(table, changes[:index]).after
             names = [
                 n
-                for n, generation_ in now.generated
-                if change.name in generation_.columns
+                for n, expression in now.generated
+                if change.name in expression.columns
             ]
             dropped.append((change.name, names))
     return dropped

@@ -86,13 +86,13 @@ def _together(findings: Sequence[TableFinding]) -> Finding:
     if len(findings) == 1:
         return first.alone()
     names = [f'"{finding.table}"' for finding in findings]
-    more = len(names) - _SHOWN_TABLES
+    hidden = len(names) - _SHOWN_TABLES
     shown = ", ".join(names[:_SHOWN_TABLES])
     return Finding(
         first.level,
         f"{len(findings)} tables {first.plural}",
         first.hint_for_many,
-        f"Tables: {shown}{f', and {more} more' if more > 0 else ''}.",
+        f"Tables: {shown}{f', and {hidden} more' if hidden > 0 else ''}.",
     )
 
 

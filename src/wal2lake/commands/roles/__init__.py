@@ -1,14 +1,14 @@
 """Roles, memberships, privileges and owners.
 
-Takes: parsed statements, who asks, the node. Gives: command tags and notices. Owns: PostgreSQL's
-rules of who may change whom. Never: logs a password.
+Takes: parsed statements, the caller, the node. Gives: command tags and notices. Owns: PostgreSQL's
+rules about who may change which role. Never: logs a password.
 
     attributes   CREATE, ALTER, RENAME and DROP ROLE
     membership   GRANT and REVOKE of roles
     privileges   GRANT and REVOKE on tables, schemas, the database
     owners       ALTER TABLE | SCHEMA ... OWNER TO
-    dependents   what keeps a role from being dropped
-    names        roles by their names
+    dependents   objects and grants that keep a role from being dropped
+    names        lookup of roles by name
 
 Source: user.c, aclchk.c, acl.c (order of checks, texts, SQLSTATEs).
 """

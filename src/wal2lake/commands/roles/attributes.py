@@ -1,7 +1,7 @@
 """CREATE, ALTER, RENAME and DROP ROLE | USER | GROUP.
 
-In: a statement. Out: the command tag. A password is stored as a SCRAM-SHA-256 verifier; one that is
-a verifier already is stored as it is.
+Takes a statement; returns the command tag. A password is stored as a SCRAM-SHA-256 verifier. A
+password that is a verifier already is stored unchanged.
 
 Source: CreateRole(), AlterRole(), RenameRole() and DropRole() in user.c, PostgreSQL 18.
 """
@@ -51,17 +51,17 @@ _RESERVED_NAME: Final = "42939"
 _IN_USE: Final = "55006"
 
 _OWN_ONLY: Final = ("createdb", "replication", "bypassrls")
-"""Attributes that only a role which has them may give."""
+"""Attributes that only a role that has them may give to others."""
 
 _MD5: Final = re.compile(r"md5[0-9a-f]{32}\Z")
 
 
 def create_role(node: EngineParts, caller: Caller, statement: CreateRole) -> str:
     """CREATE ROLE | USER | GROUP."""
-    given = _given(statement.options)
-    _check_limit(given)
+    options = _options_by_name(statement.options)
+    _check_limit(options)
     if not caller.role.superuser:
-        _check_may_create(caller, given)
+        _check_may_create(caller, options)
     _check_reserved(
         statement.name, 'Role names starting with "pg_" are reserved.', statement.name
     )
@@ -69,7 +69,7 @@ def create_role(node: EngineParts, caller: Caller, statement: CreateRole) -> str
         authority = node.catalog.authority()
         if statement.name in authority.by_name:
             raise DuplicateObjectError(f'role "{statement.name}" already exists')
-        fields = _fields(caller, statement.name, given)
+        fields = _fields(caller, statement.name, options)
         role = Role(
             **{
                 "oid": node.catalog.new_oid(),
@@ -80,7 +80,7 @@ def create_role(node: EngineParts, caller: Caller, statement: CreateRole) -> str
                 **fields,
             }
         )
-        members = _first_members(node, caller, authority, role, given)
+        members = _first_members(node, caller, authority, role, options)
         node.catalog.create_role(role, members)
     return "CREATE ROLE"
 
@@ -91,38 +91,38 @@ def alter_role(node: EngineParts, caller: Caller, statement: AlterRole) -> str:
         _check_reserved(
             statement.role.name, "Cannot alter reserved roles.", statement.role.name
         )
-    given = _given(statement.options)
-    _check_limit(given)
+    options = _options_by_name(statement.options)
+    _check_limit(options)
     with node.ddl_lock:
         authority = node.catalog.authority()
         role = need_role(authority, caller, statement.role)
-        changes_members = bool(statement.dropped) or "role" in given
-        _check_may_alter(authority, caller, role, given, changes_members)
-        fields = _fields(caller, role.name, given)
-        if role.oid == BOOTSTRAP_SUPERUSER and given.get("superuser") is False:
+        changes_members = bool(statement.dropped) or "role" in options
+        _check_may_alter(authority, caller, role, options, changes_members)
+        fields = _fields(caller, role.name, options)
+        if role.oid == BOOTSTRAP_SUPERUSER and options.get("superuser") is False:
             raise FeatureNotSupportedError(
                 "permission denied to alter role",
                 detail="The bootstrap superuser must have the SUPERUSER attribute.",
             )
-        put: Sequence[RoleMember] = ()
-        gone: Sequence[RoleMember] = ()
-        if "role" in given:
-            members = _roles(authority, caller, given["role"])
-            put = add_members(node, authority, caller, role, members, Granted())
+        added: Sequence[RoleMember] = ()
+        removed: Sequence[RoleMember] = ()
+        if "role" in options:
+            members = _roles(authority, caller, options["role"])
+            added = add_members(node, authority, caller, role, members, Granted())
         if statement.dropped:
             members = _roles(authority, caller, statement.dropped)
-            gone = remove_members(authority, caller, role, members).removed
+            removed = remove_members(authority, caller, role, members).removed
         if fields:
             node.catalog.update_role(role.oid, **fields)
-        if put or gone:
-            node.catalog.set_members(put, gone)
+        if added or removed:
+            node.catalog.set_members(added, removed)
         if "superuser" in fields:
             _restart_subscriptions(node, role)
     return "ALTER ROLE"
 
 
 def _restart_subscriptions(node: EngineParts, owner: Role) -> None:
-    """Whether they must use a password has changed with their owner."""
+    """Restart the workers: a new owner attribute changes whether they must use a password."""
     for subscription in node.catalog.subscriptions():
         if subscription.owner == owner.oid:
             node.catalog.update_subscription(subscription.oid, bump=True)
@@ -189,17 +189,17 @@ def drop_role(node: EngineParts, caller: Caller, statement: DropRole) -> str:
     return "DROP ROLE"
 
 
-# ---- who may ------------------------------------------------------------------------------
+# ---- permissions -------------------------------------------------------------------------
 
 
-def _check_may_create(caller: Caller, given: Mapping[str, Any]) -> None:
+def _check_may_create(caller: Caller, options: Mapping[str, Any]) -> None:
     if not caller.role.createrole:
         raise denied(
             "create role",
             "Only roles with the CREATEROLE attribute may create roles.",
         )
     for flag in ("superuser", *_OWN_ONLY):
-        if given.get(flag) and not getattr(caller.role, flag):
+        if options.get(flag) and not getattr(caller.role, flag):
             word = flag.upper()
             raise denied(
                 "create role",
@@ -216,38 +216,38 @@ def _check_may_alter(
     authority: Authority,
     caller: Caller,
     role: Role,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     changes_members: bool,
 ) -> None:
-    boss = caller.role.superuser
-    if role.superuser and not boss:
+    is_superuser = caller.role.superuser
+    if role.superuser and not is_superuser:
         raise denied(
             "alter role",
             "Only roles with the SUPERUSER attribute may alter roles with the SUPERUSER"
             " attribute.",
         )
-    if "superuser" in given and not boss:
+    if "superuser" in options and not is_superuser:
         raise denied(
             "alter role",
             "Only roles with the SUPERUSER attribute may change the SUPERUSER"
             " attribute.",
         )
     if not _manages(authority, caller, role):
-        if set(given) - {"password", "role", "superuser"}:
+        if set(options) - {"password", "role", "superuser"}:
             raise denied(
                 "alter role",
                 "Only roles with the CREATEROLE attribute and the ADMIN option on role"
                 f' "{role.name}" may alter this role.',
             )
-        if "password" in given and role.oid != caller.role.oid:
+        if "password" in options and role.oid != caller.role.oid:
             raise denied(
                 "alter role",
                 "To change another role's password, the current user must have the"
                 " CREATEROLE attribute and the ADMIN option on the role.",
             )
-    elif not boss:
+    elif not is_superuser:
         for flag in _OWN_ONLY:
-            if flag in given and not getattr(caller.role, flag):
+            if flag in options and not getattr(caller.role, flag):
                 word = flag.upper()
                 raise denied(
                     "alter role",
@@ -291,25 +291,25 @@ def _check_reserved(name: str, detail: str, shown: str) -> None:
 # ---- options ------------------------------------------------------------------------------
 
 
-def _given(options: Sequence[RoleOption]) -> dict[str, Any]:
+def _options_by_name(options: Sequence[RoleOption]) -> dict[str, Any]:
     return {option.name: option.value for option in options}
 
 
-def _check_limit(given: Mapping[str, Any]) -> None:
-    limit = given.get("connection limit", -1)
+def _check_limit(options: Mapping[str, Any]) -> None:
+    limit = options.get("connection limit", -1)
     if limit < -1:
         raise UsageError(f"invalid connection limit: {limit}")
 
 
-def _fields(caller: Caller, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(caller: Caller, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the role's row that the options set."""
-    fields: dict[str, Any] = {f: given[f] for f in ROLE_FLAGS if f in given}
-    if "connection limit" in given:
-        fields["connlimit"] = given["connection limit"]
-    if "valid until" in given:
-        fields["valid_until"] = _valid_until(given["valid until"], caller.zone)
-    if "password" in given:
-        fields["password"] = _verifier(caller, given["password"])
+    fields: dict[str, Any] = {f: options[f] for f in ROLE_FLAGS if f in options}
+    if "connection limit" in options:
+        fields["connlimit"] = options["connection limit"]
+    if "valid until" in options:
+        fields["valid_until"] = _valid_until(options["valid until"], caller.zone)
+    if "password" in options:
+        fields["password"] = _verifier(caller, options["password"])
     return fields
 
 
@@ -321,7 +321,7 @@ def _valid_until(text: str, zone: str) -> str:
 
 
 def _verifier(caller: Caller, password: str | None) -> str | None:
-    """encrypt_password(): what the catalog keeps instead of a password."""
+    """Return what the catalog stores for a password; source: encrypt_password()."""
     if password is None:
         return None
     if _MD5.match(password):
@@ -329,13 +329,13 @@ def _verifier(caller: Caller, password: str | None) -> str | None:
             "MD5 password hashes are not supported",
             hint="Give the password itself, or a SCRAM-SHA-256 verifier.",
         )
-    given = parse_verifier(password)
-    empty = password == "" if given is None else given.matches("")
+    verifier = parse_verifier(password)
+    empty = password == "" if verifier is None else verifier.matches("")
     if empty:
         caller.notice(Notice("empty string is not a valid password, clearing password"))
         return None
-    made = given or create_verifier(password, secrets.token_bytes(SALT_BYTES))
-    return str(made)
+    stored = verifier or create_verifier(password, secrets.token_bytes(SALT_BYTES))
+    return str(stored)
 
 
 def _roles(
@@ -349,21 +349,24 @@ def _first_members(
     caller: Caller,
     authority: Authority,
     role: Role,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> list[RoleMember]:
-    """IN ROLE, ROLE, ADMIN, and who creates a role without being a superuser."""
+    """Return the memberships of a new role.
+
+    They come from IN ROLE, ROLE and ADMIN. A creator who is not a superuser gets the ADMIN
+    option."""
     grown = Authority((*authority.roles, role), authority.members)
-    found: list[RoleMember] = []
+    rows: list[RoleMember] = []
 
-    def add(to: Role, members: Sequence[Role], granted: Granted) -> None:
+    def add(target_role: Role, members: Sequence[Role], granted: Granted) -> None:
         nonlocal grown
-        more = add_members(node, grown, caller, to, members, granted)
-        found.extend(more)
-        grown = Authority(grown.roles, (*grown.members, *more))
+        added = add_members(node, grown, caller, target_role, members, granted)
+        rows.extend(added)
+        grown = Authority(grown.roles, (*grown.members, *added))
 
-    for one in _roles(authority, caller, given.get("in role", ())):
-        check_may_grant(grown, caller, one)
-        add(one, [role], Granted())
+    for granted_role in _roles(authority, caller, options.get("in role", ())):
+        check_may_grant(grown, caller, granted_role)
+        add(granted_role, [role], Granted())
     if not caller.role.superuser:
         own = RoleMember(
             oid=node.catalog.new_oid(),
@@ -374,8 +377,8 @@ def _first_members(
             inherit=False,
             set_role=False,
         )
-        found.append(own)
+        rows.append(own)
         grown = Authority(grown.roles, (*grown.members, own))
-    add(role, _roles(grown, caller, given.get("admin", ())), Granted(admin=True))
-    add(role, _roles(grown, caller, given.get("role", ())), Granted())
-    return found
+    add(role, _roles(grown, caller, options.get("admin", ())), Granted(admin=True))
+    add(role, _roles(grown, caller, options.get("role", ())), Granted())
+    return rows

@@ -1,6 +1,6 @@
 """Finds the objects and grants that keep a role from being dropped.
 
-In: the node, roles. Out: nothing, or 2BP01 with everything that is in the way.
+Takes the node and roles; raises 2BP01 with all such objects and grants.
 
 Source: checkSharedDependencies() and storeObjectDescription() in pg_shdepend.c.
 """
@@ -25,18 +25,18 @@ def check_dropped(
     role: Role,
     dropped: Sequence[Role],
 ) -> None:
-    """Raise if something depends on the role, apart from memberships of ``dropped`` ones."""
+    """Raise if something depends on the role, except for memberships of ``dropped`` roles."""
     if role.oid < FIRST_FREE_OID:
         raise UsageError(
             f"cannot drop role {role.name} because it is required by the database system",
             sqlstate=_DEPENDENT,
         )
-    found = sorted(_dependents(node, caller, authority, role, dropped))
-    if found:
+    dependents = sorted(_dependents(node, caller, authority, role, dropped))
+    if dependents:
         raise UsageError(
             f'role "{role.name}" cannot be dropped because some objects depend on it',
             sqlstate=_DEPENDENT,
-            detail="\n".join(text for _, text in found),
+            detail="\n".join(text for _, text in dependents),
         )
 
 
@@ -47,15 +47,15 @@ def _dependents(
     role: Role,
     dropped: Sequence[Role],
 ) -> Iterator[tuple[int, str]]:
-    """By the object's OID, as PostgreSQL lists them."""
+    """Yield object OIDs and descriptions, which sorted give PostgreSQL's order."""
 
     def of(
-        oid: int, owner: int, acl: Acl | None, what: str
+        oid: int, owner: int, acl: Acl | None, described_as: str
     ) -> Iterator[tuple[int, str]]:
         if owner == role.oid:
-            yield oid, f"owner of {what}"
+            yield oid, f"owner of {described_as}"
         elif acl is not None and role.oid in acl.roles:
-            yield oid, f"privileges for {what}"
+            yield oid, f"privileges for {described_as}"
 
     catalog = node.catalog
     yield from of(DATABASE_OID, 0, catalog.database_acl(), f"database {DATABASE}")
@@ -68,9 +68,9 @@ def _dependents(
         yield from of(sub.oid, sub.owner, None, f"subscription {sub.name}")
     for pub in catalog.publications():
         yield from of(pub.oid, pub.owner, None, f"publication {pub.name}")
-    gone = {one.oid for one in dropped}
+    dropped_oids = {dropped_role.oid for dropped_role in dropped}
     for row in authority.members:
-        if row.grantor == role.oid and not {row.roleid, row.member} & gone:
+        if row.grantor == role.oid and not {row.roleid, row.member} & dropped_oids:
             yield (
                 int(row.oid),
                 f"privileges for membership of role {authority.name(row.member)} in role"

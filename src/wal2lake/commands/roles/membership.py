@@ -1,7 +1,7 @@
 """GRANT role TO role, REVOKE role FROM role.
 
-In: a statement; for the other commands of this room, roles. Out: rows of role_member to write and
-to remove. A membership is known by three roles: what was granted, to whom, by whom.
+Takes a statement, or roles from the room's other commands; returns rows of role_member to write and
+to remove. A membership is identified by three roles: the granted role, the member and the grantor.
 
 Source: GrantRole(), AddRoleMems(), DelRoleMems(), check_role_grantor() and plan_member_revoke() in
 user.c, PostgreSQL 18.
@@ -27,7 +27,7 @@ _INVALID_GRANT: Final = "0LP01"
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The options of a GRANT; None: not said."""
+    """The options of a GRANT; None for an option that is not given."""
 
     admin: bool | None = None
     inherit: bool | None = None
@@ -43,11 +43,13 @@ class MembershipChange:
 
 
 def grant_role(node: EngineParts, caller: Caller, statement: GrantRole) -> str:
-    """Both of them."""
+    """GRANT and REVOKE of roles."""
     with node.ddl_lock:
         authority = node.catalog.authority()
-        by = statement.granted_by
-        grantor = None if by is None else need_role(authority, caller, by)
+        granted_by = statement.granted_by
+        grantor = (
+            None if granted_by is None else need_role(authority, caller, granted_by)
+        )
         members = [need_role(authority, caller, name) for name in statement.grantees]
         put: list[RoleMember] = []
         removed: list[RoleMember] = []
@@ -71,7 +73,7 @@ def grant_role(node: EngineParts, caller: Caller, statement: GrantRole) -> str:
             else:
                 check_may_grant(authority, caller, role)
                 options = dict(statement.options)
-                more = add_members(
+                added = add_members(
                     node,
                     authority,
                     caller,
@@ -82,8 +84,8 @@ def grant_role(node: EngineParts, caller: Caller, statement: GrantRole) -> str:
                     ),
                     grantor=grantor,
                 )
-                put += more
-                authority = _after(authority, more, ())
+                put += added
+                authority = _after(authority, added, ())
         node.catalog.set_members(put, removed)
     return "REVOKE ROLE" if statement.revoke else "GRANT ROLE"
 
@@ -91,7 +93,7 @@ def grant_role(node: EngineParts, caller: Caller, statement: GrantRole) -> str:
 def check_may_grant(
     authority: Authority, caller: Caller, role: Role, *, revoke: bool = False
 ) -> None:
-    """check_role_membership_authorization()."""
+    """Check as check_role_membership_authorization() does."""
     if not revoke and role.name == _DATABASE_OWNER:
         raise FeatureNotSupportedError(
             f'role "{role.name}" cannot have explicit members'
@@ -122,10 +124,10 @@ def add_members(
     *,
     grantor: Role | None = None,
 ) -> list[RoleMember]:
-    """AddRoleMems(): the rows to write. The caller has been found to be allowed."""
+    """Return the rows to write, as AddRoleMems(). The caller's permission has been checked."""
     if not members:
         return []
-    by = _grantor(authority, caller, role, grantor, grants=True)
+    grantor_oid = _grantor(authority, caller, role, grantor, grants=True)
     for member in members:
         if member.name == _DATABASE_OWNER:
             raise FeatureNotSupportedError(
@@ -136,34 +138,34 @@ def add_members(
                 f'role "{role.name}" is a member of role "{member.name}"',
                 sqlstate=_INVALID_GRANT,
             )
-    if granted.admin and by != BOOTSTRAP_SUPERUSER:
-        _check_circular(authority, role, members, by)
-    found: list[RoleMember] = []
+    if granted.admin and grantor_oid != BOOTSTRAP_SUPERUSER:
+        _check_circular(authority, role, members, grantor_oid)
+    rows: list[RoleMember] = []
     for member in members:
-        known = _row(authority, role, member, by)
-        if known is None:
+        present = _row(authority, role, member, grantor_oid)
+        if present is None:
             inherit = granted.inherit
             row = RoleMember(
                 oid=node.catalog.new_oid(),
                 roleid=role.oid,
                 member=member.oid,
-                grantor=by,
+                grantor=grantor_oid,
                 admin=bool(granted.admin),
                 inherit=member.inherit if inherit is None else inherit,
                 set_role=granted.set_role is not False,
             )
         else:
-            row = _changed(known, granted)
-            if row == known:
+            row = _changed(present, granted)
+            if row == present:
                 caller.notice(
                     Notice(
                         f'role "{member.name}" has already been granted membership in'
-                        f' role "{role.name}" by role "{authority.name(by)}"'
+                        f' role "{role.name}" by role "{authority.name(grantor_oid)}"'
                     )
                 )
                 continue
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def remove_members(
@@ -176,17 +178,17 @@ def remove_members(
     grantor: Role | None = None,
     cascade: bool = False,
 ) -> MembershipChange:
-    """DelRoleMems(): whole memberships, or the options ``only``."""
-    by = _grantor(authority, caller, role, grantor, grants=False)
+    """Return the change that revokes memberships, or only the options ``only``; DelRoleMems()."""
+    grantor_oid = _grantor(authority, caller, role, grantor, grants=False)
     change = MembershipChange()
     rows = {(m.member, m.grantor): m for m in authority.members if m.roleid == role.oid}
     for member in members:
-        known = rows.get((member.oid, by))
-        if known is None:
+        present = rows.get((member.oid, grantor_oid))
+        if present is None:
             caller.notice(
                 Notice(
                     f'role "{member.name}" has not been granted membership in role'
-                    f' "{role.name}" by role "{authority.name(by)}"',
+                    f' "{role.name}" by role "{authority.name(grantor_oid)}"',
                     severity="WARNING",
                     sqlstate="01000",
                 )
@@ -194,16 +196,16 @@ def remove_members(
             continue
         if only:
             left: RoleMember | None = replace(
-                known,
-                admin=known.admin and "admin" not in only,
-                inherit=known.inherit and "inherit" not in only,
-                set_role=known.set_role and "set" not in only,
+                present,
+                admin=present.admin and "admin" not in only,
+                inherit=present.inherit and "inherit" not in only,
+                set_role=present.set_role and "set" not in only,
             )
         else:
             left = None
-        _set(rows, change, known, left)
-        if known.admin and (left is None or not left.admin):
-            _revoke_dependent(rows, change, known.member, cascade=cascade)
+        _set(rows, change, present, left)
+        if present.admin and (left is None or not left.admin):
+            _revoke_dependent(rows, change, present.member, cascade=cascade)
     return change
 
 
@@ -217,8 +219,9 @@ def _revoke_dependent(
     *,
     cascade: bool,
 ) -> None:
-    """Revoke the grants of ``admin`` that depend on the revoked membership, unless another
-    membership allows them."""
+    """Revoke the grants of ``admin`` that depend on the revoked membership.
+
+    Grants stay if another membership still allows them."""
     if any(m.admin for m in rows.values() if m.member == admin):
         return
     for row in [m for m in rows.values() if m.grantor == admin]:
@@ -236,14 +239,14 @@ def _revoke_dependent(
 def _set(
     rows: dict[tuple[Oid, Oid], RoleMember],
     change: MembershipChange,
-    known: RoleMember,
+    present: RoleMember,
     left: RoleMember | None,
 ) -> None:
-    key = (known.member, known.grantor)
+    key = (present.member, present.grantor)
     if left is None:
         del rows[key]
         change.put = [m for m in change.put if (m.member, m.grantor) != key]
-        change.removed.append(known)
+        change.removed.append(present)
     else:
         rows[key] = left
         change.put.append(left)
@@ -253,58 +256,58 @@ def _grantor(
     authority: Authority,
     caller: Caller,
     role: Role,
-    given: Role | None,
+    requested: Role | None,
     *,
     grants: bool,
 ) -> Oid:
-    """check_role_grantor(): in whose name it is done."""
-    if given is None:
+    """Return the grantor to record; source: check_role_grantor()."""
+    if requested is None:
         if caller.role.superuser:
             return BOOTSTRAP_SUPERUSER
-        found = authority.best_admin(caller.role.oid, role.oid)
-        if found is None:
+        admin = authority.best_admin(caller.role.oid, role.oid)
+        if admin is None:
             raise InternalError("no possible grantors")
-        return found
-    allowed = authority.has_privileges_of(caller.role.oid, given.oid)
+        return admin
+    allowed = authority.has_privileges_of(caller.role.oid, requested.oid)
     if grants:
-        what = f'grant privileges as role "{given.name}"'
+        action = f'grant privileges as role "{requested.name}"'
         if not allowed:
             raise denied(
-                what,
-                f'Only roles with privileges of role "{given.name}" may grant privileges'
+                action,
+                f'Only roles with privileges of role "{requested.name}" may grant privileges'
                 " as this role.",
             )
         if (
-            given.oid != BOOTSTRAP_SUPERUSER
-            and authority.best_admin(given.oid, role.oid) != given.oid
+            requested.oid != BOOTSTRAP_SUPERUSER
+            and authority.best_admin(requested.oid, role.oid) != requested.oid
         ):
             raise denied(
-                what, f'The grantor must have the ADMIN option on role "{role.name}".'
+                action, f'The grantor must have the ADMIN option on role "{role.name}".'
             )
     elif not allowed:
         raise denied(
-            f'revoke privileges granted by role "{given.name}"',
-            f'Only roles with privileges of role "{given.name}" may revoke privileges'
+            f'revoke privileges granted by role "{requested.name}"',
+            f'Only roles with privileges of role "{requested.name}" may revoke privileges'
             " granted by this role.",
         )
-    return given.oid
+    return requested.oid
 
 
 def _check_circular(
-    authority: Authority, role: Role, members: Sequence[Role], by: Oid
+    authority: Authority, role: Role, members: Sequence[Role], grantor_oid: Oid
 ) -> None:
-    """An ADMIN option must not come to depend on itself."""
+    """Refuse a grant that would make an ADMIN option depend on itself."""
     reached = {member.oid for member in members}
     grown = True
     while grown:
-        more = {
+        next_members = {
             m.member
             for m in authority.members
             if m.roleid == role.oid and m.admin and m.grantor in reached
         }
-        grown = not more <= reached
-        reached |= more
-    if by in reached:
+        grown = not next_members <= reached
+        reached |= next_members
+    if grantor_oid in reached:
         raise UsageError(
             "ADMIN option cannot be granted back to your own grantor",
             sqlstate=_INVALID_GRANT,
@@ -320,15 +323,15 @@ def _row(
     )
 
 
-def _changed(known: RoleMember, granted: Granted) -> RoleMember:
-    def said(value: bool | None, before: bool) -> bool:
-        return before if value is None else value
+def _changed(present: RoleMember, granted: Granted) -> RoleMember:
+    def changed(option: bool | None, present_value: bool) -> bool:
+        return present_value if option is None else option
 
     return replace(
-        known,
-        admin=said(granted.admin, known.admin),
-        inherit=said(granted.inherit, known.inherit),
-        set_role=said(granted.set_role, known.set_role),
+        present,
+        admin=changed(granted.admin, present.admin),
+        inherit=changed(granted.inherit, present.inherit),
+        set_role=changed(granted.set_role, present.set_role),
     )
 
 
@@ -336,8 +339,8 @@ def _after(
     authority: Authority, put: Sequence[RoleMember], removed: Sequence[RoleMember]
 ) -> Authority:
     rows = {(m.roleid, m.member, m.grantor): m for m in authority.members}
-    for one in removed:
-        rows.pop((one.roleid, one.member, one.grantor), None)
-    for one in put:
-        rows[one.roleid, one.member, one.grantor] = one
+    for row in removed:
+        rows.pop((row.roleid, row.member, row.grantor), None)
+    for row in put:
+        rows[row.roleid, row.member, row.grantor] = row
     return Authority(authority.roles, tuple(rows.values()))

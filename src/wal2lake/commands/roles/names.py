@@ -1,7 +1,7 @@
-"""Roles by the names that statements have for them.
+"""Lookup of roles by the names in statements.
 
-Comes in: a ``RoleName``. Goes out: the role; 42704 if there is none. ``public`` is every role, and
-none that could own something or be a member.
+Takes a ``RoleName``; returns the role, or raises 42704. ``public`` denotes every role; it is no
+role that could own something or be a member.
 
 Source: get_rolespec_tuple() in acl.c.
 """
@@ -16,7 +16,7 @@ from wal2lake.sql.grammar.statements import RoleName
 
 
 def need_role(authority: Authority, caller: Caller, name: RoleName) -> Role:
-    """The role of that name, or the one that a keyword stands for."""
+    """Return the role with the name, or the role that the keyword denotes."""
     if name.keyword:
         session = name.name == "session_user"
         return caller.session_role if session else caller.role
@@ -24,11 +24,11 @@ def need_role(authority: Authority, caller: Caller, name: RoleName) -> Role:
 
 
 def role_named(authority: Authority, name: str) -> Role:
-    """42704 if there is none."""
-    found = authority.by_name.get(name)
-    if found is None:
+    """Return the role with the name; 42704 if it does not exist."""
+    role = authority.by_name.get(name)
+    if role is None:
         raise UndefinedObjectError(f'role "{name}" does not exist')
-    return found
+    return role
 
 
 def grantee_oid(authority: Authority, caller: Caller, name: RoleName) -> Oid:
@@ -38,20 +38,20 @@ def grantee_oid(authority: Authority, caller: Caller, name: RoleName) -> Oid:
     return need_role(authority, caller, name).oid
 
 
-def denied(what: str, detail: str) -> UsageError:
-    """42501 with PostgreSQL's reason."""
+def denied(action: str, detail: str) -> UsageError:
+    """Return the error 42501 with PostgreSQL's reason."""
     return UsageError(
-        f"permission denied to {what}", sqlstate=PERMISSION_DENIED, detail=detail
+        f"permission denied to {action}", sqlstate=PERMISSION_DENIED, detail=detail
     )
 
 
 def may_create_roles(caller: Caller) -> bool:
-    """have_createrole_privilege()."""
+    """Check as have_createrole_privilege() does."""
     return caller.role.superuser or caller.role.createrole
 
 
 def check_can_set_role(authority: Authority, caller: Caller, role: Role) -> None:
-    """42501 unless the caller could SET ROLE to it."""
+    """Raise 42501 unless the caller could SET ROLE to the role."""
     if not authority.can_set_role(caller.role.oid, role.oid):
         raise UsageError(
             f'must be able to SET ROLE "{role.name}"', sqlstate=PERMISSION_DENIED

@@ -1,6 +1,6 @@
 """ALTER TABLE | SCHEMA ... OWNER TO.
 
-In: a statement. Out: the command tag. The new owner takes the old one's part in the acl.
+Takes a statement; returns the command tag. The new owner replaces the old one in the ACL.
 
 Source: ATExecChangeOwner() in tablecmds.c; AlterSchemaOwner_internal() in schemacmds.c.
 """
@@ -20,7 +20,7 @@ from wal2lake.sql.grammar.access.statements import AlterOwner, GrantTarget
 
 
 def alter_owner(node: EngineParts, caller: Caller, statement: AlterOwner) -> str:
-    """Both."""
+    """ALTER TABLE ... OWNER TO and ALTER SCHEMA ... OWNER TO."""
     with node.ddl_lock:
         if statement.target is GrantTarget.SCHEMA:
             _schema(node, caller, statement)

@@ -1,7 +1,7 @@
 """GRANT and REVOKE of privileges on tables, schemas and the database.
 
-In: a statement. Out: the command tag, warnings. Each object's acl is changed in the name of its
-owner, or of whoever of the caller's roles has the grant options that are needed.
+Takes a statement; returns the command tag and warnings. The grantor in an object's ACL is its
+owner, or the one of the caller's roles that has the needed grant options.
 
 Source: ExecuteGrantStmt(), ExecGrant_Relation(), ExecGrant_common(), restrict_and_check_grant() in
 aclchk.c.
@@ -41,7 +41,7 @@ _LETTERS: Final = {
     "temp": "T",
 }
 _ELSEWHERE: Final = {"execute": "X", "set": "s", "alter system": "A"}
-"""Privileges that PostgreSQL knows and no object here has."""
+"""Privileges of PostgreSQL that no object here has."""
 
 _KINDS: Final = {
     GrantTarget.TABLE: ObjectKind.TABLE,
@@ -53,7 +53,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """An object with an acl."""
+    """An object with an ACL."""
 
     kind: ObjectKind
     oid: Oid
@@ -69,22 +69,26 @@ def grant_privileges(
     tag = "REVOKE" if statement.revoke else "GRANT"
     with node.ddl_lock:
         authority = node.catalog.authority()
-        by = statement.granted_by
-        if by is not None and need_role(authority, caller, by).oid != caller.role.oid:
+        granted_by = statement.granted_by
+        if (
+            granted_by is not None
+            and need_role(authority, caller, granted_by).oid != caller.role.oid
+        ):
             raise FeatureNotSupportedError("grantor must be current user")
-        found = list(_objects(node, caller, authority, statement))
+        objects = list(_objects(node, caller, authority, statement))
         grantees = [grantee_oid(authority, caller, name) for name in statement.grantees]
         kind = _KINDS[statement.target]
         letters = _letters(statement, kind)
         changed = [
-            (one, _change(authority, caller, statement, one, grantees, letters))
-            for one in found
+            (target, _change(authority, caller, statement, target, grantees, letters))
+            for target in objects
         ]
         node.catalog.set_access(
             tables=_of(changed, ObjectKind.TABLE),
             namespaces=_of(changed, ObjectKind.SCHEMA),
             database=next(
-                (acl for one, acl in changed if one.kind is ObjectKind.DATABASE), None
+                (acl for target, acl in changed if target.kind is ObjectKind.DATABASE),
+                None,
             ),
         )
     return tag
@@ -93,7 +97,11 @@ def grant_privileges(
 def _of(
     changed: Sequence[tuple[_Object, Acl]], kind: ObjectKind
 ) -> dict[Oid, tuple[Oid, Acl | None]]:
-    return {one.oid: (one.owner, acl) for one, acl in changed if one.kind is kind}
+    return {
+        target.oid: (target.owner, acl)
+        for target, acl in changed
+        if target.kind is kind
+    }
 
 
 def _objects(
@@ -136,49 +144,51 @@ def _letters(statement: GrantPrivileges, kind: ObjectKind) -> str:
     """Return the granted privileges; ALL is every privilege of the object."""
     if not statement.privileges:
         return kind.all
-    found = ""
-    for one in statement.privileges:
-        letter = _LETTERS.get(one.name) or _ELSEWHERE.get(one.name)
+    letters = ""
+    for privilege in statement.privileges:
+        letter = _LETTERS.get(privilege.name) or _ELSEWHERE.get(privilege.name)
         if letter is None:
-            raise SqlSyntaxError(f'unrecognized privilege type "{one.name}"')
+            raise SqlSyntaxError(f'unrecognized privilege type "{privilege.name}"')
         if letter not in kind.all:
-            # A relation might be a sequence, until it is looked at.
+            # Until the relation is looked up, it might be a sequence.
             relation = kind is ObjectKind.TABLE and letter != "U"
             raise UsageError(
-                f"invalid privilege type {one.name.upper()} for"
+                f"invalid privilege type {privilege.name.upper()} for"
                 f" {'relation' if relation else kind.word}",
                 sqlstate=_INVALID_GRANT,
             )
-        if one.columns:
+        if privilege.columns:
             raise FeatureNotSupportedError(
                 "privileges on single columns are not supported",
                 hint="Grant them on the whole table.",
             )
-        found += letter
-    return found
+        letters += letter
+    return letters
 
 
 def _change(
     authority: Authority,
     caller: Caller,
     statement: GrantPrivileges,
-    one: _Object,
+    target: _Object,
     grantees: Sequence[Oid],
     letters: str,
 ) -> Acl:
-    """The object's acl after the statement; 42501 if the caller has no privilege on it."""
+    """Return the object's new ACL; 42501 if the caller has no privilege on the object."""
     role = caller.role.oid
-    grantor, able = authority.best_grantor(role, letters, one.kind, one.owner, one.acl)
+    grantor, able = authority.best_grantor(
+        role, letters, target.kind, target.owner, target.acl
+    )
     if not able and not (
-        authority.letters(grantor, one.kind, one.owner, one.acl)
-        or authority.grantable(grantor, one.kind, one.owner, one.acl)
+        authority.letters(grantor, target.kind, target.owner, target.acl)
+        or authority.grantable(grantor, target.kind, target.owner, target.acl)
     ):
         raise UsageError(
-            f"permission denied for {one.kind.word} {one.name}",
+            f"permission denied for {target.kind.word} {target.name}",
             sqlstate=PERMISSION_DENIED,
         )
-    _warn(caller, statement, one.name, able, letters)
-    acl = one.acl or Acl.default(one.kind, one.owner)
+    _warn(caller, statement, target.name, able, letters)
+    acl = target.acl or Acl.default(target.kind, target.owner)
     for grantee in grantees:
         if statement.revoke:
             acl = acl.revoke(
@@ -187,15 +197,15 @@ def _change(
                 able,
                 option_only=statement.grant_option,
                 cascade=statement.cascade,
-                owner=one.owner,
+                owner=target.owner,
             )
             continue
         if grantee == PUBLIC and statement.grant_option:
             raise UsageError(
                 "grant options can only be granted to roles", sqlstate=_INVALID_GRANT
             )
-        # The owner has every grant option already: aclitems of his never say so.
-        option = statement.grant_option and grantee != one.owner
+        # The owner has every grant option. The owner's ACL items never record it.
+        option = statement.grant_option and grantee != target.owner
         acl = acl.grant(grantor, grantee, able, grantable=option)
     return acl
 

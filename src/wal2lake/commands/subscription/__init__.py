@@ -1,18 +1,18 @@
 """CREATE, ALTER, DROP and COMMENT ON SUBSCRIPTION.
 
-Takes: parsed statements, who asks, the node. Gives: command tags and notices. Owns: the order of
-durable steps on both sides, and what is undone when one of them fails. Never: moves a row.
+Takes: parsed statements, the caller, the node. Gives: command tags and notices. Owns: the order of
+durable steps on both sides, and what is undone when a step fails. Never: moves a row.
 
-    create       with the order of its steps; start here
+    create       CREATE, with the order of its steps; start here
     alter        ENABLE, DISABLE, CONNECTION, SET, SKIP, RENAME TO
     refresh      REFRESH PUBLICATION; SET, ADD, DROP PUBLICATION
-    owner        who may have one and change it; OWNER TO
-    slotoptions  SET's part that the publisher's slot has: two_phase, failover
+    owner        who may own and change a subscription; OWNER TO
+    slotoptions  the options that the publisher's slot has, too: two_phase, failover
     comment      COMMENT ON SUBSCRIPTION
-    blocks       what may not run inside BEGIN ... COMMIT
-    steps/       DROP, the re-copy, and what a crash has left of them
-    targets      our table for each published one
-    publisher    what is asked of the publisher: a connection, publications, slots
+    blocks       commands that may not run inside BEGIN ... COMMIT
+    steps/       DROP, the re-copy, and their completion after a crash
+    targets      the local table of each published table
+    publisher    connections, queries and slots at the publisher
 
 Source: subscriptioncmds.c (order, texts, SQLSTATEs); reference 3.3, 3.6; traps.
 """
@@ -70,6 +70,6 @@ COMMANDS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
     DropSubscription: drop_subscription,
     CommentOnSubscription: comment_on_subscription,
 }
-"""Each refuses a transaction block itself, where PostgreSQL would (``blocks``)."""
+"""Commands by statement. A command refuses a transaction block if PostgreSQL does (``blocks``)."""
 
 __all__ = ["COMMANDS", "UnfinishedCommands", "block_not_supported", "remove_orphans"]

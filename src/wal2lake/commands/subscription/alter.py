@@ -1,10 +1,10 @@
 """ALTER SUBSCRIPTION: ENABLE, DISABLE, CONNECTION, SET (options), SKIP, RENAME TO.
 
-In: statements. Out: the command tag; a new generation of the subscription where its workers must
-notice. The forms with PUBLICATION are in ``refresh``.
+Takes statements; returns the command tag. If workers must notice the change, the subscription gets
+a new generation. The forms with PUBLICATION are in ``refresh``.
 
-None of these connects to the publisher, unless SET has to change the slot there. As in
-PostgreSQL the receiver, when it starts again, asks whether what was set can be done.
+None of these connects to the publisher, except for SET when it changes the slot there. As in
+PostgreSQL, the receiver checks at its next start whether the publisher supports the new settings.
 
 Source: AlterSubscription() in subscriptioncmds.c, AlterObjectRename_internal() in alter.c.
 """
@@ -81,11 +81,11 @@ def alter_enabled(
 def alter_connection(
     node: EngineParts, caller: Caller, statement: AlterSubscriptionConnection
 ) -> str:
-    """ALTER SUBSCRIPTION ... CONNECTION. Whether it is the same publisher, or one that has
-    all that was received, the receiver finds out before it streams.
+    """ALTER SUBSCRIPTION ... CONNECTION.
 
-    What is being copied is of the old one, and begins again under a snapshot of the new
-    one, which may have lost what the old one had.
+    Before it streams, the receiver checks that this is the same publisher, or one that has
+    everything received so far. Running copies start again under a snapshot of the new publisher,
+    which may lack rows that the old one had.
     """
     with altering(node, caller, statement.name) as subscription:
         parse_conninfo(statement.conninfo)
@@ -95,7 +95,7 @@ def alter_connection(
             owner_is_superuser=owner is not None and owner.superuser,
             password_required=subscription.password_required,
         )
-        # The slot that is still to be dropped is at the old one.
+        # A slot yet to be dropped is at the old publisher.
         refuse_dropping(subscription)
         refuse_given_up(subscription)
         node.catalog.set_connection(subscription.oid, statement.conninfo)
@@ -107,12 +107,14 @@ def alter_connection(
 def alter_rename(
     node: EngineParts, caller: Caller, statement: AlterSubscriptionRename
 ) -> str:
-    """ALTER SUBSCRIPTION ... RENAME TO. The log, the slot and the tables' cursors go by
-    other names; the receiver connects again under the new one."""
+    """ALTER SUBSCRIPTION ... RENAME TO.
+
+    The names of the log, the slot and the tables' cursors stay. The receiver reconnects under the
+    new name."""
     with altering(node, caller, statement.name) as subscription:
         check_database_create(node, caller)
         with node.ddl_lock:
-            # Its own name, too.
+            # The subscription's own name is refused, too.
             if node.catalog.subscription_named(statement.new_name) is not None:
                 raise DuplicateObjectError(
                     f'subscription "{statement.new_name}" already exists'
@@ -127,7 +129,7 @@ def alter_rename(
 def alter_skip(
     node: EngineParts, caller: Caller, statement: AlterSubscriptionSkip
 ) -> str:
-    """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
+    """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker reads the LSN from the catalog."""
     with altering(node, caller, statement.name) as subscription:
         lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
         origin = node.catalog.applied_ends().get(subscription.oid, INVALID_LSN)
@@ -176,22 +178,22 @@ def _set(
     for name in ("synchronous_commit", "create_tables"):
         if name in options.stated:
             changes[name] = getattr(options, name)
-    asked = options.stored(stated_only=True)
+    stored = options.stored(stated_only=True)
     if "two_phase" in options.stated:
         check_two_phase(node, caller, subscription, options)
-        asked["two_phase"] = "p" if options.two_phase else "d"
+        stored["two_phase"] = "p" if options.two_phase else "d"
     if "failover" in options.stated:
         check_failover(caller, subscription)
     alter_slot(node, caller, subscription, options)
-    if asked.get("schema_changes") == "follow" and not subscription.follows_schema:
-        # The receiver records the columns as they are when it begins to stream.
+    if stored.get("schema_changes") == "follow" and not subscription.follows_schema:
+        # The receiver records the columns again when it begins to stream.
         node.catalog.forget_followed(subscription.oid)
     node.catalog.alter_subscription(
         subscription.oid,
-        options=asked,
-        # Before the first transaction is left out: inserts must look for rows from
-        # here on.
-        distrust=asked.get("origin") == "none",
+        options=stored,
+        # Set before the first transaction is filtered out: from then on the publisher does not
+        # send every change, so inserts must look for existing rows.
+        distrust=stored.get("origin") == "none",
         **changes,
     )
     if TYPE_MAPPINGS in options.stated:

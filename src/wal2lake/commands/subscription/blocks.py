@@ -1,12 +1,13 @@
-"""Refuses commands that may not run inside BEGIN ... COMMIT. COMMIT.
+"""Refuses commands that may not run inside BEGIN ... COMMIT.
 
 A command calls ``outside_block`` where PostgreSQL refuses, because a replication slot cannot be
-rolled back: after PostgreSQL's own checks, before its first effect. The words and the SQLSTATE are
-PostgreSQL's. All else that a command changes waits for COMMIT (``transaction.definitions``). DDL of
-tables and roles is refused in a block as a whole (decision 0002).
+rolled back. The call comes after PostgreSQL's own checks and before the first effect. Message and
+SQLSTATE are PostgreSQL's. All other changes of a command wait for COMMIT
+(``transaction.definitions``). DDL of tables and roles is refused in a block altogether (decision
+0002).
 
-Several statements in one string are accepted, though PostgreSQL takes them for a block, too: what
-was written before is committed first (decision 0009).
+Several statements in one string are accepted, although PostgreSQL treats them as a block, too: what
+earlier statements wrote is committed first (decision 0009).
 
 Source: PreventInTransactionBlock() in xact.c, and its callers in subscriptioncmds.c.
 """
@@ -20,7 +21,7 @@ _ACTIVE_TRANSACTION = "25001"
 
 
 def outside_block(caller: Caller, shown: str) -> None:
-    """Raise 25001 if the caller is in a block; ``shown``: what PostgreSQL calls the command."""
+    """Raise 25001 if the caller is in a block; ``shown``: PostgreSQL's name of the command."""
     if caller.in_block:
         raise UsageError(
             f"{shown} cannot run inside a transaction block",
@@ -29,7 +30,7 @@ def outside_block(caller: Caller, shown: str) -> None:
 
 
 def block_not_supported(command: str) -> FeatureNotSupportedError:
-    """A write that ROLLBACK could not undo must not begin."""
+    """Return the error for a write in a block, which ROLLBACK could not undo."""
     return FeatureNotSupportedError(
         f"{command} inside a transaction block is not supported by this version",
         hint="Run it outside of BEGIN ... COMMIT (autocommit): each statement is a"

@@ -1,6 +1,6 @@
 """COMMENT ON SUBSCRIPTION.
 
-In: a statement. Out: the command tag; the text is in the catalog, and pg_description and
+Takes a statement; returns the command tag. The text is stored in the catalog. pg_description and
 obj_description() show it.
 
 Source: CommentObject() in comment.c.
@@ -17,7 +17,7 @@ from wal2lake.sql.grammar.statements import CommentOnSubscription
 def comment_on_subscription(
     node: EngineParts, caller: Caller, statement: CommentOnSubscription
 ) -> str:
-    """COMMENT ON SUBSCRIPTION; NULL and an empty text take it away."""
+    """COMMENT ON SUBSCRIPTION; NULL and an empty text remove the comment."""
     subscription = owned_subscription(node, caller, statement.name, connects=False)
     node.catalog.set_comment(SUBSCRIPTION_CATALOG, subscription.oid, statement.text)
     return "COMMENT"

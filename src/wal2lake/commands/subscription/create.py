@@ -1,22 +1,22 @@
-"""CREATE SUBSCRIPTION, in the order of its durable steps, each undone if a later one fails:
+"""CREATE SUBSCRIPTION, in the order of its durable steps. Each is undone if a later one fails:
 
     ask the publisher (publications, tables, definitions),
-      tell what will misbehave, refuse what cannot be       nothing durable
-    note which slot is going to be made                      catalog
+      warn of problems, refuse what is impossible           nothing durable
+    record the plan to create the slot                       catalog
     create the slot                                          publisher
     under the DDL lock:
       create missing schemas and tables                      storage, catalog
       record the subscription and its relation states,
-        forget the note                                      ONE catalog transaction
+        remove the plan                                      ONE catalog transaction
 
-The DDL lock is not held while the publisher is talked to, so what was there before, and what the
-caller may do, is looked at again under it. Two commands that create the same name are one after the
-other, and so are two that make, or take, a slot of the same name.
+The DDL lock is not held during the conversation with the publisher. Existing objects and the
+caller's permissions are therefore checked again under the lock. Two commands that create the same
+name run one after the other, and so do two that create or take a slot of the same name.
 
-After a crash the note is all that knows of the slot, which would hold the publisher's WAL for
-nobody: ``unfinished`` drops it. So it does if the command was cancelled, or lost its connection,
-and nobody knows whether the slot was made. (PostgreSQL leaves it to be dropped by hand.) Tables
-that were made by a command that a crash has ended stay, empty, and the repeated command takes them.
+After a crash only the plan refers to the slot, which would retain the publisher's WAL without a
+reader: ``unfinished`` drops it. It also drops the slot if the command was cancelled or lost its
+connection, so that its creation is uncertain. (PostgreSQL leaves such a slot to the user.) Tables
+that an interrupted command created remain, empty, and the repeated command takes them over.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from wal2lake.commands.subscription.publisher import (
     connect_ordinary,
     connect_publisher,
     create_slot,
-    look_before,
+    notify_format,
+    run_preflight,
     slot_refused,
-    tell_format,
     warn_of_missing,
 )
 from wal2lake.commands.subscription.steps.unfinished import drop_planned
@@ -106,69 +106,92 @@ def create_subscription(
             password_required=options.password_required,
         )
         check_publications(statement.publications)
-        slot = _slot_name(statement, options)
         if not options.connect:
-            state = _two_phase(options, tables=False)
-            with _turn(node, caller, slot), node.ddl_lock:
-                now = _check_again(node, caller, statement, options)
-                _record(node, now, statement, options, [], INVALID_LSN, (), state)
-            caller.notice(
-                Notice(
-                    "subscription was created, but is not connected",
-                    severity="WARNING",
-                    sqlstate="01000",
-                    hint="To initiate replication, you must manually create the"
-                    " replication slot, enable the subscription, and refresh the"
-                    " subscription.",
-                )
-            )
+            _create_unconnected(node, caller, statement, options)
             return "CREATE SUBSCRIPTION"
-        with connect_publisher(
-            node,
-            statement.name,
-            statement.conninfo,
-            check=caller.check,
-            must_use_password=must_use_password,
-        ) as session:
-            publisher = Publisher(session)
-            asked = _ask(caller, statement, options, publisher)
-            _look(
-                node,
-                caller,
-                statement,
-                options,
-                publisher,
-                asked.wanted,
-                must_use_password=must_use_password,
-            )
-            check_targets(node, caller, asked.wanted)
-            with _turn(node, caller, slot):
-                if options.create_slot and slot is not None:
-                    _create_with_slot(
-                        node,
-                        caller,
-                        statement,
-                        options,
-                        publisher,
-                        asked,
-                        slot,
-                        must_use_password=must_use_password,
-                    )
-                else:
-                    _take_effect(node, caller, statement, options, asked, INVALID_LSN)
+        _create_connected(
+            node, caller, statement, options, must_use_password=must_use_password
+        )
         failpoint("subscription.recorded")
     node.changed()
     return "CREATE SUBSCRIPTION"
 
 
+def _create_unconnected(
+    node: EngineParts,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+) -> None:
+    slot = _slot_name(statement, options)
+    state = _two_phase(options, tables=False)
+    with _turn(node, caller, slot), node.ddl_lock:
+        now = _check_again(node, caller, statement, options)
+        _record(node, now, statement, options, [], INVALID_LSN, (), state)
+    caller.notice(
+        Notice(
+            "subscription was created, but is not connected",
+            severity="WARNING",
+            sqlstate="01000",
+            hint="To initiate replication, you must manually create the"
+            " replication slot, enable the subscription, and refresh the"
+            " subscription.",
+        )
+    )
+
+
+def _create_connected(
+    node: EngineParts,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    *,
+    must_use_password: bool,
+) -> None:
+    slot = _slot_name(statement, options)
+    with connect_publisher(
+        node,
+        statement.name,
+        statement.conninfo,
+        check=caller.check,
+        must_use_password=must_use_password,
+    ) as session:
+        publisher = Publisher(session)
+        facts = _ask(caller, statement, options, publisher)
+        _check_publisher(
+            node,
+            caller,
+            statement,
+            options,
+            publisher,
+            facts.wanted,
+            must_use_password=must_use_password,
+        )
+        check_targets(node, caller, facts.wanted)
+        with _turn(node, caller, slot):
+            if options.create_slot and slot is not None:
+                _create_with_slot(
+                    node,
+                    caller,
+                    statement,
+                    options,
+                    publisher,
+                    facts,
+                    slot,
+                    must_use_password=must_use_password,
+                )
+            else:
+                _take_effect(node, caller, statement, options, facts, INVALID_LSN)
+
+
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PublisherFacts:
     """The publisher's answers."""
 
     wanted: WantedTables
     types: tuple[RemoteType, ...]
     two_phase: str
-    """subtwophasestate."""
+    """Value of subtwophasestate."""
 
 
 def _ask(
@@ -176,7 +199,7 @@ def _ask(
     statement: CreateSubscription,
     options: SubscriptionOptions,
     publisher: Publisher,
-) -> _Asked:
+) -> _PublisherFacts:
     names = statement.publications
     warn_of_missing(caller, publisher, names)
     if options.origin == "none":
@@ -185,7 +208,7 @@ def _ask(
         )
     types: tuple[RemoteType, ...] = ()
     if options.binary:
-        types = tell_format(caller, publisher, statement.name, names)
+        types = notify_format(caller, publisher, statement.name, names)
     wanted = ask_wanted(
         publisher,
         names,
@@ -193,14 +216,14 @@ def _ask(
         choices=Choices.of(options.type_mappings, options.value_policies),
         origin=options.origin,
     )
-    state = _two_phase(options, tables=bool(wanted.tables))
-    if publisher.session.server_version < 150000 and state == "e":
-        # Its pgoutput cannot: the state says what is.
-        state = "p"
-    return _Asked(wanted, types, state)
+    two_phase_state = _two_phase(options, tables=bool(wanted.tables))
+    if publisher.session.server_version < 150000 and two_phase_state == "e":
+        # Its pgoutput does not support two_phase, so the state is pending.
+        two_phase_state = "p"
+    return _PublisherFacts(wanted, types, two_phase_state)
 
 
-def _look(
+def _check_publisher(
     node: EngineParts,
     caller: Caller,
     statement: CreateSubscription,
@@ -210,9 +233,9 @@ def _look(
     *,
     must_use_password: bool,
 ) -> None:
-    """Tell what will misbehave; raise what the publisher is going to, about the slot."""
+    """Warn of problems; raise the publisher's refusal of the slot before it is requested."""
     slot = _slot_name(statement, options) if options.create_slot else None
-    refusal = look_before(
+    refusal = run_preflight(
         node,
         caller,
         publisher,
@@ -230,9 +253,12 @@ def _look(
     )
     if refusal is None or slot is None:
         return
-    # What this very command has left before a crash makes room, and of a slot that is there
-    # the publisher says that first.
-    left = {(one.slot_name, one.conninfo) for one in node.catalog.planned_slots()}
+    # A slot that this command left before a crash is dropped and so makes room. If the slot
+    # exists, the publisher reports that before it reports a lack of room.
+    left = {
+        (planned.slot_name, planned.conninfo)
+        for planned in node.catalog.planned_slots()
+    }
     if (slot, statement.conninfo) not in left and publisher.slot(slot) is None:
         raise slot_refused(slot, refusal)
 
@@ -243,7 +269,7 @@ def _create_with_slot(
     statement: CreateSubscription,
     options: SubscriptionOptions,
     publisher: Publisher,
-    asked: _Asked,
+    facts: _PublisherFacts,
     slot: str,
     *,
     must_use_password: bool,
@@ -257,12 +283,12 @@ def _create_with_slot(
         publisher,
         statement,
         planned,
-        two_phase=asked.two_phase == "e",
+        two_phase=facts.two_phase == "e",
         failover=options.failover,
         must_use_password=must_use_password,
     )
     try:
-        _take_effect(node, caller, statement, options, asked, start)
+        _take_effect(node, caller, statement, options, facts, start)
     except BaseException:
         _take_back(node, publisher, planned)
         raise
@@ -271,7 +297,7 @@ def _create_with_slot(
 def _turn(
     node: EngineParts, caller: Caller, slot: str | None
 ) -> AbstractContextManager[None]:
-    """So that nobody drops, as another command's left-over, what this one makes or takes."""
+    """Keep others from dropping, as a left-over, the slot that this command creates or takes."""
     return nullcontext() if slot is None else caller.turn(node.turns.making, slot)
 
 
@@ -280,15 +306,15 @@ def _take_effect(
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
-    asked: _Asked,
+    facts: _PublisherFacts,
     start: Lsn,
 ) -> None:
-    """Tables and subscription, of what may have changed while the publisher was talked to."""
+    """Create tables and subscription, after checking again what may have changed meanwhile."""
     with node.ddl_lock:
         now = _check_again(node, caller, statement, options)
-        with made_targets(node, now, asked.wanted) as targets:
+        with made_targets(node, now, facts.wanted) as targets:
             check_expressions(
-                node, options.conflict_resolution, [one.table for one in targets]
+                node, options.conflict_resolution, [target.table for target in targets]
             )
             _record(
                 node,
@@ -297,8 +323,8 @@ def _take_effect(
                 options,
                 targets,
                 start,
-                asked.types,
-                asked.two_phase,
+                facts.types,
+                facts.two_phase,
             )
 
 
@@ -308,9 +334,8 @@ def _check_again(
     statement: CreateSubscription,
     options: SubscriptionOptions,
 ) -> Caller:
-    """Check again, under the DDL lock, everything that may have changed since; return the caller's
-    role as it is now."""
-    # An ALTER ... RENAME may have taken it.
+    """Check again, under the DDL lock, what may have changed; return the caller's present role."""
+    # An ALTER ... RENAME may have taken the name.
     _check_name(node, statement.name)
     role = node.catalog.role_by_oid(caller.role.oid)
     if role is None:
@@ -339,10 +364,12 @@ def _plan_slot(
     *,
     must_use_password: bool,
 ) -> PlannedSlot:
-    """Note that a slot is going to be made. Raises what the publisher says if there is one of
-    that name already: it is not this command's to drop, and must not be noted as if it were."""
+    """Record the plan to create a slot.
+
+    Raises the publisher's error if a slot of that name exists: this command must not drop it, so
+    it must not be planned."""
     for left in node.catalog.planned_slots():
-        # Of this very command, before a crash.
+        # A slot of this command, which a crash interrupted.
         if (left.slot_name, left.conninfo) == (slot, statement.conninfo):
             drop_planned(node, publisher, left)
     if publisher.slot(slot) is not None:
@@ -375,7 +402,7 @@ def _make_slot(
     failover: bool,
     must_use_password: bool,
 ) -> Lsn:
-    """Create the slot; returns its consistent point."""
+    """Create the slot and return its consistent point."""
     try:
         with nudged(
             statement.conninfo,
@@ -390,16 +417,17 @@ def _make_slot(
                 failover=failover,
             )
     except PublisherError:
-        # Refused: there is none of ours. If the connection broke, or the command was
-        # cancelled, nobody knows yet.
+        # The publisher refused, so there is no slot of ours. If the connection broke or the
+        # command was cancelled, that is uncertain, and the slot stays planned.
         if publisher.session.is_alive():
             node.catalog.forget_planned(planned)
         raise
 
 
 def _take_back(node: EngineParts, publisher: Publisher, planned: PlannedSlot) -> None:
-    """Drop the slot of a command that failed; what cannot be dropped now, or for the
-    cancel of the command, stays planned."""
+    """Drop the slot of a failed command.
+
+    If that fails, or the command was cancelled, the slot stays planned."""
     try:
         publisher.drop_slot(planned.slot_name, missing_ok=True)
     except (PublisherError, UsageError):
@@ -408,8 +436,10 @@ def _take_back(node: EngineParts, publisher: Publisher, planned: PlannedSlot) ->
 
 
 def _two_phase(options: SubscriptionOptions, *, tables: bool) -> str:
-    """subtwophasestate. With a copy it is enabled once all tables are ready, and without
-    tables later: a table that joins then has to be copied before."""
+    """Return subtwophasestate.
+
+    With a copy, two_phase is enabled once all tables are ready. Without tables it is enabled later,
+    since a table that joins then must be copied first."""
     if not options.two_phase:
         return "d"
     made_here = options.connect and options.create_slot

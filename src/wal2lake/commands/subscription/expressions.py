@@ -1,9 +1,9 @@
-"""Expressions of ``conflict_resolution``, looked at before a subscription has them.
+"""Checks of the expressions in ``conflict_resolution``, before a subscription gets them.
 
-In: the option's text. Out: PostgreSQL's error, or nothing. Of those about a table that is not here
-yet only what they are made of is looked at, and the rest when it is made, by CREATE SUBSCRIPTION;
-one that cannot be evaluated when rows meet stops the subscription at their transaction. Called
-by CREATE and ALTER SUBSCRIPTION.
+Takes the option's text; raises PostgreSQL's error. For a table that does not exist here yet, only
+the expression's syntax is checked. CREATE SUBSCRIPTION checks the rest when it creates the table.
+An expression that cannot be evaluated for conflicting rows stops the subscription at their
+transaction. Called by CREATE and ALTER SUBSCRIPTION.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from wal2lake.pgtypes import ConflictResolutions
 def check_expressions(
     node: EngineParts, text: str, made: Sequence[TableDef] | None = None
 ) -> None:
-    """Raises UsageError. ``made``: tables that the catalog may not know yet; without it those
-    that it knows."""
+    """Raise UsageError for an invalid expression.
+
+    ``made``: tables that may be missing in the catalog; without it the catalog's tables count."""
     resolutions = ConflictResolutions.parse(text)
     for namespace, name in resolutions.with_expressions:
         if made is None:
             table = node.catalog.table(namespace, name)
         else:
-            here = [t for t in made if (t.namespace, t.name) == (namespace, name)]
-            table = here[0] if here else None
+            matching = [t for t in made if (t.namespace, t.name) == (namespace, name)]
+            table = matching[0] if matching else None
         if node.expressions is None:
             continue
         expressions = resolutions.of(namespace, name).expressions.values()

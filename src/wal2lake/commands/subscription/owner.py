@@ -1,12 +1,12 @@
-"""Privileges and ownership of subscriptions, and ALTER SUBSCRIPTION ... OWNER TO. OWNER TO.
+"""Privileges and ownership of subscriptions, and ALTER SUBSCRIPTION ... OWNER TO.
 
-In: statements, and for the other commands the caller. Out: the subscription, or PostgreSQL's
-refusal.
+Takes statements, and the caller of the other commands; returns the subscription, or raises
+PostgreSQL's error.
 
-A subscription connects from the node's machine and as the node's OS user. So that its owner borrows
-nothing of that (trust, peer, a .pgpass), one who is no superuser has to give a password in the
-connection string, and the publisher has to ask for it; only a superuser can say
-password_required = false, and only he changes such a subscription afterwards.
+A subscription connects from the node's machine as the node's OS user. The owner must not borrow
+access from that (trust, peer, a .pgpass). An owner who is no superuser therefore has to give a
+password in the connection string, and the publisher has to ask for it. Only a superuser can set
+password_required = false, and only a superuser can change such a subscription afterwards.
 
 Source: CreateSubscription(), AlterSubscription(), DropSubscription() and
 AlterSubscriptionOwner_internal() in subscriptioncmds.c, PostgreSQL 18.
@@ -42,7 +42,7 @@ _COMMAND: Final = "ALTER SUBSCRIPTION"
 def check_may_create(
     node: EngineParts, caller: Caller, options: SubscriptionOptions
 ) -> None:
-    """Membership in pg_create_subscription, CREATE on the database; password_required."""
+    """Check membership in pg_create_subscription, CREATE on the database, password_required."""
     if caller.role.superuser:
         return
     authority = node.catalog.authority()
@@ -60,8 +60,9 @@ def check_may_create(
 def owned_subscription(
     node: EngineParts, caller: Caller, name: str, *, connects: bool = True
 ) -> Subscription:
-    """One that the caller may change. Not ``connects``: COMMENT and DROP, which are free of
-    password_required."""
+    """Return the subscription if the caller may change it.
+
+    ``connects`` is False for COMMENT and DROP, to which password_required does not apply."""
     subscription = need_subscription(node, name)
     check_may_change(node, caller, subscription, connects=connects)
     return subscription
@@ -71,15 +72,16 @@ def owned_subscription(
 def altering(
     node: EngineParts, caller: Caller, name: str, *, connects: bool = True
 ) -> Iterator[Subscription]:
-    """The same, which no other command changes meanwhile. Asked before the turn is waited for,
-    and again within: it may be another's by then. Source: AlterSubscription()
-    (LockSharedObject)."""
+    """Yield the subscription, which no other command changes meanwhile.
+
+    The permission is checked before the wait for the turn and again within, since the name may
+    belong to another subscription by then. Source: AlterSubscription() (LockSharedObject)."""
     while True:
-        named = owned_subscription(node, caller, name, connects=connects)
-        with caller.turn(node.turns.altering, named.oid):
-            found = owned_subscription(node, caller, name, connects=connects)
-            if found.oid == named.oid:
-                yield found
+        candidate = owned_subscription(node, caller, name, connects=connects)
+        with caller.turn(node.turns.altering, candidate.oid):
+            subscription = owned_subscription(node, caller, name, connects=connects)
+            if subscription.oid == candidate.oid:
+                yield subscription
                 return
 
 
@@ -90,23 +92,23 @@ def check_may_change(
     *,
     connects: bool = True,
 ) -> None:
-    """42501 unless the caller has the owner's privileges."""
+    """Raise 42501 unless the caller has the owner's privileges."""
     check_owner(node, caller, "subscription", subscription.name, subscription.owner)
     if connects and not subscription.password_required and not caller.role.superuser:
         raise _superuser_only()
 
 
 def check_set_password_required(caller: Caller, options: SubscriptionOptions) -> None:
-    """SET (password_required = false)."""
-    given = "password_required" in options.stated
-    if given and not options.password_required and not caller.role.superuser:
+    """Check that only a superuser executes SET (password_required = false)."""
+    is_set = "password_required" in options.stated
+    if is_set and not options.password_required and not caller.role.superuser:
         raise _superuser_only()
 
 
 def check_conninfo(
     conninfo: str, *, owner_is_superuser: bool, password_required: bool
 ) -> bool:
-    """Whether connections must use a password; 2F003 if the string has none then."""
+    """Return whether connections must use a password; 2F003 if the string lacks it then."""
     must_use_password = password_required and not owner_is_superuser
     if must_use_password:
         check_password_given(conninfo)
@@ -116,11 +118,15 @@ def check_conninfo(
 def alter_owner(
     node: EngineParts, caller: Caller, statement: AlterSubscriptionOwner
 ) -> str:
-    """ALTER SUBSCRIPTION ... OWNER TO. Its workers start again: their privileges, and the
-    password that they must use, are the new owner's."""
-    now = need_subscription(node, statement.name)
-    if need_role(node.catalog.authority(), caller, statement.owner).oid == now.owner:
-        # As in PostgreSQL anybody may say so.
+    """ALTER SUBSCRIPTION ... OWNER TO.
+
+    The workers restart, because the new owner determines their privileges and passwords."""
+    present = need_subscription(node, statement.name)
+    if (
+        need_role(node.catalog.authority(), caller, statement.owner).oid
+        == present.owner
+    ):
+        # PostgreSQL allows this to everybody.
         return _COMMAND
     with altering(node, caller, statement.name) as subscription, node.ddl_lock:
         authority = node.catalog.authority()

@@ -1,12 +1,12 @@
-"""The commands' questions to a publisher: a connection, its publications, slots.
+"""The commands' access to a publisher: connections, publications, slots.
 
-In: connection strings and names. Out: what the publisher says, its errors in the words of
-PostgreSQL's subscriber, each with a remedy; notices to the caller.
+Takes connection strings and names. Returns the publisher's answers. Its errors have the texts of
+PostgreSQL's subscriber, each with a remedy; notices go to the caller.
 
-A publisher may hang. So every wait for one ends with ``check``, which raises for a statement that
-is cancelled; a connection after its time-out, an answer after wal_receiver_timeout (PostgreSQL
-waits for ever). Making and dropping a slot have no limit: they wait for the transactions and
-walsenders of others. Nobody who calls this holds ``ddl_lock``.
+A publisher may hang. ``check`` ends every wait for it by raising if the statement is cancelled. A
+connection attempt ends at its time-out, and an answer's wait after wal_receiver_timeout
+(PostgreSQL waits forever). Creating and dropping a slot have no limit, because they wait for other
+transactions and walsenders. No caller holds ``ddl_lock``.
 
 Source: subscriptioncmds.c; libpqwalreceiver.c.
 """
@@ -55,7 +55,7 @@ def connect_publisher(
     check: Check,
     must_use_password: bool = False,
 ) -> Session:
-    """A connection under the subscription's name; 08006 if there is none to be had."""
+    """Connect under the subscription's name; 08006 if that fails."""
     try:
         return _connect(
             node, name, conninfo, check=check, must_use_password=must_use_password
@@ -70,7 +70,7 @@ def connect_publisher(
 
 
 def _connect_hint(message: str) -> str:
-    # Since PostgreSQL 16, and before.
+    # The messages since PostgreSQL 16, and before.
     refused = ("permission denied to start WAL sender", "to start walsender")
     if any(text in message for text in refused):
         return (
@@ -83,7 +83,7 @@ def _connect_hint(message: str) -> str:
     )
 
 
-def look_before(
+def run_preflight(
     node: EngineParts,
     caller: Caller,
     publisher: Publisher,
@@ -93,28 +93,27 @@ def look_before(
     *,
     ordinary: Connect | None = None,
 ) -> PublisherError | None:
-    """Tell the caller what will misbehave: of the server, of ``remotes``, and of the tables that
-    are here for them. Returns what the server is going to answer to
-    CREATE_REPLICATION_SLOT, if it is going to refuse it.
+    """Send the caller notices about the server, ``remotes``, and their existing local tables.
 
-    ``ordinary`` opens a connection without replication; None: whether there is a pooler in
-    between has been told before.
+    Returns the error with which the server would refuse CREATE_REPLICATION_SLOT, or None.
+    ``ordinary`` opens a connection without replication, to detect a pooler. None: an earlier
+    command has looked for a pooler.
     """
     session = publisher.session
     pooler = None if ordinary is None else ask_pooler(session, ordinary)
-    # Ours is one of replication, and gone when the others begin.
+    # Our own walsender will be gone when the subscription's begins.
     server = judge_server(ask_server(session, pooler=pooler, own_senders=1), needs)
     tables = ask_tables(session, remotes, publications)
-    of_tables = judge_tables(tables, copy=needs.copy)
+    table_findings = judge_tables(tables, copy=needs.copy)
     for (namespace, name), remote in remotes.items():
-        here = node.catalog.table(namespace, name)
-        if here is not None:
-            of_tables += judge_stored(remote, here)
+        table = node.catalog.table(namespace, name)
+        if table is not None:
+            table_findings += judge_stored(remote, table)
     if needs.stream:
-        of_tables += judge_left_out(ask_left_out(session, publications))
-    for notice in notices([*server, *together(of_tables)]):
+        table_findings += judge_left_out(ask_left_out(session, publications))
+    for notice in notices([*server, *together(table_findings)]):
         caller.notice(notice)
-    return next((found.blocks for found in server if found.blocks), None)
+    return next((finding.blocks for finding in server if finding.blocks), None)
 
 
 def connect_ordinary(
@@ -126,8 +125,7 @@ def connect_ordinary(
     check: Check,
     must_use_password: bool,
 ) -> Session:
-    """The same without replication, and with another limit for answers; its errors as they
-    are."""
+    """Connect without replication, with another limit for answers; errors are unchanged."""
     return _connect(
         node,
         name,
@@ -161,7 +159,7 @@ def _connect(
 
 
 def warn_of_missing(caller: Caller, publisher: Publisher, names: Sequence[str]) -> None:
-    """A publication that is not there yet is a WARNING, as in PostgreSQL."""
+    """Send a WARNING for publications that do not exist yet, as PostgreSQL does."""
     there = publisher.existing_publications(tuple(names))
     missing = [n for n in names if n not in there]
     if not missing:
@@ -177,15 +175,17 @@ def check_origin_none(
     publications: Sequence[str],
     *,
     copy_data: bool,
-    known: Sequence[tuple[str, str]] = (),
+    excluded: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Refuse origin = none to a publisher that does not know it, and warn if a copy may
-    bring rows of other origins: a copy is not filtered. ``known`` tables are not copied.
+    """Refuse origin = none for a publisher without support, and warn about copies.
+
+    A copy is not filtered, so it may bring rows of other origins. Tables in ``excluded`` are not
+    copied.
 
     Source: check_publications_origin().
     """
     if not publisher.knows_origin:
-        # What pgoutput would answer to START_REPLICATION.
+        # The error that pgoutput would return for START_REPLICATION.
         raise FeatureNotSupportedError(
             "unrecognized pgoutput option: origin",
             detail="The publisher is older than PostgreSQL 16.",
@@ -193,13 +193,13 @@ def check_origin_none(
         )
     if not copy_data:
         return
-    found = publisher.publications_written_to(tuple(publications), tuple(known))
-    if not found:
+    written_to = publisher.publications_written_to(tuple(publications), tuple(excluded))
+    if not written_to:
         return
-    shown = ", ".join(f'"{name}"' for name in found)
+    shown = ", ".join(f'"{name}"' for name in written_to)
     tables = (
         f"a publication ({shown}) that contains tables"
-        if len(found) == 1
+        if len(written_to) == 1
         else f"publications ({shown}) that contain tables"
     )
     caller.notice(
@@ -216,11 +216,12 @@ def check_origin_none(
     )
 
 
-def tell_format(
+def notify_format(
     caller: Caller, publisher: Publisher, subscription: str, names: Sequence[str]
 ) -> tuple[RemoteType, ...]:
-    """With binary = true: a NOTICE if changes will come as text all the same, because a
-    published column has no decoder. Returns what decoders must know of types."""
+    """Return what decoders must know of the published types, for binary = true.
+
+    Sends a NOTICE if a published column has no decoder, so that changes arrive as text."""
     formats = published_formats(publisher, names)
     if formats.obstacles:
         caller.notice(
@@ -242,7 +243,7 @@ def create_slot(
     two_phase: bool,
     failover: bool,
 ) -> Lsn:
-    """Make the subscription's slot; returns its consistent point."""
+    """Create the subscription's slot and return its consistent point."""
     try:
         created = publisher.create_slot(slot, two_phase=two_phase, failover=failover)
     except PublisherError as error:
@@ -253,7 +254,7 @@ def create_slot(
 
 
 def slot_refused(slot: str, error: PublisherError) -> PublisherError:
-    """The publisher's refusal in the words of PostgreSQL's subscriber."""
+    """Wrap the publisher's refusal in the message of PostgreSQL's subscriber."""
     return PublisherError(
         f'could not create replication slot "{slot}": ERROR:  {error.message}',
         sqlstate=PROTOCOL_VIOLATION,
@@ -274,7 +275,7 @@ def _slot_hint(sqlstate: str) -> str | None:
 def connect_to_drop(
     node: EngineParts, subscription: Subscription, check: Check
 ) -> Session:
-    """A connection on which the subscription's slot can be dropped."""
+    """Connect to drop the subscription's slot."""
     try:
         return _connect(
             node,
@@ -295,7 +296,7 @@ def connect_to_drop(
 
 
 def drop_slot(session: Session, slot: str, *, missing_ok: bool) -> bool:
-    """False: it was gone already, which is no error with ``missing_ok``."""
+    """Drop a slot; False if it did not exist, which is an error without ``missing_ok``."""
     try:
         return Publisher(session).drop_slot(slot, missing_ok=missing_ok)
     except PublisherError as error:

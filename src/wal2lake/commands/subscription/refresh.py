@@ -1,20 +1,20 @@
 """ALTER SUBSCRIPTION ... REFRESH PUBLICATION, and SET | ADD | DROP PUBLICATION.
 
-In: statements. Out: the command tag. What is published is asked of the publisher; then, under the
+Takes statements; returns the command tag. The publisher is asked what is published. Then, under the
 DDL lock and the subscription's commit lock, publications, tables and the generation change in one
-transaction of the catalog. A receiver with another list of publications than the catalog's is of
-an older generation: it is replaced, and takes no snapshot for the tables that have come.
+catalog transaction. A receiver whose list of publications differs from the catalog's belongs to an
+older generation. It is replaced, and takes no snapshot for the new tables.
 
-Tables that are no longer published leave the subscription with their rows. Removing and adding a
-table again copies it again.
+Tables that are no longer published leave the subscription and keep their rows. A table that is
+removed and added again is copied again.
 
-PostgreSQL refuses a copy while two_phase is enabled, for its tables catch up with slots of their
-own, which know nothing of what is prepared. Here they catch up from the log, where a prepared
-transaction stands at its COMMIT PREPARED. If that is below the copy's snapshot, its rows are in the
-copy: a slot is not consistent, and exports nothing, before every transaction that ran or was
-prepared when it was being made has ended. If it is above, it is applied from the log, and was
-prepared after the slot was being made, by which time its publication had the table and the receiver
-the publication.
+PostgreSQL refuses a copy while two_phase is enabled, because its tables catch up through slots of
+their own, which don't know the prepared transactions. Here tables catch up from the log, which has
+a prepared transaction at its COMMIT PREPARED. If that position is below the copy's snapshot, the
+copy has the rows: a slot becomes consistent, and exports a snapshot, only after the end of every
+transaction that was running or prepared at its creation. If the position is above, the log has the
+rows: the transaction was prepared after the slot's creation began, and by then the publication had
+the table and the receiver had the publication.
 
 Source: AlterSubscription(), AlterSubscription_refresh() and merge_publications() in
 subscriptioncmds.c, PostgreSQL 18.
@@ -34,8 +34,8 @@ from wal2lake.commands.subscription.owner import altering
 from wal2lake.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
-    look_before,
-    tell_format,
+    notify_format,
+    run_preflight,
     warn_of_missing,
 )
 from wal2lake.commands.subscription.steps.drop import (
@@ -43,8 +43,8 @@ from wal2lake.commands.subscription.steps.drop import (
     refuse_dropping,
 )
 from wal2lake.commands.subscription.steps.recopy import (
-    Asker,
     RecopiedTables,
+    Requester,
     check_recopy,
     copy_anew,
 )
@@ -63,7 +63,7 @@ from wal2lake.commands.subscription.targets import (
 from wal2lake.errors import DuplicateObjectError, UsageError
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Lsn, Oid, SyncState
-from wal2lake.pg import Publisher
+from wal2lake.pg import Publisher, Session
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar import (
     OptionSet,
@@ -143,30 +143,30 @@ def alter_publication(
 def _changed(
     subscription: Subscription, statement: AlterSubscriptionPublication
 ) -> tuple[str, ...]:
-    """The list after the command; PostgreSQL's errors if it cannot be."""
+    """Return the publications after the command, or raise PostgreSQL's error."""
     check_publications(statement.publications)
     if statement.change is PublicationChange.SET:
         return statement.publications
-    known = subscription.publications
+    present = subscription.publications
     for name in statement.publications:
-        if statement.change is PublicationChange.ADD and name in known:
+        if statement.change is PublicationChange.ADD and name in present:
             raise DuplicateObjectError(
                 f'publication "{name}" is already in subscription "{subscription.name}"'
             )
-        if statement.change is PublicationChange.DROP and name not in known:
+        if statement.change is PublicationChange.DROP and name not in present:
             raise UsageError(
                 f'publication "{name}" is not in subscription "{subscription.name}"',
                 sqlstate=_INVALID_DEFINITION,
             )
     if statement.change is PublicationChange.ADD:
-        return (*known, *statement.publications)
-    left = tuple(name for name in known if name not in statement.publications)
-    if not left:
+        return (*present, *statement.publications)
+    remaining = tuple(name for name in present if name not in statement.publications)
+    if not remaining:
         raise UsageError(
             "cannot drop all the publications from a subscription",
             sqlstate=_INVALID_DEFINITION,
         )
-    return left
+    return remaining
 
 
 def _check_refresh(subscription: Subscription, change: PublicationChange) -> None:
@@ -190,10 +190,10 @@ def _refresh(
     recopy: bool = False,
     validate: Sequence[str],
 ) -> None:
-    """Take what ``publications`` publish now; ``validate`` are named in a WARNING if they do
-    not exist. The caller holds the subscription's turn.
+    """Change the subscription to what ``publications`` publish now.
 
-    ``recopy``: also tables that are in the subscription are copied."""
+    Names in ``validate`` get a WARNING if they don't exist. ``recopy``: existing tables are copied
+    again, too. The caller holds the subscription's turn."""
     before = node.catalog.rels(subscription.oid)
     with connect_publisher(
         node,
@@ -205,60 +205,25 @@ def _refresh(
         publisher = Publisher(session)
         if validate:
             warn_of_missing(caller, publisher, validate)
-        if subscription.origin == "none":
-            check_origin_none(
-                caller,
-                publisher,
-                subscription.name,
-                publications,
-                copy_data=copy_data,
-                known=[]
-                if recopy
-                else [(rel.remote_namespace, rel.remote_name) for rel in before],
-            )
-        if subscription.binary:
-            tell_format(caller, publisher, subscription.name, publications)
-        wanted = ask_wanted(
+        wanted = _ask_published(
+            node,
+            caller,
+            subscription,
             publisher,
             publications,
-            create_tables=subscription.create_tables,
-            choices=Choices.of(
-                subscription.type_mappings,
-                subscription.value_policies,
-                {rel.relid for rel in before},
-            ),
-            origin=subscription.origin,
-            subid=subscription.oid,
-            follows=subscription.follows_schema,
+            before,
+            copy_data=copy_data,
+            recopy=recopy,
         )
-        # Of the others it was told when they came.
-        there = {(rel.remote_namespace, rel.remote_name) for rel in before}
-        new = {key: one for key, one in wanted.tables.items() if key not in there}
-        if new:
-            needs = Needs(stream=False, slot=False, copy=copy_data)
-            look_before(node, caller, publisher, publications, new, needs)
-        maker = _as_owner(node, caller, subscription)
-        check_targets(node, caller, wanted, maker=maker)
         if recopy:
-            names = wanted.tables.keys()
-            kept = [r.relid for r in before if _local(node, r.relid) in names]
-            check_recopy(node, subscription, kept)
-            copy_anew(
-                node,
-                Asker(caller.notice, caller.check),
-                subscription,
-                session,
-                lambda: _tables(node, caller, subscription, publications, wanted),
-            )
-            _tell_tables(node, caller, subscription, before, copied=True, anew=True)
-            _tell_paused(node, caller, subscription)
+            _recopy(node, caller, subscription, session, publications, wanted, before)
             return
         begins = None if copy_data else _beginning(node, subscription.oid, publisher)
     with (
         node.ddl_lock,
         _made(node, caller, subscription, wanted) as targets,
     ):
-        gone = _take(
+        removed = _take(
             node,
             subscription,
             publications,
@@ -267,25 +232,95 @@ def _refresh(
             begins=begins,
         )
     node.changed()
-    _tell_tables(node, caller, subscription, before, copied=copy_data)
-    if gone:
-        end_copies(node, caller, subscription, gone)
+    _notify_tables(node, caller, subscription, before, copied=copy_data)
+    if removed:
+        end_copies(node, caller, subscription, removed)
+
+
+def _ask_published(
+    node: EngineParts,
+    caller: Caller,
+    subscription: Subscription,
+    publisher: Publisher,
+    publications: Sequence[str],
+    before: Sequence[SubscriptionRel],
+    *,
+    copy_data: bool,
+    recopy: bool,
+) -> WantedTables:
+    """Return the published tables, after all checks that need the publisher."""
+    present = [(rel.remote_namespace, rel.remote_name) for rel in before]
+    if subscription.origin == "none":
+        check_origin_none(
+            caller,
+            publisher,
+            subscription.name,
+            publications,
+            copy_data=copy_data,
+            excluded=[] if recopy else present,
+        )
+    if subscription.binary:
+        notify_format(caller, publisher, subscription.name, publications)
+    wanted = ask_wanted(
+        publisher,
+        publications,
+        create_tables=subscription.create_tables,
+        choices=Choices.of(
+            subscription.type_mappings,
+            subscription.value_policies,
+            {rel.relid for rel in before},
+        ),
+        origin=subscription.origin,
+        subid=subscription.oid,
+        follows=subscription.follows_schema,
+    )
+    # The client got the findings about other tables when they were added.
+    new = {key: table for key, table in wanted.tables.items() if key not in present}
+    if new:
+        needs = Needs(stream=False, slot=False, copy=copy_data)
+        run_preflight(node, caller, publisher, publications, new, needs)
+    maker = _as_owner(node, caller, subscription)
+    check_targets(node, caller, wanted, maker=maker)
+    return wanted
+
+
+def _recopy(
+    node: EngineParts,
+    caller: Caller,
+    subscription: Subscription,
+    session: Session,
+    publications: Sequence[str],
+    wanted: WantedTables,
+    before: Sequence[SubscriptionRel],
+) -> None:
+    names = wanted.tables.keys()
+    kept = [r.relid for r in before if _local(node, r.relid) in names]
+    check_recopy(node, subscription, kept)
+    copy_anew(
+        node,
+        Requester(caller.notice, caller.check),
+        subscription,
+        session,
+        lambda: _tables(node, caller, subscription, publications, wanted),
+    )
+    _notify_tables(node, caller, subscription, before, copied=True, anew=True)
+    _notify_paused(node, caller, subscription)
 
 
 def _beginning(node: EngineParts, subid: Oid, publisher: Publisher) -> Lsn | None:
-    """Below which position changes of tables that come without a copy are not wanted.
+    """Return the position below which tables added without a copy take no changes.
 
-    The rows of before are neither copied nor applied: the receiver may have them already, or may
-    still get them. None, where the apply worker stands at an error: the tables take part from
-    there on, as at a PostgreSQL subscriber, whose worker has passed nothing by."""
-    stands = any(
-        one.subid == subid and one.worker is WorkerKind.APPLY
-        for one in node.catalog.errors()
+    Earlier rows are neither copied nor applied, whether or not the receiver already has them. None
+    if the apply worker is stopped at an error: the tables then take part from there on, as at a
+    PostgreSQL subscriber, whose worker has not passed anything."""
+    has_error = any(
+        entry.subid == subid and entry.worker is WorkerKind.APPLY
+        for entry in node.catalog.errors()
     )
-    return None if stands else publisher.position()
+    return None if has_error else publisher.position()
 
 
-def _tell_tables(
+def _notify_tables(
     node: EngineParts,
     caller: Caller,
     subscription: Subscription,
@@ -294,24 +329,25 @@ def _tell_tables(
     copied: bool,
     anew: bool = False,
 ) -> None:
-    """Which tables have come, gone and are copied. PostgreSQL says the first two at DEBUG1.
-    ``anew``: those that were there before are copied, too."""
-    known = {rel.relid: rel for rel in before}
-    now = {rel.relid: rel for rel in node.catalog.rels(subscription.oid)}
+    """Send notices of tables added, removed and copied. PostgreSQL logs the first two at DEBUG1.
+
+    ``anew``: earlier tables are copied, too."""
+    rels_before = {rel.relid: rel for rel in before}
+    rels_after = {rel.relid: rel for rel in node.catalog.rels(subscription.oid)}
     name = subscription.name
-    for relid in sorted(now.keys() | known.keys()):
+    for relid in sorted(rels_after.keys() | rels_before.keys()):
         table = node.catalog.table_by_oid(relid)
-        rel = now.get(relid) or known[relid]
-        # One that has been dropped here has only its publisher's name.
+        rel = rels_after.get(relid) or rels_before[relid]
+        # A table that was dropped here has only its publisher's name.
         shown = (
             f"{rel.remote_namespace}.{rel.remote_name}"
             if table is None
             else table.qualified
         )
-        if relid not in known:
+        if relid not in rels_before:
             text = f'table "{shown}" added to subscription "{name}"'
             text += ", and will be copied" if copied else ""
-        elif relid not in now:
+        elif relid not in rels_after:
             text = f'table "{shown}" removed from subscription "{name}"'
         elif anew and not rel.paused:
             text = f'table "{shown}" will be copied again'
@@ -320,18 +356,20 @@ def _tell_tables(
         caller.notice(Notice(text))
 
 
-def _tell_paused(node: EngineParts, caller: Caller, subscription: Subscription) -> None:
-    """Which tables have not been copied anew with the others."""
+def _notify_paused(
+    node: EngineParts, caller: Caller, subscription: Subscription
+) -> None:
+    """Send notices of paused tables, which are not copied with the others."""
     for rel in node.catalog.rels(subscription.oid):
         table = node.catalog.table_by_oid(rel.relid)
         if not rel.paused or table is None:
             continue
-        gone = rel.state is SyncState.INIT
+        is_gone = rel.state is SyncState.INIT
         caller.notice(
             Notice(
                 f'table "{table.qualified}" stays paused and is not copied now',
                 detail="What it has missed is gone: it will be copied when it is resumed."
-                if gone
+                if is_gone
                 else None,
                 hint=f"SELECT wal2lake.recopy_table({int(table.oid)}) copies it.",
             )
@@ -347,7 +385,7 @@ def _local(node: EngineParts, relid: Oid) -> tuple[str, str] | None:
 def _made(
     node: EngineParts, caller: Caller, subscription: Subscription, wanted: WantedTables
 ) -> Iterator[list[TargetTable]]:
-    """The tables, under the DDL lock: whose they are may have changed."""
+    """Yield the tables. Needs the DDL lock; the owner is read again, as it may have changed."""
     now = node.catalog.subscription(subscription.oid) or subscription
     maker = _as_owner(node, caller, now)
     with made_targets(node, caller, wanted, maker=maker) as targets:
@@ -355,8 +393,9 @@ def _made(
 
 
 def _as_owner(node: EngineParts, caller: Caller, subscription: Subscription) -> Caller:
-    """Return a caller with the owner's role: objects made for a subscription belong to its owner,
-    whoever refreshes it."""
+    """Return a caller with the owner's role.
+
+    Objects created for a subscription belong to its owner, whoever refreshes it."""
     owner = node.catalog.role_by_oid(subscription.owner)
     return caller if owner is None else replace(caller, role=owner)
 
@@ -370,12 +409,11 @@ def _take(
     copy_data: bool,
     begins: Lsn | None,
 ) -> Collection[Oid]:
-    """From now on these are the subscription's tables; returns those that were and are not
-    any more."""
+    """Make these the subscription's tables; returns the tables that left."""
     with node.locks.of(subscription.oid):
-        known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
-        new = [t for t in targets if t.table.oid not in known]
-        gone = known - {t.table.oid for t in targets}
+        present = {rel.relid for rel in node.catalog.rels(subscription.oid)}
+        new = [t for t in targets if t.table.oid not in present]
+        removed = present - {t.table.oid for t in targets}
         with held_still(node, new):
             node.catalog.set_publications(
                 subscription.oid,
@@ -384,11 +422,11 @@ def _take(
                     node, subscription.oid, new, copy_data=copy_data, begins=begins
                 ),
                 versions=present_versions(node, new),
-                removed=gone,
+                removed=removed,
                 distrusted={t.table.oid for t in targets if not t.whole},
             )
         follow_from(node, subscription.oid, new)
-    return gone
+    return removed
 
 
 @contextmanager
@@ -399,19 +437,20 @@ def _tables(
     publications: Sequence[str],
     wanted: WantedTables,
 ) -> Iterator[RecopiedTables]:
-    """The same, to be copied anew; made only when that is recorded, which its publisher may
-    let wait for long."""
+    """Yield the tables for a re-copy.
+
+    They are created only when the re-copy is recorded, which may come long after the request."""
     with (
         _made(node, caller, subscription, wanted) as targets,
         node.locks.of(subscription.oid),
     ):
-        known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
-        new = [t for t in targets if t.table.oid not in known]
+        present = {rel.relid for rel in node.catalog.rels(subscription.oid)}
+        new = [t for t in targets if t.table.oid not in present]
         with held_still(node, new):
             yield RecopiedTables(
                 publications,
                 added=new_rels(node, subscription.oid, new, copy_data=True),
                 versions=present_versions(node, new),
-                removed=known - {t.table.oid for t in targets},
-                whole={t.table.oid: t.whole for t in targets if t.table.oid in known},
+                removed=present - {t.table.oid for t in targets},
+                whole={t.table.oid: t.whole for t in targets if t.table.oid in present},
             )

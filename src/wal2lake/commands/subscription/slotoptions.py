@@ -1,13 +1,13 @@
-"""ALTER SUBSCRIPTION ... SET (two_phase | failover): what must hold, and the slot's part of it.
+"""ALTER SUBSCRIPTION ... SET (two_phase | failover): the checks, and the change of the slot.
 
-In: a subscription and the options given. Out: nothing, or PostgreSQL's refusal; ``alter_slot`` has
-the publisher's slot changed, before the subscription is. So with two_phase = false nothing
-more is prepared from then on. With true the receiver enables it as it does after CREATE: once all
-tables are ready. failover is the slot's alone: it lets the publisher's standbys have the
-slot, and nothing here depends on it.
+Takes a subscription and the options given; raises PostgreSQL's error. ``alter_slot`` changes the
+publisher's slot before the subscription is changed. After two_phase = false, the publisher
+therefore sends no more prepared transactions. After two_phase = true, the receiver enables it as
+after CREATE: once all tables are ready. failover concerns the slot only: the publisher's standbys
+get the slot, and nothing here depends on it.
 
-A prepared transaction may be in the journal only. So the log is opened, which recovers it; that
-fails while the receiver still has it, which is what PostgreSQL looks for too.
+A prepared transaction may be in the journal only. The log is therefore opened, which recovers the
+journal. That fails while the receiver holds the log; PostgreSQL checks for a running worker, too.
 
 Source: AlterSubscription() and CheckAlterSubOption() in subscriptioncmds.c, libpqrcv_alter_slot()
 in libpqwalreceiver.c, PostgreSQL 18.
@@ -44,7 +44,7 @@ def check_two_phase(
     subscription: Subscription,
     options: SubscriptionOptions,
 ) -> None:
-    """Raise what PostgreSQL raises."""
+    """Raise PostgreSQL's error if two_phase cannot be set."""
     disabling = not options.two_phase
     _check(caller, subscription, "two_phase", slot_changes=disabling)
     if disabling and "slot_name" in options.stated:
@@ -64,7 +64,7 @@ def check_two_phase(
 
 
 def check_failover(caller: Caller, subscription: Subscription) -> None:
-    """Raise what PostgreSQL raises."""
+    """Raise PostgreSQL's error if failover cannot be set."""
     _check(caller, subscription, "failover", slot_changes=True)
 
 
@@ -74,7 +74,7 @@ def alter_slot(
     subscription: Subscription,
     options: SubscriptionOptions,
 ) -> None:
-    """Have the publisher's slot follow, if what was given concerns it."""
+    """Change the publisher's slot, if the options concern it."""
     failover = options.failover if "failover" in options.stated else None
     disabling = "two_phase" in options.stated and not options.two_phase
     if failover is None and not disabling:
@@ -103,7 +103,7 @@ def alter_slot(
 def _check(
     caller: Caller, subscription: Subscription, option: str, *, slot_changes: bool
 ) -> None:
-    """CheckAlterSubOption()."""
+    """Check as CheckAlterSubOption() does."""
     if subscription.enabled:
         raise UsageError(
             f'cannot set option "{option}" for enabled subscription',
@@ -121,7 +121,7 @@ def _check(
 
 
 def _recover(node: EngineParts, directory: Path) -> None:
-    """Have the log hold what so far only its journal may; raises while the receiver has it."""
+    """Move into the log what only its journal has; raises while the receiver holds the log."""
     try:
         ChangeLog.open(directory, node.settings.log).close()
     except LogInUseError:

@@ -1,12 +1,12 @@
-"""Our table for each published one: found or created, checked, made a part of the subscription.
+"""The local table of each published table: found or created, checked, and subscribed.
 
-In: a publisher's definitions. Out: ``TargetTable`` values, relation states, the state that readers
-see until the copy. Called by CREATE and by REFRESH PUBLICATION, in three steps:
+Takes a publisher's definitions; returns ``TargetTable`` values, relation states, and the versions
+that readers see until the copy. Called by CREATE and by REFRESH PUBLICATION, in three steps:
 
-    ask_wanted      what is published                            talks, no lock
-    check_targets   would it do?                                 before a slot is made for it
-    made_targets    it is checked again and made, and the        under the DDL lock, talks to
-                    command takes effect in its block            nobody
+    ask_wanted      what is published?                           asks the publisher, no lock
+    check_targets   are the tables suitable?                     before a slot is created
+    made_targets    tables are checked again and created, and    under the DDL lock, without
+                    the command takes effect in its block        the publisher
 
 Source: subscriptioncmds.c; logicalrep_rel_open() in relation.c.
 """
@@ -53,13 +53,13 @@ _PARTITIONED: Final = "p"
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A published table and ours for it."""
+    """A published table and its local table."""
 
     namespace: str
     name: str
     table: TableDef
     whole: bool
-    """True if every change of its rows at the publisher is sent: see ``_is_whole``."""
+    """True if every change of its rows at the publisher is sent; see ``_is_whole``."""
     schema: RemoteSchema
     """The publisher's schema of the table."""
 
@@ -70,32 +70,36 @@ class Choices:
 
     mappings: TypeMappings
     policies: ValuePolicies
-    known: Set[Oid]
-    """Tables that are in the subscription already: they keep their columns."""
+    subscribed: Set[Oid]
+    """Tables that are already in the subscription: their columns stay as they are."""
 
     @classmethod
-    def of(cls, mappings: str, policies: str, known: Set[Oid] = frozenset()) -> Choices:
-        """From the options' texts."""
-        return cls(TypeMappings.parse(mappings), ValuePolicies.parse(policies), known)
+    def of(
+        cls, mappings: str, policies: str, subscribed: Set[Oid] = frozenset()
+    ) -> Choices:
+        """Parse the options' texts."""
+        return cls(
+            TypeMappings.parse(mappings), ValuePolicies.parse(policies), subscribed
+        )
 
     def stored_type(self, column: SourceColumn) -> tuple[int, int] | None:
-        """Return the stored type; ``TypeMappings.stored_type`` explains it."""
+        """Return the type to store, as ``TypeMappings.stored_type``."""
         return self.mappings.stored_type(column, self.policies)
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTables:
-    """The published tables, with the requests of a command about them."""
+    """The published tables, and the command's options for them."""
 
     tables: Mapping[tuple[str, str], RemoteTable]
     all_sent: bool
-    """Every change of their rows is."""
+    """True if every change of their rows is sent."""
     create_tables: bool
     choices: Choices
     subid: Oid | None = None
-    """The subscription's, if it is there already."""
+    """The subscription's OID, if it exists already."""
     follows: bool = False
-    """It makes its tables' columns what they are at the publisher."""
+    """True if the subscription changes its tables' columns as the publisher does."""
 
 
 def ask_wanted(
@@ -108,9 +112,9 @@ def ask_wanted(
     subid: Oid | None = None,
     follows: bool = False,
 ) -> WantedTables:
-    """Ask the publisher for all that the rest needs."""
+    """Ask the publisher for all published tables and their definitions."""
     names = tuple(publications)
-    # With origin = none what others did to the publisher's rows is not sent.
+    # With origin = none, changes from other origins are not sent.
     all_sent = origin == "any" and publisher.publish_everything(names)
     tables = publisher.tables(publisher.published_tables(names), names)
     return WantedTables(tables, all_sent, create_tables, choices, subid, follows)
@@ -123,14 +127,15 @@ def check_targets(
     *,
     maker: Caller | None = None,
 ) -> None:
-    """Report everything that is wrong with one of the tables before any effect. ``maker``: owner of
-    the new tables; not given: the caller. A fault that only stops workers until the table is
-    altered is a WARNING."""
+    """Report every fault of the tables before any effect.
+
+    ``maker``: owner of the new tables, by default the caller. A fault that only stops the workers
+    until the table is altered is a WARNING."""
     planned = _plan(node, caller, maker or caller, wanted)
     _warn_of_missing_columns(caller, planned, wanted)
     for remote, table in zip(wanted.tables.values(), planned, strict=True):
         if isinstance(table, NewTable):
-            _tell_widened(caller, remote, wanted.choices)
+            _notify_widened(caller, remote, wanted.choices)
     columns = [c for remote in wanted.tables.values() for c in _source_columns(remote)]
     _warn_of_unmatched(caller, wanted.choices, columns)
 
@@ -143,16 +148,17 @@ def made_targets(
     *,
     maker: Caller | None = None,
 ) -> Iterator[list[TargetTable]]:
-    """Our table for each published one, made if it is not there; what was made goes again if
-    the block fails. The caller holds the DDL lock, and others may have changed what
-    ``check_targets`` has seen: everything is checked again."""
+    """Yield the local table of each published table; create the missing ones.
+
+    Created tables are dropped if the block fails. The caller holds the DDL lock. Everything is
+    checked again, as others may have changed what ``check_targets`` saw."""
     planned = _plan(node, caller, maker or caller, wanted)
     missing = [table for table in planned if isinstance(table, NewTable)]
     made = _make_tables(node, maker or caller, missing)
     block = caller.block
     if block is not None:
-        for one in made:
-            _hold(node, block, one.location)
+        for new_table in made:
+            _hold(node, block, new_table.location)
     new = {(table.namespace, table.name): table for table in made}
     try:
         yield [
@@ -176,7 +182,7 @@ def made_targets(
 
 
 def _hold(node: EngineParts, block: OpenBlock, location: str) -> None:
-    """Nobody else takes the place before the block has ended."""
+    """Reserve the location until the block ends."""
     place = location.lower()
     node.unfinished.add(place)
 
@@ -191,7 +197,7 @@ def _hold(node: EngineParts, block: OpenBlock, location: str) -> None:
 def _plan(
     node: EngineParts, caller: Caller, maker: Caller, wanted: WantedTables
 ) -> list[TableDef | NewTable]:
-    """For each published table ours, or what it is going to be."""
+    """Return the local table of each published table, or the table to create."""
     choices = wanted.choices
     _check_usage(node, caller, {namespace for namespace, _ in wanted.tables})
     planned: list[TableDef | NewTable] = []
@@ -205,7 +211,7 @@ def _plan(
                     hint="Create the table, or use create_tables = true.",
                 )
             table = _table_like(remote, choices)
-        elif isinstance(table, TableDef) and table.oid not in choices.known:
+        elif isinstance(table, TableDef) and table.oid not in choices.subscribed:
             _check_stored(table, remote, choices)
         _check_policies(table, remote, choices.policies)
         planned.append(table)
@@ -217,19 +223,19 @@ def _plan(
 
 
 def _check_usage(node: EngineParts, caller: Caller, schemas: Set[str]) -> None:
-    """Check USAGE on schemas, as for any statement that names a table; source:
-    LookupExplicitNamespace()."""
-    known = {n.name for n in node.catalog.namespaces()}
-    for name in sorted(schemas & known):
+    """Check USAGE on schemas, as for any statement that names a table.
+
+    Source: LookupExplicitNamespace()."""
+    namespaces = {n.name for n in node.catalog.namespaces()}
+    for name in sorted(schemas & namespaces):
         check_schema(node, caller, name, "U")
 
 
 def _is_whole(remote: RemoteTable) -> bool:
-    """Does no row leave the published table without a word?
+    """Return whether every row that leaves the published table is sent as a change.
 
-    A row that an UPDATE takes out of a row filter is sent as its DELETE, but not if the
-    filter is changed; a partition that is truncated or detached takes its rows out of a
-    root that is published as one table.
+    A row that an UPDATE moves out of a row filter is sent as its DELETE. A changed filter sends
+    nothing. Neither does a truncated or detached partition whose root is published as one table.
     """
     return not remote.row_filters and remote.kind != _PARTITIONED
 
@@ -242,7 +248,7 @@ def _source_columns(remote: RemoteTable) -> list[SourceColumn]:
 
 
 def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> None:
-    """A table that was there must have the types that the options name for it."""
+    """Check that an existing table has the types that the options name for it."""
     for source in _source_columns(remote):
         policy, level = choices.policies.entry_for(source)
         whole = policy in WIDENING and level > Match.ALL
@@ -268,7 +274,7 @@ def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> Non
 def _check_policies(
     table: TableDef | NewTable, remote: RemoteTable, policies: ValuePolicies
 ) -> None:
-    """A policy that names a column must be one that the column can have."""
+    """Check that a policy that names a column is possible for the column."""
     for source in _source_columns(remote):
         policy = policies.naming(source)
         column = next((c for c in table.columns if c.name == source.name), None)
@@ -290,8 +296,8 @@ def _check_policies(
             )
 
 
-def _tell_widened(caller: Caller, remote: RemoteTable, choices: Choices) -> None:
-    """Which columns of a new table a policy makes text."""
+def _notify_widened(caller: Caller, remote: RemoteTable, choices: Choices) -> None:
+    """Send a notice of the columns of a new table that a policy changes to text."""
     widened = [
         f'"{source.name}" ({format_type(source.type_oid, source.typmod)})'
         for source in _source_columns(remote)
@@ -329,12 +335,13 @@ def _warn_of_unmatched(
 def _warn_of_missing_columns(
     caller: Caller, planned: Sequence[TableDef | NewTable], wanted: WantedTables
 ) -> None:
-    """Say what the workers are going to report, which do not look before the table's first
-    row. PostgreSQL creates the subscription, too, and does not look at all."""
+    """Warn of missing columns, which the workers report only at the table's first row.
+
+    PostgreSQL creates the subscription without any check."""
     for table, remote in zip(planned, wanted.tables.values(), strict=True):
         if isinstance(table, NewTable):
             continue
-        if wanted.follows and table.oid in wanted.choices.known:
+        if wanted.follows and table.oid in wanted.choices.subscribed:
             continue
         names = {c.name for c in table.columns}
         missing = [c.name for c in remote.columns if c.name not in names]
@@ -356,7 +363,7 @@ def _warn_of_missing_columns(
 def _check_partitions(
     node: EngineParts, tables: Sequence[TableDef], subid: Oid | None
 ) -> None:
-    """A partitioned table and its partition are one, which two relations cannot fill."""
+    """Check that no two relations fill one location: a partitioned table and its partition."""
     taken = {table.oid for table in tables}
     taken |= {rel.relid for rel in node.catalog.rels() if rel.subid != subid}
     for table in tables:
@@ -378,10 +385,10 @@ def _check_partitions(
 def _check_may_make(
     node: EngineParts, caller: Caller, tables: Sequence[NewTable]
 ) -> None:
-    """Check that the subscription's owner could have made the new tables."""
-    known = {n.name for n in node.catalog.namespaces()}
+    """Check that the subscription's owner may create the new tables."""
+    namespaces = {n.name for n in node.catalog.namespaces()}
     for name in sorted({table.namespace for table in tables}):
-        if name in known:
+        if name in namespaces:
             check_schema(node, caller, name, "C")
         else:
             check_database_create(node, caller)
@@ -390,30 +397,29 @@ def _check_may_make(
 def _make_tables(
     node: EngineParts, caller: Caller, tables: Sequence[NewTable]
 ) -> list[TableDef]:
-    """All of them with their schemas, or none of the tables."""
-    known = {n.name for n in node.catalog.namespaces()}
-    for name in sorted({table.namespace for table in tables} - known):
+    """Create all tables with their schemas, or no table."""
+    namespaces = {n.name for n in node.catalog.namespaces()}
+    for name in sorted({table.namespace for table in tables} - namespaces):
         node.catalog.create_namespace(name, caller.role.oid)
     return make_tables(node, caller, tables)
 
 
 def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
-    """A table from the publisher's definition and the user's choices; an error if it cannot
-    be."""
+    """Return a table from the publisher's definition and the user's choices, or raise."""
     likes = [
         column_like(source, attribute, choices.mappings, choices.policies)
         for source, attribute in zip(
             _source_columns(remote), remote.schema.attributes, strict=True
         )
     ]
-    columns = [one.column for one in likes]
+    columns = [like.column for like in likes]
     present = {c.name for c in columns}
     key, deferral = remote.key, remote.key_deferral
     if remote.identity is ReplicaIdentity.INDEX and remote.identity_key:
-        # UPDATE and DELETE name the row by this index, so it is the key here.
+        # UPDATE and DELETE identify the row by this index, so its columns are the key here.
         key, deferral = remote.identity_key, Deferral.NO
     key = key if set(key) <= present else ()
-    # Without a key its rows could not be sent on to others.
+    # Without a key, FULL is needed to publish the rows' changes in turn.
     whole = remote.identity is ReplicaIdentity.FULL
     whole = whole and (not key or deferral.deferrable)
     new = NewTable(
@@ -421,7 +427,7 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
         remote.name,
         tuple(columns),
         key,
-        dimensions=tuple(one.dimensions for one in likes),
+        dimensions=tuple(like.dimensions for like in likes),
         replica_identity=(ReplicaIdentity.FULL if whole else ReplicaIdentity.DEFAULT),
         key_deferral=deferral if key else Deferral.NO,
     )
@@ -430,7 +436,7 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
 
 
 def _drop_made(node: EngineParts, made: Sequence[TableDef]) -> None:
-    """Undo the tables of a command that failed."""
+    """Drop the tables of a failed command."""
     for table in made:
         node.catalog.drop_table(table.oid)
         node.tables.drop(table.location)
@@ -438,8 +444,10 @@ def _drop_made(node: EngineParts, made: Sequence[TableDef]) -> None:
 
 @contextmanager
 def held_still(node: EngineParts, targets: Sequence[TargetTable]) -> Iterator[None]:
-    """Nobody writes the tables from the look whether they are empty until they are recorded: a
-    writer in between would not know that it has to tell. After locks of subscriptions."""
+    """Keep writers away from the check for emptiness until the tables are recorded.
+
+    A writer in between would not know that its changes must be reported. Subscriptions' locks are
+    taken before."""
     with ExitStack() as stack:
         for location in sorted({target.table.location for target in targets}):
             stack.enter_context(node.tables.writing(location))
@@ -453,8 +461,9 @@ def held_still(node: EngineParts, targets: Sequence[TargetTable]) -> Iterator[No
 def still_there(
     targets: Sequence[TargetTable], versions: Mapping[int, int], node: EngineParts
 ) -> Iterator[None]:
-    """The same at the commit of a block, which has found tables at these versions; 40001 if
-    they have changed since."""
+    """Check, at a block's commit, that the tables are still at the versions the block found.
+
+    40001 if one has changed. Then keeps writers away like ``held_still``."""
     with held_still(node, targets):
         if present_versions(node, targets) != versions:
             raise CommitConflict(
@@ -473,9 +482,9 @@ def new_rels(
     copy_data: bool,
     begins: Lsn | None = None,
 ) -> list[SubscriptionRel]:
-    """The first relation states of tables that are ``held_still``.
+    """Return the first relation states of tables that are ``held_still``.
 
-    ``begins``: without a copy, what has committed below it is not wanted."""
+    ``begins``: without a copy, transactions that committed below this position are ignored."""
     return [
         SubscriptionRel(
             subid=subid,
@@ -495,14 +504,17 @@ def new_rels(
 
 
 def _is_empty(node: EngineParts, table: TableDef) -> bool:
-    """Rows that were there before are not the publisher's, and rows whose end is not
-    published stay: in both cases inserts must look for them."""
+    """Return whether the table has never been written.
+
+    Earlier rows are not the publisher's, and rows whose deletion was not published remain. In both
+    cases inserts must look for existing rows."""
     return node.tables.state(table.location).version == 0
 
 
 def follow_from(node: EngineParts, subid: Oid, targets: Sequence[TargetTable]) -> None:
-    """Record the columns of new tables, if the subscription follows the publisher: changes that
-    arrive are compared with them. A copy begins with columns of its own."""
+    """Record the columns of new tables, if the subscription follows the publisher's schema.
+
+    Incoming changes are compared with these columns. A copy records its own."""
     subscription = node.catalog.subscription(subid)
     if subscription is not None and subscription.follows_schema and targets:
         node.catalog.start_following(
@@ -513,8 +525,9 @@ def follow_from(node: EngineParts, subid: Oid, targets: Sequence[TargetTable]) -
 def present_versions(
     node: EngineParts, targets: Sequence[TargetTable]
 ) -> dict[int, int]:
-    """Each table as it is now: what readers see until it joins with its copy. They are
-    ``held_still``."""
+    """Return the present version of each table, which readers see until its copy joins.
+
+    The tables are ``held_still``."""
     return {
         int(t.table.oid): node.tables.state(t.table.location).version for t in targets
     }

@@ -1,17 +1,18 @@
 """DROP SUBSCRIPTION, in the order of its durable steps:
 
-    mark it as being dropped, and disabled          catalog
+    mark the subscription as being dropped,         catalog
+      and disable it
     wait until its receiver, its apply worker       nothing durable
       and the copies of its tables end
     drop the slot (the publisher waits until        publisher
-      the walsender has let it go)
+      the walsender has released it)
     forget the slot's name                          catalog
-    remove its log and its progress                 storage
-    forget it                                       catalog
+    remove the log and the progress file            storage
+    delete the subscription                         catalog
 
-A failure before the slot is dropped takes the mark back. From then on, and if nobody knows whether
-it was dropped (a cancel, a connection that broke), the command can only go forward: the mark stays,
-and ``unfinished`` or a repeated DROP does the rest. The tables stay, as in PostgreSQL.
+A failure before the slot is dropped removes the mark. Afterwards the command can only go forward,
+and so it can if the drop is uncertain (a cancel, a broken connection): the mark stays, and
+``unfinished`` or a repeated DROP does the rest. The tables stay, as in PostgreSQL.
 
 Source: DropSubscription() in subscriptioncmds.c.
 """
@@ -49,7 +50,7 @@ WORKER_STOP_SECONDS: Final = 30.0
 """How long a command waits for a subscription's workers to end."""
 
 _LOOK_SECONDS: Final = 0.2
-"""How soon such a wait ends with a cancel; a guess at what a person does not notice."""
+"""How soon such a wait notices a cancel. Chosen arbitrarily, too short for a user to notice."""
 
 
 def drop_subscription(
@@ -77,28 +78,29 @@ def drop_subscription(
 
 @contextlib.contextmanager
 def _stopped(oid: Oid, caller: Caller, node: EngineParts) -> Iterator[None]:
-    """At the commit of a block that drops a subscription without a slot: its workers do not run
-    within, nor afterwards unless the commit fails."""
-    found = node.catalog.subscription(oid)
-    if found is None:
-        # The block itself has created it.
+    """Keep the workers stopped during the commit of a block that drops a subscription.
+
+    The subscription has no slot. Afterwards the workers run again only if the commit fails."""
+    subscription = node.catalog.subscription(oid)
+    if subscription is None:
+        # The block has created the subscription itself.
         yield
         return
-    if found.enabled:
+    if subscription.enabled:
         node.catalog.update_subscription(oid, enabled=False, bump=True)
         node.changed()
     try:
-        await_workers(node, found, WORKER_STOP_SECONDS, caller.check)
+        await_workers(node, subscription, WORKER_STOP_SECONDS, caller.check)
         yield
     except BaseException:
-        if found.enabled and node.catalog.subscription(oid) is not None:
+        if subscription.enabled and node.catalog.subscription(oid) is not None:
             node.catalog.update_subscription(oid, enabled=True, bump=True)
             node.changed()
         raise
 
 
 def _drop(node: EngineParts, caller: Caller, subscription: Subscription) -> bool:
-    """All of it; True if there was a slot, and it was there."""
+    """Drop the subscription; True if it had a slot that existed."""
     with contextlib.ExitStack() as closing:
         with _taken_back(node, subscription):
             session = _begin(node, caller, subscription)
@@ -122,8 +124,7 @@ def _drop(node: EngineParts, caller: Caller, subscription: Subscription) -> bool
 def _begin(
     node: EngineParts, caller: Caller, subscription: Subscription
 ) -> Session | None:
-    """Up to where there is no way back; returns how to talk to the publisher, if there is a
-    slot to drop."""
+    """Do the steps that can be undone; return a session at the publisher to drop a slot on."""
     node.catalog.update_subscription(
         subscription.oid, enabled=False, dropping=True, bump=True
     )
@@ -137,7 +138,7 @@ def _begin(
 
 @contextlib.contextmanager
 def _taken_back(node: EngineParts, subscription: Subscription) -> Iterator[None]:
-    """A failure within leaves everything as it was."""
+    """Undo the mark if the block fails."""
     try:
         yield
     except BaseException:
@@ -165,9 +166,9 @@ def _not_known(subscription: Subscription) -> Notice:
 def finish_drop(
     node: EngineParts, subscription: Subscription, session: Session | None
 ) -> bool:
-    """The rest of a DROP that a crash has interrupted; the caller holds its turn.
+    """Complete a DROP that a crash interrupted. The caller holds the subscription's turn.
 
-    ``session`` is one for replication at the publisher; None: it has no slot.
+    ``session``: a replication session at the publisher; None if the subscription has no slot.
     """
     dropped = session is not None and _drop_slot(session, subscription)
     _forget_slot(node, subscription)
@@ -176,7 +177,7 @@ def finish_drop(
 
 
 def _drop_slot(session: Session, subscription: Subscription) -> bool:
-    """One that is gone already is no error if an interrupted DROP goes on."""
+    """Drop the slot; a missing one is no error if an interrupted command is resumed."""
     return drop_slot(
         session,
         str(subscription.slot_name),
@@ -185,13 +186,13 @@ def _drop_slot(session: Session, subscription: Subscription) -> bool:
 
 
 def _forget_slot(node: EngineParts, subscription: Subscription) -> None:
-    """The name may be somebody else's now: a repeated DROP must not drop it again."""
+    """Forget the slot's name: another slot may get it, which a repeated DROP must not drop."""
     if subscription.slot_name is not None:
         node.catalog.update_subscription(subscription.oid, slot_name=None)
 
 
 def _forget(node: EngineParts, subscription: Subscription) -> None:
-    """The log goes first: without its subscription nobody would know of it."""
+    """Remove the log, then the subscription. Without its subscription a log would be orphaned."""
     failpoint("subscription.slot_dropped")
     _remove_log(subscription.oid, node)
     failpoint("subscription.log_removed")
@@ -201,9 +202,9 @@ def _forget(node: EngineParts, subscription: Subscription) -> None:
 
 def _remove_log(oid: Oid, node: EngineParts) -> None:
     directory = node.settings.log_directory / str(int(oid))
-    # A re-copy that gave its log up may have been interrupted, too.
-    for gone in (directory, given_up(directory)):
-        shutil.rmtree(gone, ignore_errors=True)
+    # An interrupted re-copy may have left the log that it gave up.
+    for path in (directory, given_up(directory)):
+        shutil.rmtree(path, ignore_errors=True)
     progress_path(node.settings.run_directory, oid).unlink(missing_ok=True)
 
 
@@ -212,16 +213,18 @@ _PROGRESS_NAME: Final = re.compile(r"sub-([1-9]\d*)\.progress")
 
 
 def remove_orphans(node: EngineParts) -> None:
-    """At start: logs and positions of subscriptions that a block has dropped, if a crash came
-    between its commit and their removal. Only what is named by an OID is looked at."""
-    known = {int(subscription.oid) for subscription in node.catalog.subscriptions()}
+    """Remove, at start, logs and progress files of subscriptions that a block has dropped.
+
+    They exist after a crash between a commit and the removal. Only paths named by an OID are
+    considered."""
+    oids = {int(subscription.oid) for subscription in node.catalog.subscriptions()}
     for directory, pattern in (
         (node.settings.log_directory, _LOG_NAME),
         (node.settings.run_directory, _PROGRESS_NAME),
     ):
         for path in directory.iterdir() if directory.is_dir() else ():
-            named = pattern.fullmatch(path.name)
-            if named is None or int(named[1]) in known or path.is_symlink():
+            match = pattern.fullmatch(path.name)
+            if match is None or int(match[1]) in oids or path.is_symlink():
                 continue
             if path.is_dir() is not (pattern is _LOG_NAME):
                 continue
@@ -235,12 +238,12 @@ def remove_orphans(node: EngineParts) -> None:
 
 
 def given_up(directory: Path) -> Path:
-    """Where a log is that a re-copy gives up, until it is removed."""
+    """Return the path to which a re-copy moves a log before it is removed."""
     return directory.with_name(f"{directory.name}.old")
 
 
 def refuse_dropping(subscription: Subscription) -> None:
-    """55000 if a DROP of it has begun."""
+    """Raise 55000 if a DROP of the subscription has begun."""
     if subscription.dropping:
         raise UsageError(
             f'subscription "{subscription.name}" is being dropped',
@@ -250,7 +253,7 @@ def refuse_dropping(subscription: Subscription) -> None:
 
 
 def refuse_given_up(subscription: Subscription) -> None:
-    """55000 while a re-copy has given up the slot: it has to find what it is making."""
+    """Raise 55000 while a re-copy has given up the slot and must find the one it creates."""
     if subscription.recopying is Recopy.GIVEN_UP:
         raise UsageError(
             f'subscription "{subscription.name}" is being copied again',
@@ -263,8 +266,7 @@ def refuse_given_up(subscription: Subscription) -> None:
 def await_workers(
     node: EngineParts, subscription: Subscription, timeout_seconds: float, check: Check
 ) -> None:
-    """Wait until neither the receiver nor the apply worker nor a copy is at work; 55006 if
-    they do not end in time."""
+    """Wait until receiver, apply worker and copies have ended; 55006 after the timeout."""
     deadline = time.monotonic() + timeout_seconds
     with ProgressFile(node.settings.run_directory, subscription.oid) as progress:
         while (alive := _runs(progress.word("receiver_pid"))) and (
@@ -287,10 +289,10 @@ def await_workers(
             sqlstate="55006",
             hint="Try again when its present batch is done.",
         )
-    # Nothing of a copy is committed from now on: the caller has written to the catalog why no
-    # new one begins.
-    left = max(0.0, deadline - time.monotonic())
-    if not node.sync.halt(subid=subscription.oid, timeout_seconds=left):
+    # No copy commits from now on. The catalog entry that the caller has written keeps new copies
+    # from starting.
+    remaining = max(0.0, deadline - time.monotonic())
+    if not node.sync.halt(subid=subscription.oid, timeout_seconds=remaining):
         raise UsageError(
             f'tablesync worker of subscription "{subscription.name}" is busy',
             sqlstate="55006",
@@ -304,8 +306,9 @@ def end_copies(
     subscription: Subscription,
     relids: Collection[Oid] | None = None,
 ) -> None:
-    """The same for a command that has taken effect already: it only warns. A command in a block
-    takes effect at COMMIT."""
+    """Wait until copies have ended; only warn on a timeout, as the command has taken effect.
+
+    A command in a block takes effect at COMMIT, so it waits then."""
     if caller.block is not None:
         outside = replace(caller, block=None)
         caller.block.afterwards.append(
@@ -327,7 +330,7 @@ def end_copies(
 
 
 def _runs(pid: int) -> bool:
-    """A receiver that was killed has left its pid behind."""
+    """Return whether the process exists: a killed receiver leaves its pid behind."""
     if pid == 0:
         return False
     try:

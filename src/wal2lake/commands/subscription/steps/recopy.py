@@ -1,32 +1,32 @@
-"""REFRESH PUBLICATION WITH (recopy = true): every table is copied anew, in the order of its
-durable steps. Readers have the old rows until the new ones take their place, of each table in one
-commit of its own.
+"""REFRESH PUBLICATION WITH (recopy = true): copies every table again.
 
-    mark it as being copied anew                          catalog
+Readers see the old rows of a table until one commit replaces them. The durable steps in order:
+
+    mark the subscription as being copied again           catalog
     wait until its receiver, its apply worker             nothing durable
       and the copies of its tables end
     can its slot send what is missing here?
       if not:   drop the slot, if there is one            publisher
-                mark that slot and log are given up       catalog
-                remove its log, forget its positions      storage
-                make the slot                             publisher
+                mark slot and log as given up             catalog
+                remove the log, forget its positions      storage
+                create the slot                           publisher
     under the DDL lock:
-      make what is published and not here               storage, catalog
-      every table waits for a copy that replaces its    ONE catalog transaction
-        rows; with a new slot, its position is the
-        floor; the mark is gone
+      create published tables that are missing here     storage, catalog
+      let every table wait for a copy that replaces     ONE catalog transaction
+        its rows; with a new slot, the slot's
+        position is the floor; remove the mark
 
-The slot is asked what the receiver asks it at each start (``receive.source.history``,
-``receive.source.slotcheck``), and what the log has above the floor is read once: a damaged log is
-no better than a slot that is gone. A slot of that name that is not a subscription's is not dropped.
+The slot must pass the checks that the receiver makes at each start (``receive.source.history``,
+``receive.source.slotcheck``), and the log above the floor is read once: a damaged log is as bad as
+a missing slot. A slot of that name that does not belong to a subscription is not dropped.
 
-A failure before the slot is dropped takes the mark back, and if the slot can go on, so does every
-failure. Once it is dropped, or nobody knows whether it was (a cancel, a connection that broke), the
-command can only go forward: ``unfinished`` goes on with what that, a crash, or a publisher that
-makes no slot now has interrupted. The second mark tells a slot that was made meanwhile from one
-that the log belongs to.
+A failure before the slot is dropped removes the mark. So does every failure if the slot can go on.
+Once the slot is dropped, or its drop is uncertain (a cancel, a broken connection), the command can
+only go forward: ``unfinished`` resumes it after that, after a crash, or when the publisher could
+not create a slot. The second mark distinguishes a slot created meanwhile from the slot that the log
+belongs to.
 
-PostgreSQL has no such command: there the way out is DROP SUBSCRIPTION and TRUNCATE.
+PostgreSQL has no such command; its way is DROP SUBSCRIPTION and TRUNCATE.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ _IN_USE: Final = "55006"
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """On whose behalf: a session, or the node itself."""
+class Requester:
+    """The client session, or the node itself, on whose behalf a re-copy runs."""
 
-    tell: Callable[[Notice], None]
+    notice: Callable[[Notice], None]
     check: Check
-    """Raises when it is to stop."""
+    """Raises when the re-copy shall stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecopiedTables:
-    """Tables of the subscription once it is copied anew."""
+    """Tables of the subscription after the re-copy."""
 
     publications: Sequence[str]
     added: Sequence[Rel] = ()
@@ -82,14 +82,13 @@ class RecopiedTables:
     """Versions of the added tables that readers see until their copy."""
     removed: AbstractSet[Oid] = frozenset()
     whole: Mapping[Oid, bool] = field(default_factory=dict)
-    """Other tables, with whether their inserts may be trusted then; a table that is not here: as
-    before."""
+    """Whether inserts into the other tables may be trusted; missing tables stay as they are."""
 
 
 def check_recopy(
     node: EngineParts, subscription: Subscription, kept: Sequence[Oid]
 ) -> None:
-    """Raise if it cannot be: 55000."""
+    """Raise 55000 if the tables cannot be copied again."""
     if subscription.slot_name is None:
         raise UsageError(
             "cannot copy the tables of a subscription that does not have a slot name",
@@ -102,7 +101,7 @@ def check_recopy(
         table = node.catalog.table_by_oid(relid)
         denied = None if table is None else rights.denied(table, INSERT + TRUNCATE)
         if denied is not None:
-            # All rows of the table are replaced.
+            # The copy replaces all rows of the table.
             raise denied
     names = {s.oid: s.name for s in node.catalog.subscriptions()}
     for rel in node.catalog.rels():
@@ -120,39 +119,40 @@ def check_recopy(
 
 def copy_anew(
     node: EngineParts,
-    asker: Asker,
+    requester: Requester,
     subscription: Subscription,
     session: Session,
     tables: Callable[[], AbstractContextManager[RecopiedTables]],
 ) -> None:
-    """All of it, from wherever it was interrupted; the caller holds the subscription's
-    turn. ``session`` is one for replication at the publisher. ``tables``: called at the end,
-    under the DDL lock; they are recorded within."""
-    found = subscription.recopying
-    if found is Recopy.NO:
+    """Do the re-copy, or resume an interrupted one. The caller holds the subscription's turn.
+
+    ``session``: a replication session at the publisher. ``tables``: called at the end, under the
+    DDL lock; the tables are recorded within its context."""
+    earlier_mark = subscription.recopying
+    if earlier_mark is Recopy.NO:
         node.catalog.update_subscription(
             subscription.oid, recopying=Recopy.BEGUN, bump=True
         )
         node.changed()
     with _taken_back(node, subscription):
         failpoint("recopy.marked")
-        await_workers(node, subscription, WORKER_STOP_SECONDS, asker.check)
+        await_workers(node, subscription, WORKER_STOP_SECONDS, requester.check)
         publisher = Publisher(session)
         identity = publisher.identify()
         goes_on = _goes_on(node, subscription, publisher, identity)
         if goes_on:
             _record(node, subscription, tables, source=None)
             return
-    if found is not Recopy.GIVEN_UP:
-        _give_up_slot(node, asker, session, subscription)
-    start = _new_slot(node, asker, session, subscription, found)
+    if earlier_mark is not Recopy.GIVEN_UP:
+        _give_up_slot(node, requester, session, subscription)
+    start = _new_slot(node, requester, session, subscription, earlier_mark)
     source = NewSource(start, identity.system_identifier, identity.timeline)
     _record(node, subscription, tables, source=source)
 
 
 @contextmanager
 def _taken_back(node: EngineParts, subscription: Subscription) -> Iterator[None]:
-    """A failure within leaves everything as it was, if it was this command that began."""
+    """Remove the mark if the block fails and this command has set the mark."""
     try:
         yield
     except BaseException:
@@ -171,7 +171,7 @@ def _record(
     *,
     source: NewSource | None,
 ) -> None:
-    """Tables that are missing are made, and all of them wait for their copies."""
+    """Create missing tables and let all tables wait for their copies."""
     with node.ddl_lock, tables() as now, node.locks.of(subscription.oid):
         node.catalog.copy_anew(
             subscription.oid,
@@ -186,7 +186,7 @@ def _record(
     node.changed()
 
 
-# ---- the slot that is there ---------------------------------------------------------------
+# ---- the present slot ---------------------------------------------------------------------
 
 
 def _goes_on(
@@ -195,12 +195,13 @@ def _goes_on(
     publisher: Publisher,
     identity: Identity,
 ) -> bool:
-    """Can its slot send what is missing here? Raises UnusableSlot for one that is nobody's
-    to drop."""
+    """Return whether the slot can send what is missing here.
+
+    Raises UnusableSlot for a slot that belongs to no subscription and must not be dropped."""
     name = str(subscription.slot_name)
     slot = publisher.slot(name)
     if slot is not None:
-        # Only whose it is: its position is another question.
+        # Check only whose slot it is. Its position is checked below.
         ours = {**slot, "invalidation_reason": None, "wal_status": None}
         _check(name, ours, identity, received=None)
     if subscription.recopying is Recopy.GIVEN_UP:
@@ -228,8 +229,9 @@ def _check(
 
 
 def _received(node: EngineParts, subscription: Subscription) -> tuple[Lsn | None, Lsn]:
-    """How far everything has come from this slot (None: that is not known), and how far
-    it is in the log. Raises CorruptLogError, also for a journal that cannot be decoded."""
+    """Return the position received from this slot (None if unknown), and the log's end.
+
+    Raises CorruptLogError, also for a journal that cannot be decoded."""
     directory = node.settings.log_directory / str(int(subscription.oid))
     if not directory.exists():
         return None, INVALID_LSN
@@ -257,7 +259,7 @@ def _received(node: EngineParts, subscription: Subscription) -> tuple[Lsn | None
 
 
 def _read_through(node: EngineParts, subscription: Subscription) -> None:
-    """Raises CorruptLogError if the log does not have what is still to be applied."""
+    """Raise CorruptLogError if the log lacks something that is still to be applied."""
     directory = node.settings.log_directory / str(int(subscription.oid))
     if not directory.exists():
         return
@@ -267,22 +269,25 @@ def _read_through(node: EngineParts, subscription: Subscription) -> None:
             reader.verify(file)
 
 
-# ---- and a new one ----------------------------------------------------------------------------
+# ---- a new slot -------------------------------------------------------------------------------
 
 
 def _give_up_slot(
-    node: EngineParts, asker: Asker, session: Session, subscription: Subscription
+    node: EngineParts,
+    requester: Requester,
+    session: Session,
+    subscription: Subscription,
 ) -> None:
-    """The first step that cannot be taken back."""
+    """Drop the slot: the first step that cannot be undone."""
     try:
-        _drop_slot(asker, session, subscription)
+        _drop_slot(requester, session, subscription)
     except BaseException:
         if not session.unanswered:
             with _taken_back(node, subscription):
                 raise
-        # Whatever is found there later is not to be trusted: the server may drop it yet.
+        # A slot found there later cannot be trusted: the server may still drop it.
         node.catalog.update_subscription(subscription.oid, recopying=Recopy.GIVEN_UP)
-        asker.tell(
+        requester.notice(
             Notice(
                 "publisher has not said whether replication slot"
                 f' "{subscription.slot_name}" was dropped',
@@ -295,25 +300,27 @@ def _give_up_slot(
         raise
 
 
-def _drop_slot(asker: Asker, session: Session, subscription: Subscription) -> None:
+def _drop_slot(
+    requester: Requester, session: Session, subscription: Subscription
+) -> None:
     slot = str(subscription.slot_name)
     if drop_slot(session, slot, missing_ok=True):
-        asker.tell(Notice(f'dropped replication slot "{slot}" on publisher'))
+        requester.notice(Notice(f'dropped replication slot "{slot}" on publisher'))
     failpoint("recopy.slot_dropped")
 
 
 def _new_slot(
     node: EngineParts,
-    asker: Asker,
+    requester: Requester,
     session: Session,
     subscription: Subscription,
-    found: Recopy,
+    earlier_mark: Recopy,
 ) -> Lsn:
-    """From here on there is no way back; returns the new slot's consistent point."""
+    """Create the new slot and return its consistent point. There is no way back from here."""
     try:
-        if found is Recopy.GIVEN_UP:
-            # Made, and not recorded.
-            _drop_slot(asker, session, subscription)
+        if earlier_mark is Recopy.GIVEN_UP:
+            # The slot of an earlier attempt, which was not recorded.
+            _drop_slot(requester, session, subscription)
         else:
             node.catalog.update_subscription(
                 subscription.oid, recopying=Recopy.GIVEN_UP
@@ -327,9 +334,9 @@ def _new_slot(
             subscription.name,
             must_use_password=node.catalog.must_use_password(subscription),
         ):
-            # Not before every table is ready: ``receive.twophase``.
+            # two_phase is enabled once every table is ready: ``receive.twophase``.
             start = create_slot(
-                asker.tell,
+                requester.notice,
                 Publisher(session),
                 slot,
                 two_phase=False,
@@ -337,8 +344,8 @@ def _new_slot(
             )
         failpoint("recopy.slot_created")
     except Exception:
-        if found is not Recopy.GIVEN_UP:
-            asker.tell(
+        if earlier_mark is not Recopy.GIVEN_UP:
+            requester.notice(
                 Notice(
                     f'subscription "{subscription.name}" has no slot until this node has'
                     " made one, which it goes on to try",
@@ -351,8 +358,10 @@ def _new_slot(
 
 
 def _remove_log(node: EngineParts, subid: Oid) -> None:
-    """The new directory is there before the old one is gone: whoever looks at a log knows
-    by its directory that it is another one. Durable on return."""
+    """Remove the log; durable on return.
+
+    The new directory exists before the old one is removed: readers of a log recognize another log
+    by its directory."""
     directory = node.settings.log_directory / str(int(subid))
     old = given_up(directory)
     try:

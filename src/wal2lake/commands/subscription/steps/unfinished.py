@@ -1,28 +1,28 @@
 """Finishes or undoes CREATE and DROP SUBSCRIPTION and a re-copy that a crash interrupted.
 
-    found in the catalog                 what it means             what happens
+    found in the catalog                 meaning                   action
     ---------------------------------    ----------------------    ---------------------------
-    a planned slot                       CREATE did not come to    the slot is dropped, if it
-                                         record its subscription   was made; the plan forgotten
-    a subscription marked as dropping    DROP did not come to      its slot is dropped, then it
-                                         forget it                 is forgotten with its log
-    a subscription marked as being       a re-copy was not         it goes on (``recopy``), with
-    copied anew                          recorded                  the tables that are recorded
+    a planned slot                       CREATE did not record     drop the slot, if it was
+                                         its subscription          created; remove the plan
+    a subscription marked as dropping    DROP did not delete the   drop the slot, then delete
+                                         subscription              subscription and log
+    a subscription marked as being       the re-copy was not       resume it (``recopy``), with
+    copied again                         recorded                  the recorded tables
 
-All are there for a moment while such a command runs; it holds the turn of its subscription, or of
-the name of the slot that it makes, and whoever finds them in that turn knows that no command does.
-So the same code serves the node's start and a publisher that could not be reached then: a thread of
-the engine looks every wal_retrieve_retry_interval. Each piece of work has a thread of its own, for
-a publisher that does not answer must hold up nobody else's; and it steps aside for a command that
-wants the turn.
+All of these also exist for a moment while such a command runs. The command holds the turn of its
+subscription, or of the name of the slot that it creates, so whoever finds them within that turn
+knows that no command is running. The same code therefore serves the node's start and a publisher
+that was unreachable then: a thread of the engine looks every wal_retrieve_retry_interval. Each
+piece of work has its own thread, so a publisher that does not answer holds up nothing else. The
+thread releases the turn for a command that wants it.
 
-A planned slot is dropped if it was made after the plan, for pgoutput in that database, and is used
-by nobody. Another one of that name stays, and the plan is forgotten. It cannot be told from one
-that somebody else has made under the same name after the crash and before this look, and is not
-reading; the other way, leaving it, would let every interrupted CREATE hold the publisher's WAL.
+A planned slot is dropped if it was created after the plan, for pgoutput in that database, and is
+not in use. Any other slot of that name stays, and the plan is removed. A slot that somebody else
+created under the same name, after the crash and before this look, and does not read, cannot be
+distinguished. The alternative, leaving such slots, would let every interrupted CREATE retain the
+publisher's WAL.
 
-PostgreSQL leaves the first two to be repaired by hand: its subscription is rolled back, the slot
-is not.
+PostgreSQL leaves the first two to the user: its subscription is rolled back, but the slot is not.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from wal2lake.commands.subscription.steps.drop import (
     finish_drop,
 )
 from wal2lake.commands.subscription.steps.recopy import (
-    Asker,
     RecopiedTables,
+    Requester,
     copy_anew,
 )
 from wal2lake.errors import PublisherError, UsageError, Wal2LakeError
@@ -62,30 +62,30 @@ K = TypeVar("K", bound=Hashable)
 _CREATING: Final = "CREATE_REPLICATION_SLOT"
 
 _WORKERS_SECONDS: Final = 2.0
-"""The supervisor looks at the catalog every second, so a receiver is gone by then."""
+"""The supervisor reads the catalog every second, so a receiver has ended by then."""
 
 _ANSWER_SECONDS: Final = 30.0
-"""For a question about a slot; it is asked again."""
+"""Timeout for a question about a slot, which is repeated later."""
 
 _STOP_SECONDS: Final = 2.0
-"""A round that waits for a publisher is left behind: it dies with the process."""
+"""A round that waits for a publisher longer than this ends with the process instead."""
 
 
 class Verdict(Enum):
     """Decision about a planned slot."""
 
     DROP = "drop"
-    """It is ours, and nobody will ever use it."""
+    """The slot is ours and will never be used."""
     WAIT = "wait"
-    """The publisher is still making it, for a client that is gone."""
+    """The publisher is still creating the slot, for a client that is gone."""
     LEAVE = "leave"
-    """There is none, or it is somebody else's."""
+    """There is no slot, or it is somebody else's."""
 
 
 def judge_slot(
     slot: dict[str, str | None] | None, database: str, planned: PlannedSlot
 ) -> Verdict:
-    """``slot`` is ``Publisher.slot``'s answer, ``database`` the one that was asked."""
+    """Judge ``slot``, which is ``Publisher.slot``'s answer in ``database``."""
     if slot is None or slot["plugin"] != "pgoutput" or slot["database"] != database:
         return Verdict.LEAVE
     if slot["active_pid"] is not None:
@@ -98,14 +98,14 @@ def judge_slot(
 
 
 def drop_planned(node: EngineParts, publisher: Publisher, planned: PlannedSlot) -> None:
-    """Drop a slot that a crashed CREATE has left; the caller holds the turn of its name.
+    """Drop a slot that a crashed CREATE has left. The caller holds the turn of its name.
 
-    Raises PublisherError if it cannot be dropped (yet); it stays planned.
+    Raises PublisherError if the slot cannot be dropped yet; it stays planned then.
     """
     name = planned.slot_name
     owners = _owners(node, planned)
     if owners - {planned.conninfo}:
-        # It may be the same server by another name, or another server's slot.
+        # This may be the same server by another name, or a slot of another server.
         return
     if not owners:
         database = str(publisher.session.value("SELECT pg_catalog.current_database()"))
@@ -115,7 +115,7 @@ def drop_planned(node: EngineParts, publisher: Publisher, planned: PlannedSlot) 
                 f'replication slot "{name}" is still being created', sqlstate="55006"
             )
         if _owners(node, planned):
-            # An ALTER ... SET (slot_name) has taken it meanwhile: the next look sees that.
+            # An ALTER ... SET (slot_name) has just taken the slot; the next round sees it.
             return
         if verdict is Verdict.DROP:
             publisher.drop_idle_slot(name)
@@ -128,7 +128,7 @@ def drop_planned(node: EngineParts, publisher: Publisher, planned: PlannedSlot) 
 
 
 def _owners(node: EngineParts, planned: PlannedSlot) -> set[str]:
-    """The connection strings of the subscriptions that have a slot of that name."""
+    """Return the connection strings of the subscriptions that have a slot of that name."""
     return {
         s.conninfo
         for s in node.catalog.subscriptions()
@@ -137,36 +137,36 @@ def _owners(node: EngineParts, planned: PlannedSlot) -> set[str]:
 
 
 class _StepAside(Exception):
-    """A command wants the turn, or the node stops."""
+    """Raised to release the turn for a command, or because the node stops."""
 
 
 class UnfinishedCommands:
-    """Runs in its own threads from ``start`` to ``stop``."""
+    """The threads that clean up, from ``start`` to ``stop``."""
 
     def __init__(self, node: EngineParts) -> None:
-        """Nothing is looked at yet."""
+        """Prepare; the first look is made after ``start``."""
         self._node = node
-        self._told: dict[object, str] = {}
+        self._logged: dict[object, str] = {}
         self._stop = threading.Event()
         self._wake = threading.Event()
-        """Do not wait for the interval."""
+        """Set to look before the interval has passed."""
         self._thread = threading.Thread(
             target=self._run, name="unfinished", daemon=True
         )
         self._at_work: dict[object, threading.Thread] = {}
 
     def start(self) -> None:
-        """The first look is at once."""
+        """Start the thread, which looks at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, or be left to end with the process."""
+        """Stop the thread, or leave it to end with the process."""
         self._stop.set()
         self._wake.set()
         self._thread.join(_STOP_SECONDS)
 
     def reload(self, settings: Settings) -> None:
-        """The interval may be another one: the next look is at once. It is the node's."""
+        """Look at once, as the interval in the node's settings may have changed."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -183,7 +183,7 @@ class UnfinishedCommands:
                 return
 
     def _look(self) -> None:
-        """One round over all that a crash has left."""
+        """Start work for everything that a crash has left."""
         for slot in {p.slot_name for p in self._node.catalog.planned_slots()}:
             self._begin(slot, partial(self._drop, slot))
         for subscription in self._node.catalog.subscriptions():
@@ -194,9 +194,9 @@ class UnfinishedCommands:
                 self._begin(subscription.oid, again)
 
     def _begin(self, key: object, work: Callable[[], None]) -> None:
-        """In a thread, unless it is at work already."""
-        before = self._at_work.get(key)
-        if before is not None and before.is_alive():
+        """Start a thread for the work, unless one is already running."""
+        running = self._at_work.get(key)
+        if running is not None and running.is_alive():
             return
 
         def run() -> None:
@@ -221,8 +221,10 @@ class UnfinishedCommands:
         return check
 
     def _drop(self, slot: str) -> None:
-        """All of that name, one after the other: were each to ask for the turn by itself,
-        one whose publisher is away could keep it from the others for ever."""
+        """Drop all planned slots of a name, one after the other.
+
+        If each waited for the turn by itself, one with an unreachable publisher could keep the
+        turn from the others forever."""
         making = self._node.turns.making
         with making.try_hold(slot) as mine:
             for planned in self._node.catalog.planned_slots() if mine else ():
@@ -242,7 +244,7 @@ class UnfinishedCommands:
             ) as session:
                 drop_planned(self._node, Publisher(session), planned)
         except Wal2LakeError as error:
-            self._tell(
+            self._log_once(
                 planned,
                 f'could not drop replication slot "{planned.slot_name}", which an'
                 f' interrupted CREATE SUBSCRIPTION "{planned.subname}" may have left on'
@@ -275,7 +277,7 @@ class UnfinishedCommands:
                 self._node.catalog.note_error(
                     subid, WorkerKind.DROP, error.describe(), error.sqlstate
                 )
-                self._tell(
+                self._log_once(
                     subid,
                     f'could not finish dropping subscription "{now.name}":'
                     f" {error.message}",
@@ -299,7 +301,7 @@ class UnfinishedCommands:
                 ) as session:
                     copy_anew(
                         self._node,
-                        Asker(partial(_log_notice, name), check),
+                        Requester(partial(_log_notice, name), check),
                         now,
                         session,
                         lambda: nullcontext(tables),
@@ -312,17 +314,17 @@ class UnfinishedCommands:
                 self._node.catalog.note_error(
                     subid, WorkerKind.RECOPY, error.describe(), error.sqlstate
                 )
-                self._tell(
+                self._log_once(
                     (subid, WorkerKind.RECOPY),
                     f'could not copy the tables of subscription "{name}" anew:'
                     f" {error.message}",
                     error,
                 )
 
-    def _tell(self, what: object, text: str, error: Wal2LakeError) -> None:
-        """Once, not at every attempt."""
-        if self._told.get(what) != text:
-            self._told[what] = text
+    def _log_once(self, key: object, text: str, error: Wal2LakeError) -> None:
+        """Log a failure once, not at every attempt."""
+        if self._logged.get(key) != text:
+            self._logged[key] = text
             get_logger().warning(f"{text}; it is tried again", error=error)
 
 
