@@ -165,7 +165,7 @@ def test_only_what_is_going_to_be_done_is_judged() -> None:
 def test_publications_are_looked_for() -> None:
     one = SourcePublication("p", True, True, True, True, False)
     chosen = judge_publications([one], ["p"])
-    assert (chosen.found, told(list(chosen.findings))) == ((one,), [])
+    assert (chosen.publications, told(list(chosen.findings))) == ((one,), [])
     missing = judge_publications([one], ["a", "p", "b", "a"])
     assert told(list(missing.findings)) == [
         ("WARNING", 'publications "a", "b" do not exist on the publisher')
@@ -364,4 +364,4 @@ def test_columns_that_were_there_are_compared_with_what_is_sent(
     )
     found = judge_stored(replace(table().remote, columns=(remote,)), there)
     assert [f.level for f in found] == [Level.NOTE] * (told is not None)
-    assert not found or str(told) in found[0].one
+    assert not found or str(told) in found[0].singular
