@@ -90,7 +90,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a command is about to do at the server."""
+    """Actions that a command is about to take at the server."""
 
     stream: bool = True
     """True if a subscription's stream begins."""
