@@ -139,7 +139,7 @@ def _relation(draw: st.DrawFn, relid: Oid) -> Relation:
 
 
 @st.composite
-def _row(draw: st.DrawFn, relation: Relation) -> Message:
+def _row(draw: st.DrawFn, relation: Relation) -> Insert | Update | Delete:
     def values(*, new: bool) -> TupleData:
         # Mostly plain text, as in life: that is a path of its own.
         text = draw(st.booleans())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,11 +181,12 @@ def test_a_table_that_went_ahead_before_a_crash_is_caught_up_with(
         side = world.side
         schemas = Schemas(side, [(1, 200)])
         side.send(*BATCH)
-        broken = iter([True])
+        broken = threading.Event()
 
         def break_once(location: str) -> None:
             # The second commit of the batch: table 1 is altered, and nothing is published.
-            if schemas.seen and next(broken, False):
+            if schemas.seen and not broken.is_set():
+                broken.set()
                 raise OSError("the power is gone")
 
         world.lake.before_commit = break_once
@@ -192,4 +194,6 @@ def test_a_table_that_went_ahead_before_a_crash_is_caught_up_with(
         side.reaches(408)
         for relid in (1, 2, 3):
             assert side.visible(relid) == model(side.sent, relid)
-        assert Oid(101) in world.catalog.newest_vector(side.subid).versions
+        vector = world.catalog.newest_vector(side.subid)
+        assert vector is not None
+        assert Oid(101) in vector.versions

@@ -80,7 +80,8 @@ def test_what_finds_no_row_is_left_out_and_noted(world: World) -> None:
 
 
 def test_a_batch_that_is_repeated_notes_nothing_twice(world: World) -> None:
-    side, failed = world.side, []
+    side = world.side
+    failed: list[str] = []
 
     def refuse(location: str) -> None:
         # Table 1 has committed: of the next attempt it is no part.

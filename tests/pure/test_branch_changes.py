@@ -36,7 +36,7 @@ def test_a_file_of_the_table_gets_its_own_name_back(key: str, vector: Any) -> No
     assert there["path"] == f"file:/w/public/a%2520b%20%C3%BC/{key}"
     change = net_change([[remove(there["path"], there.get("deletionVector"))]], TABLE)
     assert change.actions == (remove(key, vector),)
-    assert (change.files, change.touched) == ((), {key})
+    assert (change.files, change.touched) == ((), frozenset({key}))
 
 
 def test_a_file_elsewhere_keeps_its_name() -> None:

@@ -13,6 +13,7 @@ from tests.pure.test_capture_writer import (
     inserts,
     placed,
     read,
+    rows_of,
     theirs,
 )
 
@@ -55,7 +56,8 @@ def test_a_prepare_and_its_commit_are_one_of_each(tmp_path: Path) -> None:
         Step.COMMIT,
         None,
     ]
-    assert [change.new for change in prepare[1]] == [change.new for change in commit[1]]
+    prepared, committed = rows_of(prepare[1]), rows_of(commit[1])
+    assert [change.new for change in prepared] == [change.new for change in committed]
     xid = prepare[0].xid
     assert [one.xid for one, _ in (between, commit, last)] == [xid + 1, xid, xid + 2]
     assert prepare[0].two_phase == commit[0].two_phase == known.two_phase

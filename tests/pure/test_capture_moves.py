@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from wal2lake.lake.capture.comparison import ComparisonMemory, Said, compare
 from wal2lake.lake.capture.moves import (
     MOST_ROWS,
+    Key,
     KeyMoves,
     MovedKey,
     arranged,
@@ -83,8 +84,8 @@ def test_too_many_moves_are_none() -> None:
 
 def test_a_move_is_only_what_the_difference_has() -> None:
     said = moved((1, 2), (1, 3), (4, 5), (6, 7))
-    gone = {("1",): 1, ("4",): 1}
-    came = {("2",): 1, ("3",): 1, ("7",): 1}
+    gone: dict[Key, int] = {("1",): 1, ("4",): 1}
+    came: dict[Key, int] = {("2",): 1, ("3",): 1, ("7",): 1}
     assert chosen(said, gone, came) == [(said[0], 0, 0)]
     twice = moved((1, 2), (1, 2), (1, 2))
     found = chosen(twice, {("1",): 2}, {("2",): 3})

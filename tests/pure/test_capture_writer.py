@@ -28,10 +28,11 @@ from wal2lake.lake.capture.messages import (
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
-from wal2lake.publish.capture.writer import PublisherLogWriter
+from wal2lake.publish.capture.writer import Change, PublisherLogWriter
 from wal2lake.publish.decoding.changes import (
     DecodedChange,
     DecodedMessage,
+    Run,
     Transaction,
     Truncation,
     changes_of,
@@ -91,6 +92,13 @@ def read(
     return found
 
 
+def rows_of(changes: list[DecodedChange | DecodedMessage]) -> list[DecodedChange]:
+    """The same: there is no message among them."""
+    found = [change for change in changes if isinstance(change, DecodedChange)]
+    assert len(found) == len(changes)
+    return found
+
+
 def said(directory: Path, start: int = 0) -> list[tuple[bool, str, bytes]]:
     """What is read of messages above ``start``: whether of a transaction, prefix, content."""
     found = []
@@ -98,6 +106,7 @@ def said(directory: Path, start: int = 0) -> list[tuple[bool, str, bytes]]:
     for one in transactions_of(reader, reader.above(Lsn(start)), Lsn(start)):
         if isinstance(one, Lsn):
             continue
+        assert not isinstance(one, Group)
         alone = isinstance(one, DecodedMessage)
         pieces = (one,) if isinstance(one, DecodedMessage) else one[1]
         found += [
@@ -136,7 +145,7 @@ def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None
     assert second[0].commit_lsn > first[0].end_lsn
     assert second[0].xid == first[0].xid + 1
     assert (second[0].origin, second[0].origin_lsn) == ("pg_5", Lsn(77))
-    assert [change.new[0] for change in second[1] if change.new] == [
+    assert [change.new[0] for change in rows_of(second[1]) if change.new] == [
         b"%d 0" % n for n in range(500, 900)
     ]
     assert read(tmp_path / "log", int(second[0].commit_lsn)) == [second]
@@ -155,7 +164,7 @@ def test_changes_of_several_tables_come_in_their_order(tmp_path: Path) -> None:
     writer.transaction(2, None, iter(parts[:1]), 100, {})
     writer.seal(note=False)
     first, second = read(tmp_path / "log")
-    assert [(c.op, c.new and c.new[0]) for c in first[1]] == [
+    assert [(c.op, c.new and c.new[0]) for c in rows_of(first[1])] == [
         ("I", b"0 0"),
         ("I", b"1 0"),
         ("I", b"0 0"),
@@ -182,13 +191,15 @@ def test_truncates_with_the_same_options_are_one(tmp_path: Path) -> None:
     writer.seal(note=False)
     reader = LogReader(tmp_path / "log")
     found = next(transactions_of(reader, reader.above(Lsn(0)), Lsn(0)))
-    assert not isinstance(found, DecodedMessage | Lsn)
+    assert not isinstance(found, DecodedMessage | Lsn | Group)
+    pieces = list(truncations(found[1]))
     assert [
         ([one.name for one in piece.relations], piece.options, piece.ordinal)
+        for piece in pieces
         if isinstance(piece, Truncation)
-        else piece.rows.num_rows
-        for piece in truncations(found[1])
-    ] == [(["t", "u"], 1, 0), (["t"], 3, 2), 1, (["u"], 0, 4)]
+    ] == [(["t", "u"], 1, 0), (["t"], 3, 2), (["u"], 0, 4)]
+    assert isinstance(pieces[2], Run) and pieces[2].rows.num_rows == 1
+    assert len(pieces) == 4
 
 
 def test_a_log_that_has_nothing_new_says_which_tables_have_joined(
@@ -210,9 +221,9 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
     writer = PublisherLogWriter(directory, segment_bytes=1 << 20, xids=Numbers())
     inside = [Emitted("p", b"first"), Emitted("p", b"\0second")]
     rows = (RELATION, inserts(RELATION, 0, 2))
-    changes = iter([inside[0], rows, inside[1], rows])
+    changes: list[Change | Emitted] = [inside[0], rows, inside[1], rows]
     alone = writer.message(Emitted("q", b"before"))
-    assert writer.transaction(1, None, changes, 100, {}) == 6
+    assert writer.transaction(1, None, iter(changes), 100, {}) == 6
     between = writer.message(Emitted("q", b""))
     assert writer.transaction(2, None, iter(inside[:1]), 1, {}) == 1
     assert writer.transaction(3, None, iter(()), 0, {}) == 0
@@ -403,7 +414,7 @@ def test_numbers_begin_above_a_log_that_an_earlier_version_has_counted(
 ) -> None:
     counting = Numbers()
     counting.begin_above(70_000)
-    writer = PublisherLogWriter(tmp_path / "log", 1 << 20, counting)  # type: ignore[arg-type]
+    writer = PublisherLogWriter(tmp_path / "log", 1 << 20, counting)
     writer.transaction(1, None, iter([(RELATION, inserts(RELATION, 0, 1))]), 1, {})
     assert writer.seal(note=False) is not None
     node = PublishingNode(tmp_path, monkeypatch)

@@ -533,7 +533,7 @@ def test_names_and_lsns_of_any_shape_survive_a_manifest() -> None:
     lsn = Lsn(2**63 - 1)
     file = LogFile("x", 2**40, 0)
     rows = RowsFile(
-        file, odd, {16400: "public.mood"}, 1, 2, 3, 4, lsn, lsn, True, False, True
+        file, odd, {Oid(16400): "public.mood"}, 1, 2, 3, 4, lsn, lsn, True, False, True
     )
     one = Manifest(2**40, lsn, lsn, lsn, -1, 5, file, (rows,))
     assert manifest.decode(manifest.encode(one), Path("x")) == one

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fakes.publisher import Change, content, gulp
-from tests.fakes.streaming import Running, Source
+from tests.fakes.streaming import Item, Running, Source
 
 from wal2lake.changelog import (
     ChangeLog,
@@ -327,7 +327,7 @@ def test_messages_of_a_savepoint_that_is_rolled_back_go_with_it(
     source = world.source
     one = source.begin()
     top, (outer, inner) = one.xid, (source.xid(), source.xid())
-    script = [
+    script: list[tuple[int, Item] | int] = [
         (top, b"kept: first"),
         (top, insert(1)),
         (top, b"kept: second"),

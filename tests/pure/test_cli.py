@@ -163,6 +163,7 @@ def test_status_and_stop_of_a_running_node(tmp_path, capsys):
     subid = node.subscribe(1)
     node.subscribe(2, enabled=False)
     node.start()
+    assert node.process is not None
     node.wait_events(f"receiver{subid}", 1)
     assert cli.main(["status", "-D", str(tmp_path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

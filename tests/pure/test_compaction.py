@@ -25,7 +25,7 @@ from wal2lake.lake.compaction.rewrite import (
 )
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.delta.deletionvectors import write_vectors
-from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
+from wal2lake.lake.port import Committed, FieldSpec, PhysicalField, TableState
 from wal2lake.lake.tablefiles import AddedFile, DataFile, add_action
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Oid
@@ -221,6 +221,9 @@ def test_a_table_is_compacted_once_at_a_time(tmp_path: Path) -> None:
 
         def goes_on_beside(self, work: object) -> None:
             pass
+
+        def commit_files(self, *_: object, **__: object) -> Committed:
+            raise AssertionError("nothing is committed here")
 
     compactor = Compactor(Tables())
     location = table.state.location

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fakes.histories import UNTRUSTED, shape_of
+from tests.fakes.histories import FIELDS, UNTRUSTED, shape_of
 from tests.fakes.stored_table import StoredTable
-from tests.pure.test_upsert import ARROW, FIELDS, staged_tables
+from tests.pure.test_upsert import ARROW, staged_tables
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.compaction import compact
@@ -242,11 +242,11 @@ def test_a_batch_means_what_its_events_mean_one_by_one(
             for one in [rng.choice([None, *possible])]
             if one is not None
         }
-        by = {
+        evaluated = {
             kind: Resolution.MERGE if one.choice is None else Resolution.EXPRESSION
             for kind, one in asks.items()
         }
-        rules = Resolutions({**rules.chosen, **by}, asks)
+        rules = Resolutions({**rules.chosen, **evaluated}, asks)
     rows: dict[tuple[object, ...], Stored] = {}
     keys = [(a, b) for a in range(5) for b in range(3)]
     for by, tag in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -33,6 +34,7 @@ from wal2lake.wire.frontback import (
     FieldDescription,
     Flush,
     Frame,
+    FrontendMessage,
     FrontendReader,
     FunctionCall,
     FunctionCallResponse,
@@ -48,6 +50,7 @@ from wal2lake.wire.frontback import (
     Signal,
     SSLRequest,
     StartupMessage,
+    StartupPacket,
     Sync,
     Terminate,
     TransactionStatus,
@@ -70,30 +73,22 @@ values = st.none() | st.binary(max_size=40)
 oids = st.integers(0, 2**32 - 1)
 int16s = st.integers(-(2**15), 2**15 - 1)
 int32s = st.integers(-(2**31), 2**31 - 1)
-few = {"max_size": 5}
+T = TypeVar("T")
+
+
+def few(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
+    return st.lists(of, max_size=5).map(tuple)
+
 
 frontend_messages = st.one_of(
     st.builds(Query, cstrings),
-    st.builds(Parse, cstrings, cstrings, st.lists(oids, **few).map(tuple)),
-    st.builds(
-        Bind,
-        cstrings,
-        cstrings,
-        st.lists(int16s, **few).map(tuple),
-        st.lists(values, **few).map(tuple),
-        st.lists(int16s, **few).map(tuple),
-    ),
+    st.builds(Parse, cstrings, cstrings, few(oids)),
+    st.builds(Bind, cstrings, cstrings, few(int16s), few(values), few(int16s)),
     st.builds(Describe, st.sampled_from(DescribeTarget), cstrings),
     st.builds(Execute, cstrings, int32s),
     st.builds(Close, st.sampled_from(DescribeTarget), cstrings),
     st.sampled_from([Flush(), Sync(), Terminate(), CopyDone()]),
-    st.builds(
-        FunctionCall,
-        oids,
-        st.lists(int16s, **few).map(tuple),
-        st.lists(values, **few).map(tuple),
-        int16s,
-    ),
+    st.builds(FunctionCall, oids, few(int16s), few(values), int16s),
     st.builds(CopyData, st.binary(max_size=40)),
     st.builds(CopyFail, cstrings),
     st.builds(AuthenticationData, st.binary(max_size=40)),
@@ -103,11 +98,10 @@ diagnostics = st.fixed_dictionaries(dict.fromkeys(FIELD_LETTERS, texts)).map(
     # A severity that is not given in the server's language goes as the other one.
     lambda d: Diagnostic(**{**d, "severity_nonlocalized": d["severity"]})
 )
-described = st.lists(
+described = few(
     st.tuples(
         st.builds(FieldDescription, texts, oids, int16s, int32s, oids, int16s), int16s
-    ),
-    **few,
+    )
 ).map(
     lambda pairs: RowDescription(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
 )
@@ -119,10 +113,7 @@ backend_messages = st.one_of(
         st.binary(max_size=9),
     ),
     st.builds(AuthenticationMD5Password, st.binary(min_size=4, max_size=4)),
-    st.builds(
-        AuthenticationSASL,
-        st.lists(st.text("ABC-256", min_size=1), **few).map(tuple),
-    ),
+    st.builds(AuthenticationSASL, few(st.text("ABC-256", min_size=1))),
     st.builds(ParameterStatus, texts, texts),
     st.builds(BackendKeyData, int32s, st.binary(max_size=32)),
     st.builds(ReadyForQuery, st.sampled_from(TransactionStatus)),
@@ -130,19 +121,19 @@ backend_messages = st.one_of(
         NegotiateProtocolVersion,
         st.integers(0, 9),
         st.integers(0, 65535),
-        st.lists(cstrings, **few).map(tuple),
+        few(cstrings),
     ),
     st.builds(NotificationResponse, int32s, texts, texts),
     st.builds(FunctionCallResponse, values),
     described,
-    st.builds(DataRow, st.lists(values, **few).map(tuple)),
+    st.builds(DataRow, few(values)),
     st.builds(CommandComplete, texts),
-    st.builds(ParameterDescription, st.lists(oids, **few).map(tuple)),
+    st.builds(ParameterDescription, few(oids)),
     st.builds(
         CopyResponse,
         st.sampled_from(CopyMode),
         st.integers(0, 255),
-        st.lists(int16s, **few).map(tuple),
+        few(int16s),
     ),
     st.builds(CopyData, st.binary(max_size=40)),
     st.just(CopyDone()),
@@ -189,7 +180,8 @@ def test_a_reader_finds_the_messages_however_the_bytes_are_cut(messages, data):
     stream = write_startup(SSLRequest()) + write_startup(start)
     stream += b"".join(map(write_frontend, messages))
     reader = FrontendReader()
-    packets, found = [], []
+    packets: list[StartupPacket] = []
+    found: list[FrontendMessage] = []
     while stream:
         cut = data.draw(st.integers(1, len(stream)))
         reader.feed(stream[:cut])
@@ -304,7 +296,9 @@ def test_unknown_fields_of_an_error_are_ignored():
 
 def test_a_nul_in_an_error_message_does_not_cut_the_message():
     frame = write_backend(ErrorResponse(Diagnostic("ERROR", "22021", "a\0b")))
-    assert read_backend(Frame(b"E", frame[5:])).fields.message == "ab"
+    error = read_backend(Frame(b"E", frame[5:]))
+    assert isinstance(error, ErrorResponse)
+    assert error.fields.message == "ab"
 
 
 def test_text_that_the_client_encoding_lacks_gets_question_marks():

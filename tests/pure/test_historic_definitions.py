@@ -136,7 +136,8 @@ def test_publications_are_asked_for_each_position(
             "IUD"
         )
     for lsn in (20, 29):
-        assert publications.sending(["p"], Lsn(lsn))[table.oid].columns == {"id"}
+        columns = publications.sending(["p"], Lsn(lsn))[table.oid].columns
+        assert columns == frozenset({"id"})
     assert publications.sending(["p"], Lsn(30)) == {}
     assert publications.sending(["p", "q"], Lsn(29)).keys() == {table.oid}
     # Once, though it is missing at every position.

@@ -17,6 +17,7 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.local.node import Caller
 from wal2lake.model import Deferral, Oid, ReplicaIdentity
 from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar.altering.statements import AlterTable
 from wal2lake.sql.grammar.constraints import constraint_modes
 from wal2lake.sql.grammar.statements import CreateTable
 
@@ -59,7 +60,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def alter(world: World, sql: str) -> str:
     caller = Caller(world.role("me"), world.notices.append)
-    return altertable.alter_columns(world.node, caller, parse(f"alter table {sql}"))
+    statement = parse(f"alter table {sql}")
+    assert isinstance(statement, AlterTable)
+    return altertable.alter_columns(world.node, caller, statement)
 
 
 def refusal(world: World, sql: str) -> tuple[str, str]:

@@ -30,7 +30,9 @@ def test_the_rows_of_keys_are_those_that_hold_them(
     index.add("file", np.array(held, np.int64))
     assert len(list(directory.iterdir())) == (0 if in_memory else 1)
 
-    positions, rows = index.find("file", np.array(keys, np.int64))
+    answer = index.find("file", np.array(keys, np.int64))
+    assert answer is not None
+    positions, rows = answer
 
     expected = {
         (i, row)

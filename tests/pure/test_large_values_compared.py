@@ -27,7 +27,8 @@ SCHEMA = pa.schema([(f"v{i}", pa.binary()) for i in range(3)])
 
 MB = 1 << 20
 
-Row = tuple[bytes, bytes | None, bytes | None]
+Row = tuple[bytes | None, bytes | None, bytes | None]
+Difference = tuple[int, Row, Row]
 
 
 def rows(*given: Row) -> list[pa.Table]:
@@ -37,9 +38,9 @@ def rows(*given: Row) -> list[pa.Table]:
 
 def compared(
     directory: Path, gone: list[pa.Table], came: list[pa.Table], key: tuple[int, ...]
-) -> list[tuple[int, Row, Row]]:
+) -> list[Difference]:
     memory = ComparisonMemory(64 * MB, directory / "of its own")
-    found: list[tuple[int, Row, Row]] = []
+    found: list[Difference] = []
     for table in compare(gone, came, SCHEMA, key, Said(), memory):
         assert table.nbytes < 100 * MB
         for one in table.to_pylist():
@@ -49,19 +50,20 @@ def compared(
     return found
 
 
-NONE = (None, None, None)
+NONE: Row = (None, None, None)
 
 
 @pytest.mark.parametrize("key", [(0,), ()], ids=["by key", "whole rows"])
 def test_large_values_do_not_need_memory_for_all(
     tmp_path: Path, key: tuple[int, ...]
 ) -> None:
-    before = [(b"%d" % n, bytes([n]) * (20 * MB), None) for n in range(8)]
-    after = [
+    before: list[Row] = [(b"%d" % n, bytes([n]) * (20 * MB), None) for n in range(8)]
+    after: list[Row] = [
         (k, v if n % 4 else b"y" * (20 * MB), w) for n, (k, v, w) in enumerate(before)
     ]
     found = compared(tmp_path, rows(*before), rows(*after), key)
     changed = [(before[n], after[n]) for n in (0, 4)]
+    wanted: list[Difference]
     if key:
         wanted = [(UPDATE, *pair) for pair in changed]
     else:
@@ -73,9 +75,11 @@ def test_large_values_do_not_need_memory_for_all(
 def test_values_of_all_sizes_are_as_they_were(tmp_path: Path) -> None:
     sizes = (0, 1, 32, 4095, 4096, 5000, 70_000)
     values = [bytes([n]) * size for n in (0, 97) for size in sizes]
-    before = [(b"%d" % n, value, values[-n]) for n, value in enumerate(values)]
+    before: list[Row] = [
+        (b"%d" % n, value, values[-n]) for n, value in enumerate(values)
+    ]
     before += [(b"k" * 9000, None, b"x" * 5000), (b"same", b"s" * 9000, None)]
-    after = [(k, w, v) for k, v, w in before[:-1]] + [before[-1]]
+    after: list[Row] = [*((k, w, v) for k, v, w in before[:-1]), before[-1]]
     found = compared(tmp_path, rows(*before), rows(*after), (0,))
     pairs = zip(before, after, strict=True)
     assert found == [(UPDATE, *pair) for pair in pairs if pair[0] != pair[1]]

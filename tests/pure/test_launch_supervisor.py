@@ -289,15 +289,19 @@ def test_a_start_buries_what_a_killed_guardian_could_not(fake):
     assert "that an earlier node left behind" in fake.log_text()
 
 
+def guardian_of(fake):
+    status = read_status(fake.directory / "run")
+    assert status is not None
+    return status.guardian_pid
+
+
 def test_a_killed_guardian_is_replaced(fake):
     fake.start()
-    first = read_status(fake.directory / "run").guardian_pid
+    first = guardian_of(fake)
     os.kill(first, signal.SIGKILL)
     second = wait_until(
-        lambda: (
-            (found := read_status(fake.directory / "run")).guardian_pid != first
-            and found.guardian_pid
-        )
+        lambda: (found := guardian_of(fake)) != first and found,
+        describe="another guardian",
     )
     pids = fake.pids()
     assert second in pids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,7 +78,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     def end(code: int) -> None:
         raise Ended(code)
 
-    monkeypatch.setattr(commit.os, "_exit", end)
+    monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(commit, "_PAUSE_SECONDS", 0.0)
     return World(tmp_path)
 

@@ -39,7 +39,7 @@ def script(spoil: Spoil | None = None) -> list[Scripted]:
     What follows such a message could be confirmed before it is decoded, and then it is not
     sent again: bugs/test_malformed_message.py has what happens to it.
     """
-    out = []
+    out: list[Scripted] = []
     for one in (FIRST, SECOND, THIRD):
         # Each with its own descriptions: it may be the first of a connection.
         messages = payloads(one)

@@ -313,7 +313,7 @@ def test_an_error_that_cannot_be_cleared_does_not_stop_what_is_written(
     pauses = pauses_on(notes)
     log = ChangeLog.open(tmp_path)
     log.connected(Lsn(0))
-    refused = []
+    refused: list[bool] = []
     append, sync = log.append, log.sync
 
     def full_once(data: bytes, lengths: Any) -> None:

@@ -7,6 +7,7 @@ import itertools
 
 import pyarrow as pa
 import pytest
+from tests.fakes.printed import parse_printed
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.commands.publication.filters import analyse
@@ -151,7 +152,7 @@ def test_a_statement_is_parsed_from_what_is_printed() -> None:
         'CREATE PUBLICATION "P" FOR TABLE ONLY s.t (a, "B") WHERE (a > 1 and (b) like'
         " 'x'), TABLES IN SCHEMA CURRENT_SCHEMA WITH (publish = 'insert')"
     )
-    statement = parse(sql)
+    statement = parse_printed(sql)
     assert to_sql(statement) == sql
     assert parse(to_sql(statement)) == statement
 

@@ -10,7 +10,6 @@ import pytest
 from tests.fakes.door import INT4, TEXT, RawClient, errors, open_door
 
 from wal2lake.door import ListenerSettings
-from wal2lake.door.session import interrupts
 from wal2lake.wire.frontback import (
     Bind,
     Close,
@@ -752,7 +751,7 @@ def test_each_transaction_of_a_string_has_a_timeout_of_its_own(client, monkeypat
             seen.append("cancel")
             super().cancel()
 
-    monkeypatch.setattr(interrupts.threading, "Timer", Timer)
+    monkeypatch.setattr(threading, "Timer", Timer)
     ask(client, "set transaction_timeout = 77000")
     del seen[:]
     ask(client, "begin")

@@ -120,9 +120,12 @@ def test_a_client_verifies_the_node_and_reads_much(
 
 def test_a_statement_is_cancelled_and_the_end_is_said(door: FakeDoor) -> None:
     with psycopg.connect(**door.conninfo(sslmode="require")) as client:
-        timer = threading.Thread(
-            target=lambda: door.journal.waiting.wait(10) and client.cancel_safe()
-        )
+
+        def cancel() -> None:
+            assert door.journal.waiting.wait(10)
+            client.cancel_safe()
+
+        timer = threading.Thread(target=cancel)
         timer.start()
         with pytest.raises(psycopg.errors.QueryCanceled):
             client.execute("wait")

@@ -47,8 +47,10 @@ def test_workers_of_subscriptions(source: FakeSource, catalog: SystemCatalog) ->
     source.change_counter += 1
     apply = (str(SUB), None, "5", None, "0/100", None, None, "0/90", None, "apply")
     pid = str(source.engine_pid)
-    copy = (str(SUB), "16999", pid, None, None, None, "2026-01-02 00:00:00+00")
-    copy += (None, None, "table synchronization")
+    copy = (
+        *(str(SUB), "16999", pid, None, None, None, "2026-01-02 00:00:00+00"),
+        *(None, None, "table synchronization"),
+    )
     assert _rows(catalog, of.format("null")) == [apply, copy]
     assert _rows(catalog, of.format(int(SUB))) == [apply, copy]
     assert _rows(catalog, of.format(1)) == []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,10 @@ def test_tables_that_fail_for_ever_keep_no_worker_from_the_others(world: World) 
     assert world.rel(1, 101).error is None
 
 
+def has_changed(world: World, before: int) -> bool:
+    return world.catalog.change_counter != before
+
+
 def test_an_error_stays_visible_while_the_copy_is_tried_again(world: World) -> None:
     world.subscribe(1, {101: LARGE})
     world.taken.add("/t101")
@@ -141,8 +146,7 @@ def test_an_error_stays_visible_while_the_copy_is_tried_again(world: World) -> N
     assert read == 8
     for _ in range(20):
         assert world.rel(1, 101).error is not None
-        before = world.catalog.change_counter
-        wait_until(lambda before=before: world.catalog.change_counter != before)
+        wait_until(partial(has_changed, world, world.catalog.change_counter))
     assert len(world.tasks) == read, "finished ranges are not read again"
     world.taken.clear()
     world.reaches(1, {101: "f"})

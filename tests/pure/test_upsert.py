@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -103,7 +104,12 @@ def staged_tables(
         share = events[piece::pieces]
         for e in share:
             new = e.new if e.new is not None else (*(e.old or (None, None)), None, None)
-            row = {"lsn": e.lsn, "ord": e.ordinal, "op": ord(e.kind), "moved": moved(e)}
+            row: dict[str, object] = {
+                "lsn": e.lsn,
+                "ord": e.ordinal,
+                "op": ord(e.kind),
+                "moved": moved(e),
+            }
             row |= {f"n{i}": None if v is UNCHANGED else v for i, v in enumerate(new)}
             row |= {f"u{i}": v is UNCHANGED for i, v in enumerate(new)}
             old = e.old if moved(e) else (None, None)
@@ -150,7 +156,9 @@ def run(
         for key in {*got, *model.rows}:
             if got.get(key) != model.rows.get(key):
                 related = [
-                    e for e in batch if e.kind == "T" or (e.old or e.new)[0] == key[0]
+                    e
+                    for e in batch
+                    if e.kind == "T" or (e.old or e.new or ())[:1] == key[:1]
                 ]
                 pytest.fail(
                     f"key {key}: got {got.get(key)}, want {model.rows.get(key)}, "
@@ -211,6 +219,7 @@ def test_the_first_taken_key_is_located(tmp_path: Path, seed: int, moves: bool) 
     if expected is None:
         assert isinstance(found, Upsert)
         return
+    assert expected.new is not None
     assert found == RowFailure(
         Seq(expected.lsn, expected.ordinal),
         None,
@@ -255,7 +264,7 @@ def test_an_update_that_finds_no_row_commits_nothing(tmp_path: Path) -> None:
 
 def test_a_table_without_deletion_vectors_is_for_spark(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(1, 1, "a", "b")], 1)
-    table.state.properties.clear()  # type: ignore[attr-defined]
+    table.state = replace(table.state, properties={})
     with pytest.raises(TooLarge):
         table.plan_events([RowEvent(1, 0, "D", None, (1, 1))], TRUSTED)
 
@@ -277,10 +286,10 @@ PARTITIONED_BY_TEXT = tuple(
 )
 @pytest.mark.parametrize("kind", ["D", "T"])
 def test_a_table_that_asks_more_of_its_writers_is_for_spark(
-    tmp_path: Path, changed: dict[str, object], kind: str
+    tmp_path: Path, changed: dict[str, Any], kind: str
 ) -> None:
     table = Table(tmp_path / "t", [], 1)
-    state = replace(table.state, **changed)  # type: ignore[arg-type]
+    state = replace(table.state, **changed)
     table.state = replace(
         state,
         properties={**state.properties, "delta.enableDeletionVectors": "true"},

@@ -266,7 +266,11 @@ def test_what_is_filtered() -> None:
     assert kinds(add_msg_prefixes="x,y") == ["I", "D", "T"]
     plugin = load_plugin("wal2json", ())
     context = Context(
-        *("s", "wal2json", lambda *_: None, lambda _: None, lambda _: {}),
+        "s",
+        "wal2json",
+        lambda *_: None,
+        lambda _: None,
+        lambda *_: {},
         lambda _: None,
         lambda name: {"pg_1": 1, "pg_2": 2}[name],
     )

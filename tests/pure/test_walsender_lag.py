@@ -47,13 +47,13 @@ def test_lags_are_forgotten_at_the_second_reply_of_a_client_that_has_all(
 ) -> None:
     at = Lsn(300)
     tracker.reported(at, at, at, at, 13 * SECOND)
-    assert tracker.lags_us == (SECOND, SECOND, SECOND)
+    assert set(tracker.lags_us) == {SECOND}
     tracker.reported(at, at, at, at, 14 * SECOND)
-    assert tracker.lags_us == (None, None, None)
+    assert set(tracker.lags_us) == {None}
     # An idle hour is no lag of what comes behind it.
     tracker.sent(Lsn(400), 3600 * SECOND)
     tracker.reported(Lsn(350), at, at, Lsn(400), 3601 * SECOND)
-    assert tracker.lags_us == (None, None, None)
+    assert set(tracker.lags_us) == {None}
 
 
 def test_a_client_that_is_far_behind_keeps_the_oldest_samples() -> None:

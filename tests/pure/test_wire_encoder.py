@@ -90,10 +90,11 @@ def test_rows_are_written_as_the_scalar_writers_write_them(data: st.DataObject) 
     )
     streamed = data.draw(st.booleans())
     batch = _block([RelationMessage(described), *sent]).batch
-    xids = [None] * len(sent)
+    xids: list[Xid | None] = [None] * len(sent)
     if streamed:
-        xids = data.draw(st.lists(ws.set_xids, min_size=len(sent), max_size=len(sent)))
-        batch = batch.append_column("xid", pa.array([int(x) for x in xids], pa.int64()))
+        own = data.draw(st.lists(ws.set_xids, min_size=len(sent), max_size=len(sent)))
+        xids = [*own]
+        batch = batch.append_column("xid", pa.array([int(x) for x in own], pa.int64()))
         batch = batch.drop_columns(["commit_lsn"])
     encoder = RowsEncoder(
         described.relid,
@@ -255,7 +256,7 @@ def test_a_stream_block_is_woven_between_its_start_and_its_stop() -> None:
     encoder = RowsEncoder(
         Oid(5), batch.drop_columns(["commit_lsn"]), [0, 1], commit_lsn=at, streamed=True
     )
-    opened = [StreamStart(xid, True), RelationMessage(described, xid)]
+    opened: list[Message] = [StreamStart(xid, True), RelationMessage(described, xid)]
     again = StreamStart(xid, False)
     before = messages([(at, 0, at, m) for m in opened] + [(at, 2, at, again)])
     stop = StreamStop()

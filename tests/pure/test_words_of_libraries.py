@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,7 +161,7 @@ def test_files_of_settings_rules_and_statements(
         refused(b"\xff\xfe") == f'could not read configuration file "{path}": {wrong}'
     )
     for line in ("host all /[ 127.0.0.1/32 trust", "host all all nowhere trust"):
-        refusal(lambda line=line: parse_rules(line, "hba"), ConfigurationError)
+        refusal(partial(parse_rules, line, "hba"), ConfigurationError)
     path.write_bytes(b"select '\xff'")
     error = refusal(lambda: sql._read(str(path)), ConfigurationError)
     assert error.message == f"{path}: {wrong}"
