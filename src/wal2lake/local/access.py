@@ -1,7 +1,7 @@
-"""May the caller do this? Asked before anything is done, in memory and before Spark.
+"""Privilege checks, before a command has effects; in memory, without Spark.
 
-In: the caller and an object. Out: nothing, or 42501 in PostgreSQL's words. A superuser is let
-through without a look at the catalog.
+Takes the caller and an object; raises 42501 with PostgreSQL's message. A superuser passes without a
+look at the catalog.
 
 Source: aclcheck_error() in aclchk.c; its callers in tablecmds.c, schemacmds.c, execMain.c
 (ExecCheckPermissions) and namespace.c.
@@ -23,20 +23,20 @@ from wal2lake.model import DATABASE, Acl, ObjectKind, Oid
 
 
 def denied_for(word: str, name: str) -> UsageError:
-    """``permission denied for table t``."""
+    """Return the error ``permission denied for table t``."""
     return UsageError(
         f"permission denied for {word} {name}", sqlstate=PERMISSION_DENIED
     )
 
 
 def check_tables(
-    catalog: Catalog, caller: Caller, wanted: Mapping[Oid, tuple[TableDef, str]]
+    catalog: Catalog, caller: Caller, needed: Mapping[Oid, tuple[TableDef, str]]
 ) -> None:
-    """The first table on which the caller lacks one of the letters is named."""
+    """Check privileges on tables; the error names the first table that lacks a letter."""
     if caller.role.superuser:
         return
     authority = catalog.authority()
-    for table, letters in wanted.values():
+    for table, letters in needed.values():
         allowed = authority.letters(
             caller.role.oid, ObjectKind.TABLE, table.owner, table.acl
         )
@@ -45,13 +45,13 @@ def check_tables(
 
 
 def check_schema(node: EngineParts, caller: Caller, name: str, letters: str) -> None:
-    """USAGE or CREATE on a schema that exists."""
+    """Check USAGE or CREATE on a schema that exists."""
     if not caller.role.superuser:
         check_schema_for(node, caller.role, name, letters)
 
 
 def check_schema_for(node: EngineParts, role: Role, name: str, letters: str) -> None:
-    """The same of another role."""
+    """Check USAGE or CREATE on a schema for another role."""
     schema = need_schema(node.catalog, name)
     allowed = node.catalog.authority().letters(
         role.oid, ObjectKind.SCHEMA, schema.owner, schema.acl
@@ -61,17 +61,17 @@ def check_schema_for(node: EngineParts, role: Role, name: str, letters: str) -> 
 
 
 def database_access(node: EngineParts) -> tuple[Oid, Acl | None]:
-    """Owner and acl of the one database."""
+    """Return owner and ACL of the one database."""
     return DATABASE_OWNER, node.catalog.database_acl()
 
 
 def check_database_create(node: EngineParts, caller: Caller) -> None:
-    """CREATE on the database."""
+    """Check CREATE on the database."""
     check_database_create_for(node, caller.role)
 
 
 def check_database_create_for(node: EngineParts, role: Role) -> None:
-    """The same of another role."""
+    """Check CREATE on the database for another role."""
     if role.superuser:
         return
     owner, acl = database_access(node)
@@ -82,7 +82,7 @@ def check_database_create_for(node: EngineParts, role: Role) -> None:
 
 
 def may_connect(catalog: Catalog, role: Role) -> bool:
-    """CONNECT on the database."""
+    """True if the role has CONNECT on the database."""
     if role.superuser:
         return True
     acl = catalog.database_acl()
@@ -95,8 +95,9 @@ def may_connect(catalog: Catalog, role: Role) -> bool:
 
 
 def is_member(catalog: Catalog, user: str, role: str) -> bool:
-    """Membership alone, also of superusers, as pg_hba.conf's ``+role`` has it; of names that
-    nobody has, none."""
+    """True if the user is a member of the role, for pg_hba.conf's ``+role``.
+
+    Only memberships count, for superusers, too. An unknown name has none."""
     authority = catalog.authority()
     member, group = authority.by_name.get(user), authority.by_name.get(role)
     return (
@@ -109,13 +110,13 @@ def is_member(catalog: Catalog, user: str, role: str) -> bool:
 def check_owner(
     node: EngineParts, caller: Caller, word: str, name: str, owner: Oid
 ) -> None:
-    """Only an owner, or who has his privileges, may alter or drop it."""
+    """Check that the caller has the owner's privileges, to alter or drop an object."""
     if not owns(node.catalog, caller, owner):
         raise UsageError(f"must be owner of {word} {name}", sqlstate=PERMISSION_DENIED)
 
 
 def owns(catalog: Catalog, caller: Caller, *owners: Oid) -> bool:
-    """Whether the caller has the privileges of one of them."""
+    """True if the caller has the privileges of one of the owners."""
     if caller.role.superuser or caller.role.oid in owners:
         return True
     authority: Authority = catalog.authority()

@@ -52,7 +52,7 @@ class SubscriptionLocks:
         self._guard = threading.Lock()
 
     def of(self, subid: Oid) -> threading.RLock:
-        """The lock of one subscription."""
+        """Return the lock of one subscription."""
         with self._guard:
             return self._locks[subid]
 
@@ -119,32 +119,32 @@ class Caller:
     notice: Callable[[Notice], None]
     search_path: tuple[str, ...] = ("public",)
     in_block: bool = False
-    """Between BEGIN and COMMIT."""
+    """True between BEGIN and COMMIT."""
     session: Role | None = None
-    """The session's own role, if SET ROLE has made ``role`` another one."""
+    """The session's own role, if SET ROLE has changed ``role``."""
     zone: str = "UTC"
     """The session's TimeZone."""
     decoding_work_mem: Callable[[], int] = lambda: 64 << 20
     """The session's logical_decoding_work_mem, in bytes."""
     check: Check = lambda: None
-    """Raises 57014 once the statement is to be cancelled; called while it waits."""
+    """Raises 57014 if the statement is cancelled; called during waits."""
     pid: int = 0
     """The session's process number, as pg_backend_pid() has it."""
     origin: SessionOrigin | None = None
     """Replication origins that the session has set up."""
     sequences: SessionSequences | None = None
-    """Values that the session has taken of sequences."""
+    """Sequence values that the session has taken."""
     job_group: str = "command"
     """Spark's job group for the command's jobs."""
     block: OpenBlock | None = None
-    """The block that waits for its end, of a block that defines something."""
+    """The open block with definitions, whose end the command's steps wait for; else None."""
     lock_timeout_ms: Callable[[], int] = lambda: 0
     """The session's lock_timeout."""
     number: Callable[[bool], int | None] = lambda assign: None
-    """The number of the session's transaction; None: it has none, and ``assign`` is False."""
+    """Returns the transaction's number; None if it has none and ``assign`` is False."""
 
     def turn(self, turns: Turns[K], key: K) -> AbstractContextManager[None]:
-        """Wait for a turn; it is held to the end of the block, if the command is in one."""
+        """Wait for a turn. In a block it is held to the block's end."""
         waiter = Waiter(self.check, self.pid, self.lock_timeout_ms())
         if self.block is None:
             return turns.hold(key, waiter)
@@ -153,23 +153,24 @@ class Caller:
 
     @property
     def session_role(self) -> Role:
-        """session_user."""
+        """Return session_user."""
         return self.session or self.role
 
 
 def need_subscription(node: EngineParts, name: str) -> Subscription:
-    """42704 if there is none."""
-    found = node.catalog.subscription_named(name)
-    if found is None:
+    """Return a subscription by its name; 42704 if it does not exist."""
+    subscription = node.catalog.subscription_named(name)
+    if subscription is None:
         raise UndefinedObjectError(f'subscription "{name}" does not exist')
-    return found
+    return subscription
 
 
 def find_table(
     catalog: Catalog, caller: Caller, schema: str | None, name: str
 ) -> TableDef | None:
-    """A table by its name, through the search path if it is not qualified. 42501 if the
-    caller may not use the schema that is named; others are passed over."""
+    """Return a table by its name, through the search path if the name is not qualified.
+
+    42501 if the caller may not use the named schema. Such schemas in the path are skipped."""
     candidates = (schema,) if schema is not None else caller.search_path
     if not caller.role.superuser:
         closed = _closed(catalog, caller, candidates)
@@ -179,15 +180,16 @@ def find_table(
             )
         candidates = tuple(c for c in candidates if c not in closed)
     for candidate in candidates:
-        found = catalog.table(candidate, name)
-        if found is not None:
-            return found
+        table = catalog.table(candidate, name)
+        if table is not None:
+            return table
     return None
 
 
 def described(table: TableDef, search_path: Collection[str]) -> str:
-    """Describe a table as messages about dependencies do: getRelationDescription() in
-    objectaddress.c."""
+    """Describe a table as messages about dependencies do.
+
+    Source: getRelationDescription() in objectaddress.c."""
     name = quote_identifier(table.name)
     if table.namespace in search_path:
         return name
@@ -195,7 +197,7 @@ def described(table: TableDef, search_path: Collection[str]) -> str:
 
 
 def _closed(catalog: Catalog, caller: Caller, schemas: Collection[str]) -> set[str]:
-    """Return the schemas that exist and that the caller may not use."""
+    """Return the existing schemas that the caller may not use."""
     authority = catalog.authority()
     return {
         n.name
@@ -209,18 +211,18 @@ def _closed(catalog: Catalog, caller: Caller, schemas: Collection[str]) -> set[s
 def need_table(
     catalog: Catalog, caller: Caller, schema: str | None, name: str
 ) -> TableDef:
-    """The same; 42P01 with PostgreSQL's text if there is none."""
-    found = find_table(catalog, caller, schema, name)
-    if found is None:
+    """Return a table by its name, like ``find_table``; 42P01 if it does not exist."""
+    table = find_table(catalog, caller, schema, name)
+    if table is None:
         shown = name if schema is None else f"{schema}.{name}"
         raise UndefinedObjectError(
             f'relation "{shown}" does not exist', sqlstate="42P01"
         )
-    return found
+    return table
 
 
 def need_schema(catalog: Catalog, name: str) -> Namespace:
-    """3F000 if there is none."""
+    """Return a schema by its name; 3F000 if it does not exist."""
     for schema in catalog.namespaces():
         if schema.name == name:
             return schema
@@ -228,18 +230,18 @@ def need_schema(catalog: Catalog, name: str) -> Namespace:
 
 
 def target_schema(catalog: Catalog, caller: Caller, schema: str | None) -> str:
-    """Where a new table goes; 3F000 if there is no such schema."""
-    known = {n.name for n in catalog.namespaces()}
+    """Return the schema for a new table; 3F000 if it does not exist."""
+    usable = {n.name for n in catalog.namespaces()}
     if schema is not None:
-        if schema not in known:
+        if schema not in usable:
             raise UndefinedObjectError(
                 f'schema "{schema}" does not exist', sqlstate="3F000"
             )
         return schema
     if not caller.role.superuser:
-        known -= _closed(catalog, caller, caller.search_path)
+        usable -= _closed(catalog, caller, caller.search_path)
     for candidate in caller.search_path:
-        if candidate in known:
+        if candidate in usable:
             return candidate
     raise UndefinedObjectError(
         "no schema has been selected to create in", sqlstate="3F000"

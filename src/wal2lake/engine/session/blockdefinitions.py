@@ -16,7 +16,7 @@ from wal2lake.local.transaction.definitions import (
     TransactionDefinitions,
     refuse_mixture,
 )
-from wal2lake.local.transaction.messages import told_empty
+from wal2lake.local.transaction.messages import empty_transaction
 from wal2lake.pg import Check
 from wal2lake.sql.sysviews import SystemCatalog
 
@@ -73,7 +73,7 @@ class BlockDefinitions:
         """Commit the definitions; ``TransactionDefinitions`` has the steps. All of them are one
         transaction to decoders, the one numbered ``xid``."""
         if self._definitions is not None:
-            with told_empty(self._node, check, xid):
+            with empty_transaction(self._node, check, xid):
                 self._definitions.commit(check)
 
     def end(self) -> None:

@@ -63,13 +63,13 @@ from wal2lake.local.concurrency.activeorigins import SessionOrigin
 from wal2lake.local.concurrency.sequences import SessionSequences
 from wal2lake.local.concurrency.snapshots import Modes, Snapshot
 from wal2lake.local.node import Caller, EngineParts
-from wal2lake.local.transaction.checks import told_to
+from wal2lake.local.transaction.checks import values_hidden
 from wal2lake.local.transaction.definitions import refuse_mixture
 from wal2lake.local.transaction.local import (
     DefinitionChanged,
     LocalTransaction,
 )
-from wal2lake.local.transaction.messages import emit, told_empty
+from wal2lake.local.transaction.messages import emit, empty_transaction
 from wal2lake.pg import Check
 from wal2lake.sql.backend import (
     Notice,
@@ -228,7 +228,7 @@ class LakeBackend:
             return Outcome(self._define(caller, command, statement))
         self._refuse_in_block(prepared.sql)
         command = _DEFINITIONS[type(statement)]
-        with self._job() as group, told_empty(self._node, caller.check):
+        with self._job() as group, empty_transaction(self._node, caller.check):
             caller = replace(caller, job_group=group)
             return Outcome(command(self._node, caller, statement))
 
@@ -239,7 +239,7 @@ class LakeBackend:
         statement: Any,
     ) -> str:
         if not caller.in_block:
-            with told_empty(self._node, caller.check):
+            with empty_transaction(self._node, caller.check):
                 return command(self._node, caller, statement)
         if self._transaction.has_written:
             raise refuse_mixture()
@@ -507,7 +507,7 @@ class LakeBackend:
             check_writable(self._node, write.table, write.verb)
 
             def run(write: SparkWrite) -> int:
-                with told_to(node, caller, write.table):
+                with values_hidden(node, caller, write.table):
                     rows = transaction.run(write, self._rendering(), group)
                 values.finish(rows)
                 return rows

@@ -2,6 +2,6 @@
 
 commit      the durable steps of a commit
 prepared    PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED
-uniqueness  refuses keys that are there already (23505)
+uniqueness  refuses duplicate keys (23505)
 upkeep      compacts and indexes tables after a commit
 """

@@ -1,25 +1,25 @@
 """The commit of a local transaction: from branches into the tables, all or none.
 
-    step                                        a crash behind it
+    step                                        after a crash following it
     ------------------------------------------  ---------------------------------------------
     locks: subscriptions, then tables
     rebase onto what others have committed      nothing has happened
      since; the same rows: 40001; keys: 23505
-    new files into the tables' directories      nothing has happened; VACUUM takes them
+    new files into the tables' directories      nothing has happened; VACUUM removes them
     several tables: the intent, in the catalog  ``recovery`` does the rest
     one commit in each table                    one table: done; apply publishes it
-    vectors, and the intent is done             done
+    vectors; the intent is removed              done
 
-Between the first commit and the last step readers have the versions before (``snapshots``).
+Between the first commit and the last step, readers see the earlier versions (``snapshots``).
 
-A table of a subscription is written under that subscription's lock, and its new version is
-published under it, so a SELECT never sees a torn vector. One that holds what readers must not
-see yet (the half of a batch, a copy that has not joined) is published by the apply worker, with
-the others; a transaction of several tables is refused then (40001). From now on the table's
-inserts are checked against its rows (``trusted`` is off): somebody else writes it.
+A table of a subscription is written and its new version is published under the subscription's lock,
+so a SELECT never sees a torn vector. A table may hold something that readers must not see yet (half
+of a batch, a copy that has not joined). The apply worker publishes it then, with the other tables,
+and a transaction of several tables is refused (40001). After a local write, the inserts that the
+subscription applies are checked against the table's rows (``trusted`` is off).
 
-A commit that has begun must end: what fails behind its first table is tried again, then the
-process ends.
+A commit that has begun must end. If a step fails after the first table's commit, it is retried, and
+finally the process ends.
 
 Called by ``local`` and ``recovery``. Source: CommitTransaction() in xact.c.
 """
@@ -57,24 +57,24 @@ from wal2lake.sql.backend import Notice
 from wal2lake.sql.query.results import Rendering
 
 _OPERATION: Final = "local transaction"
-"""Commits of several tables have the transaction's number, too: capture finds them by it."""
+"""Operation of a commit. Commits of several tables add the number by which capture finds them."""
 
 _TRUNCATE: Final = "truncate"
-"""The same, if all rows of before are gone."""
+"""Operation of a commit that removes all earlier rows."""
 
 _ATTEMPTS: Final = 5
-"""At a TRUNCATE that others' commits overtake."""
+"""Attempts of a TRUNCATE that others' commits overtake."""
 
 _NOTHING: Final = More()
 
 _FINISH_SECONDS: Final = 30.0
-"""For what may pass by itself behind the intent; a guess."""
+"""Limit of retries after the intent, for errors that may pass. Chosen arbitrarily."""
 
 _PAUSE_SECONDS: Final = 0.5
-"""Between two attempts."""
+"""Pause between two attempts."""
 
 _LOOK_SECONDS: Final = 0.05
-"""How soon a wait is ended; a guess at what a person does not notice."""
+"""How soon a wait notices its end. Chosen arbitrarily, too short for a user to notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ class WrittenTable:
     branch: Branch
     change: BranchChange
     truncated: int | None = None
-    """All rows of before are gone, by TRUNCATE with these options."""
+    """Options of a TRUNCATE that has removed all earlier rows; else None."""
     moved: tuple[MovedKey, ...] = ()
-    """Rows whose key it has changed."""
+    """Rows whose keys the transaction has changed."""
     updated: int = 0
-    """How many rows it has updated, if that is all that it has done to any."""
+    """Number of updated rows, if the transaction has done nothing else."""
     unjudged: bool = False
-    """True if its key is deferred, and may be there twice."""
+    """True if the key is deferred, so that duplicates are possible."""
 
 
 def hold_tables(
@@ -101,9 +101,11 @@ def hold_tables(
     check: Check,
     number: int | None = None,
 ) -> None:
-    """Take the locks of tables, in the order that everybody does. Others may have them for as
-    long as a statement or a batch takes, or until a prepared transaction ends (``number``: whose
-    tables these are): ``check``, called meanwhile, ends the wait."""
+    """Take the locks of tables, in the global order.
+
+    Others may hold them as long as a statement or a batch takes, or until a prepared transaction
+    ends (``number``: the prepared transaction that may have the tables). ``check`` is called
+    during the wait, and ends it by raising."""
     tables = list(tables)
     names = {name for table in tables for name in node.catalog.sharing(table)}
     while True:
@@ -113,7 +115,7 @@ def hold_tables(
                 _take(node.locks.of(subid), taken, check)
             for location in sorted({table.location for table in tables}):
                 _take(node.tables.writing(location), taken, check)
-            # A subscription that has taken a table meanwhile has to hear of the write.
+            # A subscription that has just taken a table must see the write.
             free = node.prepared.are_free(tables, number)
             if free and _subscribers(node, names) == subids:
                 held.enter_context(taken.pop_all())
@@ -139,29 +141,30 @@ def commit_tables(
     rendering: Rendering,
     job_group: str,
     check: Check = lambda: None,
-    said: More = _NOTHING,
+    metadata: More = _NOTHING,
     settled: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then, nor
-    if ``check`` has ended the wait for the tables. The first one's commit carries the messages of
-    ``said``, its statements, and its origin, which is as far as the transaction was once it is
-    published. ``settled`` is entered when the tables are held, and left when the commit is
-    done."""
+    """Commit the changes of all tables, durably.
+
+    40001 or 23505 if other transactions were faster. After these errors, or if ``check`` has ended
+    the wait for the tables, nothing has happened. The first table's commit carries the messages,
+    statements and the origin of ``metadata``; the origin's position advances when it is published.
+    ``settled`` is entered once the tables are held, and left when the commit is done."""
     if not written:
         return
     with ExitStack() as held:
-        hold_tables(node, (one.table for one in written), held, check)
+        hold_tables(node, (table.table for table in written), held, check)
         held.enter_context(settled())
-        changes = changes_of(node, written, rendering, job_group, said.xid)
+        changes = changes_of(node, written, rendering, job_group, metadata.xid)
         changes[0] = replace(
             changes[0],
-            messages=said.messages,
-            origin=said.origin,
-            statements=said.statements,
+            messages=metadata.messages,
+            origin=metadata.origin,
+            statements=metadata.statements,
         )
         _commit(node, changes)
-        for one in written:
-            tend(node, one.table, own=1)
+        for table in written:
+            tend(node, table.table, own=1)
 
 
 def _commit(node: EngineParts, changes: Sequence[TableChange]) -> None:
@@ -190,31 +193,34 @@ def changes_of(
     job_group: str,
     xid: int,
 ) -> list[TableChange]:
-    """Return the changes that the tables' commits will make, under their locks; the files are there
-    on return. 40001 or 23505 if others were faster. ``xid``: the transaction's number."""
+    """Return the changes that the tables' commits will make, and carry their files over.
+
+    Needs the tables' locks. 40001 or 23505 if other transactions were faster. ``xid``: the
+    transaction's number."""
     changes = []
     rebased = []
-    for one in written:
-        if one.unjudged and one.change.added:
-            found = node.keys.repeated(
-                one.branch, one.change.added, key_of(one.table), job_group
+    for table in written:
+        if table.unjudged and table.change.added:
+            repeated = node.keys.repeated(
+                table.branch, table.change.added, key_of(table.table), job_group
             )
-            refuse_repeated(one.table, found, rendering)
-        now, state = _on_newest(node, one, rendering, job_group)
+            refuse_repeated(table.table, repeated, rendering)
+        table_now, state = _on_newest(node, table, rendering, job_group)
         if len(written) > 1:
-            _check_publishable(node, one.table, state)
-        changes.append(_table_change(node, now, state, xid))
-        rebased.append(now)
-    for one in rebased:
-        node.branches.carry_over(one.branch, one.change.files)
+            _check_publishable(node, table.table, state)
+        changes.append(_table_change(node, table_now, state, xid))
+        rebased.append(table_now)
+    for table in rebased:
+        node.branches.carry_over(table.branch, table.change.files)
     failpoint("local.files_carried")
     return changes
 
 
 @contextmanager
 def committed_by_spark(node: EngineParts, table: TableDef) -> Iterator[int]:
-    """Around one statement of Spark's on the table itself, under its locks: what it commits is
-    made durable, then visible. Gives the version before."""
+    """Make a Spark statement's commit to the table durable, then visible.
+
+    The statement runs inside, under the table's locks. Yields the version before."""
     before = node.tables.state(table.location).version
     with node.snapshots.committing({table.location: before}) as publish:
         yield before
@@ -225,12 +231,12 @@ def committed_by_spark(node: EngineParts, table: TableDef) -> Iterator[int]:
 
 
 def truncate_table(node: EngineParts, table: TableDef, options: int) -> None:
-    """A TRUNCATE that is a transaction by itself, under the table's locks."""
+    """Execute a TRUNCATE that is a transaction of its own, under the table's locks."""
     for attempt in range(_ATTEMPTS):
         try:
             return _truncate_table(node, table, options)
         except CommitConflict:
-            # A writer outside of the node, who knows no locks.
+            # A writer outside of the node, which does not use the locks.
             if attempt + 1 == _ATTEMPTS:
                 raise
     raise AssertionError
@@ -256,63 +262,74 @@ def commit_plainly(
     node: EngineParts,
     table: TableDef,
     change: PlainChange,
-    found: FoundRows,
-    new: pa.Table | None,
+    old_rows: FoundRows,
+    new_rows: pa.Table | None,
 ) -> None:
-    """One statement's change of rows, ``new`` in the place of those that were ``found``, under the
-    table's locks. CommitConflict if a writer outside of the node was faster."""
+    """Commit one statement's change: ``new_rows`` replace ``old_rows``. Needs the table's locks.
+
+    CommitConflict if a writer outside of the node was faster."""
     with node.snapshots.committing({table.location: change.state.version}) as publish:
-        write_plainly(node, change, found, new)
+        write_plainly(node, change, old_rows, new_rows)
         failpoint("local.table_committed")
         publish(lambda: _show(node, {table.oid: table.location}))
 
 
 def write_plainly(
-    node: EngineParts, change: PlainChange, found: FoundRows, new: pa.Table | None
+    node: EngineParts,
+    change: PlainChange,
+    old_rows: FoundRows,
+    new_rows: pa.Table | None,
 ) -> None:
-    """The same, as one commit: of a table, or of a branch, which nobody sees."""
+    """Write one statement's change as one commit of a table, or of a branch, which is private."""
     writer = writer_of(node.catalog.system_identifier)
     cursor = Cursor(writer, (change.state.cursor(writer) or 0) + 1)
-    said = More(updated=0 if new is None else len(found))
-    change.commit(node.tables, found, new, cursor, with_more(_OPERATION, said))
+    metadata = More(updated=0 if new_rows is None else len(old_rows))
+    change.commit(
+        node.tables, old_rows, new_rows, cursor, with_more(_OPERATION, metadata)
+    )
 
 
 def _on_newest(
-    node: EngineParts, one: WrittenTable, rendering: Rendering, job_group: str
+    node: EngineParts, written: WrittenTable, rendering: Rendering, job_group: str
 ) -> tuple[WrittenTable, TableState]:
-    """The change for the table's newest version."""
-    state = node.tables.state(one.table.location)
-    if state.table_id != one.branch.table_id:
-        raise _conflict(one.table, "It has been made anew.")
-    # Constraints change without a version of the table.
-    now = node.catalog.table_by_oid(one.table.oid)
-    if now is not None and _constraints(now) != _constraints(one.table):
-        raise _conflict(one.table, "Others have altered it.")
-    if state.version == one.branch.base:
-        return one, state
+    """Rebase the change onto the table's newest version."""
+    state = node.tables.state(written.table.location)
+    if state.table_id != written.branch.table_id:
+        raise _conflict(written.table, "It has been made anew.")
+    # Constraints change without a new version of the table.
+    now = node.catalog.table_by_oid(written.table.oid)
+    if now is not None and _constraints(now) != _constraints(written.table):
+        raise _conflict(written.table, "Others have altered it.")
+    if state.version == written.branch.base:
+        return written, state
     commits = node.tables.actions(
-        one.table.location, one.branch.base + 1, state.version
+        written.table.location, written.branch.base + 1, state.version
     )
     others = others_rows(commits)
     if others is None:
-        raise _conflict(one.table, "Others have altered it.")
+        raise _conflict(written.table, "Others have altered it.")
     try:
-        change = rebase(one.branch, one.change, commits)
+        change = rebase(written.branch, written.change, commits)
     except Overtaken as why:
-        raise _conflict(one.table, str(why)) from None
-    if others and one.truncated is not None:
-        # They would stay here, and go where the TRUNCATE is replicated to.
-        raise _conflict(one.table, "Others have added rows.")
-    if one.table.key and others and change.added:
-        found = node.keys.taken(
-            one.branch, change.added, state, others, key_of(one.table), job_group
+        raise _conflict(written.table, str(why)) from None
+    if others and written.truncated is not None:
+        # The rows would stay here, but disappear where the TRUNCATE is replicated.
+        raise _conflict(written.table, "Others have added rows.")
+    if written.table.key and others and change.added:
+        repeated = node.keys.taken(
+            written.branch,
+            change.added,
+            state,
+            others,
+            key_of(written.table),
+            job_group,
         )
-        refuse_repeated(one.table, found, rendering)
-    return replace(one, change=change), state
+        refuse_repeated(written.table, repeated, rendering)
+    return replace(written, change=change), state
 
 
 def _constraints(table: TableDef) -> tuple[object, ...]:
-    """Return the constraints that the transaction's rows were checked by."""
+    """Return the constraints that the transaction's rows have been checked against."""
     required = frozenset(c.name for c in table.columns if c.not_null)
     return table.key, table.key_deferral, required, table.checks, table.generated
 
@@ -327,7 +344,7 @@ def _conflict(table: TableDef, detail: str) -> CommitConflict:
 
 
 def _check_publishable(node: EngineParts, table: TableDef, state: TableState) -> None:
-    """Readers must see all tables of a transaction at once; 40001 if this one must wait."""
+    """Raise 40001 if the table cannot be published together with the transaction's others."""
     catalog = node.catalog
     for rel in visible.rels_of(catalog, table.oid):
         newest = catalog.newest_vector(rel.subid)
@@ -340,20 +357,20 @@ def _check_publishable(node: EngineParts, table: TableDef, state: TableState) ->
 
 
 def _table_change(
-    node: EngineParts, one: WrittenTable, state: TableState, xid: int
+    node: EngineParts, written: WrittenTable, state: TableState, xid: int
 ) -> TableChange:
     cursor = state.cursor(writer_of(node.catalog.system_identifier)) or 0
     return TableChange(
-        one.table.oid,
-        one.table.location,
+        written.table.oid,
+        written.table.location,
         state.table_id,
         state.version,
         cursor + 1,
-        _with_origin(node, one.change, state, xid),
-        one.truncated is not None,
-        truncate_options=one.truncated or 0,
-        moved=one.moved,
-        updated=one.updated,
+        _with_origin(node, written.change, state, xid),
+        written.truncated is not None,
+        truncate_options=written.truncated or 0,
+        moved=written.moved,
+        updated=written.updated,
         xid=xid,
     )
 
@@ -361,14 +378,16 @@ def _table_change(
 def _with_origin(
     node: EngineParts, change: BranchChange, state: TableState, xid: int
 ) -> tuple[Action, ...]:
-    """The actions, new files with who wrote them if that is kept. Without deletion vectors they
-    have rows of others, too."""
+    """Return the actions, with the origin added to new files if it is tracked.
+
+    Files that replace others without deletion vectors are left out, as they contain rows of
+    others."""
     if not (state.has_vectors and node.settings.apply.track_commit_timestamp):
         return change.actions
-    who = Modified(LOCAL, xid, time.time_ns() // 1000)
+    modified = Modified(LOCAL, xid, time.time_ns() // 1000)
     touched = change.touched
     return tuple(
-        {"add": tagged(action["add"], who)}
+        {"add": tagged(action["add"], modified)}
         if "add" in action and action["add"]["path"] not in touched
         else action
         for action in change.actions
@@ -378,8 +397,9 @@ def _with_origin(
 def wait_for_standbys(
     node: EngineParts, level: str, notice: Callable[[Notice], None], check: Check
 ) -> None:
-    """Behind a commit, without a lock: it is durable and visible already. ``level``: of
-    synchronous_commit."""
+    """Wait for synchronous standbys after a commit, without a lock.
+
+    The commit is already durable and visible. ``level``: synchronous_commit."""
     if node.publishing is None or node.publishing.commits.wait(level, check):
         return
     notice(
@@ -392,17 +412,18 @@ def wait_for_standbys(
     )
 
 
-# ---- what cannot be taken back ---------------------------------------------------------
+# ---- steps that cannot be undone -------------------------------------------------------
 
 
 def commit_one(node: EngineParts, change: TableChange, name: str | None = None) -> None:
-    """One table, if it does not have the change yet; durable. ``name``: of the transaction, if
-    it has others, or was prepared. CommitConflict if the table is at another version than the
-    change was made for."""
+    """Commit the change of one table, unless the table has it already; durable on return.
+
+    ``name``: the transaction's, if it has several tables or was prepared. CommitConflict if the
+    table is not at the version that the change was made for."""
     operation = _TRUNCATE if change.truncates else _OPERATION
     origin = None if change.origin is None else OriginMark(*change.origin)
-    said = More(
-        tuple(Emitted(*one) for one in change.messages),
+    metadata = More(
+        tuple(Emitted(*message) for message in change.messages),
         origin,
         change.truncate_options if change.truncates else 0,
         moved_from(change.moved),
@@ -411,7 +432,7 @@ def commit_one(node: EngineParts, change: TableChange, name: str | None = None) 
         xid=change.xid,
     )
     if is_done(node, change):
-        # Who made it may have died, or failed, before it was synced.
+        # The committing process may have died or failed before the sync.
         node.tables.sync(change.location, node.tables.state(change.location).version)
     else:
         node.tables.commit_changes(
@@ -420,14 +441,14 @@ def commit_one(node: EngineParts, change: TableChange, name: str | None = None) 
             Cursor(writer_of(node.catalog.system_identifier), change.cursor),
             read_version=change.read_version,
             operation=with_more(
-                operation if name is None else f"{operation} {name}", said
+                operation if name is None else f"{operation} {name}", metadata
             ),
         )
     failpoint("local.table_committed")
 
 
 def on_newest(node: EngineParts, change: TableChange) -> TableChange:
-    """The change for the version that is there now; as it is, if others have changed the same."""
+    """Return the change for the table's present version; unchanged if others changed the same."""
     state = node.tables.state(change.location)
     if state.version == change.read_version or is_done(node, change):
         return change
@@ -438,13 +459,13 @@ def on_newest(node: EngineParts, change: TableChange) -> TableChange:
     others = others_rows(commits, touched)
     if state.table_id != change.table_id or others is None:
         return change
-    # Rows of others stay, so it is not a TRUNCATE any more.
+    # Rows of others stay, so the commit is no TRUNCATE any more.
     truncates = change.truncates and not others
     return replace(change, read_version=state.version, truncates=truncates)
 
 
 def is_done(node: EngineParts, change: TableChange) -> bool:
-    """Whether the table has the change."""
+    """True if the table has the change."""
     state = node.tables.state(change.location)
     done = state.cursor(writer_of(node.catalog.system_identifier))
     return done is not None and done >= change.cursor
@@ -457,7 +478,8 @@ def finish(
     publish: Callable[[], None],
     take_back: Callable[[], None],
 ) -> None:
-    """Commit and publish what is recorded; the first error if nothing has happened.
+    """Commit and publish recorded changes; raises the first error if nothing has happened.
+
     ``take_back`` removes the record."""
     deadline = time.monotonic() + _FINISH_SECONDS
     while True:
@@ -472,7 +494,7 @@ def finish(
                 raise
             get_logger().error("a commit is tried again", error=error)
             if time.monotonic() > deadline:
-                # The next engine goes on with it before it lets anybody in.
+                # The next engine finishes the commit before it accepts connections.
                 get_logger().critical(
                     "a commit cannot be finished: the engine ends", error=error
                 )
@@ -481,8 +503,10 @@ def finish(
 
 
 def _is_taken_back(take_back: Callable[[], None]) -> bool:
-    """Whether the intent is removed. One that stays would be carried out by the next engine,
-    over what has been committed since: then the commit has to go on."""
+    """Remove the intent; True on success.
+
+    The next engine would execute a remaining intent over later commits, so the commit must go on
+    if the removal fails."""
     try:
         take_back()
     except Exception as error:
@@ -492,7 +516,7 @@ def _is_taken_back(take_back: Callable[[], None]) -> bool:
 
 
 def _begun(node: EngineParts, changes: Sequence[TableChange]) -> bool:
-    """Whether one of the tables has the change; so it must be said if nobody knows."""
+    """True if one of the tables has the change, or might have it."""
     try:
         return any(is_done(node, change) for change in changes)
     except Exception:
@@ -502,14 +526,14 @@ def _begun(node: EngineParts, changes: Sequence[TableChange]) -> bool:
 def make_visible(
     node: EngineParts, changes: Sequence[TableChange], number: int | None = None
 ) -> None:
-    """Let readers see the newest versions of the tables, unless the apply worker must."""
+    """Show readers the newest versions of the tables, except those left to the apply worker."""
     _show(node, {change.relid: change.location for change in changes}, number)
 
 
 def _show(
     node: EngineParts, tables: Mapping[Oid, str], number: int | None = None
 ) -> None:
-    found = visible.make_visible(node.catalog, node.tables, tables)
-    if found.written or number is not None:
-        node.catalog.publish_local(found.versions, found.written, number)
+    shown = visible.make_visible(node.catalog, node.tables, tables)
+    if shown.written or number is not None:
+        node.catalog.publish_local(shown.versions, shown.written, number)
     node.committed()

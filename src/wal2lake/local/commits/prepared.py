@@ -1,21 +1,23 @@
 """PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED.
 
-    step                                             a crash behind it
+    step                                             after a crash following it
     -----------------------------------------------  ------------------------------------------
-    PREPARE     locks; has anybody else changed it   nothing has happened
-                new files into the tables            nothing has happened; VACUUM takes them
-                the intent, in the catalog           is rolled back, also in the publisher's log
-                the tables are held, locks given back
-                the publisher's log has it
-                the catalog says so                  is prepared
-    COMMIT      locks; the catalog says so           ``recovery`` does the rest
+    PREPARE     locks; conflicts are refused         nothing has happened
+                new files into the tables            nothing has happened; VACUUM removes them
+                the intent, in the catalog           rolled back, also in the publisher's log
+                tables are held, locks released
+                the publisher's log gets it
+                the catalog marks it as prepared     prepared
+    COMMIT      locks; mark in the catalog           ``recovery`` does the rest
     PREPARED    one commit in each table             likewise
-                visible; forgotten                   done
-    ROLLBACK    the catalog says so                  is rolled back, as above
-    PREPARED    the publisher's log has it; forgotten
+                visible; the record is removed       done
+    ROLLBACK    mark in the catalog                  rolled back, as above
+    PREPARED    the publisher's log gets it; the
+                record is removed
 
-Between PREPARE and its end nobody of this node writes the tables (``heldtables``), so it can end as
-it was promised. Of a table that a subscription writes nobody could promise that: 0A000.
+Between PREPARE and the end of the transaction, nobody of this node writes the tables
+(``heldtables``), so COMMIT PREPARED cannot meet a conflict. For a table that a subscription writes,
+that cannot be guaranteed: 0A000.
 
 Called by the backend of a session, from its thread. Source: PostgreSQL manual, PREPARE TRANSACTION;
 src/backend/access/transam/twophase.c.
@@ -84,7 +86,7 @@ class Preparing:
 
 
 def check_prepare(node: EngineParts, gid: str) -> None:
-    """22023 for an identifier that is too long, 55000 if there can be none."""
+    """Raise 22023 for an identifier that is too long, 55000 if prepared transactions are off."""
     if len(gid.encode()) >= _GID_BYTES:
         raise UsageError(
             f'transaction identifier "{gid}" is too long', sqlstate="22023"
@@ -99,42 +101,43 @@ def check_prepare(node: EngineParts, gid: str) -> None:
 
 def prepare(
     node: EngineParts,
-    who: Preparing,
+    preparing: Preparing,
     xid: int,
     written: Sequence[WrittenTable],
     messages: Sequence[Emitted],
     settled: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Prepare what transaction ``xid`` has written; nothing has happened after an error.
-    ``settled``: see ``commit_tables``."""
-    check_prepare(node, who.gid)
-    with node.prepared.busy(who.gid):
-        one = _record(node, who, xid, written, messages, settled)
+    """Prepare the writes of transaction ``xid``; after an error nothing has happened.
+
+    ``settled``: as for ``commit_tables``."""
+    check_prepare(node, preparing.gid)
+    with node.prepared.busy(preparing.gid):
+        transaction = _record(node, preparing, xid, written, messages, settled)
         try:
             failpoint("prepare.recorded")
             capture = _capture(node)
             if capture is not None:
-                capture.prepare(_preparation(one, xid))
+                capture.prepare(_preparation(transaction, xid))
             failpoint("prepare.logged")
-            node.catalog.move_prepared(one.number, PreparedState.PREPARED)
+            node.catalog.move_prepared(transaction.number, PreparedState.PREPARED)
         except BaseException:
-            _undo(node, one)
+            _undo(node, transaction)
             raise
 
 
 def _record(
     node: EngineParts,
-    who: Preparing,
+    preparing: Preparing,
     xid: int,
     written: Sequence[WrittenTable],
     messages: Sequence[Emitted],
     settled: Callable[[], AbstractContextManager[None]],
 ) -> PreparedCommit:
-    """The intent, with its tables held."""
+    """Record the intent and hold its tables."""
     with ExitStack() as held:
-        hold_tables(node, (one.table for one in written), held, who.check)
+        hold_tables(node, (table.table for table in written), held, preparing.check)
         held.enter_context(settled())
-        for table in (one.table for one in written):
+        for table in (table.table for table in written):
             names = set(node.catalog.sharing(table))
             if any(rel.relid in names for rel in node.catalog.rels()):
                 raise FeatureNotSupportedError(
@@ -142,25 +145,27 @@ def _record(
                     " which belongs to a subscription"
                 )
         _check_room(node)
-        changes = changes_of(node, written, who.rendering, who.job_group, xid)
-        one = PreparedCommit(
+        changes = changes_of(
+            node, written, preparing.rendering, preparing.job_group, xid
+        )
+        transaction = PreparedCommit(
             0,
-            who.gid,
-            who.owner,
+            preparing.gid,
+            preparing.owner,
             time.time_ns() // 1000 - _EPOCH_US,
             tuple(changes),
             tuple(messages),
             xid=xid,
         )
-        number = node.catalog.begin_prepare(one)
+        number = node.catalog.begin_prepare(transaction)
         if number is None:
             raise UsageError(
-                f'transaction identifier "{who.gid}" is already in use',
+                f'transaction identifier "{preparing.gid}" is already in use',
                 sqlstate="42710",
             )
-        one = replace(one, number=number)
-        node.prepared.hold(one)
-        return one
+        transaction = replace(transaction, number=number)
+        node.prepared.hold(transaction)
+        return transaction
 
 
 def _check_room(node: EngineParts) -> None:
@@ -173,45 +178,52 @@ def _check_room(node: EngineParts) -> None:
         )
 
 
-def _preparation(one: PreparedCommit, xid: int) -> Preparation:
+def _preparation(transaction: PreparedCommit, xid: int) -> Preparation:
     commits = []
-    for change in one.tables:
+    for change in transaction.tables:
         moved = moved_from(change.moved)
-        said = More((), None, change.truncate_options, moved, change.updated)
-        word = with_more("truncate" if change.truncates else "prepare", said)
+        metadata = More((), None, change.truncate_options, moved, change.updated)
+        word = with_more("truncate" if change.truncates else "prepare", metadata)
         actions = [{"commitInfo": {"userMetadata": word}}, *change.actions]
         commits.append((change.relid, read_commit(change.read_version, actions)))
-    emitted = [Emitted(*message) for message in one.messages]
+    emitted = [Emitted(*message) for message in transaction.messages]
     return Preparation(
-        one.number, one.gid, one.prepared_at, tuple(commits), emitted, xid
+        transaction.number,
+        transaction.gid,
+        transaction.prepared_at,
+        tuple(commits),
+        emitted,
+        xid,
     )
 
 
-def _undo(node: EngineParts, one: PreparedCommit) -> None:
-    """Undo a PREPARE that fails, or whose client rolls back. If the log cannot be written now, the
-    next engine writes it, and must not let the transaction commit."""
+def _undo(node: EngineParts, transaction: PreparedCommit) -> None:
+    """Undo a PREPARE that failed, or that its client rolls back.
+
+    If the log cannot be written now, the next engine writes it. The mark keeps the transaction
+    from being committed."""
     try:
-        node.catalog.move_prepared(one.number, PreparedState.ROLLING_BACK)
-        _roll_back(node, one)
+        node.catalog.move_prepared(transaction.number, PreparedState.ROLLING_BACK)
+        _roll_back(node, transaction)
     except (Wal2LakeError, TimeoutError) as error:
         get_logger().error(
             "a prepared transaction is not rolled back yet", exc_info=error
         )
 
 
-def _roll_back(node: EngineParts, one: PreparedCommit) -> None:
+def _roll_back(node: EngineParts, transaction: PreparedCommit) -> None:
     failpoint("rollback_prepared.recorded")
     capture = _capture(node)
     if capture is not None:
-        capture.roll_back_prepared(one.number)
+        capture.roll_back_prepared(transaction.number)
     failpoint("rollback_prepared.logged")
-    _remove_files(node, one.tables)
-    node.catalog.end_prepared(one.number)
-    node.prepared.let_go(one.number)
+    _remove_files(node, transaction.tables)
+    node.catalog.end_prepared(transaction.number)
+    node.prepared.let_go(transaction.number)
 
 
 def _remove_files(node: EngineParts, changes: Sequence[TableChange]) -> None:
-    """Remove the new files, which no version will have."""
+    """Remove the new files, which will not be in any version."""
     for change in changes:
         root = local_path(change.location)
         for file in _new_files(change) if root is not None else ():
@@ -231,51 +243,56 @@ def _new_files(change: TableChange) -> list[str]:
 def finish_prepared(
     node: EngineParts, gid: str, role: Role, check: Check, *, commit: bool
 ) -> None:
-    """COMMIT PREPARED, or ROLLBACK PREPARED. 42704, 42501, 55000 as PostgreSQL."""
+    """COMMIT PREPARED or ROLLBACK PREPARED; 42704, 42501, 55000 as PostgreSQL."""
     with node.prepared.busy(gid):
-        one = _need(node, gid, role)
+        transaction = _need(node, gid, role)
         if commit:
-            _commit(node, one, check)
+            _commit(node, transaction, check)
             return
-        node.catalog.move_prepared(one.number, PreparedState.ROLLING_BACK)
-        _roll_back(node, one)
+        node.catalog.move_prepared(transaction.number, PreparedState.ROLLING_BACK)
+        _roll_back(node, transaction)
 
 
-def _commit(node: EngineParts, one: PreparedCommit, check: Check) -> None:
-    """40001 if somebody outside of the node has changed the same; it is prepared
-    then as before."""
-    if not one.tables:
-        node.catalog.move_prepared(one.number, PreparedState.COMMITTING)
+def _commit(node: EngineParts, transaction: PreparedCommit, check: Check) -> None:
+    """Commit a prepared transaction.
+
+    40001 if a writer outside of the node has changed the same; the transaction stays prepared."""
+    if not transaction.tables:
+        node.catalog.move_prepared(transaction.number, PreparedState.COMMITTING)
         failpoint("commit_prepared.recorded")
-        _commit_messages(node, one)
+        _commit_messages(node, transaction)
         return
     with ExitStack() as held:
-        tables = [_table(node, change) for change in one.tables]
-        hold_tables(node, tables, held, check, one.number)
-        changes = _changes(node, one, tables)
-        node.catalog.move_prepared(one.number, PreparedState.COMMITTING, tables=changes)
+        tables = [_table(node, change) for change in transaction.tables]
+        hold_tables(node, tables, held, check, transaction.number)
+        changes = _changes(node, transaction, tables)
+        node.catalog.move_prepared(
+            transaction.number, PreparedState.COMMITTING, tables=changes
+        )
         failpoint("commit_prepared.recorded")
         before = {change.location: change.read_version for change in changes}
         with node.snapshots.committing(before) as publish:
             finish(
                 node,
                 changes,
-                name_of(one),
+                name_of(transaction),
                 lambda: publish(lambda: make_visible(node, changes)),
-                lambda: node.catalog.move_prepared(one.number, PreparedState.PREPARED),
+                lambda: node.catalog.move_prepared(
+                    transaction.number, PreparedState.PREPARED
+                ),
             )
         failpoint("commit_prepared.published")
-        node.catalog.end_prepared(one.number)
-        node.prepared.let_go(one.number)
+        node.catalog.end_prepared(transaction.number)
+        node.prepared.let_go(transaction.number)
 
 
 def _changes(
-    node: EngineParts, one: PreparedCommit, tables: Sequence[TableDef]
+    node: EngineParts, transaction: PreparedCommit, tables: Sequence[TableDef]
 ) -> list[TableChange]:
-    """Return the changes as they are to be committed now, under the tables' locks."""
+    """Return the changes for the tables' present versions. Needs the tables' locks."""
     writer = local_writer(node.catalog.system_identifier)
-    found = []
-    for change, table in zip(one.tables, tables, strict=True):
+    changes = []
+    for change, table in zip(transaction.tables, tables, strict=True):
         now = on_newest(node, change)
         state = node.tables.state(change.location)
         if now.read_version != state.version or state.table_id != change.table_id:
@@ -286,13 +303,13 @@ def _changes(
                 hint="ROLLBACK PREPARED, and run the transaction again.",
             )
         _check_files(table, change)
-        found.append(replace(now, cursor=(state.cursor(writer) or 0) + 1))
-    found[0] = replace(found[0], messages=one.messages)
-    return found
+        changes.append(replace(now, cursor=(state.cursor(writer) or 0) + 1))
+    changes[0] = replace(changes[0], messages=transaction.messages)
+    return changes
 
 
 def _check_files(table: TableDef, change: TableChange) -> None:
-    """VACUUM knows nothing of files that no version has."""
+    """Check that the files still exist: VACUUM does not know files without a version."""
     root = local_path(change.location)
     for file in _new_files(change) if root is not None else ():
         assert root is not None
@@ -306,52 +323,52 @@ def _check_files(table: TableDef, change: TableChange) -> None:
 
 
 def finish_interrupted(node: EngineParts) -> None:
-    """At the engine's start, once the publisher's log can be written: what a crash has left."""
-    for one in node.catalog.prepared_commits():
+    """Complete interrupted ends at the engine's start, once the publisher's log is writable."""
+    for transaction in node.catalog.prepared_commits():
         end: Callable[[EngineParts, PreparedCommit], None] = _commit_messages
-        if one.state is PreparedState.ROLLING_BACK:
+        if transaction.state is PreparedState.ROLLING_BACK:
             end = _roll_back
-        elif one.state is not PreparedState.COMMITTING:
+        elif transaction.state is not PreparedState.COMMITTING:
             continue
         try:
-            end(node, one)
+            end(node, transaction)
         except (Wal2LakeError, TimeoutError) as error:
             get_logger().error("a prepared transaction has not ended", exc_info=error)
 
 
-def _commit_messages(node: EngineParts, one: PreparedCommit) -> None:
-    """Commit a transaction that has written no table."""
+def _commit_messages(node: EngineParts, transaction: PreparedCommit) -> None:
+    """Commit a transaction that has not written any table."""
     capture = _capture(node)
     if capture is not None:
-        messages = [Emitted(*found) for found in one.messages]
-        capture.commit_prepared(one.number, messages, one.xid)
-    node.catalog.end_prepared(one.number)
+        messages = [Emitted(*message) for message in transaction.messages]
+        capture.commit_prepared(transaction.number, messages, transaction.xid)
+    node.catalog.end_prepared(transaction.number)
 
 
 def _need(node: EngineParts, gid: str, role: Role) -> PreparedCommit:
-    for one in node.catalog.prepared_commits():
-        if one.gid == gid and one.state is PreparedState.PREPARED:
-            if not role.superuser and role.oid != one.owner:
+    for transaction in node.catalog.prepared_commits():
+        if transaction.gid == gid and transaction.state is PreparedState.PREPARED:
+            if not role.superuser and role.oid != transaction.owner:
                 raise UsageError(
                     "permission denied to finish prepared transaction",
                     sqlstate=PERMISSION_DENIED,
                     hint="Must be superuser or the user that prepared the transaction.",
                 )
-            return one
+            return transaction
     raise UndefinedObjectError(
         f'prepared transaction with identifier "{gid}" does not exist', sqlstate="42704"
     )
 
 
 def _table(node: EngineParts, change: TableChange) -> TableDef:
-    found = node.catalog.table_by_oid(change.relid)
-    if found is None:
+    table = node.catalog.table_by_oid(change.relid)
+    if table is None:
         raise UndefinedObjectError(
             "a table of the prepared transaction does not exist any more",
             sqlstate="42P01",
             hint="ROLLBACK PREPARED ends it.",
         )
-    return found
+    return table
 
 
 def _capture(node: EngineParts) -> Capture | None:

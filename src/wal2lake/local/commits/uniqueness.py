@@ -1,7 +1,7 @@
-"""23505: a primary key that is there twice.
+"""Raises 23505 for a duplicate primary key.
 
-Comes in: a branch and the files that a statement has added to it. Goes out: nothing, or
-PostgreSQL's error with the key as its text. Source: _bt_check_unique() in nbtinsert.c.
+Takes a branch and the files that a statement has added to it; raises PostgreSQL's error with the
+key as text. Source: _bt_check_unique() in nbtinsert.c.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from wal2lake.wire.frontback import FieldDescription, Format
 
 
 def key_of(table: TableDef) -> Key:
-    """Return the key that no two rows may share."""
+    """Return the columns that no two rows may share."""
     return Key(tuple(table.key))
 
 
 def refuse_repeated(
-    table: TableDef, found: pa.RecordBatch | None, rendering: Rendering
+    table: TableDef, repeated: pa.RecordBatch | None, rendering: Rendering
 ) -> None:
-    """Raise if a key was found."""
-    if found is None:
+    """Raise if there is a repeated key."""
+    if repeated is None:
         return
     name = table.index_name
     raise UsageError(
@@ -35,17 +35,17 @@ def refuse_repeated(
         sqlstate="23505",
         about=About(table.namespace, table.name, constraint=name),
         detail=f"Key ({', '.join(map(quote_identifier, table.key))})="
-        f"({', '.join(_texts(table, found, rendering))}) already exists.",
+        f"({', '.join(_texts(table, repeated, rendering))}) already exists.",
     )
 
 
 def _texts(
-    table: TableDef, found: pa.RecordBatch, rendering: Rendering
+    table: TableDef, repeated: pa.RecordBatch, rendering: Rendering
 ) -> Sequence[str]:
     columns = {column.name: column for column in table.columns}
     fields = [
         FieldDescription(name, int(columns[name].type_oid), -1, columns[name].typmod)
         for name in table.key
     ]
-    texts = columns_in(found, fields, [Format.TEXT] * len(fields), rendering)
-    return [(one[0] or b"").decode() for one in texts.columns]
+    texts = columns_in(repeated, fields, [Format.TEXT] * len(fields), rendering)
+    return [(column[0] or b"").decode() for column in texts.columns]

@@ -1,7 +1,7 @@
-"""Behind a local commit: the small files of its table as larger ones.
+"""Compacts a table's small files after a local commit.
 
-Comes in: a table that has been written, under its locks. Goes out: now and then one more version of
-it, with the same rows in fewer files. Tables of subscriptions are left to their batches.
+Takes a written table, under its locks. Now and then adds a version with the same rows in fewer
+files. Tables of subscriptions are left to their batches.
 
 Called by ``commit`` and ``local``.
 """
@@ -16,7 +16,7 @@ from wal2lake.observe import get_logger
 
 
 def tend(node: EngineParts, table: TableDef, own: int = 0) -> None:
-    """``own``: how many branches of the table are the caller's, who is done with them."""
+    """Compact the table if needed. ``own``: the caller's finished branches of the table."""
     try:
         if visible.rels_of(node.catalog, table.oid):
             return
@@ -30,5 +30,5 @@ def tend(node: EngineParts, table: TableDef, own: int = 0) -> None:
             others=node.branches.of(table.location) > own,
         )
     except Exception as error:
-        # What the caller has committed is committed.
+        # The caller's commit stands, so an error must not reach its client.
         get_logger().warning("could not look after a table", error=error)

@@ -1,7 +1,6 @@
-"""Replication origins that sessions replay from, and what they say of their transactions.
+"""Replication origins that sessions have set up, and their transactions' positions there.
 
-One session has an origin at a time, as in PostgreSQL, where one process may advance it.
-
+One session at a time uses an origin. In PostgreSQL, too, only one process may advance it.
 Source: replorigin_session_setup(), pg_replication_origin_xact_setup() in origin.c.
 """
 
@@ -21,19 +20,19 @@ class ActiveOrigins:
         self._users: dict[str, int] = {}
 
     def take(self, name: str, number: int, pid: int) -> None:
-        """55006 if another session has it."""
+        """Set up an origin for a session; 55006 if another session uses it."""
         with self._lock:
             user = self._users.setdefault(name, pid)
         if user != pid:
             raise is_active(number, user)
 
     def user_of(self, name: str) -> int | None:
-        """The session that has it."""
+        """Return the process number of the session that uses the origin."""
         with self._lock:
             return self._users.get(name)
 
     def release(self, name: str, pid: int) -> None:
-        """The session has it no more."""
+        """Release the session's origin."""
         with self._lock:
             if self._users.get(name) == pid:
                 del self._users[name]
@@ -48,7 +47,7 @@ def is_active(number: int, user: int) -> UsageError:
 
 
 class SessionOrigin:
-    """Origin that one session has set up. For its thread alone."""
+    """The origin that one session has set up. Used by the session's thread only."""
 
     def __init__(self, active: ActiveOrigins, pid: int) -> None:
         self._active = active
@@ -59,13 +58,13 @@ class SessionOrigin:
 
     @property
     def mark(self) -> OriginMark | None:
-        """Return the origin of a transaction that commits now."""
+        """Return the origin to record in a commit now; None without one."""
         if self.name is None:
             return None
         return OriginMark(self.name, self._lsn, self._time_us)
 
     def set_up(self, name: str, number: int) -> None:
-        """55000 if there is one already, 55006 if another session has it."""
+        """Set up an origin; 55000 if the session has one, 55006 if another session uses it."""
         if self.name is not None:
             raise UsageError(
                 "cannot setup replication origin when one is already setup",
@@ -81,12 +80,12 @@ class SessionOrigin:
         return self.name
 
     def set_transaction(self, lsn: int, time_us: int | None) -> None:
-        """Where the session's transactions are from now on; 55000 without an origin."""
+        """Set the position of the session's transactions at the origin; 55000 without one."""
         self.need()
         self._lsn, self._time_us = lsn, time_us
 
     def end(self) -> None:
-        """It has none any more."""
+        """Release the origin, if the session has one."""
         if self.name is not None:
             self._active.release(self.name, self._pid)
             self.name = None

@@ -1,8 +1,8 @@
-"""Turns that a transaction block's definitions hold, and steps that they leave to its end.
+"""Turns that a transaction block holds, and steps that it postpones to its end.
 
-In: turns that a command takes, and steps that wait for COMMIT or ROLLBACK. Out: these steps, in
-order, to ``transaction.definitions``. As in PostgreSQL nobody else changes an object until the
-block that changes it has ended. One session's: not shared by threads.
+Takes turns of commands, and steps that wait for COMMIT or ROLLBACK; gives the steps, in order, to
+``transaction.definitions``. As in PostgreSQL, nobody else changes an object until the block that
+changes it has ended. One session uses a block; it is not shared by threads.
 
 Source: LockSharedObject() and smgrDoPendingDeletes() of PostgreSQL hold and wait in the same way.
 """
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Hashable)
 
 Around = Callable[["EngineParts"], AbstractContextManager[object]]
-"""Gets the node as others see it."""
+"""Gets the node as other sessions see it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMark:
-    """How many steps there were at a savepoint."""
+    """The numbers of steps at a savepoint."""
 
     before: int
     under_lock: int
@@ -40,28 +40,28 @@ class OpenBlock:
 
     def __init__(self) -> None:
         self.before: list[Around] = []
-        """Entered before the commit, without a lock; left when it is done or has failed."""
+        """Entered before the commit, without a lock; left after it has succeeded or failed."""
         self.under_lock: list[Around] = []
         """Entered before the commit, under the DDL lock."""
         self.afterwards: list[Callable[[EngineParts], None]] = []
-        """Once the commit is durable."""
+        """Called once the commit is durable."""
         self._undo: list[Callable[[], None]] = []
         self._turns = ExitStack()
         self._kept: set[tuple[int, Hashable]] = set()
 
     def keep(self, turns: Turns[K], key: K, waiter: Waiter) -> None:
-        """Take a turn, and keep it to the block's end, a savepoint's notwithstanding."""
-        name = (id(turns), key)
-        if name not in self._kept:
+        """Take a turn and keep it to the block's end, even if a savepoint is rolled back."""
+        turn = (id(turns), key)
+        if turn not in self._kept:
             self._turns.enter_context(turns.hold(key, waiter))
-            self._kept.add(name)
+            self._kept.add(turn)
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Register a step that takes back a step that is done already."""
+        """Register a step that undoes something done already."""
         self._undo.append(undo)
 
     def mark(self) -> BlockMark:
-        """For ``back_to``."""
+        """Return a mark for ``back_to``."""
         return BlockMark(
             len(self.before),
             len(self.under_lock),
@@ -70,7 +70,7 @@ class OpenBlock:
         )
 
     def back_to(self, mark: BlockMark) -> None:
-        """Take back what came after a savepoint."""
+        """Undo everything after a savepoint."""
         del self.before[mark.before :]
         del self.under_lock[mark.under_lock :]
         del self.afterwards[mark.afterwards :]
@@ -78,11 +78,11 @@ class OpenBlock:
             self._undo.pop()()
 
     def committed(self) -> None:
-        """Nothing is taken back any more."""
+        """Forget the undo steps: nothing is undone any more."""
         self._undo.clear()
 
     def end(self) -> None:
-        """Take back what has not been committed, and give the turns back."""
+        """Undo what has not been committed, and release the turns."""
         try:
             self.back_to(BlockMark(0, 0, 0, 0))
         finally:

@@ -1,11 +1,11 @@
-"""Which tables prepared transactions hold: nobody of this node writes them until these end.
+"""Tables that prepared transactions hold: nobody of this node writes them until these end.
 
-So COMMIT PREPARED finds them as PREPARE TRANSACTION has left them, as it does with PostgreSQL's
-locks. Here they hold whole tables, and only against writers; readers see what was before. No
-thread's lock could last that long, nor over a restart: whoever has taken a table's lock asks here,
-and gives it back if the table is held.
+COMMIT PREPARED therefore finds the tables as PREPARE TRANSACTION has left them, like with
+PostgreSQL's locks. Here whole tables are held, and only against writers; readers see the state
+before. A thread's lock cannot last that long, nor survive a restart. A writer that has taken a
+table's lock therefore asks here, and releases the lock if the table is held.
 
-Safe for all threads. Writers outside of the node know nothing of it.
+Thread-safe. Writers outside of the node are not kept away.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from wal2lake.catalog import PreparedCommit, TableDef
 from wal2lake.errors import UsageError
 
 
-def name_of(one: PreparedCommit) -> str:
+def name_of(transaction: PreparedCommit) -> str:
     """Return the transaction's name in its tables' commits, for capture."""
-    return f"prepared {one.number}"
+    return f"prepared {transaction.number}"
 
 
 class HeldTables:
@@ -31,42 +31,42 @@ class HeldTables:
         self._holders: dict[str, PreparedCommit] = {}
         self._busy: set[str] = set()
 
-    def hold(self, one: PreparedCommit) -> None:
-        """Under the tables' locks, or before anybody writes."""
+    def hold(self, transaction: PreparedCommit) -> None:
+        """Hold the transaction's tables. Needs their locks, or is called before any writer."""
         with self._lock:
-            for change in one.tables:
-                self._holders[change.location] = one
+            for change in transaction.tables:
+                self._holders[change.location] = transaction
 
     def let_go(self, number: int) -> None:
-        """It has ended."""
+        """Release the tables of a transaction that has ended."""
         with self._lock:
             self._holders = {
-                place: one
-                for place, one in self._holders.items()
-                if one.number != number
+                place: transaction
+                for place, transaction in self._holders.items()
+                if transaction.number != number
             }
 
     def are_free(self, tables: Iterable[TableDef], number: int | None = None) -> bool:
-        """Whether nobody but ``number`` holds one. Asked under the tables' locks."""
+        """True if only ``number`` holds any of the tables. Needs the tables' locks."""
         with self._lock:
-            found = [self._holders.get(table.location) for table in tables]
-        return all(one is None or one.number == number for one in found)
+            holders = [self._holders.get(table.location) for table in tables]
+        return all(holder is None or holder.number == number for holder in holders)
 
-    def refuse_held(self, table: TableDef, what: str) -> None:
-        """55006 if it is held; ``what`` cannot be done then: ``drop table "t"``."""
+    def refuse_held(self, table: TableDef, action: str) -> None:
+        """Raise 55006 if the table is held; ``action``, such as ``drop table "t"``, fails then."""
         with self._lock:
-            one = self._holders.get(table.location)
-        if one is not None:
+            holder = self._holders.get(table.location)
+        if holder is not None:
             raise UsageError(
-                f"cannot {what} because it is being used by a prepared transaction",
+                f"cannot {action} because it is being used by a prepared transaction",
                 sqlstate="55006",
-                detail=f'Its identifier is "{one.gid}".',
+                detail=f'Its identifier is "{holder.gid}".',
                 hint="COMMIT PREPARED or ROLLBACK PREPARED ends it.",
             )
 
     @contextmanager
     def busy(self, gid: str) -> Iterator[None]:
-        """Around PREPARE TRANSACTION and what ends it; 55000 if somebody is at it."""
+        """Mark the transaction as busy during PREPARE and its end; 55000 if it already is."""
         with self._lock:
             if gid in self._busy:
                 raise UsageError(

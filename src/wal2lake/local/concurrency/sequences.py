@@ -1,15 +1,15 @@
-"""The values that statements take of sequences, those that a session has taken, and what TRUNCATE
-... RESTART IDENTITY does.
+"""Sequence values that statements take, values that a session has taken, and TRUNCATE ... RESTART
+IDENTITY.
 
-How many rows an INSERT ... SELECT has is known behind it, so its values are not taken before, and
-until then nobody else takes any of that sequence. What a statement has taken is not given back,
-nor with a rollback: others may have taken later ones meanwhile.
+The number of rows of an INSERT ... SELECT is known only afterwards. Its values are taken then, and
+until then nobody else takes values of the sequence. Taken values are not returned, not even by a
+rollback, because others may have taken later ones.
 
-A restart is its transaction's alone until it commits; then the sequence is where that transaction
-has left it. Whoever has taken values before and has not committed cannot any more: they would be
-given again. A transaction is told so (40001); a batch of apply meets another version of its table
-than the one that it has looked at, for there is no restart without a TRUNCATE; a copy, whose rows
-are in files that a crash leaves, begins anew.
+A restart is visible to its transaction only, until it commits. Then the sequence continues where
+the transaction left it. An uncommitted transaction that took values before the restart must not
+commit, because they will be given again. A local transaction gets 40001. A batch of apply finds its
+table at another version than it read, since a restart implies a TRUNCATE. A copy, whose rows are in
+files that survive a crash, starts again.
 
 Source: PostgreSQL manual, CREATE SEQUENCE, notes; TRUNCATE, notes; ResetSequence() in sequence.c.
 """
@@ -32,38 +32,39 @@ from wal2lake.pg import Check
 from wal2lake.sql.query.writes import SequenceRange
 
 _LOOK_SECONDS: Final = 0.05
-"""How soon a wait is ended; a guess at what a person does not notice."""
+"""How soon a wait notices its end. Chosen arbitrarily, too short for a user to notice."""
 
 
 class SequenceLocks:
-    """One for each sequence of a node; and how often each was restarted since the engine began,
-    which no transaction outlives."""
+    """The locks of a node's sequences, and the number of restarts of each.
+
+    The numbers count from the engine's start, which no transaction survives."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[Oid, threading.RLock] = defaultdict(threading.RLock)
         self._guard = threading.Lock()
         self.restarts: Counter[Oid] = Counter()
-        """Counted behind each, under the lock of the sequence's table."""
+        """Increased after each restart, under the lock of the sequence's table."""
 
     def of(self, oid: Oid) -> threading.RLock:
-        """The lock of one."""
+        """Return the lock of a sequence."""
         with self._guard:
             return self._locks[oid]
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A sequence as its transaction has it."""
+    """The state of a sequence in the transaction that restarted it."""
 
     sequence: OwnedSequence
-    found: int | None
-    """The last value that had been taken of it when it was restarted."""
+    replaced_value: int | None
+    """The last value that had been taken before the restart."""
     last: int | None = None
-    """The same, since."""
+    """The last value taken since the restart."""
 
 
 class TransactionSequences:
-    """Sequences as one transaction uses them. For its session's thread."""
+    """The sequences that one transaction uses. Used by its session's thread only."""
 
     def __init__(
         self,
@@ -72,8 +73,10 @@ class TransactionSequences:
         copies: Callable[[TableDef], Collection[tuple[Oid, Oid]]],
         check: Check = lambda: None,
     ) -> None:
-        """``copies``: those under way into a table, by subscription and table, asked under its
-        locks; ``check``, called while somebody else has a sequence, ends the wait."""
+        """Prepare for one transaction.
+
+        ``copies``: returns the running copies into a table, by subscription and table; needs the
+        table's locks. ``check``: called during a wait for a sequence, ends it by raising."""
         self._catalog = catalog
         self._copies = copies
         self._check = check
@@ -82,66 +85,71 @@ class TransactionSequences:
         self.locks = locks
         self._restarted: dict[Oid, Restarted] = {}
         self._taken: dict[Oid, int] = {}
-        """Sequences of which values were taken, with how often each had been restarted before."""
+        """Sequences whose values were taken, with their number of restarts before."""
 
     @property
     def has_restarted(self) -> bool:
-        """A commit has to set sequences."""
+        """True if a commit has to set sequences."""
         return bool(self._restarted)
 
     def restart(
         self, tables: Sequence[TableDef], until_the_commit: ExitStack | None = None
     ) -> None:
-        """Restart the tables' sequences for the rest of the transaction. ``until_the_commit``: the
-        TRUNCATE is about to commit by itself, and nobody may take values from then until
-        ``settled``."""
-        owners = {table.oid: table for table in tables}
-        for one in self._catalog.sequences():
-            if one.relid in owners:
-                if until_the_commit is not None:
-                    lock = self.locks.of(one.oid)
-                    until_the_commit.enter_context(held(lock, self._check))
-                self._tables[one.relid] = owners[one.relid]
-                known = self._restarted.get(one.oid)
-                found = (
-                    self._catalog.last_value(one.oid) if known is None else known.found
-                )
-                self._restarted[one.oid] = Restarted(one, found)
+        """Restart the tables' sequences for the rest of the transaction.
 
-    def take(self, one: OwnedSequence, count: int) -> int:
-        """The first of the next values. 2200H if there are not so many."""
-        restarted = self._restarted.get(one.oid)
+        ``until_the_commit`` is given if the TRUNCATE commits by itself: it gets the sequences'
+        locks, so that nobody takes values before ``settled``."""
+        owners = {table.oid: table for table in tables}
+        for sequence in self._catalog.sequences():
+            if sequence.relid in owners:
+                if until_the_commit is not None:
+                    lock = self.locks.of(sequence.oid)
+                    until_the_commit.enter_context(held(lock, self._check))
+                self._tables[sequence.relid] = owners[sequence.relid]
+                earlier = self._restarted.get(sequence.oid)
+                last_value = (
+                    self._catalog.last_value(sequence.oid)
+                    if earlier is None
+                    else earlier.replaced_value
+                )
+                self._restarted[sequence.oid] = Restarted(sequence, last_value)
+
+    def take(self, sequence: OwnedSequence, count: int) -> int:
+        """Take values and return the first; 2200H if there are not enough."""
+        restarted = self._restarted.get(sequence.oid)
         if restarted is None:
-            self._taken.setdefault(one.oid, self.locks.restarts[one.oid])
-            return self._catalog.next_values(one.oid, count)
-        first, last = one.behind(restarted.last, count)
-        self._restarted[one.oid] = replace(restarted, last=last)
+            self._taken.setdefault(sequence.oid, self.locks.restarts[sequence.oid])
+            return self._catalog.next_values(sequence.oid, count)
+        first, last = sequence.behind(restarted.last, count)
+        self._restarted[sequence.oid] = replace(restarted, last=last)
         return first
 
-    def peek(self, one: OwnedSequence) -> SequenceRange:
+    def peek(self, sequence: OwnedSequence) -> SequenceRange:
         """Return the values that would be taken next."""
-        restarted = self._restarted.get(one.oid)
+        restarted = self._restarted.get(sequence.oid)
         if restarted is None:
-            # Rows have these values before they are taken.
-            self._taken.setdefault(one.oid, self.locks.restarts[one.oid])
-            return _next_ones(one, self._catalog.last_value(one.oid))
-        return _next_ones(one, restarted.last)
+            # Rows get these values before they are taken.
+            self._taken.setdefault(sequence.oid, self.locks.restarts[sequence.oid])
+            return _next_ones(sequence, self._catalog.last_value(sequence.oid))
+        return _next_ones(sequence, restarted.last)
 
     def mark(self) -> dict[Oid, Restarted]:
         """Return a mark for ``back_to``."""
         return dict(self._restarted)
 
     def back_to(self, mark: dict[Oid, Restarted]) -> None:
-        """ROLLBACK TO. What was taken of a sequence that others see stays taken."""
+        """Undo restarts for ROLLBACK TO. Values taken from other sequences stay taken."""
         self._restarted = dict(mark)
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Around the commit, under the locks of its tables. 40001 if values that were taken are
-        given again, or others have taken some of what this has restarted."""
+        """Check and set the sequences around the commit, under the locks of its tables.
+
+        40001 if taken values will be given again, or if others have taken values of a sequence that
+        this transaction has restarted."""
         with ExitStack() as alone:
-            # What a batch takes in between would be of before the restart, and its table's version
-            # of behind it.
+            # A value that a batch takes in between would be from before the restart, while the
+            # table's version would be from after it.
             for oid in sorted(self._restarted):
                 alone.enter_context(held(self.locks.of(oid), self._check))
             yield from self._settled()
@@ -150,26 +158,29 @@ class TransactionSequences:
         for oid, restarts in self._taken.items():
             if self.locks.restarts[oid] != restarts:
                 raise _conflict("A sequence has been restarted since.")
-        for oid, one in self._restarted.items():
-            if self._catalog.last_value(oid) != one.found:
+        for oid, restarted in self._restarted.items():
+            if self._catalog.last_value(oid) != restarted.replaced_value:
                 raise _conflict(
-                    f'Others have taken values of sequence "{one.sequence.name}".'
+                    f'Others have taken values of sequence "{restarted.sequence.name}".'
                 )
         yield
         if not self._restarted:
             return
-        relids = {one.sequence.relid for one in self._restarted.values()}
+        relids = {restarted.sequence.relid for restarted in self._restarted.values()}
         self._catalog.restart_sequences(
-            {oid: one.last for oid, one in self._restarted.items()},
+            {oid: restarted.last for oid, restarted in self._restarted.items()},
             {copy for relid in relids for copy in self._copies(self._tables[relid])},
         )
-        # Behind it: who takes a value in between has one too few, and fails.
+        # Counted last: a transaction that takes a value in between sees the old count and fails.
         self.locks.restarts.update(self._restarted.keys())
 
 
-def _next_ones(one: OwnedSequence, last: int | None) -> SequenceRange:
+def _next_ones(sequence: OwnedSequence, last: int | None) -> SequenceRange:
     return SequenceRange(
-        one.next_of(last), one.increment, one.left(last), one.exhausted
+        sequence.next_of(last),
+        sequence.increment,
+        sequence.left(last),
+        sequence.exhausted,
     )
 
 
@@ -183,7 +194,7 @@ def _conflict(detail: str) -> CommitConflict:
 
 @contextmanager
 def held(lock: threading.RLock, check: Check) -> Iterator[None]:
-    """Have it; ``check``, called while somebody else has it, ends the wait."""
+    """Hold a lock; ``check`` is called during the wait, and ends it by raising."""
     while not lock.acquire(timeout=_LOOK_SECONDS):
         check()
     try:
@@ -201,44 +212,46 @@ class SessionSequences:
         locks: SequenceLocks,
         transaction: Callable[[], TransactionSequences],
     ) -> None:
-        """``transaction``: the one that it has now."""
+        """``transaction``: returns the session's present transaction."""
         self.catalog = catalog
         self.locks = locks
         self.transaction = transaction
         self.forget()
 
     def of_statement(self, check: Check) -> StatementSequences:
-        """For one statement; ``check``, called while somebody else has a sequence, ends the
-        wait."""
+        """Return the sequences for one statement.
+
+        ``check`` is called during a wait for a sequence, and ends it by raising."""
         return StatementSequences(self, check)
 
     def forget(self) -> None:
-        """DISCARD SEQUENCES."""
+        """Forget all values, for DISCARD SEQUENCES."""
         self.values: dict[Oid, int] = {}
         self.last: Oid | None = None
 
-    def take(self, one: OwnedSequence, count: int) -> int:
-        """The first of the next values, by nextval() or an INSERT. 2200H if there are not so
-        many."""
-        first = self.transaction().take(one, count)
-        self.values[one.oid] = first + (count - 1) * one.increment
-        self.last = one.oid
+    def take(self, sequence: OwnedSequence, count: int) -> int:
+        """Take values for nextval() or an INSERT, and return the first.
+
+        2200H if there are not enough."""
+        first = self.transaction().take(sequence, count)
+        self.values[sequence.oid] = first + (count - 1) * sequence.increment
+        self.last = sequence.oid
         return first
 
     def was_set(self, oid: Oid, value: int) -> None:
-        """By setval(), after which lastval() is still of what was taken last."""
+        """Note a setval(). lastval() still returns the value taken last."""
         self.values[oid] = value
 
 
 class StatementSequences:
-    """A context manager around one statement; ``NextValues`` of its translation."""
+    """A context manager around one statement, and the ``NextValues`` of its translation."""
 
     def __init__(self, session: SessionSequences, check: Check) -> None:
         self._session = session
         self._check = check
         self._held = ExitStack()
         self._open: dict[Oid, OwnedSequence] = {}
-        """Sequences of which as many values are taken as there will be rows."""
+        """Sequences of which one value is taken for each row, at the end."""
 
     def __enter__(self) -> StatementSequences:
         return self
@@ -252,29 +265,32 @@ class StatementSequences:
         self._held.close()
 
     def __call__(self, column: ColumnDef, count: int | None) -> SequenceRange:
-        """Take values; ``query.writes.NextValues`` explains it."""
+        """Take values, as ``query.writes.NextValues`` specifies."""
         session = self._session
-        found = {one.oid: one for one in session.catalog.sequences()}
+        sequences = {sequence.oid: sequence for sequence in session.catalog.sequences()}
         assert column.sequence is not None
-        one = found.get(column.sequence)
-        if one is None:
-            # Its column has just been dropped.
+        sequence = sequences.get(column.sequence)
+        if sequence is None:
+            # The column has just been dropped.
             raise UndefinedObjectError(
                 f'column "{column.name}" does not exist', sqlstate="42703"
             )
         with ExitStack() as taken:
-            taken.enter_context(held(session.locks.of(one.oid), self._check))
+            taken.enter_context(held(session.locks.of(sequence.oid), self._check))
             if count is not None:
-                first = session.take(one, count)
-                return SequenceRange(first, one.increment, count, one.exhausted)
-            left = session.transaction().peek(one)
+                first = session.take(sequence, count)
+                return SequenceRange(
+                    first, sequence.increment, count, sequence.exhausted
+                )
+            values = session.transaction().peek(sequence)
             self._held.enter_context(taken.pop_all())
-        self._open[one.oid] = one
-        return left
+        self._open[sequence.oid] = sequence
+        return values
 
     def finish(self, rows: int) -> None:
-        """The statement has written so many, and nothing is committed yet. 2200H if a sequence
-        has not so many values."""
-        for one in self._open.values() if rows else ():
-            self._session.take(one, rows)
+        """Take the values of the rows that the statement has written, before its commit.
+
+        2200H if a sequence has not enough values."""
+        for sequence in self._open.values() if rows else ():
+            self._session.take(sequence, rows)
         self._open.clear()

@@ -1,26 +1,26 @@
-"""Which version of each table a statement reads, or a whole transaction.
+"""The version of each table that a statement reads, or a whole transaction.
 
-In: a table. Out: the version to read. A ``Snapshot`` has looked at every subscription's newest
-vector at one moment, so all tables of a subscription are seen at one LSN, and it knows which local
-commits had ended by then, so a transaction of several tables is seen whole or not at all.
+Takes a table; returns the version to read. A ``Snapshot`` reads every subscription's newest vector
+at one moment, so all tables of a subscription are seen at one LSN. It also knows which local
+commits had ended by then, so a transaction of several tables is seen completely or not at all.
 
-Of a table that a subscription has published, the published version. A table may be in several
-subscriptions, and each publishes for itself: the newest of the published versions is read. It
-contains what the others published before it, while any other choice hides rows for as long as that
-subscription stands still (its error, its copy). A copy that has not joined counts for nothing: its
-subscription's vector pins the version from before the copy. The price: a table of two
-subscriptions may show changes of one of them before that one's other tables do, as two apply
-workers of PostgreSQL do, which commit one by one.
+If a subscription has published a table, the published version is read. A table may be in several
+subscriptions, each of which publishes for itself; the newest of the published versions is read. It
+contains what the others published before. Any other choice would hide rows while that subscription
+is stopped by an error or a copy. A copy that has not joined does not count: its subscription's
+vector has the version from before the copy. In consequence, a table of two subscriptions may show
+changes of one of them before that subscription's other tables do. Two apply workers of PostgreSQL
+behave alike, since each commits for itself.
 
-Of any other table, the newest version; but the one before a commit of this node that has not ended,
-or had not when the snapshot was taken.
+For any other table the newest version is read, except that the version before a commit of this
+node is read if the commit had not ended when the snapshot was taken.
 
-A snapshot may be exported: other transactions read what its owner does, under a name that is
-good until the owner's transaction ends. It is the same object for all of them, so a version that
-one has looked up is everybody's, and what it still may have to read is kept as for its owner.
+A snapshot may be exported: other transactions read what its owner reads, under a name that is valid
+until the owner's transaction ends. All of them use the same object, so a version that one looked up
+holds for all, and versions are kept for them as for the owner.
 
-Called by the backend's resolver, and by transactions for what they begin with. Source of the
-errors: src/backend/utils/time/snapmgr.c (ImportSnapshot).
+Called by the backend's resolver, and by transactions when they begin. Source of the errors:
+src/backend/utils/time/snapmgr.c (ImportSnapshot).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from wal2lake.lake import TablePort
 from wal2lake.model import Oid
 
 Publish = Callable[[Callable[[], None]], None]
-"""Ends a commit: what it is given makes the new versions visible, in one step."""
+"""Ends a commit: calls its argument, which makes the new versions visible, in one step."""
 
 _IDENTIFIER: Final = re.compile("[0-9A-F-]*")
 
@@ -53,9 +53,9 @@ _IDENTIFIER: Final = re.compile("[0-9A-F-]*")
 @dataclass(slots=True)
 class _Commit:
     before: Mapping[str, int]
-    """The versions that it began with, by location."""
+    """The versions before the commit, by location."""
     ended: int | None = None
-    """How many had ended when it had; None: it has not."""
+    """The number of ended commits when this one had ended; None if it has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Export:
 
 
 class Snapshots:
-    """Commits of this node, as far as a snapshot may still be older than they are."""
+    """Commits of this node that a live snapshot may be older than."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,16 +90,18 @@ class Snapshots:
         tables: TablePort,
         versions: Mapping[str, int] | None = None,
     ) -> Snapshot:
-        """Take a snapshot of the visible versions. ``versions``: versions of tables, by location,
-        in the state of an earlier snapshot."""
+        """Take a snapshot of the visible versions.
+
+        ``versions``: versions of some tables, by location, as of an earlier snapshot."""
         with self._lock:
             taken = Snapshot(self, catalog, tables, self._ended, versions or {})
             self._live.add(taken)
             return taken
 
     def export(self, snapshot: Snapshot, modes: Modes, pid: int) -> str:
-        """Export a snapshot under a name, until ``withdraw``. ``modes`` and ``pid``: of the session
-        that exports it."""
+        """Export a snapshot and return its name, which is valid until ``withdraw``.
+
+        ``modes`` and ``pid``: the exporting session's."""
         with self._lock:
             name = f"{pid:08X}-{next(self._names):08X}-1"
             self._exports[name] = _Export(snapshot, modes, pid)
@@ -111,8 +113,9 @@ class Snapshots:
             self._exports = {n: e for n, e in self._exports.items() if e.pid != pid}
 
     def imported(self, name: str, modes: Modes) -> Snapshot:
-        """For a transaction of these modes. 0A000 if they do not fit, 22023 if this is no name,
-        42704 if nobody has exported it."""
+        """Return an exported snapshot for a transaction of these modes.
+
+        0A000 if the modes don't allow it, 22023 for a malformed name, 42704 for an unknown one."""
         if modes.isolation not in ("repeatable read", "serializable"):
             raise FeatureNotSupportedError(
                 "a snapshot-importing transaction must have isolation level SERIALIZABLE"
@@ -139,7 +142,7 @@ class Snapshots:
 
     @contextmanager
     def committing(self, before: Mapping[str, int]) -> Iterator[Publish]:
-        """Around a commit: until it is published readers have the versions ``before``."""
+        """Show readers the versions ``before`` until the commit inside is published."""
         commit = _Commit(before)
         with self._lock:
             self._commits.append(commit)
@@ -156,25 +159,25 @@ class Snapshots:
             with self._lock:
                 oldest = min((s.ended for s in self._live), default=self._ended)
                 self._commits = [
-                    one
-                    for one in self._commits
-                    if (one.ended or 0) > oldest
-                    or (one.ended is None and one is not commit)
+                    other
+                    for other in self._commits
+                    if (other.ended or 0) > oldest
+                    or (other.ended is None and other is not commit)
                 ]
 
     def before(self, location: str, ended: int) -> int | None:
-        """The version that a table had before commits after ``ended``; None: there is none."""
+        """Return a table's version before the commits that follow ``ended``; None if none did."""
         with self._lock:
             for commit in self._commits:
                 if commit.ended is None or commit.ended > ended:
-                    found = commit.before.get(location)
-                    if found is not None:
-                        return found
+                    version = commit.before.get(location)
+                    if version is not None:
+                        return version
         return None
 
 
 class Snapshot:
-    """One moment."""
+    """The visible versions at one moment."""
 
     def __init__(
         self,
@@ -184,8 +187,9 @@ class Snapshot:
         ended: int,
         versions: Mapping[str, int],
     ) -> None:
-        """``ended``: how many commits had; ``versions``: those that are given. Made by
-        ``Snapshots.take`` only."""
+        """``ended``: number of ended commits; ``versions``: fixed versions by location.
+
+        Only ``Snapshots.take`` creates snapshots."""
         self.ended = ended
         self._commits = commits
         self._catalog = catalog
@@ -198,19 +202,21 @@ class Snapshot:
                 self._subids[rel.relid].append(rel.subid)
 
     def published(self, *relids: Oid) -> int | None:
-        """The newest version that any subscription has published of a table, which may have
-        several names; None: none has."""
-        found = [
+        """Return the newest version of a table that any subscription has published.
+
+        ``relids``: the table's names. None if it is not published."""
+        versions = [
             self._vectors[subid].versions[int(relid)]
             for relid in relids
             for subid in self._subids[relid]
             if subid in self._vectors and int(relid) in self._vectors[subid].versions
         ]
-        return max(found, default=None)
+        return max(versions, default=None)
 
     def apart(self, *relids: Oid) -> tuple[SnapshotVector, Oid] | None:
-        """The state of a subscription in which a table, by any of its names, stands apart from
-        the others, and that name; None: it is one of them."""
+        """Return the vector in which a table, by one of its names, is apart, and that name.
+
+        None if the table is at its subscriptions' common positions."""
         for relid in relids:
             for subid in self._subids[relid]:
                 vector = self._vectors.get(subid)
@@ -219,17 +225,17 @@ class Snapshot:
         return None
 
     def of(self, table: TableDef) -> int:
-        """The version to read; the same whenever, and by whomever, it is asked for."""
-        found = self._known.get(table.location)
-        if found is None:
-            found = self._known.setdefault(table.location, self._version(table))
-        return found
+        """Return the version to read, which stays the same for the snapshot's lifetime."""
+        version = self._known.get(table.location)
+        if version is None:
+            version = self._known.setdefault(table.location, self._version(table))
+        return version
 
     def _version(self, table: TableDef) -> int:
         published = self.published(*self._catalog.sharing(table))
         if published is not None:
             return published
-        # In this order: a commit that begins in between is found.
+        # In this order, so that a commit that begins in between is found.
         newest = self._tables.state(table.location).version
         before = self._commits.before(table.location, self.ended)
         return newest if before is None else before

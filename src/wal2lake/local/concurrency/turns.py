@@ -1,16 +1,16 @@
-"""One command at a time for each key; whoever waits for his turn can be told to stop.
+"""One command at a time for each key, with waits that can be ended.
 
-In: a key (a subscription's OID, a name). Out: the turn, for as long as a block lasts. A turn is
-held while a publisher is talked to, which may take for ever. So it is of one subscription alone,
-its wait ends with a cancel or after ``lock_timeout``, and work in the background looks whether it
-is ``wanted`` and steps aside.
+Takes a key (a subscription's OID, a name); gives the turn for the duration of a block. A turn is
+held during the conversation with a publisher, which may take forever. It therefore covers one
+subscription only, a wait for it ends with a cancel or after ``lock_timeout``, and work in the
+background releases it if a command wants it (``wanted``).
 
-A block keeps its turns, so two blocks can wait for each other. ``Waits`` knows whom each session
-waits for, in all turns of a node. The session whose wait would close a circle is refused at once:
-a circle begins with a wait, and no other moment needs a look.
+A block keeps its turns, so two blocks can wait for each other. ``Waits`` records which session
+waits for which, over all turns of a node. The session whose wait would close a cycle is refused at
+once: a cycle arises only when a wait begins, so no other check is needed.
 
-Source: LockSharedObject(), and CHECK_FOR_INTERRUPTS() in ProcSleep(); deadlock.c, whose look comes
-after deadlock_timeout only because it costs more there.
+Source: LockSharedObject(), and CHECK_FOR_INTERRUPTS() in ProcSleep(); deadlock.c, which checks
+after deadlock_timeout because the check is more expensive there.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ from wal2lake.pg import Check
 K = TypeVar("K", bound=Hashable)
 
 _LOOK_SECONDS: Final = 0.05
-"""How soon a wait is ended; a guess at what a person does not notice."""
+"""How soon a wait notices its end. Chosen arbitrarily, too short for a user to notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """The session that asks for a turn, and how long it waits."""
+    """The session that waits for a turn, and its limits."""
 
     check: Check
-    """Raises to end the wait; called meanwhile."""
+    """Called during the wait; ends it by raising."""
     pid: int = 0
-    """The session's; 0: of no session, which holds nothing else while it waits."""
+    """The session's process number; 0 for background work, which holds nothing while it waits."""
     timeout_ms: int = 0
-    """lock_timeout; 0: none."""
+    """lock_timeout; 0 for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
     shown: str
-    """Description of the object that is waited for."""
+    """Description of the object, for messages."""
     holder: Callable[[], int | None]
-    """The session that has it."""
+    """Returns the session that holds the object."""
 
 
 class Waits:
-    """Waiting sessions and the sessions that they wait for, in all turns of a node. Used with
-    ``changed`` held."""
+    """The waiting sessions and the sessions they wait for, over all turns of a node.
+
+    Used with ``changed`` held."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -65,7 +66,7 @@ class Waits:
     def noted(
         self, pid: int, shown: str, holder: Callable[[], int | None]
     ) -> Iterator[None]:
-        """The session waits within. 40P01 if whoever has it waits for this session."""
+        """Record a session's wait; 40P01 if the holder waits for this session."""
         if not pid:
             yield
             return
@@ -79,7 +80,7 @@ class Waits:
     def _refuse_circle(self, pid: int) -> None:
         lines: list[str] = []
         waiter = pid
-        # Nobody's wait leads here more than once: a circle of others has been refused.
+        # Each session occurs at most once, since cycles of others have been refused.
         for _ in range(len(self._of)):
             wait = self._of.get(waiter)
             holder = None if wait is None else wait.holder()
@@ -102,17 +103,17 @@ class Turns(Generic[K]):
     """Turns of all keys. A session that holds a turn must not ask for it again."""
 
     def __init__(self, waits: Waits | None = None, kind: str = "object") -> None:
-        """``waits``: shared with the node's other turns. ``kind``: what errors call a key."""
+        """``waits``: shared with the node's other turns. ``kind``: the key's kind, for errors."""
         self._waits = Waits() if waits is None else waits
         self._kind = kind
         self._changed = self._waits.changed
         self._held: dict[K, int] = {}
-        """By which session; 0: by none."""
+        """The holding session by key; 0 for background work."""
         self._waiting: list[K] = []
 
     @contextmanager
     def hold(self, key: K, waiter: Waiter) -> Iterator[None]:
-        """Wait until nobody else has it. 40P01, 55P03 as PostgreSQL."""
+        """Wait for the turn and hold it; 40P01 and 55P03 as PostgreSQL."""
         with self._changed:
             if key in self._held:
                 self._wait(key, waiter)
@@ -124,7 +125,7 @@ class Turns(Generic[K]):
 
     @contextmanager
     def try_hold(self, key: K) -> Iterator[bool]:
-        """False if somebody else has it."""
+        """Hold the turn if it is free; yields False if it is not."""
         with self._changed:
             free = key not in self._held
             if free:
@@ -136,7 +137,7 @@ class Turns(Generic[K]):
                 self._release(key)
 
     def wanted(self, key: K) -> bool:
-        """Does somebody wait for it?"""
+        """True if somebody waits for the turn."""
         with self._changed:
             return key in self._waiting
 
@@ -145,18 +146,18 @@ class Turns(Generic[K]):
             f'{self._kind} "{key}"' if isinstance(key, str) else f"{self._kind} {key}"
         )
         limit = waiter.timeout_ms / 1000 or math.inf
-        ends = time.monotonic() + limit
+        deadline = time.monotonic() + limit
         self._waiting.append(key)
         try:
             with self._waits.noted(waiter.pid, shown, lambda: self._held.get(key)):
                 while key in self._held:
                     waiter.check()
-                    left = ends - time.monotonic()
-                    if left <= 0:
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0:
                         raise UsageError(
                             "canceling statement due to lock timeout", sqlstate="55P03"
                         )
-                    self._changed.wait(min(left, _LOOK_SECONDS))
+                    self._changed.wait(min(remaining, _LOOK_SECONDS))
         finally:
             self._waiting.remove(key)
 
@@ -167,17 +168,20 @@ class Turns(Generic[K]):
 
 
 class NodeTurns:
-    """All those of a node."""
+    """The turns of a node."""
 
     def __init__(self) -> None:
         waits = Waits()
         self.altering: Turns[Oid] = Turns(waits)
-        """Held by commands that change a subscription or a publication, to their end, the talk
-        with a publisher included. Who may not change it must not take it (``owner.altering``):
-        who wants it has work in the background step aside."""
+        """Held by commands that change a subscription or a publication, until they end.
+
+        This includes the conversation with a publisher. A caller without the permission must not
+        wait for the turn (``owner.altering``), because a waiter makes background work step
+        aside."""
         self.creating: Turns[str] = Turns(waits, "subscription")
-        """The same for CREATE SUBSCRIPTION, by the new one's name."""
+        """Held by CREATE SUBSCRIPTION, by the new subscription's name."""
         self.making: Turns[str] = Turns(waits, "replication slot")
-        """Held by who makes a slot, or takes one for a new subscription, and by who drops a
-        planned one: by its name alone, for two connection strings may lead to one server. Inside
-        of ``creating``."""
+        """Held to create a slot, to take one for a new subscription, or to drop a planned one.
+
+        The key is the slot's name alone, since two connection strings may lead to one server.
+        Taken inside of ``creating``."""

@@ -1,16 +1,16 @@
-"""Local transactions: the writes of a session that nobody else sees yet.
+"""Local transactions: writes of a session that other sessions don't see yet.
 
 Takes: INSERT, UPDATE, DELETE and TRUNCATE of one session, its savepoints. Gives: row counts, the
-transaction's own view of its tables, one commit. Owns: the branches of the session. Never: knows
-SQL beyond the Spark text that it is given.
+transaction's own view of its tables, one commit. Owns: the branches of the session. Never:
+interprets SQL; statements arrive translated for Spark.
 
     local        the transaction of a session: branches, savepoints; start here
     plainwrites  writes that need no Spark
     generation   generated columns
     checks       CHECK constraints and privileges on branches
     messages     logical messages
-    definitions  subscriptions and publications that a block has defined
-    recovery     ends or removes what a crash has left of commits
+    definitions  subscriptions and publications that a block defines
+    recovery     ends or removes interrupted commits
 
 Decision 0009.
 """

@@ -1,7 +1,7 @@
-"""23514: a row that a statement has written violates a CHECK constraint.
+"""Raises 23514 for a written row that violates a CHECK constraint.
 
-Comes in: a branch and the files that a statement has added to it. Goes out: nothing, or
-PostgreSQL's error, with the row for those who may read the table. Source: ExecConstraints() and
+Takes a branch and the files that a statement has added to it; raises PostgreSQL's error, which
+shows the row only to roles that may read the table. Source: ExecConstraints() and
 ExecBuildSlotValueDescription() in execMain.c.
 """
 
@@ -24,20 +24,22 @@ from wal2lake.local.transaction.generation import refuse_altered
 def refuse_violations(
     table: TableDef, state: TableState, added: Sequence[Action]
 ) -> None:
-    """Raise if one of the rows in ``added`` violates a constraint; ``state``: of the branch."""
+    """Raise if a row in ``added`` violates a constraint; ``state``: the branch's."""
     refuse_altered(table, state)
-    found = added_violation(state, added, table.checks, table.name)
-    if found is not None:
+    violation = added_violation(state, added, table.checks, table.name)
+    if violation is not None:
         raise UsageError(
-            found.message,
-            sqlstate=found.sqlstate,
-            detail=found.detail,
-            about=About(table.namespace, table.name, constraint=found.constraint or ""),
+            violation.message,
+            sqlstate=violation.sqlstate,
+            detail=violation.detail,
+            about=About(
+                table.namespace, table.name, constraint=violation.constraint or ""
+            ),
         )
 
 
 @contextmanager
-def told_to(node: EngineParts, caller: Caller, table: TableDef) -> Iterator[None]:
+def values_hidden(node: EngineParts, caller: Caller, table: TableDef) -> Iterator[None]:
     """Hide the values of rows in errors from a caller who may not read the table."""
     try:
         yield

@@ -1,20 +1,20 @@
 """The subscriptions and publications that one transaction block defines.
 
-In: commands of a block. Out: one commit of the catalog, or nothing. A command runs on ``view``, the
-node with the catalog as the block sees it (``catalog.uncommitted``), and finds what earlier ones of
-the block have done. Others find nothing of it before COMMIT:
+Takes the commands of a block; gives one commit of the catalog, or nothing. A command runs on
+``view``, the node with the catalog as the block sees it (``catalog.uncommitted``), and finds what
+earlier commands of the block have done. Other sessions see nothing before COMMIT:
 
-    stop the workers of subscriptions that are dropped     no lock
-    capture what is committed                              DDL lock from here on
-    look whether tables are as they were found
+    stop the workers of dropped subscriptions              no lock
+    capture all earlier commits                            DDL lock from here on
+    check that tables are still as the block found them
     make all changes                                       ONE catalog transaction
-    tell the supervisor; remove what is left over          no lock
+    notify the supervisor; remove left-overs               no lock
 
-A failure, or a crash before the catalog's transaction, leaves nothing, but that a subscription
-whose DISABLE and DROP are in one block may be disabled after a crash. A block either defines or
-writes tables: the commit of tables has a durable step of its own.
+A failure, or a crash before the catalog's transaction, leaves nothing, with one exception: a
+subscription whose DISABLE and DROP are in one block may be disabled after a crash. A block either
+defines or writes tables, because the commit of tables is a durable step of its own.
 
-Source: xact.c; PreventInTransactionBlock() says what a block may not do (``subscription.blocks``).
+Source: xact.c; PreventInTransactionBlock() for what a block may not do (``subscription.blocks``).
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ _BEGIN = _Mark(0, BlockMark(0, 0, 0, 0))
 
 
 class TransactionDefinitions:
-    """Definitions of one block, from the first command that defines something to the block's
-    end."""
+    """The definitions of one block, from the first defining command to the block's end."""
 
     def __init__(self, node: EngineParts) -> None:
         self._node = node
@@ -55,16 +54,16 @@ class TransactionDefinitions:
         """True if the definitions change what is published."""
 
     def commit(self, check: Check) -> None:
-        """All of it, durably, or nothing. ``check`` ends a wait."""
+        """Commit all definitions durably, or none. ``check`` ends a wait by raising."""
         node, block = self._node, self.block
         with ExitStack() as held:
             for around in block.before:
                 held.enter_context(around(node))
-            with node.ddl_lock, ExitStack() as found:
+            with node.ddl_lock, ExitStack() as checked:
                 if self.publishes:
                     node.capture_before(check)
                 for around in block.under_lock:
-                    found.enter_context(around(node))
+                    checked.enter_context(around(node))
                 self.catalog.commit()
                 block.committed()
         node.changed()
@@ -72,13 +71,13 @@ class TransactionDefinitions:
             try:
                 step(node)
             except Exception as error:
-                # The transaction is committed: an error would say that it is not.
+                # The transaction is committed, and an error would tell the client otherwise.
                 get_logger().error(
                     "a step after a commit failed", error=error, exc_info=True
                 )
 
     def end(self) -> None:
-        """Nothing is left of what has not been committed; others may go on."""
+        """Discard what has not been committed, and let others continue."""
         try:
             self.block.end()
         finally:
@@ -87,27 +86,27 @@ class TransactionDefinitions:
     # ---- savepoints -----------------------------------------------------------------
 
     def savepoint(self, depth: int) -> None:
-        """Note where the block is."""
+        """Set the savepoint of this depth."""
         self.release(depth)
         self._marks[depth] = _Mark(self.catalog.mark(), self.block.mark())
 
     def rollback_to(self, depth: int) -> None:
-        """Take back what came later; a savepoint from before the first definition is its
-        beginning."""
+        """Undo everything after a savepoint; one from before the first definition undoes all."""
         mark = self._marks.get(depth, _BEGIN)
         self.release(depth + 1)
         self.catalog.back_to(mark.changes)
         self.block.back_to(mark.block)
 
     def release(self, depth: int) -> None:
-        """Forget a mark, and later ones."""
-        for one in [one for one in self._marks if one >= depth]:
-            del self._marks[one]
+        """Forget the savepoint of this depth and deeper ones."""
+        for other in [other for other in self._marks if other >= depth]:
+            del self._marks[other]
 
 
 def refuse_mixture() -> FeatureNotSupportedError:
-    """Return the error for a block that writes tables and defines something: a crash might keep a
-    half of it."""
+    """Return the error for a block that writes tables and defines something.
+
+    A crash might keep only half of it."""
     return FeatureNotSupportedError(
         "a transaction block cannot both write tables and define subscriptions or"
         " publications",

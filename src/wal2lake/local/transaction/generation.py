@@ -1,6 +1,6 @@
 """Generated columns of the rows that a statement writes, with PostgreSQL's errors.
 
-Comes in: a table, and rows or the branch that has them. Goes out: the rows with what is computed.
+Takes a table, and rows or the branch that has them; returns the rows with computed values.
 Source: ExecComputeStoredGenerated() and ExecConstraints().
 """
 
@@ -26,24 +26,24 @@ def _required(table: TableDef) -> frozenset[str]:
 
 
 @contextmanager
-def _told(table: TableDef) -> Iterator[None]:
+def _errors_about(table: TableDef) -> Iterator[None]:
     try:
         yield
     except RowRefused as refused:
-        why = refused.why
+        failure = refused.why
         raise UsageError(
-            why.message,
-            sqlstate=why.sqlstate,
-            about=About(table.namespace, table.name, column=why.column)
-            if why.hint is None
+            failure.message,
+            sqlstate=failure.sqlstate,
+            about=About(table.namespace, table.name, column=failure.column)
+            if failure.hint is None
             else None,
         ) from None
 
 
 def with_generated(table: TableDef, state: TableState, rows: pa.Table) -> pa.Table:
-    """Rows of a statement that writes them itself."""
+    """Return the rows of a statement that writes files itself, with computed columns."""
     refuse_altered(table, state)
-    with _told(table):
+    with _errors_about(table):
         return generated_rows(
             state, table.generated, _required(table), table.name, rows
         )
@@ -56,10 +56,11 @@ def generate_added(
     version: int,
     added: Sequence[Action],
 ) -> Sequence[Action]:
-    """The same of files that a statement of Spark's has added behind ``version`` of its branch; the
-    files that are there now."""
+    """Compute columns in files that a Spark statement has added after ``version`` of its branch.
+
+    Returns the files that replace them."""
     refuse_altered(table, node.branches.state(branch))
-    with _told(table):
+    with _errors_about(table):
         return generate(
             node.branches,
             node.tables,
@@ -74,10 +75,12 @@ def generate_added(
 
 
 def refuse_altered(table: TableDef, state: TableState) -> None:
-    """40001 if the version's columns are not those that the table's expressions read."""
+    """Raise 40001 if the version lacks columns that the table's expressions read."""
     names = {field.name for field in state.fields}
     read = {c for check in table.checks for c in check.columns}
-    read |= {c for name, one in table.generated for c in (name, *one.columns)}
+    read |= {
+        c for name, generation in table.generated for c in (name, *generation.columns)
+    }
     if not names.issuperset(read):
         raise CommitConflict(
             "could not serialize access due to concurrent update",

@@ -2,25 +2,25 @@
 
     event         branches                              locks
     ----------    ----------------------------------    -------------------------------------
-    first write   one is made, of the version that      a statement on its own: of the table and
-     of a table   the statement reads                   its subscriptions, until the end
+    first write   one is made, from the version that    autocommit: of the table and its
+     of a table   the statement reads                   subscriptions, until the end
     statement     Spark writes it: a new version
-    SAVEPOINT     their versions are noted, and how much was said
+    SAVEPOINT     versions and messages are noted
     ROLLBACK TO   cut back to them; later ones go
     COMMIT        carried into the tables               all, in order (``commit``)
-    ROLLBACK      removed                               given back
-    PREPARE       kept for somebody (``prepared``)      all, while that is written down
+    ROLLBACK      removed                               released
+    PREPARE       kept (``prepared``)                   all, while the record is written
 
-The transaction has a number from its first write on, or since somebody asked (txid_current()).
-The publisher's log, conflict reports and pg_prepared_xacts show it. A statement that writes the
-table itself has none: capture gives its commit one.
+The transaction has a number from its first write on, or since a call of txid_current(). The
+publisher's log, conflict reports and pg_prepared_xacts show it. A statement that writes the table
+itself has no number: capture assigns one to its commit.
 
-Of a statement that is a transaction by itself the branch is made under the locks, of the newest
-version, so its commit meets nobody else's; if it brings no keys, nor values of a sequence, writes
-one table, and has nothing to tell of it to those who decode, there is nothing to look at between
-the statement and its commit, and it needs no branch (unless the files must say who wrote them:
-``track_commit_timestamp``). Others hold no lock between two statements: a client that thinks stops
-nobody, and a conflict is found at the commit.
+An autocommit statement takes the locks first and branches from the newest version, so its commit
+cannot conflict. It needs no branch at all if it adds no keys and no values of a sequence, writes
+one table, and has nothing to record for decoding clients: then nothing has to be checked between
+the statement and its commit. (With ``track_commit_timestamp`` files must name their writer, so a
+branch is needed.) Other transactions hold no lock between two statements: a slow client blocks
+nobody, and a conflict is detected at the commit.
 
 Called by the backend of a session, from its thread. Source: PostgreSQL manual, 13.2, SAVEPOINT.
 """
@@ -70,7 +70,7 @@ from wal2lake.local.transaction.messages import (
     emit_transaction,
     is_read,
     kept,
-    written_down,
+    recorded_statements,
 )
 from wal2lake.local.transaction.plainwrites import change_plainly
 from wal2lake.model import Deferral, Oid
@@ -86,12 +86,13 @@ _TIMESTAMPTZ = 1184
 
 
 class DefinitionChanged(Exception):
-    """A table has been altered between a statement's analysis and its locks: it is analysed
-    again."""
+    """Raised if a table was altered between a statement's analysis and its locks.
+
+    The statement is analysed again."""
 
 
 def scratch(node: EngineParts) -> str:
-    """Where the branches of all transactions of a node are."""
+    """Return the location of the branches of all transactions of a node."""
     return place_of_branches(node.settings.warehouse, node.catalog.system_identifier)
 
 
@@ -100,14 +101,14 @@ class _Branched:
     table: TableDef
     branch: Branch
     version: int
-    """Version of the branch that the statements so far have made."""
+    """The branch's version after the statements so far."""
     truncated: int | None = None
-    """A TRUNCATE was among them: its options, and those of others."""
+    """The combined options of the TRUNCATEs so far; None without one."""
     moves: KeyMoves = field(default_factory=KeyMoves)
     updated: int = 0
-    """How many rows the only statement so far has updated."""
+    """Number of rows updated by the only statement so far."""
     unjudged: bool = False
-    """Keys may be there twice until the commit: the table's key is deferred."""
+    """True if the table's key is deferred, so that duplicates may exist until the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +116,14 @@ class _Mark:
     """A savepoint."""
 
     branches: dict[Oid, _Branched]
-    """The branches as they were."""
-    told: int
+    """Copies of the branches at the savepoint."""
+    events: int
     sequences: dict[Oid, Restarted]
     modes: dict[Oid | None, bool]
 
 
 class LocalTransaction:
-    """From ``begin`` to ``commit`` or ``rollback``; nothing happens before the first write."""
+    """A transaction from BEGIN to COMMIT or ROLLBACK; nothing happens before the first write."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class LocalTransaction:
         check: Check = lambda: None,
         origin: Callable[[], OriginMark | None] = lambda: None,
     ) -> None:
-        """``check`` raises once the running statement is to end; ``origin``: the session's."""
+        """``check`` raises if the running statement shall end; ``origin``: the session's."""
         self._origin = origin
         self.kind = kind
         self._node = node
@@ -139,23 +140,23 @@ class LocalTransaction:
         self._place = f"{scratch(node)}/{uuid.uuid4().hex}"
         self._numbers = itertools.count(1)
         self._modes: dict[Oid | None, bool] = {}
-        """SET CONSTRAINTS: whether the keys of tables are deferred; None: those of others."""
+        """Modes of SET CONSTRAINTS by table: is the key deferred? None: for all other tables."""
         self._branches: dict[Oid, _Branched] = {}
-        self._told: list[Statement | Emitted] = []
-        """All statements, by table, and messages, in their order."""
+        self._events: list[Statement | Emitted] = []
+        """All statements, by table, and messages, in order."""
         self.sequences = self._sequences()
         self._restarted: dict[Oid, TableDef] = {}
-        """Tables whose sequences were restarted."""
+        """Tables whose sequences the transaction has restarted."""
         self._marks: list[_Mark] = []
         self._snapshot: Snapshot | None = None
         self._locks = ExitStack()
         self.committed = False
-        """Something of it is durable, and others see it."""
+        """True if a part of the transaction is durable and visible."""
         self.assigned: int | None = None
-        """Number of the transaction, from its first write on, or since somebody asked for it."""
+        """Number of the transaction, from its first write or a request for the number on."""
 
     def number(self) -> int:
-        """Return the number, as PostgreSQL's transaction ID; the first call assigns it."""
+        """Return the number, PostgreSQL's transaction ID; the first call assigns it."""
         if self.assigned is None:
             self.assigned = self._node.catalog.xids.take()
         return self.assigned
@@ -165,27 +166,27 @@ class LocalTransaction:
         return self.number() if assign else self.assigned
 
     def xid(self) -> int:
-        """The 32 bits of ``number`` that logs and rows have."""
+        """Return the low 32 bits of ``number``, which logs and rows have."""
         return xid_of(self.number())
 
     @property
     def has_written(self) -> bool:
-        """A commit would do something, or a rollback."""
-        return bool(self._branches or self._told or self.sequences.has_restarted)
+        """True if a commit or a rollback would do something."""
+        return bool(self._branches or self._events or self.sequences.has_restarted)
 
     @property
     def is_nested(self) -> bool:
-        """It has savepoints."""
+        """True if the transaction has savepoints."""
         return bool(self._marks)
 
     def emit(self, message: Emitted) -> None:
-        """It is said at the commit."""
+        """Record a message, which is logged at the commit."""
         self.number()
-        self._told.append(message)
+        self._events.append(message)
 
     @property
     def _messages(self) -> list[Emitted]:
-        return [one for one in self._told if isinstance(one, Emitted)]
+        return [event for event in self._events if isinstance(event, Emitted)]
 
     def _sequences(self) -> TransactionSequences:
         node = self._node
@@ -197,16 +198,18 @@ class LocalTransaction:
         return TransactionSequences(node.catalog, node.sequences, copies, self._check)
 
     def restart_identity(self, tables: Sequence[TableDef]) -> None:
-        """Restart the sequences of ``targets``, which are about to be truncated; others see it with
-        the commit."""
+        """Restart the sequences of tables that are about to be truncated.
+
+        Others see the restart after the commit."""
         alone = self.kind is TransactionKind.STATEMENT
         self.sequences.restart(tables, self._locks if alone else None)
         self.number()
         self._restarted |= {table.oid: table for table in tables}
 
     def statement(self, *, repeatable: bool) -> Snapshot:
-        """A statement begins: what it sees of tables that this transaction has not written.
-        ``repeatable``: what the first one saw."""
+        """Return the snapshot for tables that this transaction has not written.
+
+        ``repeatable``: the snapshot of the first statement."""
         if self._snapshot is None or not repeatable:
             node = self._node
             self._snapshot = node.snapshots.take(node.catalog, node.tables)
@@ -219,13 +222,13 @@ class LocalTransaction:
     def ref(self, table: TableDef, snapshot: Snapshot) -> TableRef:
         """Resolve a table for a statement with that snapshot."""
         catalog = self._node.catalog
-        known = self._branches.get(table.storage)
-        if known is not None:
-            table = catalog.table_at(table, known.branch.base)
-            own = replace(table, location=known.branch.location)
-            return TableRef(own, known.version)
+        branched = self._branches.get(table.storage)
+        if branched is not None:
+            table = catalog.table_at(table, branched.branch.base)
+            own = replace(table, location=branched.branch.location)
+            return TableRef(own, branched.version)
         version = snapshot.of(table)
-        # In this order: a definition is never older than the version that is visible.
+        # In this order, so that the definition is not older than the visible version.
         return TableRef(catalog.table_at(table, version), version)
 
     def targets(
@@ -237,7 +240,7 @@ class LocalTransaction:
         brings_keys: bool = False,
         moves: bool = False,
     ) -> list[TableDef]:
-        """The tables as a statement has to write them: at their branches, or where they are."""
+        """Return the tables as a statement has to write them: on branches, or directly."""
         alone = self.kind is TransactionKind.STATEMENT
         if alone:
             hold_tables(self._node, tables, self._locks, self._check)
@@ -245,11 +248,17 @@ class LocalTransaction:
                 if self._node.catalog.table_by_oid(table.oid) != table:
                     raise DefinitionChanged(table.name)
             tracked = self._node.settings.apply.track_commit_timestamp
-            says = bool(self._messages) or self._origin() is not None
-            # Values of a sequence are taken before anything is committed.
-            counts = any(one.sequence is not None for one in tables[0].columns)
-            checked = (brings_keys and (tables[0].key or counts)) or tracked or says
-            # What it moves is told with its commit.
+            has_events = bool(self._messages) or self._origin() is not None
+            # Values of a sequence must be taken before anything is committed.
+            takes_values = any(
+                column.sequence is not None for column in tables[0].columns
+            )
+            checked = (
+                (brings_keys and (tables[0].key or takes_values))
+                or tracked
+                or has_events
+            )
+            # Moved keys are recorded in the commit.
             checked = checked or (moves and is_read(self._node))
             checked = checked or self._divides_by_instants(tables[0])
             checked = checked or bool(tables[0].checks or tables[0].generated)
@@ -270,43 +279,57 @@ class LocalTransaction:
         ]
 
     def _divides_by_instants(self, table: TableDef) -> bool:
-        """Whether what Spark says of its files is not as it is to be said."""
+        """True if the file statistics that Spark writes have to be corrected."""
         if all(column.type_oid != _TIMESTAMPTZ for column in table.columns):
             return False
         state = self._node.tables.state(table.location)
         return bool(instants(state.physical_fields))
 
     def run(self, write: SparkWrite, rendering: Rendering, job_group: str) -> int:
-        """Execute a statement on a table of ``targets``; how many rows it has written.
+        """Execute a statement on a table of ``targets``; returns the number of rows written.
 
-        Raises 23505 if a key is there twice then; the session rolls back."""
-        node = self._node
+        Raises 23505 for a duplicate key; the session then rolls back."""
         branched = self._branches.get(write.table.storage)
-        if branched is None and write.verb == "TRUNCATE":
+        if branched is None:
+            return self._run_directly(write, job_group)
+        return self._run_on_branch(branched, write, rendering, job_group)
+
+    def _run_directly(self, write: SparkWrite, job_group: str) -> int:
+        """Execute an autocommit statement that needs no branch, as a commit of the table."""
+        node = self._node
+        if write.verb == "TRUNCATE":
             truncate_table(node, write.table, write.options)
             self.committed = True
             return 0
-        if branched is None:
-            changed = change_plainly(
-                node,
-                write,
-                job_group,
-                self._check,
-                partial(commit_plainly, node, write.table),
-            )
-            if changed is not None:
-                self.committed = True
-                tend(node, write.table)
-                return changed
-            with committed_by_spark(node, write.table) as before:
-                rows = self._execute(write, job_group)
+        changed = change_plainly(
+            node,
+            write,
+            job_group,
+            self._check,
+            partial(commit_plainly, node, write.table),
+        )
+        if changed is not None:
             self.committed = True
-            after = node.tables.state(write.table.location).version
-            count = _count(
-                rows, node.tables.actions(write.table.location, before + 1, after)
-            )
             tend(node, write.table)
-            return count
+            return changed
+        with committed_by_spark(node, write.table) as before:
+            rows = self._execute(write, job_group)
+        self.committed = True
+        after = node.tables.state(write.table.location).version
+        count = _count(
+            rows, node.tables.actions(write.table.location, before + 1, after)
+        )
+        tend(node, write.table)
+        return count
+
+    def _run_on_branch(
+        self,
+        branched: _Branched,
+        write: SparkWrite,
+        rendering: Rendering,
+        job_group: str,
+    ) -> int:
+        node = self._node
         if branched.unjudged and write.by_key:
             self._refuse_repeated(branched, write)
         moved: list[MovedKey] = []
@@ -342,10 +365,10 @@ class LocalTransaction:
         if brings_keys and self._defers(write.table):
             branched.unjudged = True
         elif brings_keys:
-            found = node.keys.repeated(
+            repeated = node.keys.repeated(
                 branched.branch, added, key_of(write.table), job_group
             )
-            refuse_repeated(write.table, found, rendering)
+            refuse_repeated(write.table, repeated, rendering)
         return _count(rows, commits) if changed is None else changed
 
     def set_constraints(
@@ -356,20 +379,21 @@ class LocalTransaction:
         *,
         deferred: bool,
     ) -> None:
-        """SET CONSTRAINTS, of the keys of these tables; None: of all. 23505 if one that is not
-        deferred any more is there twice."""
+        """SET CONSTRAINTS for the keys of these tables; None for all tables.
+
+        23505 if a key that is no longer deferred has duplicates."""
         if tables is None:
             self._modes = {None: deferred}
         else:
             self._modes |= dict.fromkeys(tables, deferred)
         for branched in self._branches.values():
             if branched.unjudged and not self._defers(branched.table):
-                found = self._repeated(branched, job_group)
-                refuse_repeated(branched.table, found, rendering)
+                repeated = self._repeated(branched, job_group)
+                refuse_repeated(branched.table, repeated, rendering)
                 branched.unjudged = False
 
     def _defers(self, table: TableDef) -> bool:
-        """The key is judged at the commit, and this statement is not it."""
+        """True if the table's key is checked at the commit instead of after the statement."""
         initially = table.key_deferral is Deferral.DEFERRED
         mode = self._modes.get(table.oid, self._modes.get(None, initially))
         return (
@@ -379,14 +403,14 @@ class LocalTransaction:
         )
 
     def _repeated(self, branched: _Branched, job_group: str) -> pa.RecordBatch | None:
-        """A key that two rows have."""
+        """Return a key that two rows of the branch have, or None."""
         change = self._node.branches.net_change(branched.branch)
         return self._node.keys.repeated(
             branched.branch, change.added, key_of(branched.table), job_group
         )
 
     def _refuse_repeated(self, branched: _Branched, write: SparkWrite) -> None:
-        """0A000: the statement finds its rows by their key, which two rows have."""
+        """Raise 0A000: the statement finds its rows by a key that several rows have."""
         job_group = f"keys {branched.branch.location}"
         if self._repeated(branched, job_group) is not None:
             raise FeatureNotSupportedError(
@@ -403,15 +427,15 @@ class LocalTransaction:
         truncates: int | None,
         moved: Sequence[MovedKey],
     ) -> None:
-        """Note the changes of a statement for subscribers that replay each of them."""
+        """Record a statement's changes, for subscribers that replay each statement."""
         self.number()
         catalog, branch = self._node.catalog, branched.branch
-        # The log has tables by where their rows are.
+        # The log identifies a table by its storage.
         table = catalog.table_by_oid(branched.table.storage) or branched.table
         then = catalog.table_at(table, branch.base)
         own = replace(then, location=branch.location)
         after = branched.version
-        self._told.append(Statement(own, before, after, truncates, tuple(moved)))
+        self._events.append(Statement(own, before, after, truncates, tuple(moved)))
 
     def _execute(self, write: SparkWrite, job_group: str) -> list[pa.RecordBatch]:
         try:
@@ -422,61 +446,63 @@ class LocalTransaction:
         return [batch for batch in result.batches if batch.num_rows]
 
     def _moved(self, write: SparkWrite, job_group: str) -> list[MovedKey]:
-        """The keys that an UPDATE is about to change, as capture reads them."""
+        """Return the keys that an UPDATE is about to change, in capture's form."""
         columns = identifying(write.table)
         sql = f"{write.moves} LIMIT {MOST_ROWS + 1}"
-        found: list[MovedKey] = []
+        moved: list[MovedKey] = []
         for batch in self._node.queries.run(sql, job_group=job_group).batches:
             texts = [
                 arrow_to_text(array, int(column.type_oid), column.typmod)
                 for array, column in zip(batch.columns, columns * 2, strict=True)
             ]
-            values = [[t if t is None else t.decode() for t in one] for one in texts]
+            values = [
+                [t if t is None else t.decode() for t in column] for column in texts
+            ]
             old, new = values[: len(columns)], values[len(columns) :]
-            found += map(MovedKey, zip(*old, strict=True), zip(*new, strict=True))
-        return found
+            moved += map(MovedKey, zip(*old, strict=True), zip(*new, strict=True))
+        return moved
 
     # ---- savepoints -----------------------------------------------------------------
 
     def savepoint(self, depth: int) -> None:
-        """Note where the branches are."""
+        """Note the branches' versions."""
         del self._marks[depth - 1 :]
-        branches = {key: replace(one) for key, one in self._branches.items()}
+        branches = {key: replace(branched) for key, branched in self._branches.items()}
         mark = _Mark(
-            branches, len(self._told), self.sequences.mark(), dict(self._modes)
+            branches, len(self._events), self.sequences.mark(), dict(self._modes)
         )
         self._marks.append(mark)
 
     def rollback_to(self, depth: int) -> None:
-        """Cut the branches back to where they were."""
+        """Cut the branches back to their versions at the savepoint."""
         mark = self._marks[depth - 1]
         del self._marks[depth:]
-        del self._told[mark.told :]
+        del self._events[mark.events :]
         self.sequences.back_to(mark.sequences)
         self._modes = dict(mark.modes)
         for key, branched in list(self._branches.items()):
-            known = mark.branches.get(key)
-            if known is not None:
-                self._node.branches.cut_back(branched.branch, known.version)
-                self._branches[key] = replace(known)
+            earlier = mark.branches.get(key)
+            if earlier is not None:
+                self._node.branches.cut_back(branched.branch, earlier.version)
+                self._branches[key] = replace(earlier)
             else:
                 del self._branches[key]
                 self._node.branches.drop(branched.branch)
 
     def release(self, depth: int) -> None:
-        """Forget the mark; the work stays."""
+        """Forget the savepoint; the changes stay."""
         del self._marks[depth - 1 :]
 
-    # ---- the end --------------------------------------------------------------------
+    # ---- the end of the transaction -------------------------------------------------
 
     def commit(self, rendering: Rendering, job_group: str) -> None:
-        """Make it durable and visible, or nothing of it."""
+        """Make the transaction durable and visible, or discard it."""
         try:
             written = self._written()
             messages, origin = kept(self._node, self._messages), self._origin()
             with ExitStack() as held:
                 if self.sequences.has_restarted:
-                    # A table that had no row is not among what was written.
+                    # A restarted table without rows is not among the written tables.
                     tables = [*self._restarted.values(), *(w.table for w in written)]
                     hold_tables(self._node, tables, held, self._check)
                 if written:
@@ -485,7 +511,7 @@ class LocalTransaction:
                     with self.sequences.settled():
                         pass
             if not written:
-                with written_down(self._node, self._told) as statements:
+                with recorded_statements(self._node, self._events) as statements:
                     if messages or statements:
                         emit_transaction(
                             self._node, messages, origin, statements, self.xid()
@@ -503,31 +529,33 @@ class LocalTransaction:
         messages: Sequence[Emitted],
         origin: OriginMark | None,
     ) -> None:
-        with written_down(self._node, self._told) as statements:
-            said = More(tuple(messages), origin, statements=statements, xid=self.xid())
+        with recorded_statements(self._node, self._events) as statements:
+            metadata = More(
+                tuple(messages), origin, statements=statements, xid=self.xid()
+            )
             commit_tables(
                 self._node,
                 written,
                 rendering,
                 job_group,
                 self._check,
-                said,
+                metadata,
                 self.sequences.settled,
             )
 
-    def prepare(self, who: Preparing) -> None:
-        """Leave it to COMMIT PREPARED, or to nobody; it is not this session's any more."""
+    def prepare(self, preparing: Preparing) -> None:
+        """Hand the transaction over to COMMIT PREPARED; this session forgets it."""
         try:
             restarts = self.sequences.has_restarted
             if restarts or self._origin() is not None:
-                what = "restarted sequences" if restarts else "an origin"
+                reason = "restarted sequences" if restarts else "an origin"
                 raise FeatureNotSupportedError(
-                    f"cannot PREPARE a transaction that has {what}"
+                    f"cannot PREPARE a transaction that has {reason}"
                 )
             messages = kept(self._node, self._messages)
             prepare(
                 self._node,
-                who,
+                preparing,
                 self.xid(),
                 self._written(),
                 messages,
@@ -539,25 +567,25 @@ class LocalTransaction:
             self.assigned = None
 
     def _written(self) -> list[WrittenTable]:
-        # TRUNCATE of an empty table is one, too.
+        # A TRUNCATE of an empty table counts as a write.
         return [
             WrittenTable(
-                one.table,
-                one.branch,
+                branched.table,
+                branched.branch,
                 change,
-                one.truncated,
-                one.moves.moved,
-                one.updated,
-                one.unjudged,
+                branched.truncated,
+                branched.moves.moved,
+                branched.updated,
+                branched.unjudged,
             )
-            for one in self._branches.values()
-            if one.version > 0 or one.truncated is not None
-            if (change := self._node.branches.net_change(one.branch)).actions
-            or one.truncated is not None
+            for branched in self._branches.values()
+            if branched.version > 0 or branched.truncated is not None
+            if (change := self._node.branches.net_change(branched.branch)).actions
+            or branched.truncated is not None
         ]
 
     def rollback(self) -> None:
-        """Remove what is left of it."""
+        """Remove the branches and release the locks."""
         branches: Collection[_Branched] = self._branches.values()
         try:
             self._locks.close()
@@ -565,22 +593,22 @@ class LocalTransaction:
             for branched in branches:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
-            self._told, self._restarted = [], {}
+            self._events, self._restarted = [], {}
             self.sequences = self._sequences()
 
 
 def _updated(commits: Sequence[Sequence[Action]]) -> int:
-    """How many rows a statement has updated."""
+    """Return the number of rows that a statement has updated."""
     return sum(
         updated_by(a["commitInfo"]) for c in commits for a in c if "commitInfo" in a
     )
 
 
 def _count(rows: Sequence[pa.RecordBatch], commits: Sequence[Sequence[Action]]) -> int:
-    """How many rows a statement has written: its answer says so, or its commit."""
+    """Return the number of rows that a statement has written, from its result or its commit."""
     if rows and "num_affected_rows" in rows[0].schema.names:
         return int(rows[0].column("num_affected_rows")[0].as_py())
-    made = [a["commitInfo"] for c in commits for a in c if "commitInfo" in a]
+    infos = [a["commitInfo"] for c in commits for a in c if "commitInfo" in a]
     return sum(
-        int(one.get("operationMetrics", {}).get("numOutputRows", 0)) for one in made
+        int(info.get("operationMetrics", {}).get("numOutputRows", 0)) for info in infos
     )

@@ -1,14 +1,14 @@
-"""Messages (pg_logical_emit_message) and empty transactions of definitions, for the publisher's
+"""Messages of pg_logical_emit_message(), and empty transactions of definitions, for the publisher's
 log.
 
-    belongs to                    is kept in                        from
-    --------------------------    ------------------------------    ----------------
-    no transaction                the publisher's log               the call on
+    transaction                   stored in                         from
+    --------------------------    ------------------------------    -------------
+    none                          the publisher's log               the call on
     one that writes tables        the commit of one of its tables   COMMIT on
     one that writes none          the publisher's log               COMMIT on
 
-While there is no slot nobody can ever read it, so nothing is kept. All of it is durable when the
-session goes on, so ``flush`` asks for nothing more.
+Without a slot nobody can ever read messages, so they are not stored. All messages are durable when
+the session continues, so ``flush`` has no further effect.
 
 Source: pg_logical_emit_message_text() in logicalfuncs.c; manual, section 9.28.6.
 """
@@ -28,18 +28,20 @@ from wal2lake.publish.service import Publishing
 
 def emit(
     node: EngineParts,
-    waiting: Callable[[Emitted], None],
+    enqueue: Callable[[Emitted], None],
     transactional: bool,
     prefix: str,
     content: bytes,
 ) -> int:
-    """One call. ``waiting`` takes what belongs to the transaction: its position is not known
-    before the commit, so the answer is where the log ends now."""
+    """Emit a message and return an LSN.
+
+    ``enqueue`` takes a transactional message. Its position is unknown before the commit, so the
+    present end of the log is returned."""
     capture = _publishing(node).capture
     message = Emitted(prefix, content)
     if not transactional:
         return int(capture.emit((message,), transactional=False))
-    waiting(message)
+    enqueue(message)
     end = capture.end()
     return int(capture.catch_up_for_long().lsn if end is None else end)
 
@@ -51,7 +53,7 @@ def emit_transaction(
     statements: str,
     xid: int,
 ) -> None:
-    """One whose tables are as they were."""
+    """Log a transaction that has changed no table."""
     capture = _publishing(node).capture
     capture.emit(
         messages, transactional=True, origin=origin, statements=statements, xid=xid
@@ -59,13 +61,14 @@ def emit_transaction(
 
 
 @contextmanager
-def told_empty(
+def empty_transaction(
     node: EngineParts, check: Callable[[], None], xid: Callable[[], int] | None = None
 ) -> Iterator[None]:
-    """Around a definition, or a transaction of them. In PostgreSQL it is a transaction of the
-    catalog's tables, whose rows are not decoded: plugins begin and commit it, unless they skip
-    what is empty. If nothing was defined (IF EXISTS) there is none. ``xid``: the number of a
-    block whose definitions have waited for this commit."""
+    """Log an empty transaction for the definitions made inside.
+
+    PostgreSQL logs a transaction of the catalog's tables, whose rows are not decoded: output
+    plugins see its begin and commit, unless they skip empty transactions. If nothing was defined
+    (IF EXISTS), nothing is logged. ``xid``: the number of a block that commits its definitions."""
     before = node.catalog.written
     yield
     defined = xid is not None or node.catalog.written != before
@@ -74,40 +77,41 @@ def told_empty(
     try:
         node.publishing.capture.defined(check, None if xid is None else xid())
     except Exception as error:
-        # What was defined stays so, and subscribers miss nothing.
+        # The definition stands, and subscribers miss nothing.
         get_logger().warning("a definition is not decoded", reason=str(error))
 
 
 def is_read(node: EngineParts) -> bool:
-    """Whether anybody reads what is published."""
+    """True if there is a slot."""
     return node.publishing is not None and bool(node.publishing.slots.all())
 
 
 def kept(node: EngineParts, messages: Sequence[Emitted]) -> Sequence[Emitted]:
-    """Return the messages if anybody can read them."""
+    """Return the messages if a slot can read them."""
     return messages if messages and _publishing(node).slots.all() else ()
 
 
 @contextmanager
-def written_down(
-    node: EngineParts, told: Sequence[Statement | Emitted]
+def recorded_statements(
+    node: EngineParts, events: Sequence[Statement | Emitted]
 ) -> Iterator[str]:
-    """Around a commit: where what each statement has done and said is written down, if anybody
-    reads it; else nothing."""
+    """Store the statements and messages of a transaction around its commit, if there is a slot.
+
+    Yields the name under which they are stored, or an empty string."""
     if node.publishing is None or not is_read(node):
         yield ""
         return
-    kept_as = None
+    name = None
     try:
-        kept_as = node.publishing.statements.keep(told)
+        name = node.publishing.statements.keep(events)
     except Exception as error:
-        # Whatever it was: the difference will be told, and nobody's commit fails for that.
+        # Capture then derives the changes from the versions; the commit must not fail for that.
         get_logger().warning("statements are not written down", reason=str(error))
     try:
-        yield kept_as or ""
+        yield name or ""
     except BaseException:
-        if kept_as is not None:
-            node.publishing.statements.drop([kept_as])
+        if name is not None:
+            node.publishing.statements.drop([name])
         raise
 
 

@@ -1,14 +1,12 @@
-"""INSERT, UPDATE and DELETE of a few rows, without a job of Spark's on the table.
+"""INSERT, UPDATE and DELETE of a few rows, without a Spark job on the table.
 
-Comes in: a statement on a table under its locks, or on a branch. Goes out: how many rows it has
-changed; or nothing, and then it is for Spark to do.
+Takes a statement on a table under its locks, or on a branch. Returns the number of changed rows, or
+None if the statement has to be executed by Spark.
 
-Rows are found in the table's files. What an UPDATE makes of them is still Spark's to say, so that
-a value is what it would be otherwise: it is asked about these rows alone, as constants. Columns
-that the statement does not name keep the values that are stored. Nobody is asked for new values
-that are constants themselves (``query.constants``), those of an INSERT among them.
-
-Called by ``local``. Source: PostgreSQL manual, INSERT, UPDATE, DELETE.
+Rows are found in the table's files. Spark still computes the new values of an UPDATE, so that
+values don't depend on the method: it gets these rows only, as constants. Columns that the statement
+does not name keep the stored values. New values that are constants themselves
+(``query.constants``), and those of an INSERT, need no Spark.
 """
 
 from __future__ import annotations
@@ -29,101 +27,103 @@ from wal2lake.sql.query.plain import PlainInsert, PlainWrite
 from wal2lake.sql.query.writes import SparkWrite, about_null, new_values_sql
 
 _MOST_ROWS: Final = 1000
-"""Rows of an UPDATE at most: their values are part of a statement's text."""
+"""Limit of an UPDATE's rows, whose values become part of a statement's text."""
 
 _MOST_TEXT: Final = 1 << 20
-"""Characters of them."""
+"""Limit of the values' characters."""
 
 
-class _SparksToDo(Exception):
-    """It is more than a few rows of plain columns."""
+class _NeedsSpark(Exception):
+    """Raised if Spark must execute the statement."""
 
 
 Commit = Callable[[PlainChange, FoundRows, pa.Table | None], None]
-"""Commits rows, and the rows that replace them."""
+"""Commits the rows that are replaced, and their new rows."""
 
 
 def change_plainly(
     node: EngineParts, write: SparkWrite, job_group: str, check: Check, commit: Commit
 ) -> int | None:
-    """``check`` raises once the statement is to end. None: nothing has happened."""
-    asked = write.plain
-    if asked is None:
+    """Execute the write; returns None if nothing has happened.
+
+    ``check`` raises if the statement shall end."""
+    plain = write.plain
+    if plain is None:
         return None
-    if isinstance(asked, PlainInsert):
-        return _insert(node, write, asked, check, commit)
-    condition = asked.condition
+    if isinstance(plain, PlainInsert):
+        return _insert(node, write, plain, check, commit)
+    condition = plain.condition
     limits = {} if condition is None else bounds(condition)
     change = PlainChange.of(node.tables, write.table.location, limits)
     needed = set() if condition is None else condition.columns()
-    named = {*needed, *asked.reads, *(name for name, _ in asked.values)}
+    named = {*needed, *plain.reads, *(name for name, _ in plain.values)}
     if change is None or not change.has(sorted(named)):
         return None
 
-    def wanted(rows: pa.Table) -> Any:
+    def select(rows: pa.Table) -> Any:
         if condition is None:
             return None
         if not can_compare(rows.schema, condition):
-            raise _SparksToDo
+            raise _NeedsSpark
         return matches(rows, condition)
 
     try:
-        found = change.find(sorted(needed), wanted, check)
-        new = None
-        if asked.values:
-            if len(found) > _MOST_ROWS:
+        old_rows = change.find(sorted(needed), select, check)
+        new_rows = None
+        if plain.values:
+            if len(old_rows) > _MOST_ROWS:
                 return None
-            rows = change.rows(found) if len(found) else None
-            if len(found) and rows is None:
+            rows = change.rows(old_rows) if len(old_rows) else None
+            if len(old_rows) and rows is None:
                 return None
-            if asked.constants is None:
-                new = _updated(node, write, asked, change, rows, job_group)
+            if plain.constants is None:
+                new_rows = _updated(node, write, plain, change, rows, job_group)
             elif rows is not None:
-                new = _with_constants(asked, rows)
-        if len(found):
+                new_rows = _with_constants(plain, rows)
+        if len(old_rows):
             check()
-            if new is not None:
-                new = with_generated(write.table, change.state, new)
-            commit(change, found, new)
-    except (_SparksToDo, CommitConflict):
-        # A writer outside of the node was faster: Delta knows whether that is a conflict.
+            if new_rows is not None:
+                new_rows = with_generated(write.table, change.state, new_rows)
+            commit(change, old_rows, new_rows)
+    except (_NeedsSpark, CommitConflict):
+        # After a conflict with a writer outside of the node, Delta decides.
         return None
-    return len(found)
+    return len(old_rows)
 
 
 def _insert(
     node: EngineParts,
     write: SparkWrite,
-    asked: PlainInsert,
+    plain: PlainInsert,
     check: Check,
     commit: Commit,
 ) -> int | None:
     change = PlainChange.adding(node.tables, write.table.location)
-    new = None if change is None else change.table_of(asked.columns, asked.rows)
-    if change is None or new is None:
+    new_rows = None if change is None else change.table_of(plain.columns, plain.rows)
+    if change is None or new_rows is None:
         return None
     check()
-    new = with_generated(write.table, change.state, new)
+    new_rows = with_generated(write.table, change.state, new_rows)
     try:
-        commit(change, FoundRows.nothing(), new)
+        commit(change, FoundRows.nothing(), new_rows)
     except CommitConflict:
         return None
-    return len(asked.rows)
+    return len(plain.rows)
 
 
-def _with_constants(asked: PlainWrite, rows: pa.Table) -> pa.Table:
-    assert asked.constants is not None
-    for (name, _), value in zip(asked.values, asked.constants, strict=True):
+def _with_constants(plain: PlainWrite, rows: pa.Table) -> pa.Table:
+    assert plain.constants is not None
+    for (name, _), value in zip(plain.values, plain.constants, strict=True):
         place = rows.schema.get_field_index(name)
         kind = rows.schema.field(place)
         if pa.types.is_timestamp(kind.type) and kind.type.unit != "us":
             # The value is a number of microseconds.
-            raise _SparksToDo
+            raise _NeedsSpark
         try:
             new = pa.array([value] * rows.num_rows, kind.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError):
-            # The files have another type.
-            raise _SparksToDo from None
+            # The files store another type.
+            raise _NeedsSpark from None
         rows = rows.set_column(place, kind, new)
     return rows
 
@@ -131,20 +131,20 @@ def _with_constants(asked: PlainWrite, rows: pa.Table) -> pa.Table:
 def _updated(
     node: EngineParts,
     write: SparkWrite,
-    asked: PlainWrite,
+    plain: PlainWrite,
     change: PlainChange,
     rows: pa.Table | None,
     job_group: str,
 ) -> pa.Table | None:
-    """The rows with their new values; without rows, whether Spark takes the values."""
+    """Return the rows with their new values; without rows, only check the values by Spark."""
     kinds = {field.name: field.spark_ddl for field in change.state.fields}
-    given: list[list[str | None]] = []
+    old_values: list[list[str | None]] = []
     if rows is not None:
-        columns = [_texts(rows.column(name)) for name in asked.reads]
-        given = [[column[i] for column in columns] for i in range(rows.num_rows)]
-        if sum(len(text or "") for row in given for text in row) > _MOST_TEXT:
-            raise _SparksToDo
-    sql = new_values_sql(asked, kinds, given)
+        columns = [_texts(rows.column(name)) for name in plain.reads]
+        old_values = [[column[i] for column in columns] for i in range(rows.num_rows)]
+        if sum(len(text or "") for row in old_values for text in row) > _MOST_TEXT:
+            raise _NeedsSpark
+    sql = new_values_sql(plain, kinds, old_values)
     try:
         result = node.queries.run(sql, job_group=job_group)
         batches = [batch for batch in result.batches if batch.num_rows]
@@ -154,19 +154,19 @@ def _updated(
     if rows is None:
         return None
     values = pa.Table.from_batches(batches).sort_by("n")
-    for i, (name, _) in enumerate(asked.values):
+    for i, (name, _) in enumerate(plain.values):
         place = rows.schema.get_field_index(name)
         kind = rows.schema.field(place)
         try:
             new = values.column(f"v{i}").cast(kind.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise _SparksToDo from None
+            raise _NeedsSpark from None
         rows = rows.set_column(place, kind, new)
     return rows
 
 
 def _texts(values: pa.ChunkedArray) -> list[str | None]:
-    """Values that a text says exactly, whoever reads it."""
+    """Return values as texts, if the texts are exact; else raise."""
     kind = values.type
     if not (
         pa.types.is_string(kind)
@@ -174,6 +174,6 @@ def _texts(values: pa.ChunkedArray) -> list[str | None]:
         or pa.types.is_boolean(kind)
         or pa.types.is_decimal128(kind)
     ):
-        raise _SparksToDo
+        raise _NeedsSpark
     texts: list[str | None] = values.cast(pa.string()).to_pylist()
     return texts

@@ -1,13 +1,14 @@
 """Ends local transactions that a crash has interrupted: finishes or removes them.
 
-At the engine's start, before apply and the doors: nobody reads and nobody writes yet.
+Runs at the engine's start, before apply and before connections are accepted, so nobody reads or
+writes.
 
-A commit whose intent is in the catalog is rolled forward: its files are durable since before the
-intent. What is prepared stays so, unless its client was told nothing. Branches belong to
-transactions that have not committed, and go.
+A commit whose intent is in the catalog is rolled forward: its files were durable before the intent.
+A prepared transaction stays prepared, unless its client got no confirmation. Branches belong to
+uncommitted transactions and are removed.
 
-Only writers outside the node can have changed a table meanwhile. If one has changed the very files
-that the commit is about, the rest of it cannot be done: that is in the log.
+Only writers outside the node can have changed a table meanwhile. If such a writer has changed the
+same files as the commit, the rest of the commit is impossible; the log reports that.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from wal2lake.observe import get_logger
 
 
 def recover(node: EngineParts) -> None:
-    """Finish commits, and remove what was not committed."""
+    """Finish commits, and remove uncommitted changes."""
     for commit in node.catalog.local_commits():
         if commit.altered:
             finish_after_crash(node.catalog, node.tables, commit)
         else:
             _finish(node, commit.tables, str(commit.number), commit.number)
-    for one in node.catalog.prepared_commits():
-        if one.state is PreparedState.COMMITTING and one.tables:
-            _finish(node, one.tables, name_of(one))
-            node.catalog.end_prepared(one.number)
-        elif one.state is PreparedState.PREPARING:
-            node.catalog.move_prepared(one.number, PreparedState.ROLLING_BACK)
-        elif one.state is PreparedState.PREPARED:
-            node.prepared.hold(one)
+    for transaction in node.catalog.prepared_commits():
+        if transaction.state is PreparedState.COMMITTING and transaction.tables:
+            _finish(node, transaction.tables, name_of(transaction))
+            node.catalog.end_prepared(transaction.number)
+        elif transaction.state is PreparedState.PREPARING:
+            node.catalog.move_prepared(transaction.number, PreparedState.ROLLING_BACK)
+        elif transaction.state is PreparedState.PREPARED:
+            node.prepared.hold(transaction)
     node.branches.sweep(scratch(node))
 
 
