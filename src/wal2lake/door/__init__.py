@@ -1,17 +1,20 @@
 """Admits connections, up to a session or a refusal.
 
-Takes: listening sockets, what the node allows (``Door``). Gives: a running ``Session`` for each
-client that is let in; the list of who is there. Owns: the threads of connections, cancel
-keys. Never: reads a statement.
+Takes: listening sockets, facts about the node (``Door``). Gives: a running ``Session`` for each
+admitted client; the list of connections. Owns: the threads of connections, cancel keys. Never:
+reads a statement.
 
     listener      accepts; one thread per connection; start, drain, stop
     reception     one connection, up to its session or a refusal
-    entrance      what the settings say of TLS and of who may come in
+    entrance      the settings for TLS and access
     encryption    the certificate, the handshake
     hba           records of pg_hba.conf
     greeting      startup packets, up to a session that may begin
-    auth          who is it
-    connections   who is connected, for cancel requests and pg_stat_activity
+    auth          authentication
+    connections   the connected clients, for cancel requests and pg_stat_activity
+    client/       bytes and messages of one client
+    session/      the session of one client
+    replication/  replication commands
 """
 
 from wal2lake.door.auth import AuthMethod, RoleSource

@@ -1,8 +1,8 @@
 """Authenticates one connection.
 
-In: the user's name from the startup packet, the node's roles. Out: a Role, or an error that
-the client gets as FATAL. Texts are PostgreSQL's, and an unknown user, a user without a
-password, one whose password has expired and a wrong password cannot be told apart from outside.
+Takes the user's name from the startup packet and the node's roles; returns a Role, or raises an
+error that the client gets as FATAL. The texts are PostgreSQL's. An unknown user, a user without a
+password, an expired password and a wrong password are indistinguishable to the client.
 
 Source: src/backend/libpq/auth.c, auth-sasl.c; PostgreSQL manual, section 54.2.1 and 54.3.
 """
@@ -35,16 +35,16 @@ from wal2lake.wire.scram import (
 )
 
 RoleSource = Callable[[str], Role | None]
-"""The role of that exact name; called from many threads."""
+"""Returns the role of that exact name; called from many threads."""
 
 
 class AuthMethod(Enum):
-    """pg_hba.conf's methods that a node has."""
+    """The supported methods of pg_hba.conf."""
 
     SCRAM = "scram-sha-256"
-    """A password, proved and never sent."""
+    """A password, which the client proves without sending it."""
     TRUST = "trust"
-    """The name is believed."""
+    """The user's name is trusted."""
 
 
 def authenticate(
@@ -55,8 +55,9 @@ def authenticate(
     mock_secret: bytes,
     end_point: bytes | None,
 ) -> Role:
-    """Ask for proof and check it; the caller sends AuthenticationOk. ``end_point``: of an
-    encrypted connection, what its channel is bound by.
+    """Authenticate the client; the caller sends AuthenticationOk.
+
+    ``end_point``: channel-binding data of an encrypted connection.
 
     Raises UsageError (28P01, 28000) or ProtocolViolation.
     """
@@ -75,7 +76,7 @@ def authenticate(
 
 
 def _expired(role: Role) -> bool:
-    """VALID UNTIL is of the password, not of the role (get_role_password)."""
+    """True if the password has expired; VALID UNTIL does not limit the role itself."""
     if role.valid_until in (None, "infinity"):
         return False
     if role.valid_until == "-infinity":
@@ -131,7 +132,7 @@ def _receive(conversation: ClientConversation) -> bytes:
 
 
 def _read_initial_response(data: bytes) -> tuple[str, bytes]:
-    """SASLInitialResponse: the mechanism's name, and its first message."""
+    """Read SASLInitialResponse: the mechanism's name, and its first message."""
     cursor = Body(data)
     mechanism = cursor.string().decode("utf-8", "replace")
     first = cursor.value()

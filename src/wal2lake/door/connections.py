@@ -1,8 +1,8 @@
 """Lists the connected clients for the listener, cancel requests and status views.
 
-In: connections as they are accepted, get their session, and go. Out: counts, sessions by
-pid, and waits for their end. Thread-safe; a session is only touched through its interrupts
-and the properties that it declares readable from any thread.
+Takes connections as they are accepted, get their session, and end. Gives counts, sessions by pid,
+and waits for their end. Thread-safe. Of a session, other threads use only its interrupts and the
+properties that it declares readable from any thread.
 
 Source: src/backend/storage/ipc/procarray.c and procsignal.c (SendCancelRequest), in small.
 """
@@ -41,19 +41,19 @@ class SessionInfo:
 
 @dataclass(slots=True)
 class Connection:
-    """One accepted connection; the pid is for life, the session comes later."""
+    """An accepted connection. Its pid never changes; its session is set later."""
 
     pid: int
     secret: bytes
     transport: Transport
     is_surplus: bool
-    """Above max_connections: to be told so."""
+    """True if it exceeds max_connections and will be refused."""
     started_at: float
     session: ClientSession | None = None
     greeting: Greeting | None = None
 
     def terminate(self) -> None:
-        """End it with 57P01, wherever it is."""
+        """End the connection with 57P01, whether or not it has a session."""
         if self.session is not None:
             self.session.interrupts.terminate()
         else:
@@ -72,13 +72,13 @@ class Connections:
         self._log = log
 
     def counts(self) -> tuple[int, int]:
-        """Threads there are, and connections that are served."""
+        """Return the number of threads, and of served connections."""
         with self._changed:
             served = sum(not c.is_surplus for c in self._by_pid.values())
             return self._threads, served
 
     def add(self, connection: Connection) -> None:
-        """It is accepted and has, or is about to get, a thread."""
+        """Add an accepted connection, which has or is about to get a thread."""
         with self._changed:
             self._by_pid[connection.pid] = connection
             self._threads += 1
@@ -86,8 +86,9 @@ class Connections:
     def admit(
         self, connection: Connection, greeting: Greeting, max_wal_senders: int
     ) -> None:
-        """It may begin a session; 53300 if its role has as many as it may have, or there are
-        as many for replication."""
+        """Admit a connection to a session.
+
+        53300 if its role's limit, or the limit of replication connections, is reached."""
         role = greeting.role
         with self._changed:
             senders = sum(
@@ -111,7 +112,7 @@ class Connections:
             connection.greeting = greeting
 
     def begin(self, connection: Connection, session: ClientSession) -> None:
-        """It was let in."""
+        """Set the session of an admitted connection."""
         with self._changed:
             connection.session = session
 
@@ -122,24 +123,24 @@ class Connections:
             self._changed.notify_all()
 
     def thread_ended(self) -> None:
-        """A thread of ``add`` is done."""
+        """Count down for a thread of ``add`` that has ended."""
         with self._changed:
             self._threads -= 1
             self._changed.notify_all()
 
     def all(self) -> list[Connection]:
-        """Everybody, at this moment."""
+        """Return the present connections."""
         with self._changed:
             return list(self._by_pid.values())
 
     def session(self, pid: int) -> ClientSession | None:
-        """The session of that pid."""
+        """Return the session with the pid, if there is one."""
         with self._changed:
             connection = self._by_pid.get(pid)
         return None if connection is None else connection.session
 
     def cancel(self, pid: int, secret: bytes) -> None:
-        """A CancelRequest: never answered, so only the log knows what came of it."""
+        """Handle a CancelRequest. The client gets no answer; failures are logged."""
         with self._changed:
             connection = self._by_pid.get(pid)
         if connection is None or connection.session is None:
@@ -150,25 +151,25 @@ class Connections:
             connection.session.interrupts.request(Interrupt.CANCEL)
 
     def wait_for_sessions(self, timeout_s: float | None) -> bool:
-        """Until no session is left; False: some are."""
+        """Wait until no session is left; False if some are after the timeout."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not any(c.session for c in self._by_pid.values()), timeout_s
             )
 
     def wait_for_all(self, timeout_s: float) -> bool:
-        """Until no thread is left; False: some are."""
+        """Wait until no thread is left; False if some are after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._threads == 0, timeout_s)
 
     def infos(self) -> list[SessionInfo]:
-        """Every session, for pg_stat_activity."""
-        found: list[SessionInfo] = []
+        """Return every session, for pg_stat_activity."""
+        sessions: list[SessionInfo] = []
         for connection in self.all():
             session, greeting = connection.session, connection.greeting
             if session is None or greeting is None:
                 continue
-            found.append(
+            sessions.append(
                 SessionInfo(
                     pid=connection.pid,
                     user=greeting.role.name,
@@ -181,4 +182,4 @@ class Connections:
                     encrypted=greeting.encrypted,
                 )
             )
-        return found
+        return sessions

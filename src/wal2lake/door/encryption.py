@@ -1,7 +1,7 @@
 """TLS at the front door: the certificate and the rules of a handshake.
 
-In: settings, files of the node's administrator. Out: an ``Encryption``, None if TLS is off; what
-is known of a client after its handshake. Errors say which file, and what to do.
+Takes settings and the administrator's files; returns an ``Encryption``, or None if TLS is off, and
+the facts about a client after its handshake. Errors name the file and the remedy.
 
 Source: src/backend/libpq/be-secure-openssl.c, be-secure-common.c (check_ssl_key_file_permissions);
 PostgreSQL manual, sections 18.9 and 19.3.3; RFC 5929, section 4.
@@ -21,9 +21,9 @@ from wal2lake.settings import Settings
 
 ALPN: Final = "postgresql"
 """Protocol that a client must name if it begins with TLS at once (sslnegotiation=direct)."""
-
+"""Protocol that a client must name if it begins with TLS at once (sslnegotiation=direct)."""
 HANDSHAKE_BYTE: Final = 0x16
-"""Begins a TLS connection, and no startup packet: that would be longer than any may be."""
+"""First byte of a TLS connection. As a startup packet it would exceed the length limit."""
 
 _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
@@ -47,7 +47,7 @@ class Encryption:
 
     context: ssl.SSLContext
     end_point: bytes | None
-    """tls-server-end-point of the certificate; None: its signature's algorithm has no hash."""
+    """tls-server-end-point of the certificate; None if its signature algorithm has no hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ class Encrypted:
     cipher: str
     bits: int
     certified: bool
-    """By a certificate of an authority of ``ssl_ca_file``."""
+    """True if an authority of ``ssl_ca_file`` has signed the client's certificate."""
     common_name: str | None
-    """The one in it."""
+    """Common name in the certificate."""
     subject: str | None
     """Distinguished name of the certificate, as X509_NAME_oneline() prints it."""
     end_point: bytes | None
-    """Hash of the certificate for channel binding; ``Encryption`` explains it."""
+    """Channel-binding hash of the server's certificate, as in ``Encryption``."""
 
 
 def make_encryption(settings: Settings) -> Encryption | None:
-    """For all handshakes from now on; ConfigurationError if a file is missing or wrong."""
+    """Load the files for later handshakes; ConfigurationError if one is missing or invalid."""
     node = settings.node
     if not node.ssl:
         return None
@@ -92,7 +92,7 @@ def make_encryption(settings: Settings) -> Encryption | None:
             context.load_verify_locations(authorities)
         except (OSError, ValueError) as error:
             raise _unusable("root certificate", authorities, error) from error
-        # pg_hba.conf says who needs one.
+        # pg_hba.conf decides which clients need a certificate.
         context.verify_mode = ssl.CERT_OPTIONAL
     return Encryption(context, _end_point(certificate))
 
@@ -120,9 +120,10 @@ def describe(tls: ssl.SSLObject, encryption: Encryption) -> Encrypted:
 
 
 def _end_point(certificate: Path) -> bytes | None:
-    """Return the channel-binding hash of the first certificate in the file, which is the server's
-    own; the file has been loaded."""
-    # Only a node with TLS needs it.
+    """Return the channel-binding hash of the file's first certificate, the server's own.
+
+    The file has been loaded before."""
+    # Imported here, because only a node with TLS needs it.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
@@ -135,16 +136,16 @@ def _end_point(certificate: Path) -> bytes | None:
 
 def _check_permissions(key: Path) -> None:
     try:
-        found = key.stat()
+        status = key.stat()
     except OSError as error:
         raise ConfigurationError(
             f'could not access private key file "{key}": {error.strerror}',
             hint='Set "ssl_key_file" and "ssl_cert_file" of [node], or "ssl" to false.',
         ) from error
-    allowed = 0o640 if found.st_uid == 0 and os.geteuid() != 0 else 0o600
-    if not stat.S_ISREG(found.st_mode):
+    allowed = 0o640 if status.st_uid == 0 and os.geteuid() != 0 else 0o600
+    if not stat.S_ISREG(status.st_mode):
         raise ConfigurationError(f'private key file "{key}" is not a regular file')
-    if stat.S_IMODE(found.st_mode) & 0o777 & ~(allowed | 0o100):
+    if stat.S_IMODE(status.st_mode) & 0o777 & ~(allowed | 0o100):
         raise ConfigurationError(
             f'private key file "{key}" has group or world access',
             detail="File must have permissions u=rw (0600) or less if owned by the database"
@@ -152,10 +153,10 @@ def _check_permissions(key: Path) -> None:
         )
 
 
-def _unusable(what: str, path: Path, error: Exception) -> ConfigurationError:
+def _unusable(description: str, path: Path, error: Exception) -> ConfigurationError:
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
     return ConfigurationError(
-        f'could not load {what} file "{path}": {reason or error}',
+        f'could not load {description} file "{path}": {reason or error}',
         hint="It must be in PEM format; the key without a passphrase, and that of the"
         " certificate.",
     )

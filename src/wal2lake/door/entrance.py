@@ -1,7 +1,7 @@
 """Applies the settings about TLS and pg_hba.conf to connections.
 
-In: settings, at the start and with each SIGHUP. Out: what holds now. A file that cannot be read
-keeps the node from starting; at a SIGHUP what held before goes on, and the log says why.
+Takes settings, at the start and with each SIGHUP; gives the rules in force. A file that cannot be
+read keeps the node from starting. At a SIGHUP the old rules stay in force and the error is logged.
 
 Source: src/backend/postmaster/postmaster.c (process_pm_reload_request).
 """
@@ -18,20 +18,20 @@ from wal2lake.settings import Settings
 
 
 class Entrance:
-    """Read by many threads; ``rules`` and ``tls`` are replaced, never changed."""
+    """The rules in force, read by many threads; ``rules`` and ``tls`` are replaced, not changed."""
 
     def __init__(self, rules: AccessRules, tls: Encryption | None = None) -> None:
-        """``tls`` None: not offered."""
+        """``tls``: None if TLS is not offered."""
         self.rules = rules
         self.tls = tls
 
     @classmethod
     def of(cls, settings: Settings) -> Entrance:
-        """Raises ConfigurationError."""
+        """Read the files of the settings; raises ConfigurationError."""
         return cls(_rules(settings), make_encryption(settings))
 
     def reload(self, settings: Settings, log: Any) -> None:
-        """Apply the settings to connections from now on."""
+        """Apply the settings to later connections."""
         try:
             self.rules = _rules(settings)
         except ConfigurationError as error:

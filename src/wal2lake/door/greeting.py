@@ -1,9 +1,9 @@
 """The first messages of a connection, up to a session that may begin.
 
-In: a new connection and what the node allows. Out: a Greeting (who, with which parameters),
-or None when the connection has served its purpose (a CancelRequest) or was no PostgreSQL
-client. In PostgreSQL's order: encryption, version agreed on, the node's state, who
-it is, the database, the parameters.
+Takes a new connection and facts about the node. Returns a Greeting (role, parameters), or None
+after a CancelRequest or if the client does not speak PostgreSQL's protocol. The order is
+PostgreSQL's: encryption, protocol version, the node's state, authentication, the database, the
+parameters.
 
     client                                  node
     SSLRequest | GSSENCRequest      ->
@@ -14,7 +14,7 @@ it is, the database, the parameters.
                                     <-      AuthenticationOk
 
 Errors here are FATAL; the caller sends them. A packet that is no startup packet gets no answer,
-for whoever sent it does not speak the protocol.
+because its sender does not speak the protocol.
 
 Source: src/backend/tcop/backend_startup.c (ProcessStartupPacket),
 src/backend/utils/init/postinit.c; PostgreSQL manual, section 54.2.1.
@@ -62,7 +62,7 @@ from wal2lake.wire.frontback.backend import AuthenticationKind
 
 PROTOCOL_MAJOR: Final = 3
 PROTOCOL_MINOR: Final = 0
-"""3.2 would bring longer cancel keys only."""
+"""The only difference of 3.2 would be longer cancel keys."""
 
 _NOT_PARAMETERS: Final = frozenset({"user", "database", "options", "replication"})
 
@@ -72,31 +72,31 @@ class Door:
     """Facts about the node that a connection needs to be admitted."""
 
     database: str
-    """The one database there is."""
+    """The name of the only database."""
     roles: RoleSource
     mock_secret: bytes = field(repr=False)
-    """Kept across restarts, or the salts of unknown users would change with each."""
+    """Kept across restarts; otherwise the salts of unknown users would change with each."""
     node_parameters: Callable[[], Sequence[ParameterDefinition]] = tuple
-    """The node's own settings as they are now, for SHOW."""
+    """Returns the node's present settings, for SHOW."""
     may_connect: Callable[[Role], bool] = lambda role: True
-    """Whether a role has CONNECT on the database."""
+    """Returns whether a role has CONNECT on the database."""
     is_member: Callable[[str, str], bool] = lambda user, role: False
-    """Whether the user of the first name is a member of the role of the second."""
+    """Returns whether the user (first name) is a member of the role (second name)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """A client that was let in."""
+    """An admitted client."""
 
     role: Role
     parameters: Parameters
     replication: bool
-    """It asked for ``replication=database``."""
+    """True if the client has requested ``replication=database``."""
     encrypted: Encrypted | None
 
 
 class OldProtocol(Exception):
-    """A client of before 2003; its errors have another shape."""
+    """Raised for a client from before 2003, which expects another form of errors."""
 
     def __init__(self, error: UsageError) -> None:
         super().__init__(error.message)
@@ -104,8 +104,8 @@ class OldProtocol(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
-    """A StartupMessage, and how it came."""
+class StartupRequest:
+    """A StartupMessage, and whether it came encrypted."""
 
     message: StartupMessage
     encrypted: Encrypted | None
@@ -115,30 +115,30 @@ def read_startup_message(
     conversation: ClientConversation,
     cancel: Callable[[int, bytes], None],
     tls: Encryption | None,
-) -> Knock | None:
-    """Up to the StartupMessage; None: it was a CancelRequest, now done.
+) -> StartupRequest | None:
+    """Read up to the StartupMessage; None after a CancelRequest, which has been handled.
 
-    Raises ProtocolViolation for what is no startup packet: answer nothing.
+    Raises ProtocolViolation for anything else, which must not be answered.
     """
-    asked: set[type] = set()
+    requests: set[type] = set()
     encrypted = None if tls is None else _direct_tls(conversation, tls)
     while True:
         packet = conversation.next_packet()
         if isinstance(packet, StartupMessage):
-            return Knock(packet, encrypted)
+            return StartupRequest(packet, encrypted)
         if isinstance(packet, CancelRequest):
             cancel(packet.pid, packet.secret)
             return None
         assert isinstance(packet, SSLRequest | GSSENCRequest)
-        if type(packet) in asked or encrypted is not None:
+        if type(packet) in requests or encrypted is not None:
             raise ProtocolViolation("encryption was requested twice")
-        asked.add(type(packet))
+        requests.add(type(packet))
         if tls is None or isinstance(packet, GSSENCRequest):
             conversation.send_raw(b"N")
             continue
         conversation.send_raw(b"S")
         if conversation.buffered:
-            # It was not encrypted, and must not be taken for what comes encrypted.
+            # The bytes came unencrypted and must not be taken for encrypted ones.
             raise ProtocolViolation(
                 "received unencrypted data after SSL request",
                 detail="This could be either a client-software bug or evidence of an"
@@ -148,22 +148,22 @@ def read_startup_message(
 
 
 def _direct_tls(conversation: ClientConversation, tls: Encryption) -> Encrypted | None:
-    """A handshake as the very first bytes (PostgreSQL 17's sslnegotiation=direct)."""
+    """Do a handshake that begins with the first byte (PostgreSQL 17's sslnegotiation=direct)."""
     received = conversation.receive_first()
     if received[0] != HANDSHAKE_BYTE:
         conversation.feed(received)
         return None
-    found = conversation.transport.secure(tls.context, received)
-    if found.selected_alpn_protocol() != ALPN:
+    session = conversation.transport.secure(tls.context, received)
+    if session.selected_alpn_protocol() != ALPN:
         raise ProtocolViolation(
             "received direct SSL connection request without ALPN protocol negotiation"
             " extension"
         )
-    return describe(found, tls)
+    return describe(session, tls)
 
 
 def negotiate(conversation: ClientConversation, startup: StartupMessage) -> None:
-    """Agree on the protocol version; raises OldProtocol, or UsageError for others."""
+    """Agree on the protocol version; raises OldProtocol, or UsageError for newer ones."""
     if startup.major != PROTOCOL_MAJOR:
         error = FeatureNotSupportedError(
             f"unsupported frontend protocol {startup.major}.{startup.minor}: server "
@@ -178,36 +178,39 @@ def negotiate(conversation: ClientConversation, startup: StartupMessage) -> None
 
 
 def admit(
-    conversation: ClientConversation, knock: Knock, door: Door, rules: AccessRules
+    conversation: ClientConversation,
+    request: StartupRequest,
+    door: Door,
+    rules: AccessRules,
 ) -> Greeting:
-    """Authenticate and set up; AuthenticationOk is sent. Errors are to be FATAL."""
-    given = {_decode(n): _decode(v) for n, v in knock.message.parameters.items()}
-    user = given.get("user", "")
+    """Authenticate and set up the session; AuthenticationOk is sent. Errors are FATAL."""
+    options = {_decode(n): _decode(v) for n, v in request.message.parameters.items()}
+    user = options.get("user", "")
     if not user:
         raise UsageError(
             "no PostgreSQL user name specified in startup packet", sqlstate="28000"
         )
-    database = given.get("database") or user
-    replication = _replication(given.get("replication"))
+    database = options.get("database") or user
+    replication = _replication(options.get("replication"))
     transport = conversation.transport
     client = Peer(
         transport.host,
         transport.local_host,
-        knock.encrypted is not None,
+        request.encrypted is not None,
         database,
         user,
     )
     rule = rules.find(client, door.is_member)
     if rule is None or rule.method is None:
         raise _turned_away(client, rejected=rule is not None)
-    _check_certificate(rule, knock.encrypted, user)
+    _check_certificate(rule, request.encrypted, user)
     role = authenticate(
         conversation,
         user,
         door.roles,
         rule.method,
         door.mock_secret,
-        None if knock.encrypted is None else knock.encrypted.end_point,
+        None if request.encrypted is None else request.encrypted.end_point,
     )
     conversation.send(AuthenticationRequest(AuthenticationKind.OK))
     if not role.login:
@@ -229,18 +232,18 @@ def admit(
             sqlstate="42501",
             detail="User does not have CONNECT privilege.",
         )
-    parameters = _parameters(role, given, door.node_parameters)
+    parameters = _parameters(role, options, door.node_parameters)
     conversation.codec = lambda: codec_name(parameters.raw("client_encoding"))
-    return Greeting(role, parameters, replication, knock.encrypted)
+    return Greeting(role, parameters, replication, request.encrypted)
 
 
 def _turned_away(client: Peer, *, rejected: bool) -> UsageError:
     encryption = "SSL encryption" if client.encrypted else "no encryption"
-    what = (
+    reason = (
         "pg_hba.conf rejects connection for" if rejected else "no pg_hba.conf entry for"
     )
     return UsageError(
-        f'{what} host "{client.host}", user "{client.user}", database'
+        f'{reason} host "{client.host}", user "{client.user}", database'
         f' "{client.database}", {encryption}',
         sqlstate="28000",
     )
@@ -257,35 +260,35 @@ def _check_certificate(rule: Rule, encrypted: Encrypted | None, user: str) -> No
         rule.certificate is ClientCertificate.VERIFY_FULL
         and encrypted.common_name != user
     ):
-        # auth_failed(): by the method that would have been next.
+        # The error of the rule's next method, as in auth_failed().
         if rule.method is AuthMethod.SCRAM:
             raise UsageError(
                 f'password authentication failed for user "{user}"', sqlstate="28P01"
             )
-        what = "certificate" if rule.method_name == "cert" else '"trust"'
+        method = "certificate" if rule.method_name == "cert" else '"trust"'
         raise UsageError(
-            f'{what} authentication failed for user "{user}"', sqlstate="28000"
+            f'{method} authentication failed for user "{user}"', sqlstate="28000"
         )
 
 
 def _decode(data: bytes) -> str:
-    # Names compare by their bytes in PostgreSQL; here what is not UTF-8 matches no name.
+    # PostgreSQL compares names by their bytes. Here a name that is not UTF-8 matches nothing.
     return data.decode("utf-8", "replace")
 
 
 def _replication(value: str | None) -> bool:
-    """``database`` starts a walsender; a physical one is none of ours."""
+    """Return whether to start a walsender, for ``database``; physical replication is refused."""
     if value is None:
         return False
     if value == "database":
         return True
-    wanted = parse_boolean(value)
-    if wanted is None:
+    enabled = parse_boolean(value)
+    if enabled is None:
         raise UsageError(
             f'invalid value for parameter "replication": "{value}"',
             hint='Valid values are: "false", 0, "true", 1, "database".',
         )
-    if wanted:
+    if enabled:
         raise FeatureNotSupportedError(
             "physical replication connections are not supported",
             hint="Connect with replication=database.",
@@ -295,7 +298,7 @@ def _replication(value: str | None) -> bool:
 
 def _parameters(
     role: Role,
-    given: Mapping[str, str],
+    options: Mapping[str, str],
     node: Callable[[], Sequence[ParameterDefinition]],
 ) -> Parameters:
     facts = {
@@ -303,11 +306,11 @@ def _parameters(
         "session_authorization": role.name,
     }
     parameters = Parameters(facts=facts, node=node)
-    # The command line first: a setting of its own name in the packet wins, as in
+    # The command line comes first: a parameter of the packet itself wins, as in
     # process_startup_options.
-    for name, value in command_line_settings(given.get("options", "")):
+    for name, value in command_line_settings(options.get("options", "")):
         parameters.set_at_startup(name, value)
-    for name, value in given.items():
+    for name, value in options.items():
         if name not in _NOT_PARAMETERS and not name.startswith("_pq_."):
             parameters.set_at_startup(name, value)
     return parameters
@@ -318,20 +321,20 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 def command_line_settings(options: str) -> list[tuple[str, str]]:
-    """``-c name=value``, ``-cname=value``, ``--name=value``; raises SqlSyntaxError.
+    """Parse ``-c name=value``, ``-cname=value``, ``--name=value``; raises SqlSyntaxError.
 
     A backslash escapes white space (pg_split_opts); hyphens in a name of the long form
     are underscores.
     """
     words = [_ESCAPED.sub(r"\1", word) for word in _OPTION.findall(options)]
     settings: list[tuple[str, str]] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if word == "-c" and at < len(words):
-            text, flag = words[at], "-c "
-            at += 1
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if word == "-c" and position < len(words):
+            text, flag = words[position], "-c "
+            position += 1
         elif word.startswith("-c") and len(word) > 2:
             text, flag = word[2:], "-c "
         elif word.startswith("--") and len(word) > 2:

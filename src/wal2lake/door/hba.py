@@ -1,7 +1,7 @@
 """Decides by pg_hba.conf which clients may connect, and how they authenticate.
 
-In: the text of such a file. Out: ``AccessRules``; of a client, the first record that is about him.
-Pure: what is asked of the catalog comes as a function.
+Takes the text of such a file; returns ``AccessRules``, which finds the first record that matches a
+client. Pure: questions to the catalog are a function argument.
 
 A record has a type, databases, users, an address, a method and options:
 
@@ -11,9 +11,9 @@ A record has a type, databases, users, an address, a method and options:
     host       all       all              127.0.0.1/32   trust
     host       all       all              all            reject
 
-A node has no Unix socket, so ``local`` records are read and meet nobody. ``md5`` is scram-sha-256,
-as in PostgreSQL for passwords that are kept so; other methods, host names and includes are
-refused when the file is read, never passed over.
+A node has no Unix socket, so ``local`` records are read but match nobody. ``md5`` means
+scram-sha-256, as in PostgreSQL for passwords stored that way. Other methods, host names and
+includes are refused when the file is read, never ignored.
 
 Source: PostgreSQL manual, section 20.1; src/backend/libpq/hba.c.
 """
@@ -40,7 +40,7 @@ from wal2lake.errors import ConfigurationError
 Network = IPv4Network | IPv6Network
 
 IsMember = Callable[[str, str], bool]
-"""Whether the user of the first name is a member of the role of the second."""
+"""Returns whether the user (first name) is a member of the role (second name)."""
 
 _TYPES: Final = ("local", "host", "hostssl", "hostnossl", "hostgssenc", "hostnogssenc")
 
@@ -60,20 +60,20 @@ class ClientCertificate(Enum):
 
     NONE = "no"
     VERIFY_CA = "verify-ca"
-    """One that an authority of ``ssl_ca_file`` has signed."""
+    """A certificate that an authority of ``ssl_ca_file`` has signed."""
     VERIFY_FULL = "verify-full"
-    """And its common name is the user's."""
+    """Such a certificate, whose common name is the user's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name in a record; keywords have a meaning only where they are not quoted."""
+    """A name in a record. Only an unquoted word can be a keyword."""
 
     text: str
     quoted: bool = False
 
     def says(self, keyword: str) -> bool:
-        """It is that keyword."""
+        """True if the word is this keyword."""
         return not self.quoted and self.text == keyword
 
 
@@ -83,7 +83,7 @@ class Peer:
 
     host: str
     local_host: str
-    """The node's own address that was connected to."""
+    """The node's own address of the connection."""
     encrypted: bool
     database: str
     user: str
@@ -91,22 +91,22 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One record."""
+    """One record of the file."""
 
     encrypted: bool | None
-    """None: whether or not."""
+    """None if the record matches both."""
     databases: tuple[Word, ...]
     users: tuple[Word, ...]
     addresses: Network | str
-    """``all`` or ``samehost``, if it is a word."""
+    """A network, or one of the words ``all`` and ``samehost``."""
     method: AuthMethod | None
-    """None: reject."""
+    """None for reject."""
     method_name: str
-    """The method's name, as the record has it."""
+    """Name of the method in the record."""
     certificate: ClientCertificate = ClientCertificate.NONE
 
     def is_about(self, client: Peer, is_member: IsMember) -> bool:
-        """Whether the record says something of this client."""
+        """True if the record matches the client."""
         return (
             self.encrypted in (None, client.encrypted)
             and self._has_address(client)
@@ -125,24 +125,24 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """All records, in their order."""
+    """All records, in order."""
 
     rules: tuple[Rule, ...]
 
     def find(self, client: Peer, is_member: IsMember) -> Rule | None:
-        """The first that is about the client."""
-        found = (rule for rule in self.rules if rule.is_about(client, is_member))
-        return next(found, None)
+        """Return the first record that matches the client."""
+        matching = (rule for rule in self.rules if rule.is_about(client, is_member))
+        return next(matching, None)
 
 
 def everybody(method: AuthMethod) -> AccessRules:
-    """Without a file: all, from everywhere."""
+    """Return the rules without a file: one record that matches everybody."""
     every = (Word("all"),)
     return AccessRules((Rule(None, every, every, "all", method, method.value),))
 
 
 def parse_rules(text: str, source: str) -> AccessRules:
-    """Read a file; ConfigurationError names its line."""
+    """Parse a file; a ConfigurationError names the line."""
     return AccessRules(tuple(_rules(text, source)))
 
 
@@ -169,7 +169,7 @@ _TOKEN: Final = re.compile(r'"((?:[^"]|"")*)"|([^\s,"#]+)|(,)|(#.*)|("[^"]*$)')
 
 
 def _fields(line: str) -> list[tuple[Word, ...]]:
-    """Split a line at white space; a field has the words between its commas."""
+    """Split a line into fields at white space; a field has words separated by commas."""
     fields: list[tuple[Word, ...]] = []
     follows = False
     end = -1
@@ -185,7 +185,7 @@ def _fields(line: str) -> list[tuple[Word, ...]]:
         text = plain if quoted is None else quoted.replace('""', '"')
         word = Word(text, quoted=quoted is not None)
         if fields and not follows and match.start() == end:
-            # "+"name and name"": one word, of which a part is quoted.
+            # "+"name and name"" are each one word, of which a part is quoted.
             last = fields[-1][-1]
             joined = Word(last.text + word.text, last.quoted)
             fields[-1] = (*fields[-1][:-1], joined)
@@ -216,16 +216,16 @@ def _rule(fields: list[tuple[Word, ...]]) -> Rule | None:
         return None
     if len(fields) < 4:
         raise ConfigurationError("end-of-line before IP address specification")
-    addresses, at = _addresses(fields)
-    if len(fields) <= at:
+    addresses, position = _addresses(fields)
+    if len(fields) <= position:
         raise ConfigurationError("end-of-line before authentication method")
-    name = _single(fields[at], "authentication type")
+    name = _single(fields[position], "authentication type")
     if name not in _METHODS:
         raise ConfigurationError(
             f'invalid authentication method "{name}"',
             hint="A node has trust, reject, scram-sha-256 and cert.",
         )
-    certificate = _options(fields[at + 1 :])
+    certificate = _options(fields[position + 1 :])
     encrypted = {"hostssl": True, "hostnossl": False}.get(kind)
     if name == "cert":
         certificate = ClientCertificate.VERIFY_FULL
@@ -257,7 +257,7 @@ def _check_name(word: Word) -> None:
 
 
 def _addresses(fields: list[tuple[Word, ...]]) -> tuple[Network | str, int]:
-    """And which field comes next: a mask may stand in one of its own."""
+    """Return the addresses and the next field's index; a mask may be a field of its own."""
     text = _single(fields[3], "IP address")
     if text in _NETWORK_WORDS:
         return text, 4
@@ -286,7 +286,7 @@ def _addresses(fields: list[tuple[Word, ...]]) -> tuple[Network | str, int]:
 
 
 def _options(fields: list[tuple[Word, ...]]) -> ClientCertificate:
-    found = ClientCertificate.NONE
+    certificate = ClientCertificate.NONE
     for words in fields:
         name, equals, value = _single(words, "authentication option").partition("=")
         if not equals:
@@ -299,15 +299,15 @@ def _options(fields: list[tuple[Word, ...]]) -> ClientCertificate:
             )
         if value not in ("verify-ca", "verify-full"):
             raise ConfigurationError(f'invalid value for clientcert: "{value}"')
-        found = ClientCertificate(value)
-    return found
+        certificate = ClientCertificate(value)
+    return certificate
 
 
-def _single(words: tuple[Word, ...], what: str) -> str:
+def _single(words: tuple[Word, ...], item: str) -> str:
     if len(words) > 1:
         raise ConfigurationError(
-            f"multiple values specified for {what}",
-            hint=f"Specify one {what} per line.",
+            f"multiple values specified for {item}",
+            hint=f"Specify one {item} per line.",
         )
     return words[0].text
 
@@ -318,7 +318,7 @@ def _names_database(word: Word, client: Peer, is_member: IsMember) -> bool:
     if word.says("samerole") or word.says("samegroup"):
         return is_member(client.user, client.database)
     if word.says("replication"):
-        # Physical replication, which a node has not.
+        # A node has no physical replication.
         return False
     return _matches(word, client.database)
 
@@ -338,7 +338,7 @@ def _matches(word: Word, name: str) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """An IPv4 address that came over IPv6 is one of IPv4."""
+    """Parse an address; an IPv4 address that came over IPv6 becomes an IPv4 address."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped

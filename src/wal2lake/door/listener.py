@@ -1,13 +1,12 @@
-"""The TCP listener: one thread per connection, and the list of who is connected.
+"""The TCP listener: one thread per connection, and the list of connections.
 
-In: a listening socket. Out: sessions over the Backends of a factory, from ``ready`` on
-(``reception`` says who is let in when, and what the others are told). Lives in the engine's
-process.
+Takes a listening socket; after ``ready``, runs sessions over the Backends of a factory
+(``reception`` decides on admission). Lives in the engine's process.
 
 A connection costs a thread that sleeps in poll, and no buffer while it is idle. Above
-``max_connections`` clients are told so (53300) by as many threads again, which also serve
-cancel requests; beyond that, connections are closed unread. So threads, and what
-each may hold (see ListenerSettings), are bounded, whatever comes in.
+``max_connections``, up to as many additional threads refuse clients (53300) and serve cancel
+requests. Beyond that, connections are closed unread. Threads, and the memory of each (see
+ListenerSettings), are therefore bounded under any load.
 
 Source: src/backend/postmaster/postmaster.c (ServerLoop), src/backend/libpq/pqcomm.c.
 """
@@ -40,10 +39,10 @@ from wal2lake.observe import get_logger
 from wal2lake.sql.backend import BackendFactory
 
 _SECRET_BYTES: Final = 4
-"""Protocol 3.0's cancel key."""
+"""Size of a cancel key in protocol 3.0."""
 
 _ACCEPT_PAUSE_S: Final = 0.1
-"""After a failed accept (no descriptors left): PostgreSQL's pause, for the same reason."""
+"""Pause after a failed accept (no descriptors left), as in PostgreSQL."""
 
 
 class Listener:
@@ -55,7 +54,7 @@ class Listener:
         settings: ListenerSettings,
         entrance: Entrance,
     ) -> None:
-        """All sockets of a node belong in one listener: limits and pids are shared."""
+        """One listener gets all sockets of a node, since limits and pids are shared."""
         self._sockets: tuple[socket.socket, ...] = (
             (listening,) if isinstance(listening, socket.socket) else tuple(listening)
         )
@@ -70,19 +69,19 @@ class Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that are listened on; the first, if there are several."""
+        """Return host and port of the first socket."""
         name = self._sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
     @property
     def state(self) -> ListenerState:
-        """Which clients are admitted at the moment."""
+        """The present state of admission."""
         return self._reception.state
 
     def start(self) -> None:
-        """Accept connections in a thread of its own; all are told "starting up"."""
-        # The description behind an inherited descriptor is shared: it must not be shut
-        # down, and it may be non-blocking for both, as only one accepts at a time.
+        """Accept connections in a thread; clients are refused as "starting up"."""
+        # An inherited descriptor shares its description with the supervisor's. It must not be
+        # shut down. It may be non-blocking for both, as only one process accepts at a time.
         for listening in self._sockets:
             listening.setblocking(False)
         self._thread = self._spawn(self._accept_loop, "listener")
@@ -95,19 +94,19 @@ class Listener:
         *,
         replication: ReplicationFactory | None = None,
     ) -> None:
-        """Let clients in from now on."""
+        """Admit clients from now on."""
         self._reception.open(door, factory, replication)
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Smart shutdown: let nobody in, wait for sessions to leave; False: some stay."""
+        """Smart shutdown: admit nobody and wait for the sessions' end; False if some stay."""
         self._reception.close()
         return self._connections.wait_for_sessions(timeout_s)
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Fast shutdown: end every session with 57P01, then stop listening.
 
-        After ``timeout_s`` clients that do not read are cut off, which may take as long
-        again; threads that a Backend does not give back are left behind.
+        After ``timeout_s``, clients that do not read are disconnected, which may take as long
+        again. Threads that a Backend still holds are left behind.
         """
         self._reception.end()
         self._stopping.set()
@@ -132,7 +131,7 @@ class Listener:
         return self._connections.infos()
 
     def cancel(self, pid: int) -> bool:
-        """pg_cancel_backend; False: no such session."""
+        """Cancel a session's statement for pg_cancel_backend; False without such a session."""
         session = self._connections.session(pid)
         if session is None:
             return False
@@ -140,7 +139,7 @@ class Listener:
         return True
 
     def terminate(self, pid: int) -> bool:
-        """pg_terminate_backend; False: no such session."""
+        """End a session for pg_terminate_backend; False without such a session."""
         session = self._connections.session(pid)
         if session is None:
             return False
@@ -150,7 +149,7 @@ class Listener:
     # -- accepting
 
     def _spawn(self, target: Callable[[], None], name: str) -> threading.Thread:
-        # A new thread has no context of its own, and the log's fields live there.
+        # A new thread has no context of its own, but the log's fields are in the context.
         context = contextvars.copy_context()
         return threading.Thread(
             target=context.run, args=(target,), name=name, daemon=True
@@ -179,7 +178,7 @@ class Listener:
         try:
             self._accepted(accepted, (str(peer[0]), int(peer[1])))
         except (OSError, RuntimeError) as error:
-            # No thread could be started, or the client has gone already.
+            # No thread could be started, or the client has already gone.
             self._log.error("could not start a session", error=error)
             accepted.close()
 
@@ -220,6 +219,6 @@ class Listener:
             ("TCP_KEEPINTVL", settings.tcp_keepalives_interval_s),
             ("TCP_KEEPCNT", settings.tcp_keepalives_count),
         ):
-            # Not every system has all three.
+            # Some systems lack some of these options.
             if number > 0 and hasattr(socket, option):
                 accepted.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), number)

@@ -1,10 +1,10 @@
 """One connection, from its first byte to a session or a refusal.
 
-In: an accepted ``Connection``. Out: its session, run to the end; a replication client, handed
-over; or PostgreSQL's refusal. It knows who is let in at the moment:
+Takes an accepted ``Connection``. Runs its session to the end, hands a replication client over, or
+sends PostgreSQL's refusal. Admission depends on the state:
 
-    STARTING   every client is told 57P03 "the database system is starting up"
-    READY      clients are let in
+    STARTING   every client gets 57P03 "the database system is starting up"
+    READY      clients are admitted
     STOPPING   57P03 "the database system is shutting down"
 
 Called by the listener, in one thread per connection.
@@ -54,44 +54,44 @@ _CANNOT_CONNECT_NOW: Final = "57P03"
 
 
 class ListenerState(Enum):
-    """Classes of clients that are admitted."""
+    """Whether clients are admitted; the value is the refusal's message."""
 
     STARTING = "the database system is starting up"
-    """Nobody yet."""
+    """Nobody is admitted yet."""
     READY = ""
-    """Everybody who may."""
+    """Everybody who has the permission is admitted."""
     STOPPING = "the database system is shutting down"
-    """Nobody any more."""
+    """Nobody is admitted any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """Limits of the front door, named as PostgreSQL names them."""
+    """Limits on connections, with PostgreSQL's names."""
 
     max_connections: int = 100
     """Connections served at a time."""
     max_wal_senders: int = 10
-    """Connections for replication, out of the total."""
+    """Connections for replication, included in the total."""
     authentication_timeout_s: float = 60.0
-    """From accept to being let in."""
+    """Time from accept to admission."""
     max_message_bytes: int = 64 << 20
     """Largest message a client may send."""
     max_session_bytes: int = 256 << 20
-    """Prepared statements and portals of one session together."""
+    """Size of prepared statements and portals of one session together."""
     write_timeout_s: float = 300.0
-    """A client that takes nothing of its results for so long is cut off."""
+    """A client that takes no bytes of its results for this time is disconnected."""
     tcp_keepalives_idle_s: int = 300
-    """Silence before the first keepalive probe; 0: the system's default."""
+    """Silence before the first keepalive probe; 0 for the system's default."""
     tcp_keepalives_interval_s: int = 30
-    """Between probes; 0: the system's default."""
+    """Time between probes; 0 for the system's default."""
     tcp_keepalives_count: int = 4
-    """Lost probes until a connection is dead; 0: the system's default."""
+    """Lost probes until a connection counts as dead; 0 for the system's default."""
 
 
 ReplicationFactory = Callable[
     [ClientConversation, SessionContext, Backend], ReplicationRunner
 ]
-"""Makes what runs the replication commands of a connection with ``replication=database``."""
+"""Creates the runner of the commands of a connection with ``replication=database``."""
 
 
 class Reception:
@@ -117,7 +117,7 @@ class Reception:
 
     @property
     def state(self) -> ListenerState:
-        """Which clients are admitted at the moment."""
+        """The present state."""
         return self._state
 
     def open(
@@ -126,7 +126,7 @@ class Reception:
         factory: BackendFactory,
         replication: ReplicationFactory | None,
     ) -> None:
-        """Let clients in from now on."""
+        """Admit clients from now on."""
         with self._lock:
             self._door = door
             self._factory = factory
@@ -135,17 +135,17 @@ class Reception:
                 self._state = ListenerState.READY
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Admit no more clients."""
         with self._lock:
             self._state = ListenerState.STOPPING
 
     def end(self) -> None:
-        """The same, and a session that is just beginning is to end at once."""
+        """Admit no more clients, and end sessions that are just beginning."""
         self.close()
         self._ending.set()
 
     def serve(self, connection: Connection) -> None:
-        """Everything from the first byte to the last; runs in the connection's thread."""
+        """Serve a connection from the first byte to the last, in the connection's thread."""
         log = self._log.bind(session=connection.pid, client=connection.transport.host)
         conversation = ClientConversation(
             connection.transport, max_message_bytes=self._settings.max_message_bytes
@@ -157,7 +157,7 @@ class Reception:
         except Exception as error:
             log.error("internal error", exc_info=error)
         finally:
-            # First out of the list: whoever sees the connection closed may come again.
+            # Leave the list first: a client that sees the end may connect again at once.
             self._connections.leave(connection)
             connection.transport.linger()
             self._connections.thread_ended()
@@ -168,18 +168,18 @@ class Reception:
         transport = connection.transport
         transport.deadline = time.monotonic() + self._settings.authentication_timeout_s
         try:
-            knock = read_startup_message(
+            request = read_startup_message(
                 conversation, self._connections.cancel, self._entrance.tls
             )
         except ProtocolViolation as error:
             log.info(error.message)
             return
-        if knock is None:
+        if request is None:
             return
         try:
-            negotiate(conversation, knock.message)
+            negotiate(conversation, request.message)
             door, factory = self._check_open(connection)
-            greeting = admit(conversation, knock, door, self._entrance.rules)
+            greeting = admit(conversation, request, door, self._entrance.rules)
             transport.deadline = None
             session = self._begin(connection, conversation, greeting, factory, log)
         except OldProtocol as old:
@@ -261,14 +261,14 @@ class Reception:
         )
         self._connections.begin(connection, session)
         if self._ending.is_set():
-            # The listener may have looked before the session was there.
+            # The listener may have ended the sessions before this one was in the list.
             session.interrupts.terminate()
         return session
 
     def _refuse(
         self, conversation: ClientConversation, error: Wal2LakeError, log: Any
     ) -> None:
-        # A client that comes too early or too late is no error of the node.
+        # A client that comes too early or too late is not an error of the node.
         report = log.debug if error.sqlstate == _CANNOT_CONNECT_NOW else log.critical
         report(error.message, error=error, sqlstate=error.sqlstate)
         with contextlib.suppress(TransportClosed):

@@ -1,4 +1,4 @@
 """Replication commands of a session that was opened with ``replication=database``.
 
-commands   each command: what it asks of the slots, and what is answered
+commands   executes each command on the slots, and returns its answer
 """

@@ -1,7 +1,7 @@
 """Executes replication commands.
 
-In: the text of a simple query that is one. Out: an Outcome, as of any statement; START_REPLICATION
-has talked to the client meanwhile, through a walsender of its own.
+Takes the text of a simple query that is a replication command; returns an Outcome, as any statement
+does. START_REPLICATION has meanwhile talked to the client, through a walsender of its own.
 
 Source: src/backend/replication/walsender.c (exec_replication_command); reference 4.1.
 """
@@ -69,8 +69,10 @@ class ReplicationCommands:
         use_versions: Callable[[Mapping[str, int]], None],
         fresh_check: Callable[[], Check],
     ) -> None:
-        """``use_versions`` makes the session's transaction read these versions of tables, by
-        location; ``fresh_check`` gives what raises the end of a command's waits."""
+        """Prepare for one session.
+
+        ``use_versions`` makes the session's transaction read these versions of tables, by location.
+        ``fresh_check`` returns the function that ends a command's waits by raising."""
         self._publishing = publishing
         self._conversation = conversation
         self._parameters = parameters
@@ -80,10 +82,10 @@ class ReplicationCommands:
         self._check: Check = lambda: None
 
     def run(self, text: str, transaction: SessionTransaction) -> Outcome:
-        """One command; ``transaction``: the session's."""
+        """Run one command; ``transaction`` is the session's."""
         command = read_command(text)
         transaction.check_usable()
-        # Most of those who come will stream.
+        # Most replication clients will stream.
         self._publishing.walsenders.prepare()
         self._check = self._fresh_check()
         if isinstance(command, StartPhysical | StartLogical) and transaction.in_block:
@@ -94,11 +96,11 @@ class ReplicationCommands:
         return self._run(command, transaction)
 
     def next_query(self) -> None:
-        """The snapshot that the command before has exported goes."""
+        """Withdraw the snapshot that the previous command has exported."""
         self._publishing.withdraw(self._pid)
 
     def close(self) -> None:
-        """The session ends: its exported snapshot goes."""
+        """Withdraw the exported snapshot at the end of the session."""
         self._publishing.withdraw(self._pid)
 
     def _run(self, command: Command, transaction: SessionTransaction) -> Outcome:
@@ -147,7 +149,7 @@ class ReplicationCommands:
 
     def _identify(self) -> Outcome:
         publishing = self._publishing
-        # Who connects does not wait for what is being captured.
+        # A client that connects does not wait for a running capture.
         end = publishing.capture.end() or publishing.capture.catch_up_for_long().lsn
         return _answer(
             "IDENTIFY_SYSTEM",
@@ -179,8 +181,8 @@ class ReplicationCommands:
             raise FeatureNotSupportedError(
                 "physical replication slots are not supported"
             )
-        wanted = command.options.snapshot
-        self._check_snapshot(wanted, transaction)
+        snapshot = command.options.snapshot
+        self._check_snapshot(snapshot, transaction)
         load_plugin(command.plugin, self._publishing.allowed())
         slot, point = self._publishing.slots.create(
             command.slot,
@@ -191,9 +193,9 @@ class ReplicationCommands:
             failover=command.options.failover,
         )
         name = None
-        if wanted is SnapshotAction.EXPORT:
+        if snapshot is SnapshotAction.EXPORT:
             name = self._publishing.export(point, self._pid)
-        elif wanted is SnapshotAction.USE:
+        elif snapshot is SnapshotAction.USE:
             transaction.enter(TransactionKind.BLOCK)
             self._use_versions(self._publishing.locations(point))
         return _answer(
@@ -208,24 +210,26 @@ class ReplicationCommands:
         )
 
     def _check_snapshot(
-        self, wanted: SnapshotAction, transaction: SessionTransaction
+        self, snapshot: SnapshotAction, transaction: SessionTransaction
     ) -> None:
-        if wanted is SnapshotAction.EXPORT and transaction.in_block:
+        if snapshot is SnapshotAction.EXPORT and transaction.in_block:
             raise InternalError(
                 "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') must not be called inside"
                 " a transaction"
             )
-        if wanted is not SnapshotAction.USE:
+        if snapshot is not SnapshotAction.USE:
             return
-        must = "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use') must be called"
+        prefix = "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use') must be called"
         if not transaction.in_block:
-            raise InternalError(f"{must} inside a transaction")
+            raise InternalError(f"{prefix} inside a transaction")
         if self._parameters["transaction_isolation"] != "repeatable read":
-            raise InternalError(f"{must} in REPEATABLE READ isolation mode transaction")
+            raise InternalError(
+                f"{prefix} in REPEATABLE READ isolation mode transaction"
+            )
         if self._parameters["transaction_read_only"] != "on":
-            raise InternalError(f"{must} in a read-only transaction")
+            raise InternalError(f"{prefix} in a read-only transaction")
         if transaction.has_queried:
-            raise InternalError(f"{must} before any query")
+            raise InternalError(f"{prefix} before any query")
         if transaction.in_savepoint:
             raise InternalError(
                 "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use') must not be called in a"
@@ -271,7 +275,8 @@ class ReplicationCommands:
 
 def _options(options: Sequence[Option]) -> tuple[tuple[str, str | None], ...]:
     return tuple(
-        (one.name, None if one.value is None else str(one.value)) for one in options
+        (option.name, None if option.value is None else str(option.value))
+        for option in options
     )
 
 
