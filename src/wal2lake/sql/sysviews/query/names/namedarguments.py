@@ -52,9 +52,20 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, exp.Expression]]] = {
 }
 
 
+_INTERVAL: Final = frozenset(
+    ("years", "months", "weeks", "days", "hours", "mins", "secs")
+)
+"""Names of the arguments of make_interval(), which the parser knows by their place."""
+
+
 def place(tree: exp.Expression) -> None:
     """Change the tree. 42883 if a function has no argument of a name, 42601 for a name that is
     given twice, or is in front of one without."""
+    for made in tree.find_all(exp.MakeInterval):
+        values = list(made.args.values())
+        named = {v.this.name: v for v in values if isinstance(v, exp.Kwarg)}
+        if not named.keys() <= _INTERVAL:
+            raise _missing("make_interval", len(values) - len(named), named)
     for call in list(tree.find_all(exp.Anonymous)):
         if any(isinstance(one, exp.Kwarg | exp.PropertyEQ) for one in call.expressions):
             call.set("expressions", _placed(call))
