@@ -22,6 +22,8 @@ from wal2lake.sql.sysviews.functions.call import Call
 
 _ALL: Final = 1 << 31
 
+_NO_BASE64: Final = re.compile(r"[^A-Za-z0-9+/= \t\n\r]")
+
 
 def array_to_string(
     call: Call, items: list[str | None] | None, separator: str | None, null: str | None
@@ -79,6 +81,11 @@ def decode(call: Call, text: str | None, form: str | None) -> bytes | None:
         case "escape":
             return bytea_in(text)
         case "base64":
+            wrong = _NO_BASE64.search(text)
+            if wrong is not None:
+                raise UsageError(
+                    f'invalid symbol "{wrong[0]}" found while decoding base64 sequence'
+                )
             try:
                 return base64.b64decode("".join(text.split()), validate=True)
             except ValueError:
