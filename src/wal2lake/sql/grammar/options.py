@@ -482,7 +482,7 @@ def partition_columns(
         raise UsageError(
             f'storage parameter "{_PARTITION_COLUMNS}" names all columns of the table',
             sqlstate="42P16",
-            hint="A data file has the other columns.",
+            hint="Leave one out: data files hold the columns that it does not name.",
         )
     return names
 
@@ -506,7 +506,7 @@ def clustering_columns(
             f'storage parameters "{_PARTITION_COLUMNS}" and "{_CLUSTER_BY}" are mutually'
             " exclusive",
             sqlstate="42P16",
-            hint=f"Use {_CLUSTER_BY} with all of the columns.",
+            hint="Leave one of them out.",
         )
     return names
 

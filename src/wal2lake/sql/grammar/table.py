@@ -241,7 +241,7 @@ def _partition_key(cursor: TokenCursor) -> PartitionKey | None:
     named = cursor.token
     strategy = cursor.name()
     if strategy == "hash":
-        raise refused("hash-partitioned tables", _ONE_PARTITION)
+        raise refused("hash-partitioned tables", f"Use LIST or RANGE. {_ONE_PARTITION}")
     if strategy not in _STRATEGIES:
         error = syntax_error(
             f'unrecognized partitioning strategy "{strategy}"', named.start

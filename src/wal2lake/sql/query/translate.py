@@ -220,7 +220,7 @@ def refuse_only(node: exp.Table, table: TableDef) -> None:
     if node.args.get("only") and table.partition_key is not None:
         raise FeatureNotSupportedError(
             f'ONLY is not supported for "{table.name}", which is partitioned',
-            hint="No row is in the partitioned table only.",
+            hint="Leave ONLY out: all rows are in the partition.",
         )
 
 

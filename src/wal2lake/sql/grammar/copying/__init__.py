@@ -97,8 +97,8 @@ def _destination(cursor: TokenCursor) -> None:
         if program
         else "permission denied to COPY to a file",
         sqlstate="42501",
-        hint="Anyone can COPY to stdout or from stdin. psql's \\copy command also works"
-        " for anyone.",
+        hint="Anyone can COPY to stdout. psql's \\copy ... to command also works for"
+        " anyone.",
     )
 
 

@@ -190,7 +190,10 @@ def multiply(left: Operand, right: Operand) -> Operand:
     _decimals_only("*", left, right)
     (p1, s1), (p2, s2) = digits_of(left.type), digits_of(right.type)
     if s1 + s2 > MAX_DIGITS - 1:
-        raise refuse(f"a product with {s1 + s2} digits after the point", ROUND_HINT)
+        raise refuse(
+            f"a product with {s1 + s2} digits after the point",
+            "Cast a factor to numeric(precision,scale) with a smaller scale.",
+        )
     room = MAX_DIGITS - 1
     if p1 + p2 > room:
         whole = room - s1 - s2
@@ -209,7 +212,10 @@ def remainder(left: Operand, right: Operand) -> Operand:
     scale = max(s1, s2)
     whole = max(p1 - s1, p2 - s2)
     if whole + scale > MAX_DIGITS:
-        raise refuse(f"% with {whole + scale} digits", ROUND_HINT)
+        raise refuse(
+            f"% with {whole + scale} digits",
+            "Cast both sides to numeric(precision,scale) with a smaller precision.",
+        )
     ddl = f"DECIMAL({whole + scale},{scale})"
     node = exp.Mod(this=cast(left.node, ddl), expression=cast(right.node, ddl))
     return Operand(exp.Paren(this=node), decimal(whole + scale, scale))

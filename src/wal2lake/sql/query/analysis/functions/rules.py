@@ -23,7 +23,7 @@ from wal2lake.sql.query.analysis.functions import (
     patterns,
     strings,
 )
-from wal2lake.sql.query.values import casts, moments, numeric
+from wal2lake.sql.query.values import casts, moments
 from wal2lake.sql.query.values import types as t
 from wal2lake.sql.query.values.numeric import spark
 from wal2lake.sql.query.values.types import Operand, plain
@@ -56,6 +56,14 @@ def call(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
 # ---- conditional expressions -------------------------------------------------------------
 
 
+_ONE_KIND: Final = {
+    t.NUMERIC: "Cast all of them to the same numeric(precision,scale), with at most 38"
+    " digits.",
+    t.BPCHAR: "Cast them to text.",
+}
+"""HINT of GREATEST and LEAST by the common type."""
+
+
 def _choice(name: str, ordered: bool) -> Callable[..., Operand]:
     """Build the rule of COALESCE, GREATEST or LEAST."""
 
@@ -64,7 +72,7 @@ def _choice(name: str, ordered: bool) -> Callable[..., Operand]:
         converted = casts.common(operands, name, zone)
         kind = converted[0].type.computed()
         if ordered and casts.order_operand(converted[0], zone) is not converted[0].node:
-            raise t.refuse(f"{name} of {kind.name}", numeric.ROUND_HINT)
+            raise t.refuse(f"{name} of {kind.name}", _ONE_KIND.get(kind.oid))
         node.set("this", converted[0].node)
         node.set("expressions", [o.node for o in converted[1:]])
         return Operand(node, kind)
