@@ -4,13 +4,13 @@ Takes: a node's settings, the supervisor's sockets. Gives: a node that replicate
 Owns: the order in which the parts start and stop, and which part answers a statement. Never:
 does a part's work.
 
-    __main__      puts the parts together
-    session/        executes the statements of one session; ``lakebackend`` is its face
+    __main__        puts the parts together
+    session/        executes the statements of one session, through ``lakebackend``
     rows/           reads the rows of a query
     viewsource      provides the node's state to system views
     publishing      puts the publisher's half together
     followedtables  carries out a publisher's ALTER TABLE
     columndefaults  evaluates column defaults
 
-This package imports nothing: ``__main__`` is the one that loads Spark.
+This package imports nothing; importing ``__main__`` loads Spark.
 """

@@ -1,12 +1,12 @@
-"""Defaults of columns that no publisher sends, evaluated for a batch or a copy.
+"""Defaults of columns that the publisher does not send, evaluated for a batch or a copy.
 
-Comes in: a table's OID and columns of it. Goes out: a ``Fill`` for each that has a default. Called
-by apply's and tablesync's threads, once for each batch or copy that needs one. Of serial and
-identity columns it takes the values, as many as rows may need; a batch that is tried again takes
-others.
+Takes a table's OID and some of its columns; returns a ``Fill`` for each column with a default.
+Called by the threads of apply and tablesync, once for each batch or copy that needs a default. For
+serial and identity columns as many values are taken as rows may need; a retried batch takes new
+ones.
 
-The expressions are the front door's, so a default has one meaning whoever inserts. Constants are
-evaluated once; the time is this process's; for everything else Spark is asked. The time zone is
+The expressions are the front door's, so a default means the same for every insert. Constants are
+evaluated once. The time is this process's time. Spark evaluates everything else. The time zone is
 UTC, the node's.
 
 Source: PostgreSQL worker.c (slot_fill_defaults); 10.4 (Value Storage).
@@ -55,7 +55,7 @@ _Key = tuple[str, ColumnDef]
 
 
 class EvaluatedDefaults:
-    """The port's ``ColumnDefaults``. Safe for many threads."""
+    """Implements the port ``ColumnDefaults``. Thread-safe."""
 
     def __init__(
         self, catalog: Catalog, queries: Queries, sequences: SequenceLocks
@@ -68,28 +68,28 @@ class EvaluatedDefaults:
         self._lock = threading.Lock()
 
     def __call__(self, relid: Oid, columns: Collection[str]) -> Fills:
-        """Return the fills; the port explains them."""
+        """Return the fills, as the port specifies."""
         table = self._catalog.table_by_oid(relid)
         if table is None:
             return {}
-        found: dict[str, Fill] = {}
-        asked: list[ColumnDef] = []
+        fills: dict[str, Fill] = {}
+        unknown: list[ColumnDef] = []
         for column in table.columns:
             if column.name in columns and column.sequence is not None:
-                found[column.name] = Fill(sequence=column.sequence)
+                fills[column.name] = Fill(sequence=column.sequence)
                 continue
             if column.name not in columns or column.default is None:
                 continue
-            fill = self._known(column)
+            fill = self._local_fill(column)
             if fill is None:
-                asked.append(column)
+                unknown.append(column)
             else:
-                found[column.name] = fill
-        found.update(self._evaluated(asked))
-        return found
+                fills[column.name] = fill
+        fills.update(self._evaluated(unknown))
+        return fills
 
     def numbered(self, fills: Fills, rows: int) -> Fills:
-        """Number the fills; the port explains it."""
+        """Number the fills, as the port specifies."""
         if not rows:
             return fills
         return {
@@ -99,16 +99,16 @@ class EvaluatedDefaults:
 
     @contextmanager
     def restarting(self, sequences: Collection[Oid]) -> Iterator[None]:
-        """Hold sequences while they restart; the port explains it."""
+        """Hold sequences while they restart, as the port specifies."""
         with ExitStack() as alone:
             for oid in sorted(sequences):
                 alone.enter_context(held(self._sequences.of(oid), lambda: None))
             yield
-            # A session that takes a value in between has one too few, and fails.
+            # A session that takes a value in between sees the old count of restarts and fails.
             self._sequences.restarts.update(sequences)
 
     def _taken(self, oid: Oid, rows: int) -> Fill:
-        """The next values; an INSERT ... SELECT that takes some now is waited for."""
+        """Take the next values, after waiting for an INSERT ... SELECT that takes some now."""
         step = next((s.increment for s in self._catalog.sequences() if s.oid == oid), 1)
         try:
             with held(self._sequences.of(oid), lambda: None):
@@ -117,8 +117,8 @@ class EvaluatedDefaults:
             return _failed(error)
         return Fill(sequence=oid, first=first, step=step)
 
-    def _known(self, column: ColumnDef) -> Fill | None:
-        """Without Spark; None: ask it."""
+    def _local_fill(self, column: ColumnDef) -> Fill | None:
+        """Return the fill if Spark is not needed, else None."""
         with self._lock:
             constant = self._constants.get((str(column.default), column))
         if constant is not None:
@@ -153,7 +153,7 @@ class EvaluatedDefaults:
         return None
 
     def _evaluated(self, columns: Sequence[ColumnDef]) -> dict[str, Fill]:
-        """By one query, so that all see one time; if it fails, each by its own."""
+        """Evaluate by one query, so that all see one time; if it fails, each by its own."""
         if not columns:
             return {}
         try:
@@ -167,7 +167,7 @@ class EvaluatedDefaults:
                 for column in columns
                 for name, fill in self._evaluated([column]).items()
             }
-        found = {
+        fills = {
             column.name: Fill(value)
             for column, value in zip(columns, values, strict=True)
         }
@@ -175,8 +175,8 @@ class EvaluatedDefaults:
             for column in columns:
                 if all(isinstance(n, _CONSTANT) for n in default_tree(column).walk()):
                     key = (str(column.default), column)
-                    self._constants[key] = found[column.name]
-        return found
+                    self._constants[key] = fills[column.name]
+        return fills
 
     def _row(self, items: Sequence[str]) -> list[pa.Array]:
         named = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(items))
@@ -189,7 +189,7 @@ class EvaluatedDefaults:
 
 
 def _keeps_uuid(tree: exp.Expression) -> bool:
-    """A cast to a type that has no length."""
+    """True for a cast to a type without a length."""
     return isinstance(tree, exp.Cast) and not tree.to.expressions
 
 

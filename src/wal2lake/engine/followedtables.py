@@ -1,7 +1,7 @@
 """ALTER TABLE for the workers that follow a publisher's tables.
 
-Comes in: changes of columns, from apply and tablesync, which know this as the port ``AlterTable``.
-Goes out: the same ALTER TABLE as at the front door (``commands.tables.altertable``).
+Takes column changes from apply and tablesync, which use it as the port ``AlterTable``. Carries out
+the same ALTER TABLE as the front door (``commands.tables.altertable``).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from wal2lake.model import Oid
 
 @dataclass(frozen=True, slots=True)
 class FollowedTables:
-    """The port's ``AlterTable``. Safe for all threads."""
+    """Implements the port ``AlterTable``. Thread-safe."""
 
     node: Callable[[], EngineParts]
-    """The node, which is put together after the workers that hold this object."""
+    """Returns the node, which is created after the workers that hold this object."""
 
     def __call__(
         self, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
     ) -> None:
-        """Alter the table; the port explains it."""
+        """Alter the table, as the port specifies."""
         follow(self.node(), relid, changes, replaced=replaced)
 
     def is_free(self, relid: Oid) -> bool:
-        """Tell whether the table may be altered; the port explains it."""
+        """Return whether the table may be altered, as the port specifies."""
         node = self.node()
         table = node.catalog.table_by_oid(relid)
         if table is None:

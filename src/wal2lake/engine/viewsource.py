@@ -1,9 +1,8 @@
-"""Provides the data of system views: the catalog, the progress files, the change logs, the
-sessions.
+"""Provides the data of system views: the catalog, progress files, change logs and sessions.
 
-Implements ``sysviews.source.CatalogSource``. Progress files are mapped once per subscription and
-kept, for pg_stat_subscription is polled by monitoring; what is known of a change log's messages
-is kept for the same reason.
+Implements ``sysviews.source.CatalogSource``. Monitoring polls pg_stat_subscription, so each
+subscription's progress file is mapped once and kept. What was read of a change log's messages is
+kept for the same reason.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ from wal2lake.sql.sysviews import ActiveSession, LoggedMessage, LogReading
 from wal2lake.tablesync.attempt import RunningCopy
 
 Signal = Callable[[int, bool], bool]
-"""``signal(pid, terminate)``; False: there is no such session."""
+"""``signal(pid, terminate)``; returns False if there is no such session."""
 
 
 class ViewSource:
-    """Answers the questions of system views; ``CatalogSource`` explains each answer."""
+    """Answers the questions of system views, as ``CatalogSource`` specifies."""
 
     def __init__(
         self,
@@ -79,11 +78,12 @@ class ViewSource:
         local_ends: Callable[[], Mapping[str, Lsn]],
         size_of: Callable[[TableDef], int | None] = lambda table: None,
     ) -> None:
-        """``sessions`` tells who is connected now, ``copies`` what is being copied, ``methods``
-        how batches were written (``Batches.methods``), ``slots`` which there are, who uses
-        them and how they stand to their limit, ``walsenders`` who streams, ``standbys`` whom
-        commits wait for; ``signal`` cancels what a session runs, or ends it; ``local_ends``
-        where each origin's last transaction ends here; ``size_of`` a table's files in bytes."""
+        """The functions return: ``sessions`` the connected sessions, ``copies`` the running copies,
+        ``methods`` how batches were written (``Batches.methods``), ``slots`` the slots with their
+        users and their distance from the limit, ``walsenders`` the streaming walsenders,
+        ``standbys`` the standbys that commits wait for, ``local_ends`` the local end of each
+        origin's last transaction, ``size_of`` the bytes of a table's files. ``signal`` cancels a
+        session's statement, or ends the session."""
         self._catalog = catalog
         self._run_directory = settings.run_directory
         self._settings = settings
@@ -101,34 +101,33 @@ class ViewSource:
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}
         self._inodes: dict[Oid, int] = {}
-        """Inodes of the directories that the readings belong to: a re-copy may begin another
-        log."""
+        """Inodes of the directories that the readings belong to: a re-copy may begin a new log."""
         self._guard = threading.Lock()
         self._started_at = datetime.now(UTC)
 
     def over(self, catalog: Catalog) -> ViewSource:
-        """The same with the facts of a transaction block's catalog."""
-        other = copy.copy(self)
-        other._catalog = catalog
-        return other
+        """Return a copy of this object over a transaction block's catalog."""
+        copied = copy.copy(self)
+        copied._catalog = catalog
+        return copied
 
     def reload(self, settings: Settings) -> None:
-        """Obey these from now on."""
+        """Use new settings from now on."""
         self._settings = settings
 
     @property
     def change_counter(self) -> int:
-        """The catalog's."""
+        """Return the catalog's change counter."""
         return self._catalog.change_counter
 
     @property
     def system_identifier(self) -> int:
-        """The node's own."""
+        """Return the node's system identifier."""
         return self._catalog.system_identifier
 
     @property
     def started_at(self) -> datetime:
-        """When this engine started."""
+        """Return the start time of this engine."""
         return self._started_at
 
     def roles(self) -> Sequence[Role]:
@@ -216,15 +215,15 @@ class ViewSource:
         return self._catalog.stats()
 
     def reset_stats(self, subid: Oid | None) -> None:
-        """In the catalog."""
+        """Reset statistics in the catalog."""
         self._catalog.reset_stats(subid)
 
     def reload_settings(self) -> bool:
-        """By the supervisor, which tells the others."""
+        """Ask the supervisor to reload the settings everywhere."""
         return notify(self._run_directory, RELOAD)
 
     def signal(self, pid: int, *, terminate: bool) -> bool:
-        """At the front door."""
+        """Signal a session of the front door."""
         return self._signal(pid, terminate)
 
     def comments(self) -> Sequence[Comment]:
@@ -232,7 +231,7 @@ class ViewSource:
         return self._catalog.comments()
 
     def progress(self, subid: Oid) -> Progress | None:
-        """From the subscription's progress file; None: it never ran."""
+        """Read the subscription's progress file; None if the subscription never ran."""
         with self._guard:
             file = self._files.get(subid)
             path = progress_path(self._run_directory, subid)
@@ -246,16 +245,16 @@ class ViewSource:
             return file.read()
 
     def copies(self, subid: Oid) -> Sequence[RunningCopy]:
-        """From tablesync."""
+        """From the tablesync worker."""
         return self._copies(subid)
 
     def methods(self, rel: SubscriptionRel, location: str) -> Mapping[Method, Total]:
-        """From who writes them."""
+        """From the writer of the batches."""
         return self._methods(rel.cursor_name(self.system_identifier), location)
 
     @property
     def engine_pid(self) -> int:
-        """This process."""
+        """Return the number of this process."""
         return os.getpid()
 
     def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
@@ -286,8 +285,7 @@ class ViewSource:
         return None if contents is None else LogReading(contents, inventory)
 
     def _log_directory(self, subid: Oid) -> Path:
-        """Return the log's directory. Readings of an earlier directory of that name are
-        forgotten."""
+        """Return the log's directory, after forgetting readings of an earlier one of that name."""
         directory = self._settings.log_directory / str(int(subid))
         try:
             inode = directory.stat().st_ino
@@ -301,7 +299,7 @@ class ViewSource:
 
     @property
     def log_settings(self) -> LogSettings:
-        """Settings of the log that hold now."""
+        """The present settings of the log."""
         return self._settings.log
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:

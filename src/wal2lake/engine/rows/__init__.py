@@ -1,9 +1,8 @@
-"""Where a query's rows come from: Spark, or the files of its one table.
+"""Reads a query's rows, by Spark or from the files of its one table.
 
-Takes: a translated query whose privileges have been looked at. Gives: fields and batches in the
-formats that were asked for. Owns: which of the ways it is. Never: looks a name up.
-
-    answers        the way of each query
-    filtered       rows of a table that a row filter lets through, from its files
-    plainanswers   simple queries of small tables, from their files
+Takes: a translated query whose privileges have been checked. Gives: fields and batches in the
+requested formats. Owns: the choice of the way. Never: looks a name up.
+    answers        the way for each query
+    filtered       rows of a table that satisfy a row filter, from the table's files
+    plainanswers   simple queries of small tables, from the tables' files
 """

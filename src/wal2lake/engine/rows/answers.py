@@ -1,12 +1,11 @@
-"""A query's rows on their way out: from Spark, or from the files of the table that it names.
+"""A query's rows, from Spark or from the files of the table that the query names.
 
-Comes in: a translated query whose privileges have been looked at. Goes out: fields and batches in
-the formats that were asked for. Called by ``lakebackend``.
+Takes a translated query whose privileges have been checked; returns fields and batches in the
+requested formats. Called by ``lakebackend``.
 
-A COPY of columns of one table asks nothing of Spark that the table's files do not say: where they
-can be read plainly (``lake.plain.read``), they are, also with the condition of a row filter
-(``filtered``), and so are small tables by simple queries (``plainanswers``). Other queries are
-Spark's.
+A COPY of a table's columns is read from the table's files if that is possible
+(``lake.plain.read``), also with the condition of a row filter (``filtered``). Simple queries of
+small tables are read from files, too (``plainanswers``). Spark executes all other queries.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from wal2lake.wire.frontback import Format
 
 @dataclass(frozen=True, slots=True)
 class ValueFormats:
-    """How a query's values are to be given."""
+    """The requested formats of a query's values."""
 
     formats: Sequence[Format] = ()
-    """Format of each column; columns that are not named are text."""
+    """Format of each column, text by default."""
     copied: CopyFormat | None = None
-    """For a COPY, which has one format for all columns."""
+    """The format of a COPY, which is the same for all columns."""
 
     def of(self, columns: int) -> Sequence[Format]:
-        """The format of each."""
+        """Return the format of each column."""
         if self.copied is None:
             return self.formats
         binary = self.copied is CopyFormat.BINARY
@@ -48,11 +47,12 @@ class ValueFormats:
 
 
 class Answer:
-    """A query's rows. What is behind them ends with the last one, with an error, and with
-    ``close``, also if no row was ever taken."""
+    """A query's rows, with the resources behind them.
+
+    The resources are released after the last row, after an error, and by ``close``."""
 
     def __init__(self, rows: Iterator[ResultBatch], held: ExitStack) -> None:
-        """``held``: what is behind them."""
+        """``held``: the resources behind the rows."""
         self._rows = rows
         self._held = held
 
@@ -67,30 +67,33 @@ class Answer:
             raise
 
     def close(self) -> None:
-        """Stop what is unfinished."""
+        """Release the resources, even if rows are left."""
         self._held.close()
 
 
 def answered(
     node: EngineParts,
-    asked: SparkQuery | FilteredRead,
-    wanted: ValueFormats,
+    source: SparkQuery | FilteredRead,
+    value_formats: ValueFormats,
     rendering: Rendering,
     job_group: str,
     held: ExitStack,
     check: Check,
 ) -> Outcome:
-    """Run it. ``held``: what ends with the answer; ``check`` raises once it is to end."""
+    """Run the query. ``held``: released with the answer; ``check`` raises to end the query."""
     specs: Sequence[FieldSpec]
     batches: Iterable[pa.RecordBatch]
-    if isinstance(asked, FilteredRead):
-        query, specs = asked.query, asked.fields
-        batches = _checked(held.enter_context(asked.batches()), check)
+    if isinstance(source, FilteredRead):
+        query, specs = source.query, source.fields
+        batches = _checked(held.enter_context(source.batches()), check)
     else:
-        query = asked
-        specs, batches = _rows(node, query, wanted, job_group, held, check)
+        query = source
+        specs, batches = _rows(node, query, value_formats, job_group, held, check)
     fields = fields_of(specs, query)
-    formats, arrow = wanted.of(len(fields)), wanted.copied is CopyFormat.TEXT
+    formats, arrow = (
+        value_formats.of(len(fields)),
+        value_formats.copied is CopyFormat.TEXT,
+    )
     rows = (
         columns_in(batch, fields, formats, rendering, arrow=arrow)
         for batch in batches
@@ -102,22 +105,22 @@ def answered(
 def _rows(
     node: EngineParts,
     query: SparkQuery,
-    wanted: ValueFormats,
+    value_formats: ValueFormats,
     job_group: str,
     held: ExitStack,
     check: Check,
 ) -> tuple[Sequence[FieldSpec], Iterable[pa.RecordBatch]]:
-    asked = query.plain
-    if wanted.copied is not None and asked is not None and asked.is_whole:
-        ref, names = query.tables[0], asked.columns
-        plain = PlainRead.of(node.tables, ref.table.location, ref.version, names)
-        if plain is not None:
-            batches = held.enter_context(plain.batches())
-            return plain.fields, _checked(batches, check)
-    elif asked is not None:
-        found = plain_answer(node.tables, query, asked, check)
-        if found is not None:
-            return found
+    plain = query.plain
+    if value_formats.copied is not None and plain is not None and plain.is_whole:
+        ref, names = query.tables[0], plain.columns
+        plain_read = PlainRead.of(node.tables, ref.table.location, ref.version, names)
+        if plain_read is not None:
+            batches = held.enter_context(plain_read.batches())
+            return plain_read.fields, _checked(batches, check)
+    elif plain is not None:
+        rows = plain_answer(node.tables, query, plain, check)
+        if rows is not None:
+            return rows
     result = node.queries.run(query.sql, job_group=job_group)
     return result.fields, held.enter_context(result.batches)
 

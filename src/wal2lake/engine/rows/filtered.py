@@ -1,12 +1,12 @@
-"""Rows of one table for which a row filter is true, from the table's files.
+"""Rows of one table that satisfy a row filter, from the table's files.
 
-Comes in: the query of a COPY, what its table's name means. Goes out: fields and record batches; or
-nothing: it is another query, its condition is none that a publication could have, or only Spark can
-read the table. Called by ``lakebackend``; ``answers`` sends the rows.
+Takes a COPY's query and a resolver of its table name; returns fields and record batches. Returns
+None for any other query, for a condition that no publication can have, and for a table that only
+Spark can read. Called by ``lakebackend``; ``answers`` sends the rows.
 
 The same evaluator decides which changes of the table are sent (``pgtypes.expressions``), so a
-subscriber's first copy has the rows that the stream would have brought it. Spark's terms are for
-queries, and there are conditions that they do not have.
+subscriber's first copy has the rows that the stream would have brought. Spark's expressions are for
+queries and don't support all of these conditions.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from wal2lake.sql.query.translate import Resolver, SparkQuery, translate_query
 
 @dataclass(frozen=True, slots=True)
 class FilteredRead:
-    """Some rows of one version."""
+    """The filtered rows of one version of a table."""
 
     query: SparkQuery
-    """For all rows."""
+    """The query for all rows."""
     _read: PlainRead
     _filter: StoredFilter
 
@@ -39,15 +39,16 @@ class FilteredRead:
     def of(
         cls, tables: TablePort, sql: str, resolve: Resolver, zone: str
     ) -> FilteredRead | None:
-        """``zone``: the session's TimeZone. What is wrong with the query is said by whoever
-        answers it then."""
-        asked = filtered_rows(sql)
-        if asked is None:
+        """Return the read, or None; ``zone`` is the session's TimeZone.
+
+        After None, the way that executes the query reports its errors."""
+        copied = filtered_rows(sql)
+        if copied is None:
             return None
         try:
-            table = resolve(asked.table.schema, asked.table.name).table
-            filter_ = StoredFilter(*analyse(asked.condition, table, zone))
-            query = translate_query(asked.unfiltered, resolve, zone=zone)
+            table = resolve(copied.table.schema, copied.table.name).table
+            filter_ = StoredFilter(*analyse(copied.condition, table, zone))
+            query = translate_query(copied.unfiltered, resolve, zone=zone)
         except Wal2LakeError:
             return None
         if query.plain is None or not query.plain.is_whole:
@@ -61,7 +62,7 @@ class FilteredRead:
 
     @property
     def fields(self) -> Sequence[FieldSpec]:
-        """Fields of the columns that go out."""
+        """Return the fields of the selected columns."""
         return self._read.fields[: self._width]
 
     @property
@@ -70,10 +71,10 @@ class FilteredRead:
         return len(self.query.plain.columns)
 
     def batches(self) -> Ahead[pa.RecordBatch]:
-        """To be closed."""
+        """Return the batches, which the caller has to close."""
         return Ahead(self._kept(), "filtered read")
 
     def _kept(self) -> Iterator[pa.RecordBatch]:
-        wanted = list(range(self._width))
+        columns = list(range(self._width))
         for batch in self._read.read():
-            yield batch.select(wanted).filter(self._filter.matches(batch))
+            yield batch.select(columns).filter(self._filter.matches(batch))

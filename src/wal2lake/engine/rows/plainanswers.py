@@ -1,10 +1,11 @@
-"""Answers of simple queries on small tables, from the tables' files.
+"""Answers simple queries on small tables from the tables' files.
 
-Comes in: a ``PlainQuery`` and the version of its table. Goes out: fields and record batches, as
-Spark would give them; or nothing: the table is large, or only Spark can read it.
+Takes a ``PlainQuery`` and the version of its table; returns fields and record batches as Spark
+would, or None if the table is large or only Spark can read it.
 
-A plan and its jobs take Spark some hundred milliseconds whatever the table has; some small files
-are read in some. What is read here is held in memory until it is sent, so it is bounded.
+Spark needs some hundred milliseconds for a plan and its jobs, whatever the table's size. A few
+small files are read in a few milliseconds. The rows are held in memory until they are sent, so
+their size is limited.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from wal2lake.sql.query.plain import Aggregate, AggregateFunction, PlainQuery
 from wal2lake.sql.query.translate import SparkQuery
 
 _MOST_FILE_BYTES: Final = 16 << 20
-"""Bytes of the files that are read at most; a guess at where Spark's two cores catch up with one
-thread."""
+"""Limit of the files' size: a guess at where Spark's two cores catch up with one thread."""
 
 _MOST_FILES: Final = 64
-"""Each takes a millisecond to open."""
+"""Limit of the number of files. Each takes a millisecond to open."""
 
 _MOST_BYTES: Final = 32 << 20
-"""Bytes of rows that are held at most."""
+"""Limit of the rows held in memory."""
 
 _ROWS: Final = Aggregate(AggregateFunction.COUNT, None)
 
@@ -42,49 +42,53 @@ _SPARKS: Final = {
     pa.string(): "string",
     pa.date32(): "date",
 }
-"""Spark's names of what aggregates are; others are decimals."""
+"""Spark's names of aggregates' types; other types are decimals."""
 
 Rows = tuple[Sequence[FieldSpec], Iterable[pa.RecordBatch]]
 
 
 def plain_answer(
-    tables: TablePort, query: SparkQuery, asked: PlainQuery, check: Check
+    tables: TablePort, query: SparkQuery, plain: PlainQuery, check: Check
 ) -> Rows | None:
-    """``check`` raises once the statement is to end."""
-    names = list(asked.columns)
-    condition = asked.condition
+    """Answer the query, or return None. ``check`` raises if the statement shall end."""
+    names = list(plain.columns)
+    condition = plain.condition
     needed = set() if condition is None else condition.columns()
-    needed.update(key.column for key in asked.order)
-    needed.update(one.column for one in asked.aggregates if one.column is not None)
+    needed.update(key.column for key in plain.order)
+    needed.update(
+        aggregate.column
+        for aggregate in plain.aggregates
+        if aggregate.column is not None
+    )
     names += sorted(needed.difference(names))
     ref = query.tables[0]
-    # A count reads a column, too.
+    # A count needs a column, too.
     read = PlainRead.of(
         tables,
         ref.table.location,
         ref.version,
         names or [ref.table.columns[0].name],
     )
-    if read is None or not _are_named(query, read.fields[: len(asked.columns)]):
+    if read is None or not _are_named(query, read.fields[: len(plain.columns)]):
         return None
-    if asked.aggregates == (_ROWS,) and condition is None and read.rows is not None:
-        return _answered(asked, [pa.scalar(read.rows, pa.int64())])
+    if plain.aggregates == (_ROWS,) and condition is None and read.rows is not None:
+        return _answered(plain, [pa.scalar(read.rows, pa.int64())])
     if condition is not None:
         read = read.within(bounds(condition))
     if read.files > _MOST_FILES or read.size > _MOST_FILE_BYTES:
         return None
-    found = _rows(read, asked, check)
-    if found is None:
+    rows = _rows(read, plain, check)
+    if rows is None:
         return None
-    if asked.aggregates:
-        values = [_aggregate(found, one) for one in asked.aggregates]
-        return _answered(asked, values)
-    fields = read.fields[: len(asked.columns)]
-    return fields, found.select(list(asked.columns)).to_batches()
+    if plain.aggregates:
+        values = [_aggregate(rows, aggregate) for aggregate in plain.aggregates]
+        return _answered(plain, values)
+    fields = read.fields[: len(plain.columns)]
+    return fields, rows.select(list(plain.columns)).to_batches()
 
 
 def _are_named(query: SparkQuery, fields: Sequence[FieldSpec]) -> bool:
-    """Whether what goes out has its names by the query's analysis, or as it is stored."""
+    """True if the result columns have names, by the query's analysis or as stored."""
     columns = query.columns
     return columns is not None and all(
         column.type.known or column.name == field.name
@@ -92,12 +96,12 @@ def _are_named(query: SparkQuery, fields: Sequence[FieldSpec]) -> bool:
     )
 
 
-def _aggregate(found: pa.Table, one: Aggregate) -> Any:
-    """Aggregate all rows, in PostgreSQL's type of the aggregate."""
-    if one.column is None:
-        return pa.scalar(found.num_rows, pa.int64())
-    column = found.column(one.column)
-    match one.function:
+def _aggregate(rows: pa.Table, aggregate: Aggregate) -> Any:
+    """Aggregate all rows, in PostgreSQL's result type."""
+    if aggregate.column is None:
+        return pa.scalar(rows.num_rows, pa.int64())
+    column = rows.column(aggregate.column)
+    match aggregate.function:
         case AggregateFunction.COUNT:
             return pa.scalar(len(column) - column.null_count, pa.int64())
         case AggregateFunction.SUM:
@@ -110,9 +114,11 @@ def _aggregate(found: pa.Table, one: Aggregate) -> Any:
             return pc.max(column)
 
 
-def _answered(asked: PlainQuery, values: Sequence[Any]) -> Rows:
-    """One row."""
-    names = [f"{one.function.value}{i}" for i, one in enumerate(asked.aggregates)]
+def _answered(plain: PlainQuery, values: Sequence[Any]) -> Rows:
+    """Return the one row of aggregates."""
+    names = [
+        f"{aggregate.function.value}{i}" for i, aggregate in enumerate(plain.aggregates)
+    ]
     row = pa.table(
         {
             name: pa.array([value.as_py()], value.type)
@@ -123,59 +129,63 @@ def _answered(asked: PlainQuery, values: Sequence[Any]) -> Rows:
         FieldSpec(name, _SPARKS.get(value.type) or f"decimal(38,{value.type.scale})")
         for name, value in zip(names, values, strict=True)
     ]
-    return fields, _cut(row, asked).to_batches()
+    return fields, _cut(row, plain).to_batches()
 
 
-def _cut(found: pa.Table, asked: PlainQuery) -> pa.Table:
-    return found.slice(asked.offset, asked.limit)
+def _cut(rows: pa.Table, plain: PlainQuery) -> pa.Table:
+    return rows.slice(plain.offset, plain.limit)
 
 
-def _rows(read: PlainRead, asked: PlainQuery, check: Check) -> pa.Table | None:
-    """All columns that were asked for, and those that conditions and orders need; None: it is too
-    much, or of types that are not compared here."""
+def _rows(read: PlainRead, plain: PlainQuery, check: Check) -> pa.Table | None:
+    """Read the requested columns, and those for conditions and orders.
+
+    None if there are too many bytes, or types that are not compared here."""
     batches = []
     size = 0
     for batch in read.read():
         check()
-        if not _can_compare(batch.schema, asked):
+        if not _can_compare(batch.schema, plain):
             return None
-        if asked.condition is not None:
-            batch = batch.filter(matches(batch, asked.condition))
+        if plain.condition is not None:
+            batch = batch.filter(matches(batch, plain.condition))
         size += batch.nbytes
         if size > _MOST_BYTES:
             return None
         batches.append(batch)
-        if not asked.order and asked.limit is not None and not asked.aggregates:
-            rows = sum(one.num_rows for one in batches)
-            if rows >= asked.offset + asked.limit:
+        if not plain.order and plain.limit is not None and not plain.aggregates:
+            count = sum(kept.num_rows for kept in batches)
+            if count >= plain.offset + plain.limit:
                 break
     if not batches:
         kinds = [
             (
                 field.name,
-                arrow_from_ddl(field.spark_ddl) if asked.aggregates else pa.null(),
+                arrow_from_ddl(field.spark_ddl) if plain.aggregates else pa.null(),
             )
             for field in read.fields
         ]
         return pa.schema(kinds).empty_table()
-    found = pa.Table.from_batches(batches)
-    if asked.order and found.num_rows > 1:
-        found = found.take(_sorted(found, asked))
-    return found if asked.aggregates else _cut(found, asked)
+    table = pa.Table.from_batches(batches)
+    if plain.order and table.num_rows > 1:
+        table = table.take(_sorted(table, plain))
+    return table if plain.aggregates else _cut(table, plain)
 
 
-def _can_compare(schema: pa.Schema, asked: PlainQuery) -> bool:
-    ordered = [key.column for key in asked.order]
-    for one in asked.aggregates:
-        if one.function is AggregateFunction.SUM:
-            kind = schema.field(one.column).type
+def _can_compare(schema: pa.Schema, plain: PlainQuery) -> bool:
+    ordered = [key.column for key in plain.order]
+    for aggregate in plain.aggregates:
+        if aggregate.function is AggregateFunction.SUM:
+            kind = schema.field(aggregate.column).type
             if not pa.types.is_signed_integer(kind) and not pa.types.is_decimal128(
                 kind
             ):
                 return False
-        elif one.function is not AggregateFunction.COUNT and one.column is not None:
-            ordered.append(one.column)
-    return can_compare(schema, asked.condition) and all(
+        elif (
+            aggregate.function is not AggregateFunction.COUNT
+            and aggregate.column is not None
+        ):
+            ordered.append(aggregate.column)
+    return can_compare(schema, plain.condition) and all(
         pa.types.is_string(kind)
         or pa.types.is_signed_integer(kind)
         or pa.types.is_boolean(kind)
@@ -184,11 +194,11 @@ def _can_compare(schema: pa.Schema, asked: PlainQuery) -> bool:
     )
 
 
-def _sorted(found: pa.Table, asked: PlainQuery) -> Any:
-    """The order of the rows; each key has a place of its own for NULLs."""
+def _sorted(rows: pa.Table, plain: PlainQuery) -> Any:
+    """Return the rows' order; each key is preceded by a key for its NULLs."""
     columns, keys = {}, []
-    for number, key in enumerate(asked.order):
-        column = found.column(key.column)
+    for number, key in enumerate(plain.order):
+        column = rows.column(key.column)
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.int8())
         columns[f"n{number}"] = pc.is_null(column).cast(pa.int8())

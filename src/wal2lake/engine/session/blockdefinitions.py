@@ -1,7 +1,7 @@
 """Keeps the definitions of a session's open block, and the system views that show them.
 
-In: commands of a block. Out: their tags; ``SystemCatalog`` as the session sees it. Outside of a
-block, and in one that has defined nothing, there is nothing here. Called by ``lakebackend``.
+Takes the commands of a block; returns their tags, and the ``SystemCatalog`` as the session sees it.
+Empty outside of a block, and until the block defines something. Called by ``lakebackend``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wal2lake.sql.sysviews import SystemCatalog
 
 
 class BlockDefinitions:
-    """One session's."""
+    """The definitions of one session's block."""
 
     def __init__(self, node: EngineParts, system: SystemCatalog) -> None:
         self._node = node
@@ -31,18 +31,18 @@ class BlockDefinitions:
         self._views: SystemCatalog | None = None
 
     @property
-    def there(self) -> bool:
-        """The block has defined something, or has tried to."""
+    def has_definitions(self) -> bool:
+        """True if the block has defined something, or has tried to."""
         return self._definitions is not None
 
     @property
     def block(self) -> OpenBlock | None:
-        """Turns that the block holds, if it has defined something."""
+        """The block's turns and steps, if it has defined something."""
         return None if self._definitions is None else self._definitions.block
 
     def refuse_writes(self) -> None:
-        """0A000 if the block has defined something."""
-        if self.there:
+        """Raise 0A000 if the block has defined something."""
+        if self.has_definitions:
             raise refuse_mixture()
 
     def run(
@@ -53,16 +53,19 @@ class BlockDefinitions:
         *,
         publishes: bool,
     ) -> str:
-        """A command's tag; its effect waits for the commit. ``publishes``: it may change what is
-        published."""
-        found = self._definitions
-        if found is None:
-            found = self._definitions = TransactionDefinitions(self._node)
-        found.publishes |= publishes
-        return command(found.view, replace(caller, block=found.block), statement)
+        """Run a command and return its tag; its effect waits for the commit.
+
+        ``publishes``: the command may change what is published."""
+        definitions = self._definitions
+        if definitions is None:
+            definitions = self._definitions = TransactionDefinitions(self._node)
+        definitions.publishes |= publishes
+        return command(
+            definitions.view, replace(caller, block=definitions.block), statement
+        )
 
     def seen(self) -> SystemCatalog:
-        """The system views, with what the block has defined."""
+        """Return the system views, including what the block has defined."""
         if self._definitions is None:
             return self._system
         if self._views is None:
@@ -70,27 +73,29 @@ class BlockDefinitions:
         return self._views
 
     def commit(self, check: Check, xid: Callable[[], int]) -> None:
-        """Commit the definitions; ``TransactionDefinitions`` has the steps. All of them are one
-        transaction to decoders, the one numbered ``xid``."""
+        """Commit the definitions in the steps of ``TransactionDefinitions``.
+
+        Output plugins see them as one transaction, numbered ``xid``."""
         if self._definitions is not None:
             with empty_transaction(self._node, check, xid):
                 self._definitions.commit(check)
 
     def end(self) -> None:
-        """Nothing is left of what has not been committed."""
+        """Discard what has not been committed."""
         definitions, self._definitions = self._definitions, None
         self._forget_views()
         if definitions is not None:
             definitions.end()
 
     def savepoint(self, depth: int) -> None:
-        """Note where the block is; see ``TransactionDefinitions``."""
+        """Set a savepoint, as ``TransactionDefinitions`` does."""
         if self._definitions is not None:
             self._definitions.savepoint(depth)
 
     def rollback_to(self, depth: int) -> None:
-        """Return to a savepoint, as ``TransactionDefinitions`` does. The views are made anew: they
-        could take later definitions for those that have gone."""
+        """Return to a savepoint, as ``TransactionDefinitions`` does.
+
+        The views are recreated: they could take later definitions for the discarded ones."""
         if self._definitions is not None:
             self._definitions.rollback_to(depth)
             self._forget_views()
@@ -101,7 +106,7 @@ class BlockDefinitions:
             self._definitions.release(depth)
 
     def cancel(self, pid: int) -> None:
-        """From another thread: end the running query of the views."""
+        """End the running query of the views; called from another thread."""
         for views in (self._system, self._views):
             if views is not None:
                 views.cancel(pid)

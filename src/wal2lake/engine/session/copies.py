@@ -1,7 +1,7 @@
-"""COPY ... TO STDOUT: the query that it stands for, and how its rows are to be sent.
+"""COPY ... TO STDOUT: the query to run, and the format of its rows.
 
-Comes in: the statement, and what runs a query. Goes out: the query's outcome, with what a COPY says
-beside it. Called by ``lakebackend``.
+Takes the statement and a function that runs a query; returns the query's outcome with COPY's
+options. Called by ``lakebackend``.
 
 Source: DoCopy() in copy.c; BeginCopyTo() in copyto.c.
 """
@@ -29,7 +29,7 @@ def copied(
     statement: CopyTo,
     run: Callable[[str, CopyOptions], Outcome],
 ) -> Outcome:
-    """Return the rows of the query as CopyData."""
+    """Return the outcome of the query, to be sent as CopyData."""
     name, columns, sql = None, None, statement.query
     if statement.table is not None:
         schema, name, columns, generated = _copied_table(
@@ -41,31 +41,37 @@ def copied(
     if parameter_count(sql):
         raise UsageError("there is no parameter $1", sqlstate="42P02")
     try:
-        found = run(sql, options)
+        outcome = run(sql, options)
     except SqlSyntaxError as error:
         if error.position:
             error.position += statement.query_start
         raise
     try:
-        shown = [one.name for one in found.fields or ()]
+        shown = [field.name for field in outcome.fields or ()]
         forced = forced_columns(options, shown, columns, name)
     except Wal2LakeError:
-        found.close()
+        outcome.close()
         raise
-    return replace(found, tag="COPY", copy=CopyRows(options, forced))
+    return replace(outcome, tag="COPY", copy=CopyRows(options, forced))
 
 
 def _copied_table(
     catalog: Catalog, caller: Caller, table: QualifiedName
 ) -> tuple[str, str, tuple[str, ...], set[str]]:
-    """Schema, name and columns of a table, the lake's or a system's, and which of them are
-    generated; 42809 of a system's view."""
-    found = find_table(catalog, caller, table.schema, table.name)
-    system = None if found else system_relation(table.schema, table.name)
+    """Return schema, name, columns, and generated columns of a lake or system table.
+
+    42809 for a system view."""
+    relation = find_table(catalog, caller, table.schema, table.name)
+    system = None if relation else system_relation(table.schema, table.name)
     if system is None:
-        found = need_table(catalog, caller, table.schema, table.name)
-        names = tuple(c.name for c in found.columns)
-        return found.namespace, found.name, names, {name for name, _ in found.generated}
+        relation = need_table(catalog, caller, table.schema, table.name)
+        names = tuple(c.name for c in relation.columns)
+        return (
+            relation.namespace,
+            relation.name,
+            names,
+            {name for name, _ in relation.generated},
+        )
     if system.kind != "r":
         raise UsageError(
             f'cannot copy from view "{system.name}"',

@@ -1,4 +1,4 @@
-"""The backend of a client session: each statement to the part of the node that answers it.
+"""The backend of a client session: routes each statement to the part that answers it.
 
     statement                          answered by
     -------------------------------    ------------------------------------------------
@@ -13,8 +13,8 @@
 A query is prepared without running it: Spark analyses it with the parameters as NULLs of
 their types, which gives Describe its columns.
 
-Whose privileges count is the current user's: SET ROLE's, or the session's. They are asked for when
-names are known and nothing has run yet; Describe needs none, as in PostgreSQL.
+The current user's privileges count (SET ROLE's, or the session's). They are checked once names are
+resolved and before anything runs. Describe needs none, as in PostgreSQL.
 
 Source: sql.backend (the port that this implements).
 """
@@ -45,7 +45,7 @@ from wal2lake.engine.session.copies import copied
 from wal2lake.engine.session.parametertypes import (
     bound_parameters,
     parameter_types,
-    said_types,
+    stated_types,
 )
 from wal2lake.engine.session.sessionroles import SessionRoles
 from wal2lake.engine.session.tablenames import Used, table_names
@@ -108,7 +108,7 @@ from wal2lake.sql.sysviews import (
 from wal2lake.wire.frontback import FieldDescription, Format
 
 _ANALYSES: Final = 5
-"""Analyses of one statement at most, if its tables are altered again and again."""
+"""Limit of analyses of one statement, if its tables are altered again and again."""
 
 _QUERIES: Final = (CommandKind.SELECT, CommandKind.VALUES, CommandKind.TABLE)
 _WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
@@ -137,7 +137,7 @@ class _Statement:
 
     @property
     def fields(self) -> Sequence[FieldDescription] | None:
-        """Worked out when first read."""
+        """The result's fields, computed when first read."""
         if not self._described:
             self._fields = self.backend.describe(self)
             self._described = True
@@ -145,7 +145,7 @@ class _Statement:
 
 
 class LakeBackend:
-    """One session's. See the port for who calls what, when."""
+    """The backend of one session. The port documents callers and order."""
 
     _numbers = itertools.count(1)
 
@@ -158,7 +158,7 @@ class LakeBackend:
         self._context = context
         self._running: str | None = None
         self._cancelled = threading.Event()
-        """The running statement is, for those that look while they wait."""
+        """Set when the running statement is cancelled, for parts that check during waits."""
         self._origin = SessionOrigin(node.origins, context.pid)
         self._sequences = SessionSequences(
             node.catalog, node.sequences, lambda: self._transaction.sequences
@@ -171,7 +171,7 @@ class LakeBackend:
     # ---- the port ----------------------------------------------------------------
 
     def check_syntax(self, sql: str) -> None:
-        """Whether it is a statement."""
+        """Raise if the text is not a statement."""
         try:
             parse(sql)
         except Wal2LakeError as error:
@@ -179,9 +179,9 @@ class LakeBackend:
                 raise
 
     def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
-        """Parse; errors of names come from ``fields`` or ``execute``."""
+        """Parse a statement; errors about names come from ``fields`` or ``execute``."""
         statement = parse(sql)
-        oids = said_types(sql, statement, param_oids)
+        oids = stated_types(sql, statement, param_oids)
         is_query = isinstance(statement, OtherStatement) and statement.kind in _QUERIES
         system = is_query and is_system_query(sql)
         if system and (only_computes(sql) or computes(sql)):
@@ -199,9 +199,9 @@ class LakeBackend:
         parameters: Sequence[Parameter],
         result_formats: Sequence[Format],
     ) -> Outcome:
-        """Run it."""
+        """Execute a prepared statement."""
         assert isinstance(prepared, _Statement)
-        # A cancel comes again and again, so one that has just come is not lost.
+        # A cancel is repeated, so one that came just before is not lost.
         self._cancelled.clear()
         caller = self._caller()
         bound = bound_parameters(parameters, prepared.param_oids)
@@ -219,7 +219,7 @@ class LakeBackend:
         if isinstance(statement, TruncateTable):
             self._definitions.refuse_writes()
             return Outcome(self._truncate(caller, statement))
-        # What a string of statements has written before cannot wait: DDL has no rollback.
+        # Earlier writes of the query string are committed first, as DDL cannot be rolled back.
         if not caller.in_block:
             self._commit_so_far()
         self._refuse_in_read_only(command_name(prepared.sql))
@@ -249,13 +249,13 @@ class LakeBackend:
         return tag
 
     def begin(self, kind: TransactionKind) -> None:
-        """An implicit transaction that is open becomes a block, or ends with what follows."""
+        """Begin a transaction. An open implicit one becomes a block, or ends with this one."""
         if kind is TransactionKind.STATEMENT and self._transaction.has_written:
             return
         self._transaction.kind = kind
 
     def commit(self) -> None:
-        """All tables, or none."""
+        """Commit all tables, or none."""
         self._cancelled.clear()
         self._node.snapshots.withdraw(self._context.pid)
         try:
@@ -275,16 +275,16 @@ class LakeBackend:
         self._node.snapshots.withdraw(self._context.pid)
         caller = self._caller()
         try:
-            if self._definitions.there:
+            if self._definitions.has_definitions:
                 raise FeatureNotSupportedError(
                     "cannot PREPARE a transaction that has defined subscriptions or"
                     " publications"
                 )
             with self._job() as group:
-                who = Preparing(
+                preparing = Preparing(
                     gid, caller.role.oid, self._rendering(), group, caller.check
                 )
-                self._transaction.prepare(who)
+                self._transaction.prepare(preparing)
         finally:
             self.rollback()
         self._wait_for_standbys()
@@ -302,7 +302,7 @@ class LakeBackend:
         wait_for_standbys(self._node, level, context.notice, self._check_cancelled)
 
     def rollback(self) -> None:
-        """Remove what was not committed; nobody else has seen it. Locks are given back."""
+        """Discard uncommitted changes, and release the locks."""
         self._node.snapshots.withdraw(self._context.pid)
         try:
             self._transaction.rollback()
@@ -311,12 +311,12 @@ class LakeBackend:
             self._definitions.end()
 
     def import_snapshot(self, name: str) -> None:
-        """From then on the transaction's statements have it."""
-        found = self._node.snapshots.imported(name, self._modes())
-        self._transaction.use(found)
+        """Let the transaction's later statements read an exported snapshot."""
+        snapshot = self._node.snapshots.imported(name, self._modes())
+        self._transaction.use(snapshot)
 
     def savepoint(self, depth: int) -> None:
-        """Note where the transaction and the definitions are."""
+        """Set a savepoint in the transaction and the definitions."""
         self._transaction.savepoint(depth)
         self._definitions.savepoint(depth)
 
@@ -373,7 +373,7 @@ class LakeBackend:
     # ---- statements -----------------------------------------------------------------
 
     def describe(self, prepared: _Statement) -> Sequence[FieldDescription] | None:
-        """The result's columns without running anything; None: no result."""
+        """Return the result's columns without running the statement; None without a result."""
         statement = prepared.statement
         if not isinstance(statement, OtherStatement) or statement.kind not in _QUERIES:
             return None
@@ -443,13 +443,13 @@ class LakeBackend:
         return self._other(caller, query, copied, (), wanted)
 
     def _perform(self, caller: Caller, request: FunctionRequest) -> object:
-        """Carry out a function that a system query has called."""
+        """Run a function that a system query has called."""
         if request.function == "pg_export_snapshot":
             return self._export_snapshot()
         if request.function == "pg_logical_emit_message":
             self._definitions.refuse_writes()
-            given: Sequence[Any] = request.arguments[1:]
-            return emit(self._node, self._transaction.emit, *given)
+            arguments: Sequence[Any] = request.arguments[1:]
+            return emit(self._node, self._transaction.emit, *arguments)
         if request.function not in calls.READS:
             self._refuse_in_read_only(f"{request.function}()")
         if not caller.in_block and request.function not in calls.NUMBERS:
@@ -465,11 +465,14 @@ class LakeBackend:
     def _write(
         self, caller: Caller, sql: str, bound: tuple[BoundParameter, ...]
     ) -> str:
-        return self._again(lambda anew: self._write_once(caller, sql, bound, anew))
+        return self._again(
+            lambda reanalysed: self._write_once(caller, sql, bound, reanalysed)
+        )
 
     def _again(self, statement: Callable[[bool], str]) -> str:
-        """A statement whose tables are altered between its analysis and its locks is analysed
-        again, as PostgreSQL does; it is told that it is."""
+        """Run a statement; if a table was altered between analysis and locks, analyse it again.
+
+        PostgreSQL does the same. The argument of ``statement`` is True then."""
         for attempt in range(_ANALYSES):
             try:
                 return statement(attempt > 0)
@@ -488,7 +491,7 @@ class LakeBackend:
         caller: Caller,
         sql: str,
         bound: tuple[BoundParameter, ...],
-        anew: bool,
+        reanalysed: bool,
     ) -> str:
         zone = self._context.parameters["TimeZone"]
         transaction, used = self._transaction, Used()
@@ -500,7 +503,7 @@ class LakeBackend:
                     [table], snapshot, group, brings_keys=brings_keys, moves=moves
                 )[0]
 
-            resolver = self._resolver(caller, used, snapshot, newest=anew)
+            resolver = self._resolver(caller, used, snapshot, newest=reanalysed)
             write = translate_write(sql, resolver, bound, zone, target, values)
             used[write.table.oid] = (write.table, write.needs)
             check_tables(self._node.catalog, caller, used)
@@ -516,7 +519,7 @@ class LakeBackend:
 
     def _truncate(self, caller: Caller, statement: TruncateTable) -> str:
         self._refuse_in_read_only("TRUNCATE TABLE")
-        return self._again(lambda anew: self._truncate_once(caller, statement))
+        return self._again(lambda reanalysed: self._truncate_once(caller, statement))
 
     def _truncate_once(self, caller: Caller, statement: TruncateTable) -> str:
         tables = truncated_tables(self._node, caller, statement)
@@ -539,20 +542,20 @@ class LakeBackend:
         wanted: ValueFormats,
     ) -> Outcome:
         used = Used()
-        # Two may ask what a name means; what is to be said of its table is said once.
+        # Two ways may resolve a name; ``cache`` keeps notices about its table from repeating.
         resolve = cache(self._resolver(caller, used))
-        asked: SparkQuery | FilteredRead | None = None
+        source: SparkQuery | FilteredRead | None = None
         if wanted.copied is not None:
             zone = self._context.parameters["TimeZone"]
-            asked = FilteredRead.of(self._node.tables, sql, resolve, zone)
-        if asked is None:
-            asked = self._translated(sql, bound, resolve)
+            source = FilteredRead.of(self._node.tables, sql, resolve, zone)
+        if source is None:
+            source = self._translated(sql, bound, resolve)
         check_tables(self._node.catalog, caller, used)
         with ExitStack() as held:
             group = held.enter_context(self._job())
             return answered(
                 self._node,
-                asked,
+                source,
                 wanted,
                 self._rendering(),
                 group,
@@ -567,14 +570,14 @@ class LakeBackend:
         return translate_query(sql, resolver, bound, zone)
 
     def _is_known(self, sql: str, oids: Sequence[int]) -> bool:
-        """Whether a query without tables is the lake's: its analysis has rules for it."""
+        """True if the lake's analysis has rules for a query without tables."""
         try:
             nulls = tuple(BoundParameter(None, oid) for oid in oids)
             self._translated(sql, nulls, self._resolver(self._caller()))
         except FeatureNotSupportedError:
             return not calls_functions(sql)
         except Wal2LakeError:
-            # The statement is as wrong as PostgreSQL says.
+            # The analysis reports the error as PostgreSQL does.
             return True
         return True
 
@@ -597,7 +600,7 @@ class LakeBackend:
         return Rendering.of(self._context.parameters)
 
     def use_versions(self, versions: Mapping[str, int]) -> None:
-        """The transaction reads these versions of tables, by location."""
+        """Let the transaction read these versions of tables, by location."""
         node = self._node
         self._transaction.use(node.snapshots.take(node.catalog, node.tables, versions))
 
@@ -615,7 +618,7 @@ class LakeBackend:
         return Modes(parameters["transaction_isolation"], read_only)
 
     def _snapshot(self) -> Snapshot:
-        """Take the snapshot of a statement that begins."""
+        """Return the snapshot for a statement that begins."""
         repeatable = self._modes().isolation in ("repeatable read", "serializable")
         return self._transaction.statement(repeatable=repeatable)
 
@@ -643,13 +646,13 @@ class LakeBackend:
         )
 
     def fresh_check(self) -> Check:
-        """Return a check that ends the waits of a statement that begins now and runs elsewhere."""
+        """Return the check that ends waits, for a statement that begins now and runs elsewhere."""
         self._cancelled.clear()
         return self._check_cancelled
 
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():
-            # The session knows who it was, and says so instead.
+            # The session replaces this error by one that names the reason.
             raise UsageError("canceling statement", sqlstate="57014")
 
     def _search_path(self) -> tuple[str, ...]:
@@ -666,24 +669,24 @@ class LakeBackend:
         *,
         newest: bool = False,
     ) -> Resolver:
-        """Return a resolver of table names; ``table_names`` has the rules."""
-        past = self._past(caller, told=used is not None)
+        """Return a resolver of table names, with the rules of ``table_names``."""
+        past = self._past(caller, notifies=used is not None)
         begin = self._snapshot if snapshot is None else lambda: snapshot
         return table_names(
             self._node, self._transaction, caller, begin, past, used, newest=newest
         )
 
-    def _past(self, caller: Caller, *, told: bool) -> PastVersions | None:
-        """``told``: the caller hears of it, which is once, not when a statement is described."""
+    def _past(self, caller: Caller, *, notifies: bool) -> PastVersions | None:
+        """``notifies``: send notices; a description must not repeat those of the execution."""
         as_of = AsOf.of(self._context.parameters)
         if as_of is None:
             return None
-        notice = caller.notice if told else lambda _: None
+        notice = caller.notice if notifies else lambda _: None
         return PastVersions(self._node.catalog, self._node.tables, as_of, notice)
 
     @contextmanager
     def _job(self) -> Iterator[str]:
-        """A statement's job group, for as long as it runs."""
+        """Yield a statement's job group, which ``cancel`` uses while the statement runs."""
         group = f"session-{self._context.pid}-{next(self._numbers)}"
         with self._guard:
             self._running = group

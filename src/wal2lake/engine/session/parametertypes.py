@@ -1,10 +1,10 @@
-"""The types of a statement's parameters, where the client gives none; and parameters as text.
+"""Types of a statement's parameters that the client leaves open; and parameters as text.
 
-Comes in: a query or a write, as text, and the OIDs that the client has said. Goes out: the OID of
-each parameter. A write is refused here that names what is not there, or has a clause that is not
-supported: a client may not be able to send its values as the types that are found. Any other
-statement that is wrong says so when it is described or run; its parameters are what was found until
-then, and text.
+Takes a query or a write as text, and the OIDs that the client states; returns the OID of each
+parameter. A write that names a missing table or column, or has an unsupported clause, is refused
+here, since the client might be unable to send its values as the types found so far. Errors of other
+statements are reported when the statement is described or run. Parameters without a type by then
+are text.
 """
 
 from __future__ import annotations
@@ -33,53 +33,51 @@ _WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
 
 
 def _numbers(column: ColumnDef, count: int | None) -> SequenceRange:
-    """Values of a sequence for a statement that is only looked at: none is taken."""
+    """Return made-up sequence values for an analysis, which takes none."""
     return SequenceRange(1, 1, 1 if count is None else count, "")
 
 
-def said_types(sql: str, statement: object, given: Sequence[int]) -> list[int]:
+def stated_types(sql: str, statement: object, oids: Sequence[int]) -> list[int]:
     """Return the OID that the client states for each parameter of the statement; 0: none."""
-    # As in PostgreSQL a COPY's query is not looked into before it runs.
+    # As in PostgreSQL, the query of a COPY is analysed only when it runs.
     used = 0 if isinstance(statement, CopyTo) else parameter_count(sql)
-    return [*given, *[0] * (used - len(given))]
+    return [*oids, *[0] * (used - len(oids))]
 
 
 def parameter_types(
     sql: str,
     statement: object,
-    given: Sequence[int],
+    oids: Sequence[int],
     resolver: Callable[[], Resolver],
     zone: str,
     system: bool,
 ) -> list[int]:
-    """``given``: 0 where the client says nothing; ``system``: a query of the catalogs."""
-    cells = [Undetermined() for _ in given]
-    asked = tuple(
+    """Return each parameter's OID. ``oids``: 0 if not stated; ``system``: a catalog query."""
+    cells = [Undetermined() for _ in oids]
+    parameters = tuple(
         BoundParameter(None, oid, None if oid else cell)
-        for oid, cell in zip(given, cells, strict=True)
+        for oid, cell in zip(oids, cells, strict=True)
     )
     writes = isinstance(statement, OtherStatement) and statement.kind in _WRITES
     if writes:
         written_tree(sql)
     try:
         if system:
-            determine_parameters(sql, asked)
+            determine_parameters(sql, parameters)
         elif writes:
-            translate_write(sql, resolver(), asked, zone, next_values=_numbers)
+            translate_write(sql, resolver(), parameters, zone, next_values=_numbers)
         elif isinstance(statement, OtherStatement):
-            translate_query(sql, resolver(), asked, zone)
+            translate_query(sql, resolver(), parameters, zone)
     except Wal2LakeError as error:
         if writes and error.sqlstate in _NO_SUCH_NAME:
             raise
-    return [
-        oid or cell.oid or _TEXT_OID for oid, cell in zip(given, cells, strict=True)
-    ]
+    return [oid or cell.oid or _TEXT_OID for oid, cell in zip(oids, cells, strict=True)]
 
 
 def bound_parameters(
     parameters: Sequence[Parameter], oids: Sequence[int]
 ) -> tuple[BoundParameter, ...]:
-    """Values that a client has sent, as text, with their types."""
+    """Return the values that a client has sent, as text, with their types."""
     return tuple(
         BoundParameter(_text_of(p, oid), oid)
         for p, oid in zip(parameters, oids, strict=True)

@@ -1,4 +1,4 @@
-"""Resolves role names for one session: a role that the session has taken keeps its meaning.
+"""Resolves role names for one session: a role that the session uses keeps its meaning.
 
 Source: check_role() and check_session_authorization() in variable.c.
 """
@@ -12,17 +12,17 @@ from wal2lake.sql.backend import SessionContext
 
 
 class SessionRoles:
-    """Role names of one session. For its thread alone."""
+    """The role names of one session. Used by the session's thread only."""
 
     def __init__(self, catalog: Catalog, context: SessionContext) -> None:
-        """The session begins as ``context.user``."""
+        """Begin the session as ``context.user``."""
         self._catalog = catalog
         self._context = context
-        begun = catalog.role(context.user)
-        self._taken: dict[str, Oid] = {} if begun is None else {begun.name: begun.oid}
+        role = catalog.role(context.user)
+        self._taken: dict[str, Oid] = {} if role is None else {role.name: role.oid}
 
     def named(self, name: str) -> Role:
-        """28000 if it is gone. Another one that has its name since is another one."""
+        """Return a role; 28000 if it is gone, even if another role has its name now."""
         role = self._catalog.role(name)
         oid = self._taken.get(name)
         if oid is not None and (role is None or role.oid != oid):
@@ -36,25 +36,27 @@ class SessionRoles:
         return role
 
     def become(self, role: str | None, *, authorization: bool) -> bool:
-        """Change the role; ``Backend.become`` has the rules."""
+        """Change the role, by the rules of ``Backend.become``."""
         authority = self._catalog.authority()
-        begun = self._context.user if authorization else self._context.session_user
-        mine = authority.by_name.get(begun)
-        if mine is None or mine.oid != self._taken.get(begun, mine.oid):
-            raise UndefinedObjectError(f'role "{begun}" does not exist')
+        user = self._context.user if authorization else self._context.session_user
+        role_of_user = authority.by_name.get(user)
+        if role_of_user is None or role_of_user.oid != self._taken.get(
+            user, role_of_user.oid
+        ):
+            raise UndefinedObjectError(f'role "{user}" does not exist')
         if role is None:
-            return mine.superuser
-        wanted = authority.by_name.get(role)
-        if wanted is None:
+            return role_of_user.superuser
+        target = authority.by_name.get(role)
+        if target is None:
             raise UsageError(f'role "{role}" does not exist')
         if authorization:
-            allowed = mine.superuser or mine.oid == wanted.oid
+            allowed = role_of_user.superuser or role_of_user.oid == target.oid
         else:
-            allowed = authority.can_set_role(mine.oid, wanted.oid)
+            allowed = authority.can_set_role(role_of_user.oid, target.oid)
         if not allowed:
-            what = "session authorization" if authorization else "role"
+            kind = "session authorization" if authorization else "role"
             raise UsageError(
-                f'permission denied to set {what} "{role}"', sqlstate="42501"
+                f'permission denied to set {kind} "{role}"', sqlstate="42501"
             )
-        self._taken[role] = wanted.oid
-        return wanted.superuser
+        self._taken[role] = target.oid
+        return target.superuser

@@ -1,7 +1,7 @@
 """Resolves the table names of one statement.
 
-Comes in: a statement's transaction, its snapshot, and the past that its session reads, if any. Goes
-out: a ``Resolver``. Called by ``lakebackend``, once per statement.
+Takes a statement's transaction, its snapshot, and the point in the past that its session reads, if
+any. Returns a ``Resolver``. Called by ``lakebackend``, once for each statement.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ def table_names(
     *,
     newest: bool,
 ) -> Resolver:
-    """All its tables at one moment, and those that the transaction has written as it has; or as
-    they were, if the session reads the past. ``begin`` gives the moment, once there is a table;
-    what is read is noted in ``used``. ``newest``: with the columns that tables have now, whatever
-    is published."""
+    """Return a resolver that shows all tables at one moment.
+
+    Tables that the transaction has written are shown with its writes. If the session reads the
+    past, all tables are shown as of then. ``begin`` takes the snapshot once a table is named.
+    Tables are added to ``used``. ``newest``: use the tables' present columns, whatever is
+    published."""
     catalog, tables = node.catalog, node.tables
     moment: Snapshot | None = None
 
