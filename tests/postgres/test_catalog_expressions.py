@@ -77,6 +77,83 @@ QUERIES = (
     "select '01:02:59.9995'::time(3) from pg_class limit 1",
     "select null::time(2) from pg_class limit 1",
     "select '23:59:59.999'::time(2) from pg_class limit 1",
+    # Types with modifiers, and values that the engine spells in another way.
+    "select '2020-01-01 01:02:03.456'::timestamptz(2) from pg_class limit 1",
+    "select '2020-01-01 01:02:03.456+03'::timestamptz(0) from pg_class limit 1",
+    "select '01:02:03.456+02'::timetz(2) from pg_class limit 1",
+    "select '01:02:03.456'::timetz(1) from pg_class limit 1",
+    "select '23:59:59.9996+05:30'::timetz(3) from pg_class limit 1",
+    "select '{\"2020-01-01 01:02:03.456\"}'::timestamp(2)[] from pg_class limit 1",
+    "select '{01:02:03.456,NULL}'::time(1)[] from pg_class limit 1",
+    "select '{1.255,2}'::numeric(5,2)[] from pg_class limit 1",
+    "select '1.255'::numeric(5,2) from pg_class limit 1",
+    "select 1.255::numeric(5,2) from pg_class limit 1",
+    "select -1.255::numeric(5,2) from pg_class limit 1",
+    "select '1'::numeric(5,2) from pg_class limit 1",
+    "select 1::numeric(5,2) from pg_class limit 1",
+    "select 123456::numeric(5,2) from pg_class limit 1",
+    "select 1.5::numeric(5) from pg_class limit 1",
+    "select 155::numeric(3,-1) from pg_class limit 1",
+    "select 0.00155::numeric(3,4) from pg_class limit 1",
+    "select 'NaN'::numeric(5,2) from pg_class limit 1",
+    "select 1.5::numeric from pg_class limit 1",
+    "select '1.50'::numeric from pg_class limit 1",
+    "select 'NaN'::numeric from pg_class limit 1",
+    "select oid::numeric(12,2) from pg_class where relname='pg_class'",
+    "select (oid::numeric(12,2) / 3)::numeric(12,3) from pg_class where relname='pg_class'",
+    "select '1 day 01:02:03.456'::interval(2) from pg_class limit 1",
+    "select '1 day 01:02:03.456'::interval(0) from pg_class limit 1",
+    "select interval '1 day 01:02:03.456' from pg_class limit 1",
+    "select interval(1) '1 day 01:02:03.456' from pg_class limit 1",
+    "select '1 day 01:02:03.456'::interval day from pg_class limit 1",
+    "select '1 day 01:02:03.456'::interval day to second(2) from pg_class limit 1",
+    "select '1 year 2 months 1 day 01:02:03.456'::interval year to month from pg_class limit 1",
+    "select cast('1 day 01:02:03.456' as interval(2)) from pg_class limit 1",
+    "select '0044-03-15 12:00:00 BC'::timestamp from pg_class limit 1",
+    "select '0044-03-15 12:00:00.456 BC'::timestamp(2) from pg_class limit 1",
+    "select '0044-03-15 BC'::date from pg_class limit 1",
+    "select '0044-03-15 12:00:00+00 BC'::timestamptz from pg_class limit 1",
+    "select '{\"0044-03-15 12:00:00 BC\"}'::timestamp[] from pg_class limit 1",
+    "select timestamp '2020-01-01 01:02:03.456' from pg_class limit 1",
+    "select timestamp(2) '2020-01-01 01:02:03.456' from pg_class limit 1",
+    "select timestamptz(2) '2020-01-01 01:02:03.456' from pg_class limit 1",
+    "select time(1) '01:02:03.456' from pg_class limit 1",
+    "select timestamp(1) with time zone '2020-01-01 01:02:03.456' from pg_class limit 1",
+    "select time(1) with time zone '01:02:03.456' from pg_class limit 1",
+    "select '2020-01-01 01:02:03.456'::timestamp(2)::text from pg_class limit 1",
+    "select '2020-01-01 01:02:03.456'::timestamp(2)::timestamptz(1) from pg_class limit 1",
+    "select '2020-01-01 01:02:03.456'::timestamp::timestamptz(1) from pg_class limit 1",
+    "select '2020-01-01 01:02:03.456'::timestamp::time(1) from pg_class limit 1",
+    "select '0044-03-15 12:00:00 BC'::timestamp::text from pg_class limit 1",
+    "select '0044-03-15 BC'::date::text from pg_class limit 1",
+    "select 'infinity'::timestamp::text from pg_class limit 1",
+    "select '1.255'::numeric(5,2)::text from pg_class limit 1",
+    "select 'abc'::varchar(2) from pg_class limit 1",
+    "select 'abc'::char(2) from pg_class limit 1",
+    "select 'abc'::bpchar from pg_class limit 1",
+    "select '101'::bit(2) from pg_class limit 1",
+    "select '101'::varbit(2) from pg_class limit 1",
+    "select '{abc,d}'::varchar(2)[] from pg_class limit 1",
+    "select relname::varchar(4) from pg_class where relname='pg_class'",
+    "select relname::char(4) from pg_class where relname='pg_class'",
+    "select '2020-01-01 01:02:03.456'::timestamp(7) from pg_class limit 1",
+    "select '2020-01-01'::timestamp(2) from pg_class limit 1",
+    "select '5.5'::float4 from pg_class limit 1",
+    "select '1 day'::interval * 2 from pg_class limit 1",
+    "select '01:02:03.456+02'::timetz from pg_class limit 1",
+    "select '01:02:03.456+02'::timetz::time from pg_class limit 1",
+    "select '01:02:03'::time::text from pg_class limit 1",
+    "select '01:02:03.450'::time::text from pg_class limit 1",
+    "select '1 day 01:02:03.4'::interval::text from pg_class limit 1",
+    "select now()::timestamptz(0) = date_trunc('second', now()) or true from pg_class limit 1",
+    "select '1e3'::numeric(5,1) from pg_class limit 1",
+    "select '12345678901234567890.5'::numeric(30,2) from pg_class limit 1",
+    "select sum(reltuples)::numeric(10,2) is not null from pg_class limit 1",
+    "select round(1.255::numeric(5,3), 2) from pg_class limit 1",
+    "select 'x'::numeric(5,2) from pg_class limit 1",
+    "select 1.255::decimal(5,2), cast(2.5 as dec(3,0)) from pg_class limit 1",
+    "select null::numeric(5,2), null::interval(2), null::timetz(2), null::timestamp(2)[]"
+    " from pg_class limit 1",
 )
 
 
@@ -114,6 +191,33 @@ def test_an_expression_on_catalogs_is_as_in_postgresql(
     except Wal2LakeError as failure:
         answer = failure.sqlstate, str(failure)
     assert answer == expected
+
+
+IN_A_ZONE = (
+    "select '2020-07-01 01:02:03'::timestamptz from pg_class limit 1",
+    "select '2020-07-01 01:02:03+00'::timestamptz::text from pg_class limit 1",
+    "select '2020-07-01 01:02:03+00'::timestamptz::timestamp from pg_class limit 1",
+    "select '2020-07-01 01:02:03'::timestamp::timestamptz from pg_class limit 1",
+    "select '2020-07-01'::date::timestamptz(0) from pg_class limit 1",
+    "select '2020-07-01 23:02:03+00'::timestamptz::date from pg_class limit 1",
+    "select '2020-07-01 01:02:03+00'::timestamptz::time from pg_class limit 1",
+)
+
+
+@pytest.mark.parametrize("sql", IN_A_ZONE)
+def test_a_time_zone_counts_in_constants_and_casts(
+    sql: str,
+    catalog: SystemCatalog,
+    postgres_server: Callable[[int], PostgresServer],
+) -> None:
+    with psycopg.connect(postgres_server(18).conninfo()) as server:
+        server.execute("set timezone = 'Europe/Berlin'")
+        result = server.execute(sql).pgresult
+        assert result is not None
+        expected = result.get_value(0, 0)
+    assert expected is not None
+    asking = session(TimeZone="Europe/Berlin")
+    assert catalog.query(sql, (), asking)[1] == [(expected.decode(),)]
 
 
 @pytest.mark.parametrize(

@@ -459,6 +459,20 @@ def test_hours_of_a_timestamptz_are_cut_without_a_new_offset() -> None:
     assert "CONVERT_TIMEZONE('America/New_York', 'UTC'" in shown
 
 
+@pytest.mark.parametrize(
+    ("constant", "shown"),
+    [
+        ("interval '1 day 02:00:00'", "1 day 02:00:00"),
+        ("interval '3' day", "3 days"),
+        ("interval '1 day 02:03:04.567' day to minute", "1 day 02:03:00"),
+        ("interval(1) '02:03:04.567'", "02:03:04.6"),
+        ("'02:03:04.567'::interval(0)", "02:03:05"),
+    ],
+)
+def test_an_interval_constant_keeps_all_its_units(constant: str, shown: str) -> None:
+    assert f"'{shown}'" in item(constant)
+
+
 _PARAMETERS = r"(?:\((\w+), (\w+)\)|(\w+)) ->"
 
 

@@ -16,6 +16,11 @@ from decimal import Decimal
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.pgtypes.registry.pg_type import (
+    INTERVAL_FULL_PRECISION,
+    INTERVAL_FULL_RANGE,
+    INTERVAL_MASKS,
+)
 
 _SECOND: Final = 1_000_000
 _UNITS: Final = {
@@ -85,8 +90,48 @@ INFINITY: Final = Interval(2**31 - 1, 2**31 - 1, 2**63 - 1)
 NEGATIVE_INFINITY: Final = Interval(-(2**31), -(2**31), -(2**63))
 
 
-def interval_of(text: str) -> Interval:
-    """Read an interval; raises 22007, or 0A000 for forms that are not known here."""
+_FIELDS: Final = {mask: fields for fields, mask in INTERVAL_MASKS.items()}
+
+_CLOCK_UNITS: Final = {"hour": 3600 * _SECOND, "minute": 60 * _SECOND, "second": 1}
+"""Microseconds that a declaration ending in this field keeps."""
+
+
+def interval_of(text: str, typmod: int = -1) -> Interval:
+    """Read an interval of the declared fields and precision.
+
+    Raises 22007, or 0A000 for forms that are not known here.
+    """
+    fields = _FIELDS.get(typmod >> 16 & INTERVAL_FULL_RANGE) if typmod >= 0 else None
+    if fields is not None and re.fullmatch(r"\s*[+-]?\d+\s*", text):
+        # A number without a unit counts the last field.
+        text = f"{text.strip()} {fields.rpartition(' ')[2]}"
+    return _adjusted(_read(text), typmod, fields)
+
+
+def _adjusted(interval: Interval, typmod: int, fields: str | None) -> Interval:
+    """AdjustIntervalForTypmod()."""
+    if interval in (INFINITY, NEGATIVE_INFINITY):
+        return interval
+    months, days, micros = interval.months, interval.days, interval.microseconds
+    if fields is not None:
+        last = fields.rpartition(" ")[2]
+        months = _whole(months, 12) if last == "year" else months
+        days = 0 if last in ("year", "month") else days
+        micros = _whole(micros, _CLOCK_UNITS[last]) if last in _CLOCK_UNITS else 0
+    digits = typmod & INTERVAL_FULL_PRECISION if typmod >= 0 else 6
+    if digits < 6:
+        step = 10 ** (6 - digits)
+        micros = _whole(micros + (step // 2 if micros >= 0 else -step // 2), step)
+    return Interval(months, days, micros)
+
+
+def _whole(number: int, unit: int) -> int:
+    """The number without the part of a unit, towards 0."""
+    whole = abs(number) // unit * unit
+    return whole if number >= 0 else -whole
+
+
+def _read(text: str) -> Interval:
     bare = text.strip().lower()
     if bare in ("infinity", "-infinity"):
         return INFINITY if bare == "infinity" else NEGATIVE_INFINITY

@@ -20,11 +20,83 @@ _GRAMMAR: Final = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
 """Calls that belong to PostgreSQL's grammar and are not calls of functions."""
 
 
+_FIELDS: Final = ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
+"""Words that may follow ``interval`` as a type or its constant."""
+
+
+def _interval_type(modifier: str) -> exp.DataType:
+    if not modifier:
+        return exp.DataType(this=exp.DataType.Type.INTERVAL)
+    return exp.DataType(this=exp.Interval(unit=exp.Var(this=modifier)))
+
+
 class PostgresDialect(Postgres):  # type: ignore[misc]
-    """sqlglot's dialect, except that a wrong number of arguments is not a syntax error."""
+    """sqlglot's dialect, except that a wrong number of arguments is not a syntax error, and that
+    intervals are read as PostgreSQL's grammar has them."""
 
     class Parser(Postgres.Parser):  # type: ignore[misc]
-        """Keeps a call with a wrong number of arguments as written, and marks it."""
+        """Keeps a call with a wrong number of arguments as written, and marks it.
+
+        Of a constant such as ``interval '1 day 01:02:03'`` sqlglot would keep the first unit only,
+        so an interval constant becomes a cast of its text.
+        """
+
+        def _parse_interval(
+            self, require_interval: bool = True, parse_function_unit: bool = True
+        ) -> exp.Expression | None:
+            index = self._index
+            if self._match(TokenType.INTERVAL):
+                digits = self._precision()
+                if self._match(TokenType.STRING):
+                    text = exp.Literal.string(self._prev.text)
+                    fields = digits or self._fields()
+                    return exp.Cast(this=text, to=_interval_type(fields))
+                self._retreat(index)
+            found: exp.Expression | None = super()._parse_interval(
+                require_interval, parse_function_unit
+            )
+            return found
+
+        def _parse_types(
+            self, check_func: bool = False, *args: Any, **kwargs: Any
+        ) -> exp.Expression | None:
+            if check_func or not self._match(TokenType.INTERVAL):
+                found: exp.Expression | None = super()._parse_types(
+                    check_func, *args, **kwargs
+                )
+                return found
+            kind = _interval_type(self._precision() or self._fields())
+            while self._match_pair(TokenType.L_BRACKET, TokenType.R_BRACKET):
+                kind = exp.DataType(
+                    this=exp.DataType.Type.ARRAY, expressions=[kind], nested=True
+                )
+            return kind
+
+        def _precision(self) -> str:
+            """``(2)``, if that is what follows; or nothing."""
+            index = self._index
+            if self._match(TokenType.L_PAREN) and self._match(TokenType.NUMBER):
+                digits = self._prev.text
+                if self._match(TokenType.R_PAREN):
+                    return f"({digits})"
+            self._retreat(index)
+            return ""
+
+        def _fields(self) -> str:
+            """``DAY TO SECOND(2)``, if that is what follows; or nothing."""
+            words: list[str] = []
+            while self._match_texts(("TO",) if len(words) % 2 else _FIELDS):
+                words.append(self._prev.text.upper())
+            fields = " ".join(words)
+            return fields + self._precision() if fields.endswith("SECOND") else fields
+
+        def _parse_type_size(self) -> exp.DataTypeParam | None:
+            """The scale of a numeric may be negative."""
+            sign = "-" if self._match(TokenType.DASH) else ""
+            size: exp.DataTypeParam | None = super()._parse_type_size()
+            if sign and size is not None and isinstance(size.this, exp.Literal):
+                size.set("this", exp.Literal.number(f"-{size.this.name}"))
+            return size
 
         def validate_expression(
             self, expression: exp.Expression, args: list[Any] | None = None

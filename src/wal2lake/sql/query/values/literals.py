@@ -187,7 +187,7 @@ def _json(text: str, kind: Type) -> Operand:
 
 
 def _interval(text: str, kind: Type) -> Operand:
-    return interval_constant(text)
+    return interval_constant(text, kind.typmod)
 
 
 def _bits(text: str, kind: Type) -> Operand:

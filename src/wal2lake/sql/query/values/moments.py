@@ -556,9 +556,10 @@ def _shifted(operator: str, left: Operand, right: Operand, zone: str) -> Operand
     return Operand(node, plain(kind))
 
 
-def interval_constant(text: str) -> Operand:
+def interval_constant(text: str, typmod: int = -1) -> Operand:
     """Read an interval literal into canonical text."""
-    return Operand(exp.Literal.string(str(interval_of(text))), plain(t.INTERVAL))
+    shown = str(interval_of(text, typmod))
+    return Operand(exp.Literal.string(shown), plain(t.INTERVAL))
 
 
 # ---- functions -----------------------------------------------------------------------------

@@ -8,5 +8,6 @@ Owns: which functions there are. Never: waits for anything (``call.Request``).
     regproc      regclass and its kin, pg_lsn
     objects      definitions, visibility, comments
     origins      replication origins; what asks for a change of a subscription's tables
-    acl, dbsize, session, text    privileges, sizes, the session itself, quoting and format()
+    acl, dbsize, session    privileges, sizes, the session itself
+    texts/       quoting and format(); values of types with a modifier
 """

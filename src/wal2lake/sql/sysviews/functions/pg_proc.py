@@ -29,9 +29,9 @@ from wal2lake.sql.sysviews.functions import (
     replication,
     rows,
     session,
-    text,
 )
 from wal2lake.sql.sysviews.functions.call import FunctionRequest
+from wal2lake.sql.sysviews.functions.texts import text, typed
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
 _CHAR, _INT2 = 18, 21
@@ -228,6 +228,10 @@ format(ANY ANY ANY ANY ANY ANY) -> text VARCHAR = format_function
 format(ANY ANY ANY ANY ANY ANY ANY) -> text VARCHAR = format_function
 format(ANY ANY ANY ANY ANY ANY ANY ANY) -> text VARCHAR = format_function
 format(ANY ANY ANY ANY ANY ANY ANY ANY ANY) -> text VARCHAR = format_function
+[typed]
+typed_in(VARCHAR INTEGER INTEGER) -> text VARCHAR
+moment_out(BIGINT INTEGER) -> text VARCHAR
+interval_out(BIGINT BIGINT BIGINT) -> text VARCHAR
 [others]
 pg_get_viewdef pg_get_ruledef pg_get_triggerdef pg_get_functiondef pg_get_function_sqlbody
     pg_get_partition_constraintdef pg_get_statisticsobjdef pg_get_statisticsobjdef_columns
@@ -338,6 +342,7 @@ _MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
     "rows": vars(rows),
     "session": vars(session),
     "text": vars(text),
+    "typed": vars(typed),
 }
 
 

@@ -9,30 +9,55 @@ Sources: the manual's sections 8.15 (arrays), 8.19 (OID types), 8.20 (pg_lsn).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from functools import reduce
 from typing import Final
 
-import sqlglot
 from sqlglot import exp
 
-from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.pgtypes.registry.pg_type import type_by_oid
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.pgtypes.registry.pg_type import (
+    format_type,
+    numeric_precision_scale,
+    type_by_oid,
+)
 from wal2lake.sql.sysviews.functions.pg_proc import internal_name
+from wal2lake.sql.sysviews.functions.texts import typed
 from wal2lake.sql.sysviews.query.inference import (
+    BOOL,
     INT2VECTOR,
     OID,
     OIDVECTOR,
     PG_LSN,
     REG_TYPES,
     REGPROC,
+    TEXT,
     UNKNOWN,
+    cast_type,
     element_type,
     get_type,
     is_array,
+    set_type,
 )
 
 BYTEA: Final = 17
-TIME: Final = 1083
-TIMESTAMP: Final = 1114
+DATE, TIMESTAMP, TIMESTAMPTZ, INTERVAL = 1082, 1114, 1184, 1186
+NUMERIC, VARCHAR = 1700, 1043
+
+_TEXTS: Final = frozenset((UNKNOWN, TEXT, VARCHAR))
+"""Types of texts that a cast reads by the input function of its target."""
+
+_ZONED: Final = frozenset((TIMESTAMPTZ, 1266))
+
+_CLOCKS: Final = frozenset((1083, TIMESTAMP, DATE, *_ZONED))
+
+_ENGINE_DIGITS: Final = 38
+"""Precision of the engine's greatest DECIMAL. Other numbers of a declared precision stay text."""
 
 ENGINE_TYPES: Final[dict[int, str]] = {
     16: "BOOLEAN",
@@ -58,10 +83,6 @@ ENGINE_TYPES: Final[dict[int, str]] = {
     **dict.fromkeys(REG_TYPES, "UINTEGER"),
 }
 """The engine's type for each of PostgreSQL's; what is not here is text."""
-
-
-_POSTGRES_EPOCH_US: Final = 946_684_800_000_000
-"""2000-01-01 UTC, in microseconds since 1970."""
 
 
 def engine_type(oid: int) -> str:
@@ -94,47 +115,118 @@ def cast(node: exp.Cast) -> exp.Expression:
         if source is not None and source not in (UNKNOWN, 25, 1043, 19, 18):
             return as_type(node.this, "UINTEGER")
         return call(f"{REG_TYPES[target]}_in", node.this)
-    kind = engine_type(target)
-    if target == BYTEA and source in (UNKNOWN, 25, 1043):
-        return call("bytea_in", node.this)
+    if target == NUMERIC and source in (OID, BOOL):
+        raise UsageError(
+            f"cannot cast type {format_type(source)} to numeric", sqlstate="42846"
+        )
     if target == OID and source == REGPROC:
         return call("regproc_oid", node.this)
+    typmod = cast_type(node.to)[1]
+    if is_array(target):
+        return _array_cast(node.this, target, typmod)
+    if _is_typed(source, target, typmod):
+        return _typed(node.this, target, typmod)
+    kind = engine_type(target)
+    if target == BYTEA and source in _TEXTS:
+        return call("bytea_in", node.this)
     if kind == "VARCHAR":
         return as_type(as_text(node.this), kind)
-    if is_array(target) and isinstance(node.this, exp.Literal) and node.this.is_string:
-        return as_type(_array(node.this, target), kind)
     if isinstance(node, exp.TryCast):
         return exp.TryCast(
             this=node.this, to=exp.DataType.build(kind, dialect="duckdb")
         )
-    made = as_type(node.this, kind)
-    digits = node.to.expressions[0].name if node.to.expressions else ""
-    if target in (TIME, TIMESTAMP) and digits.isdigit() and int(digits) < 6:
-        return _rounded(made, int(digits))
-    return made
+    return as_type(node.this, kind)
 
 
-def _rounded(value: exp.Expression, digits: int) -> exp.Expression:
-    """A time or timestamp with so many digits of its seconds; infinity stays. Halves round away
-    from PostgreSQL's epoch (AdjustTimestampForTypmod() in timestamp.c)."""
-    is_time = value.is_type("time")
-    step, epoch = 10 ** (6 - digits), 0 if is_time else _POSTGRES_EPOCH_US
-    since = f"(epoch_us(v) - {epoch})"
-    rounded = f"sign({since})::BIGINT * ((abs({since}) + {step // 2}) // {step}) * {step} + {epoch}"
-    if is_time:
-        # A day's last second may round up, and the end of a day is no timestamp's time.
-        text = (
-            f"CASE WHEN {rounded} = 86400000000 THEN '24:00:00'::TIME"
-            f" ELSE make_timestamp({rounded})::TIME END"
-        )
-    else:
-        text = f"CASE WHEN isfinite(v) THEN make_timestamp({rounded}) ELSE v END"
-    made = sqlglot.parse_one(text, dialect="duckdb")
-    return made.transform(
-        lambda node: (
-            value.copy() if isinstance(node, exp.Column) and node.name == "v" else node
-        )
+def _is_typed(source: int | None, target: int, typmod: int) -> bool:
+    """Whether a cast goes through the texts of ``functions.texts.typed``."""
+    if target not in typed.TYPED:
+        return False
+    if typmod >= 0:
+        return True
+    if source in _TEXTS:
+        return target not in (VARCHAR, 1042)
+    return (
+        source != target and {source, target} <= _CLOCKS and _has_zone(source, target)
     )
+
+
+def _has_zone(*oids: int | None) -> bool:
+    return not _ZONED.isdisjoint(oids)
+
+
+def _typed(value: exp.Expression, oid: int, typmod: int) -> exp.Expression:
+    """A value as one of a type with a modifier, by the type's input function."""
+    if isinstance(value, exp.Null):
+        return as_type(value, engine_type(oid))
+    text = call(
+        "typed_in",
+        as_type(as_text(value), "VARCHAR"),
+        exp.Literal.number(oid),
+        exp.Literal.number(typmod),
+    )
+    kind = engine_type(oid) if oid != NUMERIC else _number_type(value, typmod)
+    return text if kind == "VARCHAR" else as_type(text, kind)
+
+
+def _number_type(value: exp.Expression, typmod: int) -> str:
+    """The engine's type for a numeric: of the declared digits, or of those that a constant has."""
+    limits = numeric_precision_scale(typmod)
+    if isinstance(value, exp.Literal):
+        try:
+            number = Decimal(value.name)
+        except InvalidOperation:
+            return "VARCHAR"
+        if not number.is_finite():
+            return "VARCHAR"
+        scale = max(0, -int(number.as_tuple().exponent))
+        limits = limits or (max(number.adjusted() + 1, 1) + scale, scale)
+    if limits is None or not 0 <= limits[1] <= limits[0] <= _ENGINE_DIGITS:
+        return "VARCHAR"
+    return f"DECIMAL({limits[0]},{limits[1]})"
+
+
+def _array_cast(value: exp.Expression, target: int, typmod: int) -> exp.Expression:
+    element = element_type(target) or TEXT
+    kind = engine_type(target)
+    if isinstance(value, exp.Literal) and value.is_string:
+        vector = target in (INT2VECTOR, OIDVECTOR)
+        items = array_items(value.name, vector=vector)
+        array = exp.Array(expressions=_constants(items, element, typmod))
+        return array if typmod >= 0 else as_type(array, kind)
+    source = element_type(get_type(value))
+    if isinstance(value, exp.Array) and _is_typed(source, element, typmod):
+        elements = [_typed(item, element, typmod) for item in value.expressions]
+        return exp.Array(expressions=elements)
+    if source in REG_TYPES and element == TEXT:
+        raise FeatureNotSupportedError(
+            "arrays of OID types as text are not supported on system catalogs"
+        )
+    return as_type(value, kind)
+
+
+def _constants(
+    items: Sequence[str | None], oid: int, typmod: int = -1
+) -> list[exp.Expression]:
+    """Elements of an array given as text."""
+    return [
+        exp.Null() if item is None else _constant(exp.Literal.string(item), oid, typmod)
+        for item in items
+    ]
+
+
+def _constant(literal: exp.Literal, oid: int, typmod: int = -1) -> exp.Expression:
+    """A string constant as a value of a type."""
+    set_type(literal, UNKNOWN)
+    if oid in REG_TYPES:
+        return call(f"{REG_TYPES[oid]}_in", literal)
+    if oid == PG_LSN:
+        return call("pg_lsn_in", literal)
+    if oid == BYTEA:
+        return call("bytea_in", literal)
+    if _is_typed(UNKNOWN, oid, typmod):
+        return _typed(literal, oid, typmod)
+    return as_type(literal, engine_type(oid))
 
 
 def as_type(value: exp.Expression, kind: str) -> exp.Cast:
@@ -149,24 +241,46 @@ def as_text(value: exp.Expression) -> exp.Expression:
         return call(f"{REG_TYPES[source]}_out", value)
     if source == PG_LSN:
         return call("pg_lsn_out", value)
+    if source in (DATE, TIMESTAMP, TIMESTAMPTZ):
+        return _moment_text(value, source)
+    if source == INTERVAL:
+        return _interval_text(value)
     return value
+
+
+def _moment_text(value: exp.Expression, oid: int) -> exp.Expression:
+    number: exp.Expression = exp.Anonymous(this="epoch_us", expressions=[value])
+    if oid == DATE:
+        epoch = as_type(exp.Literal.string("1970-01-01"), "DATE")
+        number = exp.Paren(this=exp.Sub(this=as_type(value, "DATE"), expression=epoch))
+    text = call("moment_out", as_type(number, "BIGINT"), exp.Literal.number(oid))
+    # The engine writes infinities as PostgreSQL does.
+    finite = exp.Anonymous(this="isfinite", expressions=[value.copy()])
+    return exp.Case(
+        ifs=[exp.If(this=finite, true=text)], default=as_type(value.copy(), "VARCHAR")
+    )
+
+
+def _interval_text(value: exp.Expression) -> exp.Expression:
+    def part(field: str) -> exp.Expression:
+        arguments = [exp.Literal.string(field), value.copy()]
+        return exp.Anonymous(this="datepart", expressions=arguments)
+
+    def total(*fields: tuple[str, int]) -> exp.Expression:
+        terms: list[exp.Expression] = [
+            exp.Mul(this=part(field), expression=exp.Literal.number(count))
+            for field, count in fields
+        ]
+        return reduce(lambda a, b: exp.Add(this=a, expression=b), terms)
+
+    months = total(("year", 12), ("month", 1))
+    clock = total(("hour", 3_600_000_000), ("minute", 60_000_000), ("microsecond", 1))
+    return call("interval_out", months, part("day"), clock)
 
 
 def as_lsn(value: exp.Expression) -> exp.Expression:
     """A WAL position, read from text if it is not one."""
     return value if get_type(value) == PG_LSN else call("pg_lsn_in", value)
-
-
-def _array(literal: exp.Literal, oid: int) -> exp.Expression:
-    element = element_type(oid) or 25
-    items = array_items(literal.name, vector=oid in (INT2VECTOR, OIDVECTOR))
-    kind = engine_type(element)
-    return exp.Array(
-        expressions=[
-            exp.Null() if i is None else as_type(exp.Literal.string(i), kind)
-            for i in items
-        ]
-    )
 
 
 def array_items(text: str, *, vector: bool = False) -> list[str | None]:
@@ -224,23 +338,22 @@ def coerce(node: exp.Expression) -> None:
 def _coerce_operand(
     parent: exp.Expression, key: str, operand: exp.Expression, other: int | None
 ) -> None:
-    if not (isinstance(operand, exp.Literal) and operand.is_string):
-        return
-    if other in REG_TYPES:
-        parent.set(key, call(f"{REG_TYPES[other]}_in", operand.copy()))
-    elif other == PG_LSN:
-        parent.set(key, call("pg_lsn_in", operand.copy()))
+    if isinstance(operand, exp.Literal) and operand.is_string and other in _COERCED:
+        parent.set(key, _constant(operand.copy(), other))
+
+
+_COERCED: Final = frozenset((*REG_TYPES, PG_LSN, DATE, TIMESTAMP, TIMESTAMPTZ))
+"""Types whose constants the engine would not read as PostgreSQL does."""
 
 
 def coerce_list(node: exp.In | exp.Between) -> None:
     """The same for IN and BETWEEN."""
     kind = get_type(node.this)
-    if kind not in REG_TYPES and kind != PG_LSN:
+    if kind not in _COERCED:
         return
-    name = f"{REG_TYPES[kind]}_in" if kind in REG_TYPES else "pg_lsn_in"
     for operand in [*node.expressions, node.args.get("low"), node.args.get("high")]:
         if isinstance(operand, exp.Literal) and operand.is_string:
-            operand.replace(call(name, operand.copy()))
+            operand.replace(_constant(operand.copy(), kind))
 
 
 def _array_operand(operand: exp.Any, element: int | None) -> None:
@@ -249,12 +362,8 @@ def _array_operand(operand: exp.Any, element: int | None) -> None:
     while isinstance(inner, exp.Paren):
         inner = inner.this
     if isinstance(inner, exp.Literal) and inner.is_string:
-        kind = engine_type(element) if element is not None else "VARCHAR"
-        items = [
-            exp.Null() if i is None else as_type(exp.Literal.string(i), kind)
-            for i in array_items(inner.name)
-        ]
-        inner.replace(exp.Array(expressions=items))
+        items = array_items(inner.name)
+        inner.replace(exp.Array(expressions=_constants(items, element or TEXT)))
 
 
 def concatenation(node: exp.DPipe) -> exp.Expression:

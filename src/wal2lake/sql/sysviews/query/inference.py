@@ -207,14 +207,21 @@ def type_of(node: exp.Expression) -> int | None:
 
 def cast_target(to: exp.Expression) -> int | None:
     """The OID of a cast's type name; None: not a type of this node."""
+    return cast_type(to)[0]
+
+
+def cast_type(to: exp.Expression) -> tuple[int | None, int]:
+    """The OID and the modifier of a cast's type name; None: not a type of this node."""
     text = to.sql(dialect="postgres")
     schema, _, name = text.rpartition(".")
     if schema.lower() == "information_schema":
-        return {"sql_identifier": NAME, "cardinal_number": INT4}.get(name.lower(), 1043)
+        domains = {"sql_identifier": NAME, "cardinal_number": INT4}
+        return domains.get(name.lower(), 1043), -1
     try:
-        return int(parse_type_name(text)[0])
+        oid, typmod = parse_type_name(text)
     except Wal2LakeError:
-        return None
+        return None, -1
+    return int(oid), typmod
 
 
 def is_array(oid: int) -> bool:
