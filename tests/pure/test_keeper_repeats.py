@@ -92,7 +92,7 @@ def test_each_error_of_a_table_keeps_its_detail_and_its_hint(
         Oid(16384), Oid(16385), "public", "t", SyncState.INIT, None, epoch=1
     )
     error = PublisherError("refused", sqlstate=sqlstate, detail="Why.", hint="Do this.")
-    keeper._failed(rel, error)
+    keeper._note_failure(rel, error)
     ((_, told, code, _),) = catalog.attempts
     assert told == f"{text}\nDETAIL:  Why.\nHINT:  Do this."
     assert code == sqlstate

@@ -14,7 +14,7 @@ from tests.fakes.publisher import Emitted, inserts, payloads, relation, xlogdata
 from wal2lake.errors import ProtocolViolation
 from wal2lake.model import Lsn, Oid, Xid
 from wal2lake.pg import CopyDataPayloads
-from wal2lake.receive.gulps import Gulp, Taken, described, divide
+from wal2lake.receive.gulps import Gulp, Taken, divide, read_relations
 from wal2lake.wire.copyboth import Keepalive, write_payload
 from wal2lake.wire.pgoutput import (
     Insert,
@@ -111,15 +111,21 @@ def gulp(*parts: bytes) -> Gulp:
 
 
 def test_relations_are_found_in_and_between_blocks_of_streams() -> None:
-    found, in_block = described(
+    found, in_block = read_relations(
         gulp(BEGIN, RELATION, ROW, COMMIT, START, IN_BLOCK, ROW_IN_BLOCK),
         in_block=False,
     )
     assert (found, in_block) == ([relation(1), relation(9)], True)
-    found, in_block = described(gulp(IN_BLOCK, STOP, RELATION), in_block=True)
+    found, in_block = read_relations(gulp(IN_BLOCK, STOP, RELATION), in_block=True)
     assert (found, in_block) == ([relation(9), relation(1)], False)
-    assert described(gulp(BEGIN, ROW, COMMIT, OUTSIDE), in_block=True) == ([], True)
+    assert read_relations(gulp(BEGIN, ROW, COMMIT, OUTSIDE), in_block=True) == (
+        [],
+        True,
+    )
 
 
 def test_a_relation_that_is_not_well_formed_is_left_to_who_decodes_it() -> None:
-    assert described(gulp(RELATION[:-3], RELATION[:10]), in_block=False) == ([], False)
+    assert read_relations(gulp(RELATION[:-3], RELATION[:10]), in_block=False) == (
+        [],
+        False,
+    )

@@ -1,9 +1,9 @@
 """Process of one subscription's receiver: ``python -m wal2lake.receive -D DIR --subscription OID``.
 
-Started by the supervisor. Recovers the log, then runs one connection; ends with 0 when told
-to (SIGTERM), with 1 after an error, a bug among them, which is in the log and in the
-catalog. The supervisor decides when to start it again. disable_on_error is about errors behind
-the publisher's consent to stream: what goes wrong before is tried again.
+Started by the supervisor. Recovers the log, then runs one connection. Exits with 0 on SIGTERM, and
+with 1 after any error, which it reports in the server log and in the catalog. The supervisor
+decides when to start it again. disable_on_error applies to errors after the publisher has begun to
+stream; earlier errors are retried.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from wal2lake.settings import Settings, load
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; returns the exit code."""
+    """Run the receiver and return the exit code."""
     parser = argparse.ArgumentParser(prog="wal2lake.receive")
     parser.add_argument("-D", dest="directory", type=Path, required=True)
     parser.add_argument("--subscription", type=int, required=True)
     options = parser.parse_args(arguments)
     configure("receiver")
-    # The reader hands gulps to two threads that hold the interpreter for long: let it
-    # have its turn sooner than after the default 5 ms.
+    # The reader hands gulps to two threads that hold the interpreter for long. Give the reader
+    # its turn sooner than after the default 5 ms.
     sys.setswitchinterval(0.001)
     settings = load(options.directory, os.environ)
     limit_connecting(settings.subscription.connect_timeout_ms)
@@ -53,12 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _report(
     catalog: Catalog, subscription: Subscription, error: Exception, *, streaming: bool
 ) -> None:
-    """Where an operator looks: in SQL, and in the log; a bug of ours with its traceback there."""
+    """Report an error in the catalog and in the log. An internal error is logged with its
+    traceback."""
     text = f'walreceiver for subscription "{subscription.name}" ended'
     if isinstance(error, Wal2LakeError):
         described = error.describe()
-        if _noted(catalog, subscription) == described:
-            # Its predecessor has said it in full, and SQL shows since when.
+        if _previous_error(catalog, subscription) == described:
+            # The previous process logged the error in full, and the catalog shows its time.
             get_logger().error(f"{text} by the same error: {error.message}")
         else:
             get_logger().error(f"{text}: {error.message}", error=error)
@@ -69,16 +70,16 @@ def _report(
         subscription.oid, WorkerKind.RECEIVER, described, sqlstate_of(error)
     )
     if streaming:
-        # PostgreSQL too disables for what goes wrong behind START_REPLICATION, on either
-        # side, and not for a connection, a password or a slot: start_apply() in worker.c.
+        # PostgreSQL, too, disables the subscription for errors after START_REPLICATION on either
+        # side, and not for a failed connection, password or slot: start_apply() in worker.c.
         catalog.disable_if_asked(subscription.oid, subscription.generation, error)
 
 
-def _noted(catalog: Catalog, subscription: Subscription) -> str | None:
+def _previous_error(catalog: Catalog, subscription: Subscription) -> str | None:
     """Return the error that stopped the previous process, if it still stands."""
-    for one in catalog.errors():
-        if one.subid == subscription.oid and one.worker is WorkerKind.RECEIVER:
-            return one.error
+    for entry in catalog.errors():
+        if entry.subid == subscription.oid and entry.worker is WorkerKind.RECEIVER:
+            return entry.error
     return None
 
 
@@ -98,7 +99,8 @@ def _run(
         progress.set(
             receiver_pid=os.getpid(), received=logged, logged=logged, sealed=log.sealed
         )
-        # Who ends receivers looks at the word above, after the catalog was written.
+        # Checked after the pid is set: a command that ends receivers first writes the catalog,
+        # then reads the pid.
         now = catalog.subscription(subscription.oid)
         if now is None or not now.runs:
             progress.set(receiver_pid=0)

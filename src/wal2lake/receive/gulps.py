@@ -1,9 +1,9 @@
-"""Divides the messages of one read of the socket by their readers. Pure. Pure.
+"""Divides the messages of one read of the socket into changes and keepalives. Pure.
 
-In: CopyData payloads. Out: the changes among them, for the log, with what the reader must know of
-them before anybody decodes them; keepalives.
+In: CopyData payloads. Out: the changes, for the log, with the facts that the reader needs before
+the changes are decoded; the keepalives.
 
-Called by the reader for each read: no step for a single message but where it is a keepalive.
+Called by the reader for each read. Only keepalives are handled one by one.
 """
 
 from __future__ import annotations
@@ -30,41 +30,42 @@ from wal2lake.wire.stream import read_header
 _XLOGDATA: Final = ord("w")
 
 _ENDS: Final = b"CEcAPpKr"
-"""Kinds behind which nothing is open that would come to an end with later messages. A
-transaction between two blocks of its stream is none: it will be sent again."""
+"""Kinds of messages after which no transaction is open. A transaction between two blocks of its
+stream does not count as open: the publisher will send it again."""
 _MESSAGE: Final = ord("M")
 _START: Final = ord("S")
 _STOP: Final = ord("E")
 
 _DESCRIBES: Final = np.zeros(256, np.bool_)
 _DESCRIBES[list(b"RSE")] = True
-"""Relation, and what says whether one has an xid."""
+"""Relation, and the messages that determine whether a Relation has an xid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gulp:
-    """Payloads of changes, one after the other."""
+    """Concatenated payloads of changes."""
 
     data: bytes
     lengths: Lengths
     open_at_end: bool
-    """A transaction has begun on the wire and not ended."""
+    """Whether a transaction has begun on the wire and not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One read."""
+    """The contents of one read."""
 
     gulp: Gulp | None
     newest: XLogData | None
-    """Header of the gulp's last message; its message is left out."""
+    """Header of the gulp's last message, without the message itself."""
     keepalives: tuple[Keepalive, ...]
 
 
 def divide(payloads: CopyDataPayloads, *, is_open: bool) -> Taken:
-    """``is_open``: a transaction is open before them. ProtocolViolation for what is empty, and
-    for what is neither a keepalive nor begins as XLogData; more is found out when the gulp is
-    decoded."""
+    """Divide payloads. ``is_open``: whether a transaction is open before them.
+
+    Raises ProtocolViolation for an empty payload, and for one that is neither a keepalive nor
+    XLogData. Other violations are detected when the gulp is decoded."""
     lengths = np.array(payloads.sizes, np.uint32)
     if not lengths.all():
         raise violation("insufficient data left in message", message="", offset=0)
@@ -81,7 +82,7 @@ def divide(payloads: CopyDataPayloads, *, is_open: bool) -> Taken:
             keepalives.append(message)
         changes.append(view[begin:start])
         begin = end
-    # The one copy of what may be megabytes.
+    # The only copy of data that may be megabytes.
     data = b"".join((*changes, view[begin:]))
     lengths = np.delete(lengths, special)
     if not len(lengths):
@@ -93,10 +94,10 @@ def divide(payloads: CopyDataPayloads, *, is_open: bool) -> Taken:
 
 
 def _open_at_end(data: bytes, lengths: Lengths, before: bool) -> bool:
-    """Whether a transaction is open behind a gulp. Only a Commit ends one, or what else
-    ``_ENDS`` has, and logical messages, inside and between transactions, change nothing."""
+    """Whether a transaction is open after a gulp. Only the messages in ``_ENDS``, such as Commit,
+    end one. Logical messages may be inside or between transactions and change nothing."""
     end = len(data)
-    # One step as a rule: numbers are taken out of the array one by one.
+    # Usually one step, so numbers are taken from the array one by one.
     for length in lengths[::-1]:
         end -= int(length)
         kind = data[end + XLOGDATA_HEADER] if length > XLOGDATA_HEADER else None
@@ -105,16 +106,16 @@ def _open_at_end(data: bytes, lengths: Lengths, before: bool) -> bool:
     return before
 
 
-def described(gulp: Gulp, *, in_block: bool) -> tuple[list[Relation], bool]:
-    """Read the gulp's Relation messages. Return them, and whether a stream block is open behind the
-    gulp; ``in_block``: whether one is open before it. A message that is not well-formed is left
-    out: the decoder reports it."""
+def read_relations(gulp: Gulp, *, in_block: bool) -> tuple[list[Relation], bool]:
+    """Read the gulp's Relation messages. Return them, and whether a stream block is open after the
+    gulp. ``in_block``: whether one is open before the gulp. Malformed messages are left out: the
+    decoder reports them."""
     sizes = gulp.lengths.astype(np.int64)
     ends = np.cumsum(sizes)
     whole = np.flatnonzero(sizes > XLOGDATA_HEADER)
     bodies = (ends - sizes)[whole] + XLOGDATA_HEADER
     kinds = np.frombuffer(gulp.data, np.uint8)[bodies]
-    found = []
+    relations = []
     for i in np.flatnonzero(_DESCRIBES[kinds]).tolist():
         if kinds[i] in (_START, _STOP):
             in_block = bool(kinds[i] == _START)
@@ -125,5 +126,5 @@ def described(gulp: Gulp, *, in_block: bool) -> tuple[list[Relation], bool]:
         except ProtocolViolation:
             continue
         if isinstance(message, RelationMessage):
-            found.append(message.relation)
-    return found, in_block
+            relations.append(message.relation)
+    return relations, in_block

@@ -1,44 +1,44 @@
-"""The snapshot keeper: holds one exported snapshot while tables are being copied.
+"""The snapshot keeper holds one exported snapshot while tables are being copied.
 
-A thread of the receiver, so the snapshot survives the engine. When tables of the
-subscription wait for their copy it
+The keeper is a thread of the receiver, so the snapshot survives a restart of the engine. When
+tables of the subscription wait for their copy, the keeper
 
-1. creates a temporary slot that exports its snapshot: its consistent point is S, and the
-   log already holds, or will hold, every change after S, because the stream of the
-   publications that contain these tables was running before;
-2. takes ACCESS SHARE on each table that it can have at once (``source.pins``), so that the
-   copies come to their end beside sessions that rewrite tables all the time;
+1. creates a temporary slot that exports its snapshot. The slot's consistent point is S. The log
+   holds, or will hold, every change after S, because the stream of the publications that
+   contain these tables was running before;
+2. takes ACCESS SHARE on each table whose lock is available at once (``source.pins``), so that
+   the copies finish even if sessions rewrite tables all the time;
 3. publishes the snapshot in the catalog.
 
-The locks are not what makes a copy right: each reader looks itself whether its table is what the
-snapshot has (``tablesync.unaltered``). So a lock may go whenever somebody waits for it, and a table
-that has changed by the time of its turn is taken out of the snapshot by its copy, and waits for
-the next one.
+Copies are correct without the locks: each reader checks that its table is the one in the snapshot
+(``tablesync.unaltered``). So a lock may be released whenever a session waits for it. A copy that
+finds its table altered removes the table from the snapshot, and the table waits for the next
+snapshot.
 
-It works for the subscription as its receiver streams it. Once that has another generation
-(other publications, say) nothing more is taken and nothing published: S would lie under the old
-stream, and the changes above it would come from where the new one begins. The receiver that
-follows does it.
+The keeper works for the subscription's generation that its receiver streams. Once the subscription
+has another generation (for instance, other publications), the keeper takes and publishes no
+snapshot: S would belong to the old stream, and changes above S could be missing from the new one.
+The next receiver's keeper does it.
 
-    it lets go when                            then
-    ---------------                            ----
-    every covered table is copied              the others' turn
-    a connection breaks                        the snapshot is gone: unfinished tables start
-                                               again under the next one
-    all that is left to copy fails, and        the publisher's VACUUM goes on; a next snapshot is
-    nothing was copied for a minute, or        taken after a pause
-    somebody waits for one of the locks
+    the snapshot is released when              then
+    -----------------------------              ----
+    every covered table is copied              other waiting tables get the next snapshot
+    a connection breaks                        unfinished tables start again under the next
+                                               snapshot
+    all remaining copies fail, and nothing     the publisher's VACUUM can proceed; the next
+    was copied for a minute, or a session      snapshot is taken after a pause
+    waits for one of the locks
 
-A table that fails (its copy, or its lock) pauses for itself (``patience``).
+Each table whose copy or lock fails has a pause of its own (``patience``).
 
-The floor. A table in d that no snapshot covers holds it where it is, for its copy may be committed
-at an S that the floor would pass. Each next snapshot takes the floor to its own S, so the log does
-not grow for ever. A table that was in i, and that no snapshot came to cover, goes back to i: no
-copy of it can have begun.
+The floor. A table in state d that no snapshot covers holds the floor, because its copy may be
+committed at an S that the floor would pass. Each later snapshot moves the floor to its own S, so
+the log does not grow for ever. A table that was in state i, and that the new snapshot does not
+cover, goes back to i: its copy cannot have begun.
 
-A temporary slot disappears with its connection, so nothing can leak. Killed at any moment, it
-leaves a row in the catalog, which the next one withdraws as it starts, and tables in d, which the
-next snapshot covers.
+A temporary slot disappears with its connection, so nothing leaks at the publisher. A keeper that is
+killed leaves a row in the catalog, which the next keeper deletes as it starts, and tables in state
+d, which the next snapshot covers.
 
 Source: DESIGN 6; tablesync.c; PostgreSQL manual 9.28.5 (snapshot synchronisation).
 """
@@ -68,17 +68,17 @@ from wal2lake.receive.patience import Patience
 from wal2lake.receive.source.pins import Pins
 
 _POLL_SECONDS: Final = 0.2
-"""How soon a new table's wait is noticed; a guess, small beside a slot's creation."""
+"""Interval between looks for waiting tables. Chosen arbitrarily; small beside a slot's creation."""
 
 _HELD_SECONDS: Final = 60.0
-"""How long nothing but failures is worth a snapshot: PostgreSQL's holds for one attempt."""
+"""Time to hold a snapshot while all copies fail. PostgreSQL holds a snapshot for one attempt."""
 
 _HURRIED_SECONDS: Final = 0.02
-"""The same while somebody at the publisher has waited for long enough: TRUNCATE of many tables
-waits for each of them in turn."""
+"""Poll interval after a waiter was let through: TRUNCATE of many tables waits for each of them in
+turn."""
 
 _MISSING: Final = ("42P01", "3F000")
-"""undefined_table, invalid_schema_name: it was dropped, renamed or moved."""
+"""undefined_table, invalid_schema_name: the table was dropped, renamed or moved."""
 
 _WAITING: Final = (SyncState.INIT, SyncState.DATASYNC)
 
@@ -89,15 +89,15 @@ class _Held:
     exporter: Session
     pins: Pins
     tables: frozenset[tuple[Oid, int]]
-    """By relid and epoch: one that has left and come back is another one, whose changes before
-    that are in no stream."""
+    """Covered tables by relid and epoch. A table that left and came back has a new epoch: no stream
+    has its earlier changes."""
     copied: tuple[object, ...] = ()
-    """State of these tables when they were last looked at and copied."""
+    """Progress of the covered tables at the last look."""
     copied_at: float = 0.0
-    """When that was another one before."""
+    """Time of the last change of ``copied``."""
 
     def covers(self, rel: SubscriptionRel) -> bool:
-        """Is it held for this table?"""
+        """Whether the snapshot is held for this table."""
         return (rel.relid, rel.epoch) in self.tables
 
     def alive(self) -> bool:
@@ -120,10 +120,10 @@ class SnapshotKeeper:
         retry_interval_seconds: float,
         max_lock_wait_seconds: float,
     ) -> None:
-        """``subscription`` is what the receiver streams; ``streaming`` is set once the
-        walsender has accepted START_REPLICATION with its publications;
-        ``retry_interval_seconds`` throttles attempts after an error;
-        ``max_lock_wait_seconds``: so long others wait for locks of copies, 0: for ever."""
+        """``subscription`` is the version that the receiver streams. ``streaming`` is set once the
+        walsender has accepted START_REPLICATION with its publications. ``retry_interval_seconds``
+        throttles attempts after an error. ``max_lock_wait_seconds``: longest wait of other sessions
+        for locks of copies; 0 means no limit."""
         self._catalog = catalog
         self._subscription = subscription
         self._subid = subscription.oid
@@ -137,16 +137,17 @@ class SnapshotKeeper:
         self._tables_repeated: defaultdict[tuple[Oid, int], RepeatedErrors] = (
             defaultdict(RepeatedErrors)
         )
-        """By relid and epoch: errors of tables that could not be locked."""
+        """Lock errors of tables, by relid and epoch."""
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     def start(self) -> None:
-        """A snapshot of an earlier process died with it: withdraw it, then begin."""
+        """Delete the snapshot of an earlier process, which ended with the process, and start the
+        thread."""
         self._catalog.release_snapshot(self._subid)
         self._thread.start()
 
     def stop(self) -> None:
-        """Let go and end the thread; bounded by one poll."""
+        """Release the snapshot and end the thread, within about one poll."""
         self._stop.set()
         self._thread.join(timeout=2.0)
 
@@ -160,11 +161,11 @@ class SnapshotKeeper:
                 hurried = self._held is not None and self._held.pins.hurried
                 self._stop.wait(_HURRIED_SECONDS if hurried else _POLL_SECONDS)
             except Exception as error:
-                # The catalog's disk may be full: then even this cannot be told there.
+                # The report may fail, too, if the catalog's disk is full.
                 self._report(error)
                 self._stop.wait(self._retry_seconds)
         try:
-            self._let_go()
+            self._release()
         except Exception as error:
             get_logger().error("could not withdraw a snapshot", exc_info=error)
 
@@ -172,7 +173,7 @@ class SnapshotKeeper:
         text = "could not hold a snapshot for the copy"
         self._repeated.say(get_logger(), text, error)
         try:
-            self._let_go()
+            self._release()
             self._catalog.note_error(
                 self._subid,
                 WorkerKind.SNAPSHOT,
@@ -185,8 +186,8 @@ class SnapshotKeeper:
     def _step(self) -> None:
         now = self._catalog.subscription(self._subid)
         if now is None or now.generation != self._subscription.generation:
-            # Another receiver is about to take over.
-            self._let_go()
+            # Another receiver is about to start.
+            self._release()
             return
         waiting = [
             r
@@ -206,13 +207,13 @@ class SnapshotKeeper:
             self._take(due)
 
     def _look_after(self, held: _Held, covered: Sequence[SubscriptionRel]) -> None:
-        """Let go of what is of no more use."""
+        """Release the snapshot or single locks once they are of no use."""
         if not covered:
-            self._let_go()
+            self._release()
             return
         if not held.alive():
             get_logger().warning("exported snapshot lost: connection is gone")
-            self._let_go()
+            self._release()
             return
         for rel in covered:
             repeated = self._tables_repeated.pop((rel.relid, rel.epoch), None)
@@ -225,18 +226,18 @@ class SnapshotKeeper:
         left = {r.relid for r in covered}
         waited = held.pins.give_way(left, now)
         patience = max(_HELD_SECONDS, 2 * self._retry_seconds)
-        # An attempt at work has its S in ``lsn``, and the error of the one before.
+        # A running attempt has its S in ``lsn``, and the error of the previous attempt.
         failing = all(r.error and r.lsn is None for r in covered)
         if failing and (waited & left or now - held.copied_at >= patience):
             get_logger().warning(
-                "let an exported snapshot go: every table that it is held for fails",
+                "released an exported snapshot: the copies of all its tables fail",
                 tables=[f"{r.remote_namespace}.{r.remote_name}" for r in covered],
             )
-            self._let_go()
+            self._release()
             self._pause(covered, self._retry_seconds if waited & left else patience)
 
     def _due(self, waiting: Sequence[SubscriptionRel]) -> list[SubscriptionRel]:
-        """Return the tables that need not wait for the end of a pause."""
+        """Return the tables without a pause, or whose pause is over."""
         if not self._patience:
             return list(waiting)
         versions = self._versions()
@@ -252,15 +253,14 @@ class SnapshotKeeper:
             self._patience.failed(rel, versions.get(rel.relid), now, seconds)
 
     def _versions(self) -> dict[int, int]:
-        """Return the versions of the tables that readers see. A write by a session makes another
-        one."""
+        """Return the table versions that readers see. A write by a session changes the version."""
         vector = self._catalog.newest_vector(self._subid)
         return {} if vector is None else vector.versions
 
     def _take(self, waiting: Sequence[SubscriptionRel]) -> None:
-        """Take a snapshot for as many of them as possible."""
-        # From here on the floor may not pass what the snapshot will not contain
-        # (Catalog.publish holds it while a table is in d).
+        """Take a snapshot for as many of the tables as possible."""
+        # From here on the floor must not pass the snapshot's position: Catalog.publish holds the
+        # floor while a table is in d.
         first = [r for r in waiting if r.state is SyncState.INIT]
         self._set(first, SyncState.DATASYNC)
         try:
@@ -276,7 +276,7 @@ class SnapshotKeeper:
             self._catalog.update_rel(rel.subid, rel.relid, state=state)
 
     def _cover(self, waiting: Sequence[SubscriptionRel]) -> None:
-        """Hold it, and publish it in the catalog for the tables that could be locked."""
+        """Hold a snapshot, and publish it in the catalog for the tables that could be locked."""
         subscription, slot = self._subscription, self._slot
         exporter = self._connect(slot, replication=True)
         pins: Pins | None = None
@@ -301,7 +301,7 @@ class SnapshotKeeper:
             refused = pins.begin(waiting)
             for rel in waiting:
                 if (error := refused.get(rel.relid)) is not None:
-                    self._failed(rel, error)
+                    self._note_failure(rel, error)
             covered = [r for r in waiting if r.relid not in refused]
             self._pause([r for r in waiting if r.relid in refused], self._retry_seconds)
             if not covered:
@@ -316,7 +316,7 @@ class SnapshotKeeper:
                 frozenset((r.relid, r.epoch) for r in covered),
             )
             held.copied_at = time.monotonic()
-            # Before it is known to be published: whatever happens then, it may be.
+            # Set first: if hold_snapshot() raises, the snapshot may be published all the same.
             self._held = held
             published = self._catalog.hold_snapshot(
                 SyncSnapshot(
@@ -345,8 +345,8 @@ class SnapshotKeeper:
 
     def _check_point(self, point: Lsn) -> None:
         """Refuse a consistent point below the floor: changes between the two would be neither
-        copied nor applied. The floor stands still, because a table is in state d that no snapshot
-        covers."""
+        copied nor applied. The floor cannot move meanwhile, because a table is in state d without a
+        snapshot."""
         now = self._catalog.subscription(self._subid)
         if now is not None and point < now.floor:
             raise PublisherError(
@@ -357,8 +357,8 @@ class SnapshotKeeper:
                 " streams: a standby that lags, perhaps. Let it name one.",
             )
 
-    def _failed(self, rel: SubscriptionRel, error: PublisherError) -> None:
-        """An attempt to copy it that has ended before it began, counted like any other."""
+    def _note_failure(self, rel: SubscriptionRel, error: PublisherError) -> None:
+        """Record a failed lock as a failed attempt to copy the table."""
         name = f"{rel.remote_namespace}.{rel.remote_name}"
         text = (
             f'table "{name}" not found on publisher'
@@ -366,16 +366,18 @@ class SnapshotKeeper:
             else f'could not start initial contents copy for table "{name}":'
             f" {error.message}"
         )
-        told = PublisherError(text, detail=error.detail, hint=error.hint).describe()
+        description = PublisherError(
+            text, detail=error.detail, hint=error.hint
+        ).describe()
         made = rel.lsn is not None
-        self._catalog.end_attempts([(rel, told, error.sqlstate, made)])
+        self._catalog.end_attempts([(rel, description, error.sqlstate, made)])
         repeated = self._tables_repeated[rel.relid, rel.epoch]
-        said = f'could not lock table "{name}" for its initial copy'
-        repeated.say(get_logger(), said, error)
+        event = f'could not lock table "{name}" for its initial copy'
+        repeated.say(get_logger(), event, error)
 
     @property
     def _slot(self) -> str:
-        """The temporary slot, and what the server's views call our connections."""
+        """Name of the temporary slot, and application name of the keeper's connections."""
         return self._catalog.sync_name(self._subid)
 
     def _connect(self, name: str, *, replication: bool = False) -> Session:
@@ -386,8 +388,9 @@ class SnapshotKeeper:
             must_use_password=self._catalog.must_use_password(self._subscription),
         )
 
-    def _let_go(self) -> None:
-        """Also if it cannot be withdrawn in the catalog: copies notice by themselves."""
+    def _release(self) -> None:
+        """Release the snapshot, even if its row in the catalog cannot be deleted: copies notice
+        that the snapshot is gone."""
         held, self._held = self._held, None
         if held is not None:
             try:

@@ -1,10 +1,10 @@
-"""Chooses the options of START_REPLICATION by the publisher's version. Pure. Pure.
+"""Chooses the options of START_REPLICATION by the publisher's version. Pure.
 
-In: a subscription, the server's version, where to start. Out: the command, and which messages
-may come of it. As PostgreSQL's subscriber, a publisher that is too old for an option is asked
-for the best it has: protocol 2 with PostgreSQL 14, 3 with 15, 4 from 16 on; ``parallel``
-becomes ``on`` below 16 and nothing below 14. To this node both mean the same: it decodes what
-comes while it comes. Whether ``binary`` is asked for, ``remotetypes`` decides.
+In: a subscription, the server's version, the start position. Out: the command, and the kinds of
+messages that it may produce. As in PostgreSQL's subscriber, a publisher that is too old for an
+option gets the best that it supports: protocol 2 with PostgreSQL 14, 3 with 15, 4 from 16 on;
+``parallel`` becomes ``on`` before 16 and is left out before 14. This node treats ``parallel`` and
+``on`` alike: it decodes changes as they arrive. ``remotetypes`` decides about ``binary``.
 
 Source: set_stream_options() in src/backend/replication/logical/worker.c;
 libpqrcv_startstreaming(); reference 3.4, 4.3.
@@ -20,24 +20,24 @@ from wal2lake.model import Lsn
 from wal2lake.pg.quoting import quote_ident, quote_literal
 
 _PROTOCOLS: Final = ((160000, 4), (150000, 3), (140000, 2))
-"""The server version from which on each protocol is there, newest first."""
+"""First server version of each protocol version, newest first."""
 
 _TWO_PHASE_PROTOCOL: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Negotiated:
-    """Options that one connection asks for."""
+    """Options of one connection."""
 
     command: str
-    """START_REPLICATION."""
+    """The START_REPLICATION command."""
     streaming: bool
-    """Transactions may arrive before they commit."""
+    """Whether transactions may arrive before they commit."""
     two_phase: bool
-    """Transactions are wanted when they are prepared."""
+    """Whether transactions are requested when they are prepared."""
     may_prepare: bool
-    """They may come then all the same: a slot that was made with two_phase, or has had
-    it once, decides for itself."""
+    """Whether prepared transactions may arrive even if they are not requested: a slot that was
+    created or once used with two_phase always sends them."""
 
 
 def negotiate(
@@ -49,7 +49,7 @@ def negotiate(
     two_phase: bool,
     binary: bool,
 ) -> Negotiated:
-    """The command for this publisher; ``messages``: logical messages are wanted too."""
+    """Build the command for this publisher. ``messages``: whether to request logical messages."""
     protocol = next((p for least, p in _PROTOCOLS if server_version >= least), 1)
     streaming = None
     if subscription.streaming == "parallel" and server_version >= 160000:

@@ -1,9 +1,9 @@
-"""When a table whose copy fails is tried again. Pure.
+"""Decides when a table whose copy failed is tried again. Pure.
 
-In: failures, and what of a table somebody may change. Out: whether its pause is over. A pause
-doubles with each failure that nothing was done about, up to five minutes.
+In: failures, with the facts of a table that show an intervention. Out: whether the table's pause is
+over. A pause doubles with each failure, up to five minutes, until someone intervenes.
 
-Called by the snapshot keeper, which holds nothing at the publisher meanwhile.
+Called by the snapshot keeper, which holds nothing at the publisher during a pause.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final, TypeAlias
 from wal2lake.catalog import SubscriptionRel
 
 _LONGEST_SECONDS: Final = 300.0
-"""A snapshot taken so rarely costs the publisher nothing, and a table that was repaired at the
-source is not waited for much longer. A guess."""
+"""Such rare snapshots cost the publisher nothing, and a table repaired at the source need not wait
+much longer. Chosen arbitrarily."""
 
 _Sign: TypeAlias = tuple[int, int | None]
-"""Another one if somebody has done something about it: epoch, version of the table."""
+"""Epoch and version of the table. A change shows that someone has intervened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class _Pause:
 
 
 class Patience:
-    """Decides when one keeper gives way. Times are of a monotonic clock, in seconds."""
+    """Pauses of one keeper's tables. Times are in seconds, of a monotonic clock."""
 
     def __init__(self) -> None:
         self._pauses: dict[int, _Pause] = {}
 
     def __bool__(self) -> bool:
-        """Has anything failed?"""
+        """Whether any table has failed."""
         return bool(self._pauses)
 
     def failed(
         self, rel: SubscriptionRel, version: int | None, now: float, seconds: float
     ) -> None:
-        """``seconds`` is the first pause, and the shortest."""
+        """Note a failure. ``seconds`` is the first and shortest pause."""
         sign = (rel.epoch, version)
         before = self._pauses.get(int(rel.relid))
         pause = seconds
@@ -50,6 +50,6 @@ class Patience:
         self._pauses[int(rel.relid)] = _Pause(pause, now + pause, sign)
 
     def is_over(self, rel: SubscriptionRel, version: int | None, now: float) -> bool:
-        """Also if there was none."""
+        """Whether the table may be tried: it has no pause, or its pause is over."""
         pause = self._pauses.get(int(rel.relid))
         return pause is None or pause.sign != (rel.epoch, version) or now >= pause.until

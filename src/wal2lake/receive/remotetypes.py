@@ -1,22 +1,22 @@
-"""In which format values are asked for, and what their decoders know of the publisher's types.
+"""Chooses text or binary format, and records the publisher's types for decoders.
 
-In: a publisher's session before streaming starts; then each gulp, before it gets into the log.
-Out: whether to ask for binary format; the publisher's types in the catalog, where apply and
-tablesync find them; an end of the run if a column comes whose type has no decoder. Without
-binary = true it does nothing.
+In: a publisher's session before streaming starts; then each gulp, before it is logged. Out: whether
+to request binary format; the publisher's types in the catalog, for apply and tablesync; the end of
+the run if a column arrives whose type has no decoder. Without binary = true the module does
+nothing.
 
-What is in the log in binary form must have a decoder, because nobody sends it again. And
-some types have none: the text of a regclass is a name in the publisher's catalog as it
-was when the row was written, its binary form the OID alone. pgoutput lets a subscriber choose
-for all columns only. So:
+Binary values in the log must have a decoder, because the publisher does not send them again. Some
+types have none: the text of a regclass is a name from the publisher's catalog at the time of the
+write, its binary form only the OID. A subscriber can choose the format only for all columns
+together. So:
 
-    before streaming       a published column without decoder     the stream is asked for as text
-    a Relation message     a column of a type that nobody knows   nothing of it is taken; the run
-                           here, or without decoder               ends, the next one asks again
+    before streaming       a published column without decoder     text format is requested
+    a Relation message     a column of an unknown type, or        the gulp is not logged; the run
+                           without decoder                        ends, and the next queries again
 
-A type that was made since is known to the next run. One that has no decoder, or that is gone
-again, stays *recorded* in the catalog, and the stream text, until all that the server had
-written when this was found has been received: what comes behind that has the tables of today.
+A type created since is known to the next run. A type that has no decoder, or that was dropped
+again, is *recorded* in the catalog, and the format stays text until everything that the server had
+written at the discovery has been received. Later rows have the present columns.
 
 Called by the walreceiver on the reader's thread. Why this way: docs/decisions/0007.
 
@@ -41,16 +41,16 @@ from wal2lake.pgtypes import (
     remote_types_from_json,
     remote_types_to_json,
 )
-from wal2lake.receive.gulps import Gulp, described
+from wal2lake.receive.gulps import Gulp, read_relations
 
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """Types that a binary stream has brought and nobody could decode."""
+    """Types without a decoder that a binary stream has brought."""
 
     oids: tuple[int, ...] = ()
     until: Lsn = INVALID_LSN
-    """Below this rows may have them; 0: the server was not asked yet how far it is."""
+    """Rows below this position may have such types. 0 if the server's position is not known yet."""
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
@@ -61,14 +61,14 @@ class Undecoded:
         return cls(tuple(recorded["oids"]), Lsn(recorded["until"]))
 
     def as_text(self) -> str:
-        """For the catalog; empty: nothing."""
+        """Return the form for the catalog; empty if there are no types."""
         if not self.oids:
             return ""
         return json.dumps({"oids": self.oids, "until": int(self.until)})
 
 
 class RemoteTypesKeeper:
-    """For one run of the receiver."""
+    """Chooses the format and checks types for one run of the receiver."""
 
     def __init__(self, catalog: Catalog, subscription: Subscription) -> None:
         self._catalog = catalog
@@ -81,9 +81,9 @@ class RemoteTypesKeeper:
         self._events = get_logger()
 
     def learn(self, publisher: Publisher, *, received: Lsn, position: Lsn) -> bool:
-        """Ask for all types; whether to ask for binary format.
+        """Query all types. Return whether to request binary format.
 
-        ``position``: how far the server is, ``received``: how far what it has sent.
+        ``position``: the server's present position. ``received``: end of the received stream.
         """
         if not self._subscription.binary:
             return False
@@ -91,7 +91,7 @@ class RemoteTypesKeeper:
         self._known = {int(t.oid): t for t in formats.types}
         before = Undecoded.parse(self._subscription.undecoded_types)
         left, reasons = self._left(before, received, position)
-        # Rows that wait in the log may be of a type that is gone by now.
+        # Rows that wait in the log may have a type that was dropped since.
         ever = {
             **remote_types_from_json(self._subscription.remote_types),
             **self._known,
@@ -112,11 +112,11 @@ class RemoteTypesKeeper:
         return self._binary
 
     def admit(self, gulp: Gulp) -> bool:
-        """False: it has a column that nobody could decode. It must not get into the log,
-        nothing may be confirmed for it, and the run has to end: another one is due."""
+        """Check a gulp. Return False if it has a column without a decoder: then the gulp must be
+        neither logged nor confirmed, and the run must end so that another one starts."""
         if not self._binary:
             return True
-        relations, self._in_block = described(gulp, in_block=self._in_block)
+        relations, self._in_block = read_relations(gulp, in_block=self._in_block)
         for relation in relations:
             refused = self._refused(relation)
             if refused:
@@ -125,8 +125,9 @@ class RemoteTypesKeeper:
         return True
 
     def _refused(self, relation: Relation) -> dict[int, str]:
-        """Types without decoder, and what to say of a column that has it."""
-        found = {}
+        """Return the types without a decoder, each with the description of a column that has the
+        type."""
+        obstacles = {}
         for column in relation.columns:
             oid = int(column.type_oid)
             if oid in self._decodable:
@@ -134,12 +135,12 @@ class RemoteTypesKeeper:
             try:
                 check_decoder(oid, self._known)
             except NoDecoder as reason:
-                found[oid] = obstacle(
+                obstacles[oid] = obstacle(
                     relation.namespace, relation.name, column.name, reason
                 )
             else:
                 self._decodable.add(oid)
-        return found
+        return obstacles
 
     def _give_up(self, refused: dict[int, str]) -> None:
         self._events.info(
@@ -155,7 +156,7 @@ class RemoteTypesKeeper:
     def _left(
         self, before: Undecoded, received: Lsn, position: Lsn
     ) -> tuple[Undecoded, Sequence[str]]:
-        """Return the part of ``before`` that still stands in the way, and the reason."""
+        """Return the types of ``before`` that still prevent binary format, and the reasons."""
         if before.until and received >= before.until:
             return Undecoded(), ()
         reasons = {}
@@ -172,9 +173,11 @@ class RemoteTypesKeeper:
         )
 
     def _record(self, options: dict[str, str]) -> None:
-        known = self._catalog.subscription(self._subscription.oid)
-        if known is None:
+        subscription = self._catalog.subscription(self._subscription.oid)
+        if subscription is None:
             return
-        changed = {k: v for k, v in options.items() if known.options.get(k, "") != v}
+        changed = {
+            k: v for k, v in options.items() if subscription.options.get(k, "") != v
+        }
         if changed:
-            self._catalog.set_options(known.oid, changed)
+            self._catalog.set_options(subscription.oid, changed)

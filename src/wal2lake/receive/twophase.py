@@ -1,14 +1,14 @@
-"""When two-phase commit begins: PostgreSQL's way from pending to enabled.
+"""Decides when two-phase commit begins, as PostgreSQL does: pending, then enabled.
 
-    subtwophasestate   then
-    d                  never asked for
-    p                  not asked for as long as a table is being copied: what is prepared meanwhile
-                       arrives at its COMMIT PREPARED. Once all are ready the walreceiver
-                       starts again and asks; when the publisher has accepted, e
-    e                  asked for at each start
+    subtwophasestate   option two_phase of START_REPLICATION
+    d                  never set
+    p                  not set while a table is being copied: a prepared transaction then arrives
+                       at its COMMIT PREPARED. Once all tables are ready, the walreceiver
+                       restarts and sets it; when the publisher has accepted, the state is e
+    e                  set at each start
 
-A subscription without tables stays at p, so that a REFRESH can still copy. Publishers below
-PostgreSQL 15 cannot: they are never asked, and the state stays at p.
+A subscription without tables stays at p, so that a REFRESH can still copy tables. Publishers before
+PostgreSQL 15 do not have the option, so the state stays at p.
 
 Called by the walreceiver, on the reader's thread.
 
@@ -24,7 +24,7 @@ from wal2lake.model import SyncState
 from wal2lake.observe import get_logger
 
 _LOOK_SECONDS: Final = 1.0
-"""How often the tables' states are asked for while it is pending. A guess, as good as the
+"""Interval between looks at the tables' states while the state is pending. Chosen like the
 supervisor's poll that follows."""
 
 _FIRST_VERSION: Final = 150000
@@ -40,7 +40,7 @@ class TwoPhaseState:
         self._looked = 0.0
 
     def wanted(self, server_version: int) -> bool:
-        """Whether this connection asks for it."""
+        """Whether this connection sets two_phase."""
         if server_version < _FIRST_VERSION:
             self._pending = False
             return False
@@ -49,7 +49,7 @@ class TwoPhaseState:
         return self._subscription.two_phase == "e"
 
     def accepted(self) -> None:
-        """The publisher streams with it now."""
+        """Note that the publisher streams with two_phase."""
         if self._pending:
             self._catalog.set_options(self._subscription.oid, {"two_phase": "e"})
             self._pending = False
@@ -58,7 +58,7 @@ class TwoPhaseState:
             )
 
     def look(self, now: float) -> None:
-        """While it is pending: have the receiver started again once all tables are ready."""
+        """While the state is pending, restart the receiver once all tables are ready."""
         if not self._pending or now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now

@@ -1,25 +1,27 @@
-"""The walreceiver: one connection's stream into the change log, positions back upstream.
+"""The walreceiver writes one connection's stream to the change log and reports positions.
 
     walsender ─▶ reader (main thread) ─▶ LogWriter ──────▶ Sealer ─▶ segments
         ▲              │      ▲          journal thread:   seal thread:
         └── feedback ──┘      │          append, fsync     decode, seal
                               ├─ logged ─────┘
-                              └─ verified ── Verifier, a thread that asks the server
+                              └─ verified ── PositionVerifier, a thread that queries the server
 
-The reader, here, only moves bytes and speaks: it waits neither for a disk nor for another
-connection, so it answers keepalives while a slow or full disk holds the journal thread up. Then the
-queue fills to its bound, the reader stops reading (the publisher keeps its WAL), and goes on
-sending status updates until there is space again.
+The reader, in this module, only moves bytes and sends status updates. It waits neither for a disk
+nor for another connection, so it answers keepalives while a slow or full disk holds up the journal
+thread. Then the queue fills to its limit, and the reader stops reading (the publisher keeps its
+WAL) but goes on sending status updates until there is space again.
 
-Positions. *received* is what has left the socket. *logged* is the end of the last whole
-transaction behind an fsync. *applied* is the engine's word in the progress file. What goes
-upstream is ``feedback.Feedback``'s decision, made anew whenever one of the three moves. What
-it says beyond the log needs the server's word, and is on record before it is said.
+Positions. *received* is the end of the data read from the socket. *logged* is the end of the last
+whole transaction that is fsynced. *applied* is the engine's word in the progress file.
+``feedback.Feedback`` decides which positions to report whenever one of the three changes. A
+position beyond the log is reported only after the server has confirmed it and the confirmation has
+been fsynced.
 
-Before it streams: is it the same source, and can its slot send what is missing (``source``)?
+Before the stream starts, ``source`` checks that the source is the same and that its slot can send
+the missing changes.
 
-One object is one connection; an error ends it with an exception, the process exits and
-the supervisor starts another after wal_retrieve_retry_interval.
+One object serves one connection. An error ends it with an exception; the process exits, and the
+supervisor starts another one after wal_retrieve_retry_interval.
 
 Source: walreceiver and LogicalRepApplyLoop in worker.c; reference 3.4, 3.7, 4.2.
 """
@@ -65,20 +67,20 @@ from wal2lake.settings import Settings
 from wal2lake.wire.copyboth import StandbyStatus, write_payload
 
 _WATCH_SECONDS: Final = 0.02
-"""How often the engine's word is looked at: the latency that remote_apply sees."""
+"""Interval between looks at the applied position; it adds to the latency of remote_apply."""
 
 _ANSWER_SECONDS: Final = 10.0
-"""A server that takes longer for a look at one of its own numbers is not well. A guess."""
+"""Timeout for reading the server's current WAL position. Chosen arbitrarily."""
 
 _JOIN_SECONDS: Final = 10.0
-"""Time for a thread to finish its present work. A thread that takes longer hangs in the kernel, and
+"""Time for a thread to finish its current work. A thread that takes longer hangs in the kernel, and
 ends with the process."""
 
 _CLOSED: Final = -1
 
 
 def now_us() -> int:
-    """Microseconds since 2000-01-01 UTC, the protocol's clock."""
+    """Return the microseconds since 2000-01-01 UTC, the protocol's clock."""
     return int(time.time() * 1_000_000) - 946_684_800_000_000
 
 
@@ -93,7 +95,7 @@ class WalReceiver:
         log: ChangeLog,
         progress: ProgressFile,
     ) -> None:
-        """The log is open and recovered; it stays the caller's to close (see ``at_work``)."""
+        """``log`` is open and recovered. The caller closes it (see ``at_work``)."""
         self._catalog = catalog
         self._subscription = subscription
         self._must_use_password = catalog.must_use_password(subscription)
@@ -104,7 +106,7 @@ class WalReceiver:
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._open = False
-        """A transaction has begun on the wire and not ended."""
+        """Whether a transaction has begun on the wire and not ended."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._threads: list[threading.Thread] = []
         self._pauses = Pauses(catalog, subscription.oid)
@@ -125,27 +127,27 @@ class WalReceiver:
         self._events = get_logger()
 
     def _note(self, gulp: Gulp) -> None:
-        """Write to the catalog everything that must be there before the log has these messages."""
+        """Record in the catalog everything that must be there before the gulp is logged."""
         self._publications.note(gulp)
         self._schemas.note(gulp)
 
     # ---- the run -----------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """End the run in order; safe in a signal handler. That runs anywhere in the main
-        thread, which may hold the very lock of an Event."""
+        """Ask the run to end in order. Safe in a signal handler: a handler interrupts the main
+        thread anywhere, perhaps while it holds the lock of an Event, so no Event is used."""
         self._asked_to_stop = True
         self._wake()
 
     @property
     def at_work(self) -> bool:
-        """Is a thread at work still? After ``run`` that is one that hangs: then the log must not
-        be closed under it."""
+        """Whether a thread still runs. After ``run`` such a thread hangs, and the log must not be
+        closed under it."""
         return any(thread.is_alive() for thread in self._threads)
 
     def run(self, on_streaming: threading.Event) -> None:
-        """Stream until stopped. Raises what ended it; sets ``on_streaming`` once the
-        publisher has accepted the publications."""
+        """Stream until stopped. Sets ``on_streaming`` once the publisher has accepted the
+        publications. Raises the error that ended the run."""
         try:
             with ConfirmedFile.open(self._directory) as confirmed:
                 self._run(on_streaming, confirmed)
@@ -254,7 +256,7 @@ class WalReceiver:
         )
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
-        """A thread whose failure ends the run."""
+        """Start a thread whose failure ends the run."""
 
         def run() -> None:
             try:
@@ -268,7 +270,7 @@ class WalReceiver:
         self._threads.append(thread)
 
     def _session(self, *, replication: bool = False) -> Session:
-        """Another one than the stream's."""
+        """Open a session other than the stream's."""
         return connect(
             self._subscription.conninfo,
             application_name=f"pg_{self._subscription.oid}_check",
@@ -290,7 +292,7 @@ class WalReceiver:
         while not (self._asked_to_stop or self._stop.is_set()):
             reply = False
             if self._pauses or self._writer.is_full:
-                # Not reading is not silence of the publisher's.
+                # While the reader pauses, silence does not count against the timeout.
                 select.select([self._wake_read], [], [], _WATCH_SECONDS)
                 last_heard = time.monotonic()
             else:
@@ -307,8 +309,8 @@ class WalReceiver:
                     reply = self._take(payloads, feedback)
             self._drain_wake()
             self._collect(feedback, verifier)
-            # Before anything is confirmed: what the seal thread could not decode must, if
-            # possible, be sent again.
+            # Checked before anything is confirmed: a message that the seal thread could not
+            # decode must, if possible, be sent again.
             self._raise_failure()
             now = time.monotonic()
             self._two_phase.look(now)
@@ -328,11 +330,12 @@ class WalReceiver:
                 last_status = now
 
     def _take(self, payloads: CopyDataPayloads, feedback: Feedback) -> bool:
-        """Hand changes to the journal thread; True if a keepalive wants an answer."""
+        """Hand changes to the journal thread. Return True if a keepalive requests a reply."""
         stamp = now_us()
         taken = divide(payloads, is_open=self._open)
         if taken.gulp is not None and not self._types.admit(taken.gulp):
-            # What came behind it says nothing either: it will all be sent again.
+            # Later messages and keepalives are dropped, too: the publisher will send everything
+            # again.
             self._stop.set()
             return False
         for alive in taken.keepalives:
@@ -347,9 +350,9 @@ class WalReceiver:
         return any(alive.reply_requested for alive in taken.keepalives)
 
     def _collect(self, feedback: Feedback, verifier: PositionVerifier) -> None:
-        """Take what the journal thread and the engine have reached since."""
-        for one in self._writer.collect():
-            feedback.data_logged(one.lsn, one.gulp.open_at_end)
+        """Take over the positions that the journal thread and the engine have reached."""
+        for logged in self._writer.collect():
+            feedback.data_logged(logged.lsn, logged.gulp.open_at_end)
         feedback.applied = self._applied()
         feedback.verified = verifier.position
         if feedback.needs_verification():
@@ -405,8 +408,8 @@ class WalReceiver:
             return
 
     def _close_pipe(self) -> None:
-        """Nobody reads it any more, and whoever wakes the reader is gone: a number that is
-        somebody else's by now must not be written to."""
+        """Close the pipe, once no thread can wake the reader: a descriptor number may be reused,
+        and a late write would go to another file."""
         if self.at_work:
             return
         ends = (self._wake_read, self._wake_write)

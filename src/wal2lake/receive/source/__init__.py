@@ -1,10 +1,10 @@
-"""Is it still our source, and can its slot send what is missing?
+"""Checks that the publisher is the same source and that its slot can continue the log.
 
-Takes: a connection to the publisher, what is known of it, what was received from it. Gives: errors
-with their remedy; what counts as confirmed to the slot. Owns: the catalog's system identifier and
+Takes: a connection to the publisher, recorded facts about it, received positions. Gives: errors
+with their remedy; the position confirmed to the slot. Owns: the catalog's system identifier and
 timeline, the first word in the file ``confirmed``. Never: writes anything before the publisher has
-let the slot be used.
+acquired the slot.
 
-    source                 asks before START_REPLICATION, writes once it is accepted
-    history, slotcheck     what the answers mean (pure)
+    source                 queries before START_REPLICATION, records once it is accepted
+    history, slotcheck     checks of the results (pure)
 """

@@ -1,8 +1,9 @@
-"""Is this still the same source, with at least the history that we have logged?
+"""Checks that the source is the same, with at least the history that is logged here.
 
-Asked at every connect, before START_REPLICATION. Another system identifier, a position below what
-was logged or copied, or a timeline that left ours before that point means that the changes we hold
-never happened there: an error with its remedy, never silently skipped changes.
+Called at every connect, before START_REPLICATION. A different system identifier, a position below
+the logged or copied one, or a timeline that branched off before that position means that changes
+logged here never happened at the source. That raises an error with a remedy; changes are never
+skipped silently.
 
 Source: DESIGN 6; PostgreSQL manual, 26.3.6 (timelines), TIMELINE_HISTORY in 54.4.
 """
@@ -21,7 +22,7 @@ _REMEDY = (
 
 
 class DivergedHistory(PublisherError):
-    """The source is another one, or has lost transactions that are logged here."""
+    """Raised if the source differs, or has lost transactions that are logged here."""
 
     sqlstate = "55000"
     retry = Retry.NEVER
@@ -39,12 +40,11 @@ def check_history(
 ) -> None:
     """Raise DivergedHistory unless the log can be continued from ``now``.
 
-    ``copied``: the highest position of a snapshot that a table was copied at; a copy may be ahead
-    of the log, for it does not wait for standbys as the stream of a failover slot does.
-    ``timeline_history`` is the content of TIMELINE_HISTORY of the present timeline,
-    needed only if the timeline has changed. ``stayed``: it is the very server that has
-    streamed last, running all the time; a standby that was promoted meanwhile goes on sending,
-    so what is logged may lie above the switch, and is its own.
+    ``copied``: highest position of a snapshot that a table was copied at. A copy may be ahead of
+    the log, because it does not wait for standbys as the stream of a failover slot does.
+    ``timeline_history``: the present timeline's history file, needed only if the timeline has
+    changed. ``stayed``: the server is the one that streamed last and has run since. If it is a
+    standby promoted meanwhile, it went on sending, so logged changes above the switch are its own.
     """
     if known_system is None or known_timeline is None:
         return
@@ -76,7 +76,7 @@ def check_history(
 
 
 def switch_point(history: str, timeline: int) -> Lsn | None:
-    """Where a timeline history file says that ``timeline`` was left."""
+    """Return the position at which a timeline history file says that ``timeline`` ended."""
     for line in history.splitlines():
         fields = line.split()
         if len(fields) >= 2 and fields[0] == str(timeline):

@@ -1,23 +1,24 @@
-"""Locks on tables that wait for their copy, and who at the publisher waits because of a copy.
+"""Holds locks on tables that wait for their copy, and yields to sessions that wait for them.
 
-Comes in: an ordinary session, tables. Goes out: which tables cannot be copied, and which of the
-locked ones somebody waits for. Called by the snapshot keeper, five times a second.
+In: an ordinary session, tables. Out: the tables that cannot be copied, and the locked tables that
+other sessions wait for. Called by the snapshot keeper, five times a second.
 
-Nobody waits for us longer than ``subscription.max_lock_wait_ms``. Only ACCESS EXCLUSIVE (ALTER
-TABLE, TRUNCATE, DROP, VACUUM FULL) conflicts with a reader's ACCESS SHARE; behind the session that
-waits for it all others queue, its writers too. Once a second of waiting is over
+No session waits for a copy longer than ``subscription.max_lock_wait_ms``. Only ACCESS EXCLUSIVE
+(ALTER TABLE, TRUNCATE, DROP, VACUUM FULL) conflicts with a reader's ACCESS SHARE; but all other
+sessions, writers included, queue behind the session that waits for it. When the limit is over
 
-    he waits for                          then
-    ------------                          ----
-    a lock that is held here              that lock is let go
-    a session that reads the table        the session is ended, and comes again later
+    the session waits for                 then
+    ---------------------                 ----
+    a lock that is held here              the lock is released
+    a session that reads the table        the reading session is ended, and retries later
 
-A table that is copied already is let go at once. A session that has waited for so long does not
-wait again for the next table of the same transaction.
+The lock of a copied table is released at once. A session whose wait has reached the limit does not
+wait again for the next table of its transaction.
 
-One savepoint lies below all locks: a transaction lets no single lock go, so rolling back to it lets
-all go, and those that are still wanted are taken again. A lock that cannot be had at once is not
-waited for: behind an exclusive lock we would keep others waiting for all that we hold.
+A transaction cannot release a single lock. So a savepoint lies below all locks: a rollback to the
+savepoint releases all of them, and the locks that are still needed are taken again. A lock that is
+not available at once is not waited for: in the queue behind an exclusive lock, this session would
+make others wait for all locks that it holds.
 """
 
 from __future__ import annotations
@@ -36,45 +37,46 @@ from wal2lake.pg.quoting import quote_ident, quote_literal
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 _LOOK_SECONDS: Final = 0.2
-"""The time between two looks at waiters, as the keeper polls."""
+"""Interval between two looks at waiters, the keeper's poll."""
 
 _REMEMBERED_SECONDS: Final = 10.0
-"""A waiter's transaction may do something else between two tables. A guess."""
+"""Time to remember a waiter. Its transaction may do other work between two tables. Chosen
+arbitrarily."""
 
 
 @dataclass(slots=True)
 class _Waiter:
     since: float
-    """When it was first seen."""
+    """Time when the waiter was first seen."""
     seen: float
 
 
 class Pins:
-    """Not thread-safe."""
+    """Locks of one snapshot. Not thread-safe."""
 
     def __init__(self, session: Session, mark: str, limit_seconds: float) -> None:
-        """The session is closed with this. ``mark``: what sessions that read are known by;
-        ``limit_seconds``: the longest wait of others, 0: for ever."""
+        """``session`` is closed with this object. ``mark``: application name of the sessions that
+        read. ``limit_seconds``: longest wait of other sessions; 0 means no limit."""
         self._session = session
         self._publisher = Publisher(session)
         self._mark = mark
         self._limit = limit_seconds
         self._asks = self._publisher.knows_waiters
         if self._asks:
-            # Of a receiver that was killed: what they read is nobody's.
+            # Sessions of a receiver that was killed: their results are of no use.
             self._publisher.end_marked(mark)
         self._locked: dict[Oid, tuple[SubscriptionRel, int]] = {}
-        """Each with its OID at the publisher."""
+        """Locked tables, each with its OID at the publisher."""
         self._waiters: dict[tuple[int, str], _Waiter] = {}
         self.hurried = False
-        """Somebody was let through who may wait for the next lock by now."""
+        """Whether a waiter was let through that may already wait for the next lock."""
 
     def alive(self) -> bool:
-        """The locks are still held."""
+        """Whether the locks are still held."""
         return self._session.is_alive()
 
     def close(self) -> None:
-        """Let all locks go, and end the sessions that read: the snapshot goes, too."""
+        """Release all locks, and end the sessions that read, because the snapshot ends, too."""
         if self._asks and self._session.is_alive():
             try:
                 self._publisher.end_marked(self._mark)
@@ -83,8 +85,9 @@ class Pins:
         self._session.close()
 
     def begin(self, rels: Sequence[SubscriptionRel]) -> dict[Oid, PublisherError]:
-        """Lock what can be locked at once. Returns why tables cannot be copied at all."""
-        # In milliseconds; 0 is for ever.
+        """Lock the tables that are available at once. Return the errors of tables that cannot be
+        copied at all."""
+        # In milliseconds; 0 would mean no limit.
         self._session.execute("SET lock_timeout = 1")
         self._session.execute("BEGIN TRANSACTION READ ONLY")
         self._session.execute("SAVEPOINT pins")
@@ -101,8 +104,8 @@ class Pins:
         return refused
 
     def give_way(self, left: Collection[Oid], now: float) -> set[Oid]:
-        """Release locks that others wait for; the module has the rules. ``left``: tables that are
-        not copied yet. Returns the locked tables that somebody waits for."""
+        """Release locks that other sessions wait for, by the module's rules. ``left``: tables that
+        are not copied yet. Return the locked tables that are waited for."""
         self.hurried = False
         if not self._asks:
             return set()
@@ -110,18 +113,18 @@ class Pins:
         waited: set[Oid] = set()
         unpinned: set[Oid] = set()
         ended: set[int] = set()
-        found = self._publisher.lock_waiters(self._mark)
-        for one in found:
-            key = (one.pid, one.transaction)
-            # He may have begun to wait just behind the last look, and the next one is too
-            # late if his time is over before it.
+        waits = self._publisher.lock_waiters(self._mark)
+        for wait in waits:
+            key = (wait.pid, wait.transaction)
+            # The wait may have begun just after the last look, and the limit may pass before the
+            # next look.
             waiter = self._waiters.setdefault(key, _Waiter(now - _LOOK_SECONDS, now))
             waiter.seen = now
             over = 0 < self._limit <= now - waiter.since + _LOOK_SECONDS
-            relid = by_oid.get(one.relation)
-            if one.blocker and over:
-                ended.add(one.blocker)
-            elif not one.blocker and relid is not None:
+            relid = by_oid.get(wait.relation)
+            if wait.blocker and over:
+                ended.add(wait.blocker)
+            elif not wait.blocker and relid is not None:
                 waited.add(relid)
                 if over or relid not in left:
                     unpinned.add(relid)
@@ -139,7 +142,7 @@ class Pins:
         return waited
 
     def _unpin(self, relids: set[Oid], left: Collection[Oid]) -> None:
-        """Let go of these, and of what is copied."""
+        """Release the locks of ``relids``, and those of copied tables."""
         kept = {
             relid: pinned
             for relid, pinned in self._locked.items()
@@ -160,16 +163,16 @@ class Pins:
     def _lock(
         self, rels: Sequence[SubscriptionRel]
     ) -> tuple[set[Oid], dict[Oid, PublisherError]]:
-        """Lock tables. Return those that are locked now, and the errors of those that cannot be
-        locked for another reason than that somebody else holds them."""
+        """Lock tables. Return the locked tables, and the errors of tables that cannot be locked for
+        other reasons than a conflicting lock."""
         locked: set[Oid] = set()
         refused: dict[Oid, PublisherError] = {}
         for rel in rels:
             self._session.execute("SAVEPOINT pin")
             try:
-                # Analysing a query locks the table before anybody asks for a privilege. The
-                # query is not planned: that would lock the indexes, too, and a REINDEX that
-                # waits for one keeps the table's writers out.
+                # Analysing a query locks the table before privileges are checked. The query is
+                # not planned: that would lock the indexes, too, and a REINDEX that waits for an
+                # index blocks the table's writers.
                 name = f"{quote_ident(rel.remote_namespace)}.{quote_ident(rel.remote_name)}"
                 self._session.analyse(f"SELECT 1 FROM ONLY {name}")
             except PublisherError as error:
@@ -186,7 +189,8 @@ class Pins:
     def _oids(
         self, rels: Sequence[SubscriptionRel], refused: dict[Oid, PublisherError]
     ) -> dict[Oid, int]:
-        """The publisher's OIDs of tables; adds those to ``refused`` that may not be read."""
+        """Return the publisher's OIDs of tables. Tables that may not be read are added to
+        ``refused``."""
         if not rels:
             return {}
         pairs = ", ".join(
@@ -200,11 +204,11 @@ class Pins:
             " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
             f" WHERE (n.nspname, c.relname) IN ({pairs})"
         )
-        known = {(str(r[0]), str(r[1])): (int(str(r[2])), r[3] == "t") for r in rows}
+        by_name = {(str(r[0]), str(r[1])): (int(str(r[2])), r[3] == "t") for r in rows}
         oids: dict[Oid, int] = {}
         for rel in rels:
-            # One that is not there has just been dropped: its copy says so.
-            oid, readable = known.get(
+            # A missing table has just been dropped. Its copy will report that.
+            oid, readable = by_name.get(
                 (rel.remote_namespace, rel.remote_name), (0, True)
             )
             oids[rel.relid] = oid

@@ -1,17 +1,18 @@
-"""Whether tables are published now as they were when they were copied.
+"""Detects tables whose publication has changed since their copy.
 
-In: gulps, before they get into the log. Out: tables that are no longer trusted, in the catalog.
+In: gulps, before they are logged. Out: tables that are no longer trusted, in the catalog.
 
-A key of the source says that an inserted row meets none here, as long as every change of the rows
-is sent. ALTER PUBLICATION may keep changes back: a row filter, fewer operations, a table that is
-taken out and put in again. pgoutput does not say so, but after each of them the next row of the
-table comes behind a new Relation message (so it does after VACUUM and at each connection). Then the
-server is asked for the marks of the table's publications (``Publisher.publication_marks``), which
-are other ones after each change, also if it has been taken back. What is inserted into a table with
-other marks than at its copy is compared with the rows that are there.
+As long as every change of a table's rows is sent, the source's key guarantees that an inserted row
+does not exist here. ALTER PUBLICATION may withhold changes: a row filter, fewer operations, a table
+that is dropped from the publication and added again. pgoutput does not report that, but afterwards
+it sends a new Relation message before the next row of the table (as it also does after VACUUM and
+at each connection). Then the server is queried for the marks of the table's publications
+(``Publisher.publication_marks``), which differ after each change, even after a change that was
+reverted. Rows inserted into a table whose marks differ from those at its copy are compared with the
+existing rows.
 
-Called by the journal thread, as ``schemas``: the catalog has it before the log has the rows. Of a
-server that cannot be asked the worst is assumed.
+Called by the journal thread, like ``schemas``, so that the catalog is updated before the rows are
+logged. If the server cannot be queried, the publication is assumed to have changed.
 
 Sources: rel_sync_cache_publication_cb() in pgoutput.c; InvalidatePublicationRels().
 """
@@ -35,12 +36,12 @@ from wal2lake.wire.copyboth import XLOGDATA_HEADER
 _RELATION: Final = ord("R")
 
 _PLACES: Final = (1, 5)
-"""Offsets of the relation's OID in a message: behind the xid if the message is streamed. Both
-offsets are read: asking about a table too many does no harm."""
+"""Offsets of the relation's OID in a message: it follows the xid if the message is streamed. Both
+offsets are read, because querying a table too many does no harm."""
 
 
 class PublicationKeeper:
-    """For one run of the receiver."""
+    """Watches the publications of one run of the receiver."""
 
     def __init__(
         self,
@@ -48,14 +49,15 @@ class PublicationKeeper:
         subscription: Subscription,
         session: Callable[[], Session],
     ) -> None:
-        """``session`` opens one to the publisher."""
+        """``session`` opens a session to the publisher."""
         self._catalog = catalog
         self._subscription = subscription
         self._session = session
         self._events = get_logger()
 
     def note(self, gulp: Gulp) -> None:
-        """Raises StorageError: then the gulp must not get into the log."""
+        """Record tables whose publication has changed. If it raises StorageError, the gulp must not
+        be logged."""
         relids = _relations(gulp)
         if not relids:
             return
@@ -68,7 +70,7 @@ class PublicationKeeper:
         if not watched:
             return
         marks: dict[Oid, str] = {}
-        # A server that lets nobody in, or does not answer, does not stop the stream.
+        # A server that refuses connections, or does not answer, does not stop the stream.
         with suppress(PublisherError), self._session() as session:
             marks = Publisher(session).publication_marks(
                 tuple(watched), self._subscription.publications
@@ -86,7 +88,7 @@ class PublicationKeeper:
 
 
 def _relations(gulp: Gulp) -> set[Oid]:
-    """OIDs that Relation messages may name."""
+    """Return the OIDs that Relation messages may contain."""
     sizes = gulp.lengths.astype(np.int64)
     ends = np.cumsum(sizes)
     whole = np.flatnonzero(sizes > XLOGDATA_HEADER)

@@ -1,21 +1,23 @@
-"""Asks the publisher's catalog about relations whose Relation messages arrive.
+"""Reads the publisher's catalog entries of relations whose Relation messages arrive.
 
-In: gulps, before they get into the log. Out: ``SentSchema`` values in the catalog, where apply
-finds them. Only for subscriptions with schema_changes = follow.
+In: gulps, before they are logged. Out: ``SentSchema`` values in the catalog, for apply. Only for
+subscriptions with schema_changes = follow.
 
-    B ... R ... C            asked when R comes: what is sent here has been committed
-    S R ... E ... c          asked when the commit comes: until then nobody else sees what
-    b R ... P ... K          an ALTER in that transaction has done
+    B ... R ... C            read at R: the transaction has committed
+    S R ... E ... c          read at the commit (c, K): until then other sessions do not see
+    b R ... P ... K          an ALTER in the transaction
 
-K may come in another run than P: at P the relations are kept in the catalog until then.
+K may arrive in another run than P, so at P the relations are stored in the catalog.
 
-They are recorded for the commit LSN of their transaction. ALTER TABLE excludes everybody else who
-writes to the table until it commits, so whatever commits before has the columns of before, and what
-commits later those of now. The server may be further already; apply sees that. How far it was
-is noted with them, for NOT NULL says nothing of rows that come before that.
+Schemas are recorded for the commit LSN of their transaction. ALTER TABLE excludes other writers of
+the table until it commits, so rows of earlier commits have the old columns, and rows of later
+commits the new ones. The catalog may already be newer than the message; apply detects that. The
+server's position at the read is recorded, too, because NOT NULL does not hold for rows below that
+position.
 
-Called by the journal thread: it may wait for the server, the reader must not. A failure ends the
-run, and all of it is sent again: a relation's columns that are in the log have been asked for.
+Called by the journal thread, which may wait for the server; the reader must not. A failure ends the
+run, and the publisher sends everything again. So the schema of every logged relation has been
+recorded.
 
 Source: pgoutput.c (maybe_send_schema: a streamed transaction has a Relation message of its own).
 """
@@ -54,7 +56,7 @@ _RELATION: Final = ord("R")
 _START: Final = ord("S")
 _STOP: Final = ord("E")
 _COMMITS: Final = struct.Struct(">xQ")
-"""A Begin up to the LSN of its commit."""
+"""The fields of a Begin up to the LSN of its commit."""
 
 _OPENS: Final = b"BbSE"
 _ALWAYS: Final = _OPENS + b"R"
@@ -62,7 +64,7 @@ _ENDS: Final = b"cAKrPp"
 
 
 class SchemaKeeper:
-    """For one run of the receiver."""
+    """Records schemas for one run of the receiver."""
 
     def __init__(
         self,
@@ -71,8 +73,8 @@ class SchemaKeeper:
         session: Callable[[], Session],
         look_at_labels: Callable[[], None] = lambda: None,
     ) -> None:
-        """``session`` opens one to the publisher; ``look_at_labels`` is called before columns
-        whose types are not built in are noted."""
+        """``session`` opens a session to the publisher. ``look_at_labels`` is called before columns
+        are recorded whose types are not built in."""
         self._catalog = catalog
         self._subscription = subscription
         self._session = session
@@ -81,56 +83,64 @@ class SchemaKeeper:
         """The last Begin, Begin Prepare, Stream Start or Stream Stop."""
         self._in_block = False
         self._deferred: dict[Xid, dict[tuple[Oid, Xid], Relation]] = {}
-        """Relations of transactions that have not committed, by relation and subtransaction; the
-        newest of a relation last."""
+        """For each uncommitted transaction, its relations by relation and subtransaction. The
+        newest message of a relation is last."""
         self._prepared: set[Xid] | None = None
-        """Transactions whose relations the catalog keeps until their end; None: not looked up."""
+        """Prepared transactions whose relations the catalog stores until their end. None if not
+        read yet."""
         self._ended: list[Xid] = []
-        """Transactions of these that end in the present gulp."""
+        """Prepared transactions that end in the present gulp."""
 
     def begin(self) -> None:
-        """Record the columns of tables that were not followed before, as they are now: for the
-        first run after SET (schema_changes = follow). Called before streaming starts, so that
-        every later Relation message is noted.
+        """Record the present columns of tables that were not followed before, for the first run
+        after SET (schema_changes = follow). Called before streaming starts, so that every later
+        Relation message is recorded.
 
-        The log may hold rows with columns that our table does not have; nobody has noted
-        where they begin. Such a column is noted for the subscription's floor: it is added
-        here, and the table is copied anew. Raises PublisherError.
+        The log may hold rows with columns that the local table lacks, and where such rows begin was
+        not recorded. Such a column is recorded for the subscription's floor: it is added here, and
+        the table is copied anew. Raises PublisherError.
         """
-        ours = self._subscription
-        if not ours.follows_schema:
+        subscription = self._subscription
+        if not subscription.follows_schema:
             return
-        followed = self._catalog.followed_schemas(ours.oid)
+        followed = self._catalog.followed_schemas(subscription.oid)
         new = {
             (rel.remote_namespace, rel.remote_name): rel.relid
-            for rel in self._catalog.rels(ours.oid)
+            for rel in self._catalog.rels(subscription.oid)
             if rel.relid not in followed
         }
         if not new:
             return
         with self._session() as session:
             publisher = Publisher(session)
-            remote = publisher.tables(tuple(new), ours.publications)
+            remote = publisher.tables(tuple(new), subscription.publications)
             settled = publisher.position()
-        found: dict[Oid, RemoteSchema] = {}
+        present: dict[Oid, RemoteSchema] = {}
         lacking = []
-        for name, one in remote.items():
+        for name, remote_table in remote.items():
             table = self._catalog.table_by_oid(new[name])
             if table is None:
                 continue
-            known = one.schema.with_columns({c.name for c in table.columns})
-            found[new[name]] = known
-            if known != one.schema:
-                relation = one.schema.as_relation()
-                lacking.append(SentSchema(ours.floor, relation, one.schema, settled))
-        self._catalog.start_following(ours.oid, found, ours.floor)
-        self._catalog.note_sent(ours.oid, lacking)
+            local_schema = remote_table.schema.with_columns(
+                {c.name for c in table.columns}
+            )
+            present[new[name]] = local_schema
+            if local_schema != remote_table.schema:
+                relation = remote_table.schema.as_relation()
+                lacking.append(
+                    SentSchema(
+                        subscription.floor, relation, remote_table.schema, settled
+                    )
+                )
+        self._catalog.start_following(subscription.oid, present, subscription.floor)
+        self._catalog.note_sent(subscription.oid, lacking)
 
     def note(self, gulp: Gulp) -> None:
-        """Raises PublisherError, StorageError: then the gulp must not get into the log."""
+        """Record the schemas of a gulp. If it raises PublisherError or StorageError, the gulp must
+        not be logged."""
         if not self._subscription.follows_schema:
             if self._prepared is None:
-                # Those that an earlier run has kept may end while this one does not look.
+                # Transactions stored by an earlier run may end unnoticed in this one.
                 self._catalog.forget_prepared(self._subscription.oid)
                 self._prepared = set()
             return
@@ -138,22 +148,22 @@ class SchemaKeeper:
             self._prepared = set(
                 self._catalog.prepared_transactions(self._subscription.oid)
             )
-        found: list[tuple[Lsn, Relation]] = []
+        committed: list[tuple[Lsn, Relation]] = []
         self._ended = []
         for body in self._messages(gulp):
             try:
-                found += self._read(body)
+                committed += self._read(body)
             except ProtocolViolation:
-                # Whoever decodes it says what is wrong.
+                # The decoder reports the violation.
                 return
-        if found:
-            self._ask(found)
+        if committed:
+            self._ask(committed)
         elif self._ended:
             self._catalog.note_sent(self._subscription.oid, (), self._ended)
         self._prepared.difference_update(self._ended)
 
     def _messages(self, gulp: Gulp) -> Iterable[bytes]:
-        """Yield the messages that matter here."""
+        """Yield the messages that matter for schemas."""
         sizes = gulp.lengths.astype(np.int64)
         ends = np.cumsum(sizes)
         whole = np.flatnonzero(sizes > XLOGDATA_HEADER)
@@ -163,7 +173,7 @@ class SchemaKeeper:
         wanted[list(_ALWAYS + _ENDS)] = True
         chosen = wanted[kinds]
         if not (kinds[chosen] == _RELATION).any() and not self._open:
-            # Of transactions that have nothing for us the last one may go on.
+            # No transaction of the gulp matters so far, but the last one may go on.
             last = np.flatnonzero(np.isin(kinds, list(_OPENS)))[-1:]
             chosen = np.zeros(len(kinds), np.bool_)
             chosen[last] = True
@@ -182,9 +192,11 @@ class SchemaKeeper:
             return []
         ended = read_message(body, parallel=self._is_parallel(body))
         if isinstance(ended, StreamCommit):
-            return [(ended.commit_lsn, one) for one in self._newest(ended.xid)]
+            return [
+                (ended.commit_lsn, relation) for relation in self._newest(ended.xid)
+            ]
         if isinstance(ended, CommitPrepared):
-            return [(ended.commit_lsn, one) for one in self._end(ended.xid)]
+            return [(ended.commit_lsn, relation) for relation in self._end(ended.xid)]
         if isinstance(ended, Prepare | StreamPrepare):
             self._keep(ended.xid, self._newest(ended.xid))
         elif isinstance(ended, RollbackPrepared):
@@ -192,7 +204,7 @@ class SchemaKeeper:
         elif isinstance(ended, StreamAbort) and ended.xid == ended.subxid:
             self._deferred.pop(ended.xid, None)
         elif isinstance(ended, StreamAbort):
-            # The columns that a subtransaction had made have never been.
+            # Columns added by an aborted subtransaction never existed.
             deferred = self._deferred.get(ended.xid, {})
             for key in [key for key in deferred if key[1] == ended.subxid]:
                 del deferred[key]
@@ -200,22 +212,24 @@ class SchemaKeeper:
 
     @property
     def _open(self) -> bool:
-        """There are relations of transactions that have not ended."""
+        """Whether there are relations of transactions that have not ended."""
         return bool(self._deferred or self._prepared)
 
     def _newest(self, xid: Xid) -> list[Relation]:
         deferred = self._deferred.pop(xid, {})
-        return list({relid: one for (relid, _), one in deferred.items()}.values())
+        return list(
+            {relid: relation for (relid, _), relation in deferred.items()}.values()
+        )
 
     def _keep(self, xid: Xid, relations: Sequence[Relation]) -> None:
-        """Keep the relations of a prepared transaction until its end."""
+        """Store the relations of a prepared transaction until its end."""
         if relations and self._prepared is not None:
             self._catalog.keep_prepared(self._subscription.oid, xid, relations)
             self._prepared.add(xid)
 
     def _end(self, xid: Xid) -> Sequence[Relation]:
-        """Return the relations kept of a transaction. They are forgotten once the end has been
-        noted: a run that fails before sees the end again."""
+        """Return the stored relations of a transaction. They are removed once its end has been
+        recorded: a run that fails before receives the end again."""
         if xid not in (self._prepared or ()):
             return ()
         self._ended.append(xid)
@@ -237,11 +251,11 @@ class SchemaKeeper:
 
     @staticmethod
     def _is_parallel(body: bytes) -> bool:
-        """A Stream Abort with LSN and time."""
+        """Whether a Stream Abort has LSN and time."""
         return len(body) > 9
 
-    def _ask(self, found: list[tuple[Lsn, Relation]]) -> None:
-        relids = tuple(dict.fromkeys(one.relid for _, one in found))
+    def _ask(self, committed: list[tuple[Lsn, Relation]]) -> None:
+        relids = tuple(dict.fromkeys(relation.relid for _, relation in committed))
         with self._session() as session:
             publisher = Publisher(session)
             schemas = publisher.schemas(relids)
@@ -249,7 +263,7 @@ class SchemaKeeper:
         failpoint("schemas.asked")
         if any(
             column.type_oid >= FIRST_NORMAL_OID
-            for _, relation in found
+            for _, relation in committed
             for column in relation.columns
         ):
             self._look_at_labels()
@@ -257,13 +271,13 @@ class SchemaKeeper:
             self._subscription.oid,
             [
                 SentSchema(
-                    at,
+                    commit_lsn,
                     relation,
                     schemas[relation.relid].published(relation),
                     settled,
                 )
-                for at, relation in found
-                # One that is gone will not get any further rows.
+                for commit_lsn, relation in committed
+                # A dropped relation gets no further rows.
                 if relation.relid in schemas
             ],
             self._ended,

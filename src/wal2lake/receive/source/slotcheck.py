@@ -1,16 +1,16 @@
-"""Is the slot still the one that has sent what we have? Pure.
+"""Checks that the slot can continue the received stream. Pure.
 
-In: the slot as the publisher shows it, and how far everything has been received. Out: where it
-goes on, or an error with PostgreSQL's text and what to do. Asked at every connect, before
-START_REPLICATION: a slot that is gone, was invalidated or was made anew under its name cannot send
-what was committed meanwhile. PostgreSQL's subscriber does not ask; from a slot that was made anew
-it goes on above the gap, in silence.
+In: the slot as the publisher shows it, and the position up to which everything was received. Out:
+the slot's position, or an error with PostgreSQL's text and a remedy. Called at every connect,
+before START_REPLICATION: a slot that was dropped, invalidated, or created again under its name
+cannot send the transactions committed meanwhile. PostgreSQL's subscriber does not check this; with
+a slot that was created again it silently continues above the gap.
 
-*Received* is the end of the log, or what was confirmed above it while nothing was pending
+*Received* is the end of the log, or a higher position that was confirmed while nothing was pending
 (``changelog.confirmed``). Before the first start it is the consistent point of a slot that CREATE
-SUBSCRIPTION has made, and None of one that it was told to use. It says nothing of a slot that the
-subscription was told to use in another's place, and a log of an older version does not have it
-all: then the slot's own position is taken for it.
+SUBSCRIPTION created, and None for an existing slot. It does not apply to a slot that replaced the
+subscription's slot, and the log of an older version lacks the record: then the slot's own position
+is taken instead.
 
 Source: reference 4.1 (errors of replication commands); ReplicationSlotAcquire() in slot.c,
 CreateDecodingContext() in logical.c, PostgreSQL 18.
@@ -36,7 +36,7 @@ _OTHER_SLOT: Final = (
 
 
 class UnusableSlot(PublisherError):
-    """The slot cannot send what is missing here; somebody must act on the hint."""
+    """Raised if the slot cannot send the missing changes; an operator must follow the hint."""
 
     sqlstate = "55000"
     retry = Retry.NEVER
@@ -50,9 +50,10 @@ def check_slot(
     received: Lsn | None,
     same: bool,
 ) -> Lsn:
-    """Check a slot and return its confirmed position; raise UnusableSlot. ``slot`` is
-    ``Publisher.slot``'s answer, ``database`` the connected one; ``same``: what was received has
-    come from this slot, as far as its name tells."""
+    """Check a slot and return its confirmed position. Raises UnusableSlot.
+
+    ``slot`` is the result of ``Publisher.slot``. ``database`` is the connected database. ``same``:
+    the received changes came from this slot, judging by its name."""
     if slot is None:
         raise _missing(name, received)
     if slot["slot_type"] == "physical":
@@ -75,7 +76,7 @@ def check_slot(
         )
     cause = slot["invalidation_reason"]
     if cause is not None or slot["wal_status"] == "lost":
-        # Before PostgreSQL 17 a slot does not say why. On a primary there is one cause.
+        # Before PostgreSQL 17 a slot does not show the cause. On a primary there is only one.
         raise UnusableSlot(
             f'can no longer access replication slot "{name}"',
             detail="This replication slot has been invalidated due to"

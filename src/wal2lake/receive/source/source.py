@@ -1,25 +1,25 @@
-"""The publisher of one connection: checked before it is asked to stream, believed once it does.
+"""Checks the publisher of one connection before it streams, and records it once it does.
 
-    check       IDENTIFY_SYSTEM, TIMELINE_HISTORY, the slot: may we go on here?     writes nothing
-                START_REPLICATION: the server lets us have the slot
-    accepted    the file ``confirmed``, then the catalog's timeline, then the journal
+    check       IDENTIFY_SYSTEM, TIMELINE_HISTORY, the slot: can the log continue?    writes nothing
+                START_REPLICATION: the server acquires the slot for this receiver
+    accepted    writes the file ``confirmed``, then the catalog's timeline, then the journal
                 the first status update
 
-A server that refuses leaves no trace: it may be a standby that lags, and the next one the primary
-again; the slot may be somebody else's still, who moves it. Once it streams, nobody moves the slot
-but we.
+A server that refuses leaves no trace: it may be a standby that lags, and the next connection may
+reach the primary again; or another receiver may still hold the slot and advance it. Once the server
+streams, only this receiver advances the slot.
 
-What was confirmed counts as far as this server has it. On a timeline that left ours that is up to
-where it left: above, positions name other WAL, and a slot that was made anew there must not pass
-for ours because the old timeline had come as far. The file does not say of which timeline
-it is; the catalog does, and is told after it: after a crash in between the same is found again.
-(The other way round it would find nothing to take back.) Nothing has been sent until both are
-durable.
+A confirmed position counts only as far as this server has the WAL. If the server's timeline
+branched off, the position counts up to the switch: above it, positions denote other WAL, and a slot
+created there must not pass for the old slot only because the old timeline had reached that
+position. The file does not contain the timeline; the catalog does. The catalog is written after the
+file, so after a crash in between the same check has the same result. (In the reverse order, the
+check would miss the switch.) Nothing is sent until both are durable.
 
-A standby goes on sending while its timeline changes, and nobody tells: it is promoted, or it
-follows a server above it that was. It is known again by the time that it was started: what is
-logged above the switch, and confirmed to its slot, is its own then. While it streams it is asked
-(``look``), and its new timeline is ours as soon as it answers.
+A standby goes on sending while its timeline changes, without a message: it is promoted, or its
+upstream server is promoted. The receiver recognizes the standby by its start time: then changes
+logged above the switch, and confirmed to its slot, are the standby's own. While the standby
+streams, it is queried (``look``), and its new timeline is recorded.
 
 Called by the walreceiver, on the reader's thread.
 """
@@ -42,8 +42,9 @@ from wal2lake.receive.source.history import check_history, switch_point
 from wal2lake.receive.source.slotcheck import check_slot
 
 FOLLOW_SECONDS: Final = 10.0
-"""How often a standby is asked which timeline it replays: that takes a connection and, for a
-moment, a walsender. A guess; who restarts it sooner after a failover is told of another history."""
+"""Interval between queries for the timeline that a standby replays. A query needs a connection and,
+briefly, a walsender. Chosen arbitrarily. A standby restarted sooner after a failover is refused as
+another history."""
 
 
 def ask_history(
@@ -55,8 +56,8 @@ def ask_history(
     copied: Lsn = INVALID_LSN,
     stayed: bool = False,
 ) -> str | None:
-    """``check_history`` with what it has to know of the server: raises DivergedHistory. Returns
-    the timeline's history, if it was needed."""
+    """Query the server for ``check_history``, and call it. Return the timeline's history file, if
+    it was needed. Raises DivergedHistory."""
     history = None
     if ours.timeline not in (None, identity.timeline) and not stayed:
         history = publisher.timeline_history(identity.timeline)
@@ -74,19 +75,20 @@ def ask_history(
 
 @dataclass(frozen=True, slots=True)
 class SourceFindings:
-    """Findings of ``check``."""
+    """Results of ``check``."""
 
     identity: Identity
     started: str
     standby: bool
     received: Lsn
-    """Up to here everything has been received that this server has."""
+    """Position up to which everything that this server has was received."""
     same: bool
-    """That has come from this slot, or nothing has and it is the one that was made for it."""
+    """Whether the received changes came from this slot, or nothing was received and the slot was
+    created for the subscription."""
     known: Lsn | None
-    """Up to here it is on record as confirmed to this slot; None: nothing is."""
+    """Recorded position confirmed to this slot. None if there is no record."""
     seen: Lsn
-    """The slot's confirmed position, before it was ours."""
+    """The slot's confirmed position before START_REPLICATION."""
 
 
 class SourceCheck:
@@ -101,8 +103,8 @@ class SourceCheck:
         ask: Callable[[], Session],
         ask_walsender: Callable[[], Session],
     ) -> None:
-        """``ask`` opens an ordinary connection, for what is asked while the other streams;
-        ``ask_walsender`` one for replication commands."""
+        """``ask`` opens an ordinary connection, for queries while the walsender streams.
+        ``ask_walsender`` opens one for replication commands."""
         self._catalog = catalog
         self._subscription = subscription
         self._log = log
@@ -110,41 +112,42 @@ class SourceCheck:
         self._ask = ask
         self._ask_walsender = ask_walsender
         self._slot_name = str(subscription.slot_name)
-        self._found: SourceFindings | None = None
+        self._findings: SourceFindings | None = None
         self._timeline: int | None = None
-        """On record of what streams."""
+        """Recorded timeline of the server that streams."""
         self._promoted = False
         self._followed_at = -FOLLOW_SECONDS
         self._unfollowed = False
 
     def check(self, publisher: Publisher) -> SourceFindings:
-        """Raises DivergedHistory, and UnusableSlot if the slot cannot send what is missing."""
-        ours = self._subscription
-        # First: one that is promoted in between may still have said its old timeline.
+        """Check source and slot. Raises DivergedHistory, and UnusableSlot if the slot cannot send
+        the missing changes."""
+        subscription = self._subscription
+        # Read first: a standby promoted in between may still have reported its old timeline.
         standby = publisher.in_recovery()
         identity = publisher.identify()
         started = publisher.started() or ""
-        stayed = bool(started) and started == ours.source_started
+        stayed = bool(started) and started == subscription.source_started
         history = ask_history(
             publisher,
             identity,
-            ours,
+            subscription,
             logged=self._log.logged,
             copied=self._copied(),
             stayed=stayed,
         )
-        known = self._on_record(identity, history)
-        received = max(known or INVALID_LSN, self._log.logged)
+        confirmed = self._on_record(identity, history)
+        received = max(confirmed or INVALID_LSN, self._log.logged)
         last = self._confirmed.last
         if last is None:
-            known = self._made_at()
-            received = max(known or INVALID_LSN, received)
+            confirmed = self._made_at()
+            received = max(confirmed or INVALID_LSN, received)
         elif last.slot_name != self._slot_name:
-            known = None
-        same = known is not None
+            confirmed = None
+        same = confirmed is not None
         seen = self._look(publisher, identity, received, same=same)
-        recorded = known if last is not None else None
-        self._found = SourceFindings(
+        recorded = confirmed if last is not None else None
+        self._findings = SourceFindings(
             identity,
             started,
             standby,
@@ -153,78 +156,83 @@ class SourceCheck:
             recorded,
             seen,
         )
-        return self._found
+        return self._findings
 
     def _copied(self) -> Lsn:
-        """Where the newest of the snapshots was that tables have been copied at, or a bit above:
-        of a table that was taken in long ago it is the position of the vector that did."""
+        """Return the highest snapshot position of a copied table, or slightly more: for a table
+        that joined long ago, its vector's position."""
         rels = self._catalog.rels(self._subscription.oid)
         return max((r.lsn for r in rels if r.lsn is not None), default=INVALID_LSN)
 
     def _on_record(self, identity: Identity, history: str | None) -> Lsn | None:
-        """Return the recorded position, as far as this server has it."""
+        """Return the recorded position, as far as this server has the WAL."""
         last, timeline = self._confirmed.last, self._subscription.timeline
         if last is None:
             return None
-        # Nothing of ours is lost with what this server does not have
-        # (``check_history``), and from here on it counts anew.
-        known = min(last.position, identity.position)
+        # The server lacks no logged changes (``check_history``), so a lower position is correct.
+        position = min(last.position, identity.position)
         if history is not None and timeline is not None:
-            known = min(known, switch_point(history, timeline) or INVALID_LSN)
-        return known
+            position = min(position, switch_point(history, timeline) or INVALID_LSN)
+        return position
 
     def _made_at(self) -> Lsn | None:
-        """Before anything was ever received: the consistent point of a slot that CREATE
-        SUBSCRIPTION has made."""
-        ours = self._subscription
-        if ours.system_identifier is not None or ours.made_slot != self._slot_name:
+        """Return the consistent point of a slot that CREATE SUBSCRIPTION created, if nothing was
+        received yet."""
+        subscription = self._subscription
+        if (
+            subscription.system_identifier is not None
+            or subscription.made_slot != self._slot_name
+        ):
             return None
-        return ours.floor
+        return subscription.floor
 
     def accepted(self) -> Lsn:
-        """START_REPLICATION was: write down what holds from here on. Before the first status
-        update. Returns up to where everything is on record as confirmed.
+        """Record the source after START_REPLICATION succeeded, before the first status update.
+        Return the recorded confirmed position.
 
-        Raises the error of a message that the journal cannot give and that will not be sent
-        again.
+        Raises the error of a message that the journal cannot decode and that the publisher will not
+        send again.
         """
-        found = self._found
-        if found is None:
+        findings = self._findings
+        if findings is None:
             raise InternalError("a source is accepted that was not checked")
-        start, known = found.seen, found.known
-        if known is None or self._log.undecodable is not None:
+        start, confirmed = findings.seen, findings.known
+        if confirmed is None or self._log.undecodable is not None:
             with self._ask() as session:
-                now = self._look(
-                    Publisher(session), found.identity, found.received, same=found.same
+                slot_position = self._look(
+                    Publisher(session),
+                    findings.identity,
+                    findings.received,
+                    same=findings.same,
                 )
-            # Another session may have found another server, whose slot lags.
-            start = max(start, now)
-        if known is None:
-            known = start
-            self._warn_of_gap(found, start)
-        self._record(known)
-        self._learn(found.identity, found.started)
+            # The other session may have reached another server, whose slot lags.
+            start = max(start, slot_position)
+        if confirmed is None:
+            confirmed = start
+            self._warn_of_gap(findings, start)
+        self._record(confirmed)
+        self._learn(findings.identity, findings.started)
         self._log.ask_again(start)
-        return known
+        return confirmed
 
     def look(self, session: Session) -> None:
-        """Has the standby that streams another timeline now? Then that is ours from here on,
-        and it may be started again. On an ordinary connection, which may have found another
-        server; from another thread than the rest, once it streams."""
-        found = self._found
-        if found is None or not found.standby or self._promoted:
+        """Record the timeline of the streaming standby if it has changed, so that the standby may
+        be restarted. Uses an ordinary connection, which may reach another server. Called while the
+        standby streams, by another thread than the other methods."""
+        findings = self._findings
+        if findings is None or not findings.standby or self._promoted:
             return
         publisher = Publisher(session)
-        if publisher.started() != found.started:
+        if publisher.started() != findings.started:
             return
         if publisher.in_recovery():
-            self._follow(found)
+            self._follow(findings)
             return
         self._learn_timeline(publisher.timeline(), "has been promoted to")
         self._promoted = True
 
-    def _follow(self, found: SourceFindings) -> None:
-        """It is a standby still: the timeline that it replays, now and then."""
+    def _follow(self, findings: SourceFindings) -> None:
+        """Query, at intervals, the timeline that a standby replays."""
         now = time.monotonic()
         if now - self._followed_at < FOLLOW_SECONDS:
             return
@@ -232,11 +240,11 @@ class SourceCheck:
         try:
             with self._ask_walsender() as session:
                 publisher = Publisher(session)
-                if publisher.started() != found.started:
+                if publisher.started() != findings.started:
                     return
                 timeline = publisher.identify().timeline
         except Wal2LakeError as error:
-            # No walsender may be free: that is no reason to confirm nothing.
+            # If no walsender is free, positions can be confirmed all the same.
             if not self._unfollowed:
                 get_logger().warning(
                     "could not ask the standby for its timeline",
@@ -261,41 +269,44 @@ class SourceCheck:
     def _look(
         self, publisher: Publisher, identity: Identity, received: Lsn, *, same: bool
     ) -> Lsn:
-        """The slot's confirmed position; raises UnusableSlot."""
+        """Return the slot's confirmed position. Raises UnusableSlot."""
         return check_slot(
             publisher.slot(self._slot_name),
             name=self._slot_name,
             database=identity.database,
             received=received or None,
-            # What the journal has and cannot give may be confirmed: ``ask_again``.
+            # The slot may be beyond a message that the journal cannot decode: ``ask_again``.
             same=same and self._log.undecodable is None,
         )
 
-    def _warn_of_gap(self, found: SourceFindings, start: Lsn) -> None:
-        if self._confirmed.last is not None and start > found.received:
+    def _warn_of_gap(self, findings: SourceFindings, start: Lsn) -> None:
+        if self._confirmed.last is not None and start > findings.received:
             get_logger().warning(
                 f'replication slot "{self._slot_name}" starts at {start}, above'
-                f" {found.received}, up to where everything has been received; what was"
+                f" {findings.received}, up to where everything has been received; what was"
                 " committed in between is not received",
                 subscription=self._subscription.name,
             )
 
-    def _record(self, known: Lsn) -> None:
+    def _record(self, position: Lsn) -> None:
         last = self._confirmed.last
-        if last is None or (last.slot_name, last.position) != (self._slot_name, known):
-            self._confirmed.record(self._slot_name, known)
+        if last is None or (last.slot_name, last.position) != (
+            self._slot_name,
+            position,
+        ):
+            self._confirmed.record(self._slot_name, position)
 
     def _learn(self, identity: Identity, started: str) -> None:
-        ours = self._subscription
+        subscription = self._subscription
         self._timeline = identity.timeline
-        if (ours.system_identifier, ours.timeline) != (
+        if (subscription.system_identifier, subscription.timeline) != (
             identity.system_identifier,
             identity.timeline,
         ):
             self._catalog.update_subscription(
-                ours.oid,
+                subscription.oid,
                 system_identifier=identity.system_identifier,
                 timeline=identity.timeline,
             )
-        if ours.source_started != (started or None):
-            self._catalog.set_options(ours.oid, {SOURCE_STARTED: started})
+        if subscription.source_started != (started or None):
+            self._catalog.set_options(subscription.oid, {SOURCE_STARTED: started})

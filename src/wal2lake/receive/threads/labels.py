@@ -1,20 +1,19 @@
-"""Has the publisher renamed a label of an enum? Asked on an ordinary connection, now and then.
+"""Watches for renamed labels of the publisher's enum types, on an ordinary connection.
 
-ALTER TYPE ... RENAME VALUE changes every row that has the label, and says so to nobody: no row is
-written, and no Relation message comes. Rows here hold labels as text. In: the tables that the
-subscription follows. Out: ``KnownLabels`` in the catalog, where apply finds renames and has the
-tables copied anew.
+ALTER TYPE ... RENAME VALUE changes every row that has the label, but sends no row and no Relation
+message. Rows here hold labels as text. In: the tables that the subscription follows. Out:
+``KnownLabels`` in the catalog, where apply finds renames and has the tables copied anew.
 
-    before streaming                    the first look: labels as they are
-    every ten seconds                   another one, if a followed column is of a type
+    before streaming                    the first look: present labels
+    every ten seconds                   another look, if a followed column has a type
                                         that is not built in
-    a Relation message with such a      one before the message is noted: a new column may have
-    type                                brought another enum
+    a Relation message with such a      a look before the message is recorded: a new column may
+    type                                have another enum type
 
-Between a rename and the look that notices it, an UPDATE that names its row by the label finds none
-(update_missing). The copy mends that: it is taken at a position above the rename.
+Between a rename and the look that notices it, an UPDATE that identifies its row by the label finds
+no row (update_missing). The copy repairs that, because it is taken at a position above the rename.
 
-The lock: a rename that is seen is in the catalog before a Relation message that comes later is.
+The lock ensures that a rename is recorded before a Relation message that arrives later.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from wal2lake.pg import Publisher, Session
 from wal2lake.pgtypes import FIRST_NORMAL_OID
 
 _LOOK_SECONDS: Final = 10.0
-"""A value that is added, stored and renamed between two looks is not noticed. A guess at what a
-publisher does not mind."""
+"""A value that is added, stored and renamed between two looks is not noticed. Chosen arbitrarily,
+to keep the publisher's load negligible."""
 
 
 class LabelWatch:
-    """For one run of the receiver. ``look`` is safe for many threads."""
+    """Watches labels for one run of the receiver. Any thread may call ``look``."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class LabelWatch:
         session: Callable[[], Session],
         stop: threading.Event,
     ) -> None:
-        """``session`` opens one to the publisher."""
+        """``session`` opens a session to the publisher."""
         self._catalog = catalog
         self._subscription = subscription
         self._session = session
@@ -54,7 +53,7 @@ class LabelWatch:
         self._reported = False
 
     def work(self) -> None:
-        """The thread."""
+        """Run the thread: look at labels at intervals."""
         if not self._subscription.follows_schema:
             return
         while not self._stop.wait(_LOOK_SECONDS):
@@ -62,7 +61,7 @@ class LabelWatch:
                 self.look()
                 self._reported = False
             except Exception as error:
-                # What comes is received all the same; the next look may find the server.
+                # Receiving goes on; the next look may reach the server.
                 self._warn(error)
 
     def look(self) -> None:
@@ -72,10 +71,11 @@ class LabelWatch:
         with self._lock:
             followed = self._catalog.followed_schemas(self._subscription.oid).values()
             relids = [
-                one.schema.relid
-                for one in followed
+                followed_schema.schema.relid
+                for followed_schema in followed
                 if any(
-                    a.declared_oid >= FIRST_NORMAL_OID for a in one.schema.attributes
+                    a.declared_oid >= FIRST_NORMAL_OID
+                    for a in followed_schema.schema.attributes
                 )
             ]
             subscription = self._catalog.subscription(self._subscription.oid)
@@ -84,16 +84,16 @@ class LabelWatch:
             with self._session() as session:
                 publisher = Publisher(session)
                 seen = publisher.enums(relids)
-                at = publisher.position()
+                position = publisher.position()
             text = subscription.options.get(ENUM_LABELS)
-            known = KnownLabels.parse(text)
-            oldest = min(one.begins for one in followed)
-            now = known.then(seen, at).since(oldest).as_json()
-            if now != text:
-                self._catalog.set_options(subscription.oid, {ENUM_LABELS: now})
+            recorded = KnownLabels.parse(text)
+            oldest = min(followed_schema.begins for followed_schema in followed)
+            labels = recorded.then(seen, position).since(oldest).as_json()
+            if labels != text:
+                self._catalog.set_options(subscription.oid, {ENUM_LABELS: labels})
 
     def _warn(self, error: Exception) -> None:
-        """Once until it works again."""
+        """Log a warning, once until a look succeeds again."""
         if self._reported or self._stop.is_set():
             return
         self._reported = True

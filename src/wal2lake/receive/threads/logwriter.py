@@ -1,12 +1,13 @@
-"""The journal thread: gulps into the change log, and what is durable back to the reader.
+"""The journal thread: appends gulps to the change log, and reports durable positions.
 
     reader ── put ──▶ queue ──▶ journal thread: append, fsync ──▶ done ── collect ──▶ reader
 
-All that waits is written as one record and synced once: the group of a group fsync. On a full disk
-the thread tries again, the same group, and the reader pauses when the queue is full; a group that
-could not be written is never followed by another, or the log would have a hole.
+All waiting gulps are written as one record and synced once, as in a group commit. On a full disk
+the thread retries the same group, and the reader pauses when the queue is full. No other group is
+written after a group that failed, because the log would have a hole.
 
-``put``, ``collect`` and ``is_full`` are the reader's: what waits is counted by it alone.
+Only the reader calls ``put``, ``collect`` and ``is_full``, so only the reader counts the waiting
+bytes.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ from wal2lake.receive.gulps import Gulp
 from wal2lake.receive.threads.pauses import Pauses
 
 RECORD_BYTES: Final = 4 << 20
-"""Gulps are gathered into one journal record up to this; the last may be as large itself. One
-fsync for it costs about what its write does."""
+"""Size up to which gulps are gathered into one journal record; the last gulp may be as large
+itself. The fsync of such a record costs about as much as its write."""
 
 _QUEUE_BYTES: Final = 64 << 20
-"""Bound of what waits for the journal thread; a guess at a second of a busy walsender."""
+"""Limit of the bytes that wait for the journal thread. Estimated as one second of a busy
+walsender."""
 
 STORAGE_RETRY_SECONDS: Final = 1.0
-"""How soon a disk that was full is tried again."""
+"""Interval between retries on a full disk."""
 
 _UNWRITABLE: Final = "the change log cannot be written"
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A gulp that is durable."""
+    """A durable gulp."""
 
     lsn: Lsn
-    """The end of the log with it."""
+    """End of the log after the gulp."""
     gulp: Gulp
 
 
@@ -59,8 +61,8 @@ class LogWriter:
         wake: Callable[[], None],
         before: Callable[[Gulp], None] = lambda gulp: None,
     ) -> None:
-        """``wake`` tells the reader that there is something to collect; ``before`` is called
-        with each gulp before it is logged, and may take its time."""
+        """``wake`` tells the reader that there are positions to collect. ``before`` is called with
+        each gulp before the gulp is logged, and may block."""
         self._log = log
         self._pauses = pauses
         self._stop = stop
@@ -69,10 +71,10 @@ class LogWriter:
         self._queue: queue.SimpleQueue[Gulp | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Logged] = queue.SimpleQueue()
         self._waiting_bytes = 0
-        """The reader's alone."""
+        """Counted by the reader only."""
 
     def put(self, gulp: Gulp) -> None:
-        """Hand one over."""
+        """Hand over a gulp."""
         self._waiting_bytes += len(gulp.data)
         self._queue.put(gulp)
 
@@ -80,36 +82,37 @@ class LogWriter:
         """Yield the positions that have become durable since the last call, in order."""
         while True:
             try:
-                one = self._done.get_nowait()
+                logged = self._done.get_nowait()
             except queue.Empty:
                 return
-            self._waiting_bytes -= len(one.gulp.data)
-            yield one
+            self._waiting_bytes -= len(logged.gulp.data)
+            yield logged
 
     @property
     def is_full(self) -> bool:
-        """Nothing more should be read."""
+        """Whether the reader should stop reading."""
         return self._waiting_bytes >= _QUEUE_BYTES
 
     def end(self) -> None:
-        """Nothing will be put any more: the thread ends when it has written the rest, or at
-        once if it was told to stop and there is no space for it."""
+        """Announce that no gulp will follow. The thread ends when it has written the rest, or at
+        once if the run was stopped and there is no space."""
         self._queue.put(None)
 
     def work(self) -> None:
         """The thread. Raises what must end the run."""
-        # After one that could not be written what follows might fit: behind a hole.
+        # Ends after a group that could not be written: a smaller one might fit, but behind a
+        # hole.
         while self._next_is_written():
             pass
 
     def _next_is_written(self) -> bool:
-        # A frame of its own, for it lets the group go: no gulp is held while the next is
-        # waited for.
+        # A frame of its own releases the group, so that no gulp is held during the wait for the
+        # next.
         group = self._next_group()
         if group is None:
             return False
-        for one in group:
-            self._before(one)
+        for gulp in group:
+            self._before(gulp)
         return self._write(group)
 
     def _next_group(self) -> list[Gulp] | None:
@@ -119,22 +122,22 @@ class LogWriter:
         group, size = [first], len(first.data)
         while size < RECORD_BYTES:
             try:
-                more = self._queue.get_nowait()
+                gulp = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if more is None:
+            if gulp is None:
                 self._queue.put(None)
                 break
-            group.append(more)
-            size += len(more.data)
+            group.append(gulp)
+            size += len(gulp.data)
         return group
 
     def _write(self, group: list[Gulp]) -> bool:
-        """Log a group; False: the run was stopped before there was space for it."""
+        """Log a group. Return False if the run was stopped before there was space."""
         data, lengths = group[0].data, group[0].lengths
         if len(group) > 1:
-            data = b"".join(one.data for one in group)
-            lengths = np.concatenate([one.lengths for one in group])
+            data = b"".join(gulp.data for gulp in group)
+            lengths = np.concatenate([gulp.lengths for gulp in group])
         while True:
             try:
                 self._log.append(data, lengths)
@@ -146,9 +149,9 @@ class LogWriter:
                 if self._stop.wait(STORAGE_RETRY_SECONDS):
                     return False
         logged = self._log.sync()
-        for one in group:
-            self._done.put(Logged(logged, one))
+        for gulp in group:
+            self._done.put(Logged(logged, gulp))
         self._wake()
-        # What is durable is told first: the catalog's disk may be slow, or full.
+        # Report durable positions first: the catalog's disk may be slow, or full.
         self._pauses.end(_UNWRITABLE)
         return True

@@ -1,11 +1,11 @@
-"""How long a segment lasts: longer while apply takes its time. Pure.
+"""Decides how long a segment lasts: longer while apply is slow. Pure.
 
-Comes in: when segments were sealed and how far apply has come. Goes out: seconds.
+In: times of seals, and the applied position. Out: seconds.
 
-A segment costs apply a file to open for each of its tables. Who applies a batch in two seconds
-gains nothing from eight segments in it: two hold the same rows. So a segment lasts a quarter of
-the time that the one before took from its seal until it was applied. As soon as nothing comes, or
-apply keeps up, it is as short as the setting says.
+For each segment, apply opens a file for each of the segment's tables. If a batch takes two seconds
+to apply, eight segments in it are no better than two segments with the same rows. So a segment
+lasts a quarter of the time from the previous segment's seal until it was applied. When no changes
+arrive, or apply keeps up, the segment is as short as the setting says.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from wal2lake.model import Lsn
 _SHARE: Final = 4
 _LONGEST_SECONDS: Final = 1.0
 _REMEMBERED: Final = 256
-"""Segments: apply that stands still is measured when it goes on, by the last of these."""
+"""Number of sealed segments to remember. If apply stands still, its time is measured when it
+continues, by the newest of them."""
 
 
 class Pace:
-    """Paces one seal thread. Times are of any one clock, in seconds."""
+    """Pace of one seal thread. Times are in seconds, of any single clock."""
 
     def __init__(self, shortest: float) -> None:
         self._shortest = shortest
         self._longest = max(shortest, _LONGEST_SECONDS)
         self._waiting: deque[tuple[Lsn, float]] = deque(maxlen=_REMEMBERED)
         self.seconds = shortest
-        """That a segment lasts now."""
+        """Present duration of a segment."""
 
-    def sealed(self, end: Lsn, at: float) -> None:
-        """A segment that ends there."""
-        self._waiting.append((end, at))
+    def sealed(self, end: Lsn, now: float) -> None:
+        """Note that a segment up to ``end`` was sealed."""
+        self._waiting.append((end, now))
 
     def nothing_to_seal(self) -> None:
-        """Let the next seal wait for nothing."""
+        """Make the next segment as short as possible, because there was nothing to seal."""
         self.seconds = self._shortest
 
     def look(self, applied: Lsn, now: float) -> None:
-        """So far has apply come, as it is seen."""
+        """Adapt the duration to the position that apply has reached."""
         took = None
         while self._waiting and self._waiting[0][0] <= applied:
             took = now - self._waiting.popleft()[1]

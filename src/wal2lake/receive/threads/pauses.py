@@ -1,9 +1,8 @@
-"""Why nothing more is taken off the socket, said once: at its begin and at its end.
+"""Reasons why the receiver does not read its socket, each reported at its begin and end.
 
-In: reasons, from any thread. Out: whether there is one; log lines, and the receiver's error in
-the catalog, which is the newest reason that still holds. None of it raises for a full disk: what
-the catalog could not be told yet holds up nobody who writes the log, and is told later
-(``settle``).
+In: reasons, from any thread. Out: whether a reason holds; log lines; the receiver's error in the
+catalog, which is the newest reason that still holds. A full disk raises no error here: a failure to
+write to the catalog must not delay the log's writer, so the catalog is updated later (``settle``).
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from wal2lake.observe import get_logger
 
 
 class Pauses:
-    """Reasons for which one run of a receiver pauses. A reason belongs to one thread."""
+    """Reasons why one run of a receiver pauses. Each reason belongs to one thread."""
 
     def __init__(self, catalog: Catalog, subid: Oid) -> None:
         self._catalog = catalog
         self._subid = subid
         self._reasons: dict[str, StorageError] = {}
         self._owed = False
-        """The catalog has an error that no longer holds."""
+        """Whether the catalog shows an error that no longer holds."""
         self._guard = threading.Lock()
         self._events = get_logger()
 
     def __bool__(self) -> bool:
-        """Is there any?"""
+        """Whether a reason holds."""
         return bool(self._reasons)
 
     def begin(self, reason: str, error: StorageError) -> None:
-        """Nothing happens if it has begun."""
+        """Begin a pause, unless the reason holds already."""
         if reason not in self._reasons:
             self._events.error(f"{reason}; receiving is paused", error=error)
             with self._guard:
@@ -41,7 +40,7 @@ class Pauses:
                 self._note()
 
     def end(self, reason: str) -> None:
-        """Nothing happens if it has not begun."""
+        """End a pause, if the reason holds."""
         if reason in self._reasons:
             self._events.info(f"no longer: {reason}")
             with self._guard:
@@ -49,12 +48,13 @@ class Pauses:
                 self._note()
 
     def note(self) -> None:
-        """Another error of the receiver has passed: say again what holds still."""
+        """Write the reason that still holds to the catalog, after another error of the receiver has
+        passed."""
         with self._guard:
             self._note()
 
     def settle(self) -> None:
-        """Tell the catalog what it could not be told; called now and then."""
+        """Repeat a failed write to the catalog. Called at intervals."""
         if self._owed:
             self.note()
 

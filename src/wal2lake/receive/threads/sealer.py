@@ -1,7 +1,8 @@
-"""The seal thread: what the journal has, decoded and sealed; the log trimmed, its size watched.
+"""The seal thread: decodes the journal, seals segments, trims the log, watches its size.
 
-In: the change log, what is applied. Out: segments; the word ``sealed``; a pause while the log is
-at its size limit. A full disk holds it up and is tried again; what cannot be decoded ends the run.
+In: the change log, the applied position. Out: segments; the word ``sealed``; a pause while the log
+is at its size limit. On a full disk the thread retries. A message that cannot be decoded ends the
+run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from wal2lake.receive.threads.pauses import Pauses
 from wal2lake.settings import LogSettings
 
 _UPKEEP_SECONDS: Final = 1.0
-"""How often the log is trimmed and its size compared with the limit."""
+"""Interval between trims of the log and checks of its size."""
 
 _LIMIT_REACHED: Final = "the change log has reached its size limit"
 
@@ -51,7 +52,8 @@ class Sealer:
         applied: Callable[[], Lsn],
         stop: threading.Event,
     ) -> None:
-        """``directory`` is the log's; ``applied``: what need not be kept any more."""
+        """``directory`` is the log's. ``applied`` returns the position below which segments may be
+        removed."""
         self._log = log
         self._directory = directory
         self._settings = settings
@@ -64,12 +66,12 @@ class Sealer:
         self._retention = Retention(directory, history_bytes=history_bytes(settings))
         self._noticed = log.last_segment
         self._limit_state = LimitState.BELOW
-        """State of the log's size, as last looked at."""
+        """State of the log's size at the last check."""
         self._events = get_logger()
         self._repeated = RepeatedErrors()
 
     def work(self) -> None:
-        """The thread. Raises what must end the run."""
+        """Run the thread. Raises errors that must end the run."""
         interval = self._settings.segment_interval_ms / 1000
         pace = Pace(interval)
         last_seal = last_upkeep = time.monotonic()
@@ -90,7 +92,7 @@ class Sealer:
                     self._pauses.settle()
                     last_upkeep = now
             except UnusableLogError:
-                # Recovery makes of the journal what is not known to be durable.
+                # Recovery at the next start decides which part of the journal is valid.
                 raise
             except StorageError as error:
                 self._repeated.say(self._events, "could not seal a segment", error)
@@ -109,7 +111,8 @@ class Sealer:
                     self._pauses.note()
 
     def _notice(self, pace: Pace) -> None:
-        """New segments: not by ``seal`` alone, a large transaction is sealed when it commits."""
+        """Note new segments. Not only ``seal`` makes them: a large transaction is sealed when it
+        commits."""
         if self._log.last_segment > self._noticed:
             self._noticed = self._log.last_segment
             self._progress.set(sealed=self._log.sealed)
@@ -133,7 +136,7 @@ class Sealer:
         else:
             self._pauses.end(_LIMIT_REACHED)
         if state is LimitState.NEAR and self._limit_state is LimitState.BELOW:
-            # Once, and not at every look.
+            # Warn once, not at every check.
             near = StorageError(
                 f'the change log of subscription "{self._subscription.name}" is near its'
                 f" size limit: {size.limited_bytes} of {limit} bytes",

@@ -1,26 +1,25 @@
-"""How far is the server's WAL really? Asked on an ordinary connection, by a thread of its own.
+"""Verifies the server's WAL position on an ordinary connection, in a thread of its own.
 
-A keepalive is only believed up to a position that the server was seen to have flushed (see
-``feedback``). In: positions that keepalives have named. Out: ``position``, the server's own,
-which is in the log's file ``confirmed`` before it is here (``source`` says why), and a byte into
-the reader's pipe. Whoever else has a question to this server now and then is called with the
-session (``look``).
+A keepalive is trusted only up to a position that the server is known to have flushed
+(``feedback``). In: positions of keepalives. Out: ``position``, the server's own position, which is
+first recorded in the log's file ``confirmed`` (``source`` explains why); a byte into the reader's
+pipe. The callback ``look`` gets the session for other periodic queries.
 
-    goes wrong                           then
-    ----------                           ----
-    a session that had worked            another one at once, and no word: idle ones get cut off
-    a new connection, its question       a warning; again after wal_retrieve_retry_interval
-    the record of the answer             a warning of its own; the session stays; again after it
-    the server is not as far as asked    no failure: asked again after a second
+    failure                              reaction
+    -------                              --------
+    a session that has worked before     a new session at once, no warning: firewalls cut idle ones
+    a new connection or its query        a warning; retry after wal_retrieve_retry_interval
+    recording the position               another warning; retry after the same time, same session
+    the server is below the keepalive    no failure: queried again after a second
 
-The warning comes once, until it works again, and goes to the log alone: nothing stands still, so it
-is no error of the subscription. But nothing is confirmed beyond the log meanwhile, and an idle slot
-holds its publisher's WAL. The reader only leaves its question and reads the answer: neither a
-server that does not answer, nor a refused connection, nor the disk keeps it from answering
+The warning is logged once until verification succeeds again. Replication goes on, so it is no error
+of the subscription. But meanwhile nothing beyond the log is confirmed, and an idle slot holds its
+publisher's WAL. The reader only sets the wanted position and reads the verified one, so neither an
+unresponsive server, nor a refused connection, nor a slow disk keeps the reader from answering
 keepalives.
 
-It is an ordinary session: it takes no walsender, and pg_stat_replication shows one row for
-the subscription.
+The session is an ordinary one: it needs no walsender, and pg_stat_replication shows one row for the
+subscription.
 """
 
 from __future__ import annotations
@@ -35,19 +34,20 @@ from wal2lake.observe import get_logger
 from wal2lake.pg import Publisher, Session
 
 _PAUSE_SECONDS: Final = 0.02
-"""Each answer costs a round trip and an fdatasync beside the journal's. A guess: what waits
-for it, a synchronous commit that concerns no table here, waits for both anyway."""
+"""Pause between two queries. Each query costs a round trip and an fdatasync besides the journal's.
+Chosen arbitrarily: only synchronous commits that concern no table here wait for it."""
 
 _NOT_THERE_SECONDS: Final = 1.0
-"""A server that has not got as far as its own keepalive said is not asked again sooner."""
+"""Pause if the server has not flushed up to the position of its own keepalive."""
 
 _STOP_SECONDS: Final = 1.0
-"""An answer that is still awaited then is left behind: the thread dies with the process."""
+"""Time to wait for the thread at the end. A thread that still waits for the server ends with the
+process."""
 
 
 class PositionVerifier:
-    """Asks the server for its position, for one connection, from ``start`` to ``stop``. ``ask`` and
-    ``position`` are for the reader."""
+    """Verifies the server's position for one connection, from ``start`` to ``stop``. The reader
+    calls ``ask`` and ``position``."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class PositionVerifier:
         subscription: str,
         look: Callable[[Session], None] = lambda session: None,
     ) -> None:
-        """``record`` makes a position durable, or raises; ``known`` is already."""
+        """``record`` makes a position durable, or raises. ``known`` is durable already."""
         self._connect = connect
         self._record = record
         self._look = look
@@ -77,11 +77,11 @@ class PositionVerifier:
         self._thread = threading.Thread(target=self._run, name="verify", daemon=True)
 
     def start(self) -> None:
-        """No connection yet: many subscriptions never need it."""
+        """Start the thread. It connects later, because many subscriptions never need it."""
         self._thread.start()
 
     def stop(self) -> threading.Thread:
-        """End it, or leave it behind; returns its thread, to tell which."""
+        """End the thread, within a time limit. Returns the thread, which may still run."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -89,7 +89,7 @@ class PositionVerifier:
         return self._thread
 
     def ask(self, position: Lsn) -> None:
-        """Is the server there? Returns at once; the same question may be repeated."""
+        """Request verification of a position. Returns at once, and may be repeated."""
         if position > self._wanted:
             with self._changed:
                 self._wanted = position
@@ -97,7 +97,7 @@ class PositionVerifier:
 
     @property
     def position(self) -> Lsn:
-        """The server has flushed its WAL at least up to here, and it is recorded."""
+        """Recorded position up to which the server is known to have flushed its WAL."""
         return self._position
 
     def _run(self) -> None:
@@ -108,14 +108,14 @@ class PositionVerifier:
                         lambda: self._stopped or self._wanted > self._position
                     )
                     wanted = self._wanted
-                pause = 0.0 if self._stopped else self._answer(wanted)
+                pause = 0.0 if self._stopped else self._verify(wanted)
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopped, pause)
         finally:
             self._close()
 
-    def _answer(self, wanted: Lsn) -> float:
-        """Seconds until the next question."""
+    def _verify(self, wanted: Lsn) -> float:
+        """Verify a position. Return the seconds until the next query."""
         waited = self._session is not None
         try:
             if self._session is None:
@@ -125,14 +125,14 @@ class PositionVerifier:
         except Exception as error:
             self._close()
             if waited:
-                # A session that nobody has used for long may have been cut off.
+                # A session that was idle for long may have been cut off.
                 return 0.0
             return self._failed("could not verify the publisher's position", error)
         if flushed > self._position:
             try:
                 self._record(flushed)
             except Exception as error:
-                # Ours: the session has nothing to do with it.
+                # A local error: the session stays.
                 return self._failed("could not record the publisher's position", error)
             self._position = flushed
         self._reported = False
@@ -140,7 +140,8 @@ class PositionVerifier:
         return _PAUSE_SECONDS if flushed >= wanted else _NOT_THERE_SECONDS
 
     def _failed(self, text: str, error: Exception) -> float:
-        """Tell it, once until it works again; seconds until the next attempt."""
+        """Log a warning, once until verification succeeds. Return the seconds until the next
+        attempt."""
         if not (self._reported or self._stopped):
             self._reported = True
             text += (
