@@ -64,6 +64,7 @@ from wal2lake.errors import PublisherError, description_of, sqlstate_of
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import RepeatedErrors, failpoint, get_logger
 from wal2lake.pg import Publisher, Session, connect, nudged
+from wal2lake.pg.publisher import SlotCreated
 from wal2lake.receive.patience import Patience
 from wal2lake.receive.source.pins import Pins
 
@@ -283,27 +284,9 @@ class SnapshotKeeper:
         try:
             session = self._connect(slot)
             pins = Pins(session, slot, self._lock_seconds)
-            if Publisher(session).in_recovery():
-                get_logger().info(
-                    "publisher is a standby: to take a snapshot there may take until"
-                    " pg_log_standby_snapshot() is executed on its primary",
-                    subscription=subscription.name,
-                )
-            with nudged(
-                subscription.conninfo,
-                slot,
-                must_use_password=self._catalog.must_use_password(subscription),
-            ):
-                created = Publisher(exporter).create_slot(
-                    slot, temporary=True, snapshot="export"
-                )
+            created = self._export(session, exporter)
             self._check_point(created.consistent_point)
-            refused = pins.begin(waiting)
-            for rel in waiting:
-                if (error := refused.get(rel.relid)) is not None:
-                    self._note_failure(rel, error)
-            covered = [r for r in waiting if r.relid not in refused]
-            self._pause([r for r in waiting if r.relid in refused], self._retry_seconds)
+            covered = self._lock(pins, waiting)
             if not covered:
                 pins.close()
                 exporter.close()
@@ -342,6 +325,35 @@ class SnapshotKeeper:
             f" for {len(covered)} tables"
         )
         failpoint("copy.snapshot_taken")
+
+    def _export(self, session: Session, exporter: Session) -> SlotCreated:
+        """Create the temporary slot, which exports its snapshot."""
+        subscription = self._subscription
+        if Publisher(session).in_recovery():
+            get_logger().info(
+                "publisher is a standby: to take a snapshot there may take until"
+                " pg_log_standby_snapshot() is executed on its primary",
+                subscription=subscription.name,
+            )
+        with nudged(
+            subscription.conninfo,
+            self._slot,
+            must_use_password=self._catalog.must_use_password(subscription),
+        ):
+            return Publisher(exporter).create_slot(
+                self._slot, temporary=True, snapshot="export"
+            )
+
+    def _lock(
+        self, pins: Pins, waiting: Sequence[SubscriptionRel]
+    ) -> list[SubscriptionRel]:
+        """Lock tables. Return those that can be copied; the others pause."""
+        refused = pins.begin(waiting)
+        for rel in waiting:
+            if (error := refused.get(rel.relid)) is not None:
+                self._note_failure(rel, error)
+        self._pause([r for r in waiting if r.relid in refused], self._retry_seconds)
+        return [r for r in waiting if r.relid not in refused]
 
     def _check_point(self, point: Lsn) -> None:
         """Refuse a consistent point below the floor: changes between the two would be neither

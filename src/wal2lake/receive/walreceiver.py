@@ -175,30 +175,8 @@ class WalReceiver:
                 self._session,
                 partial(self._session, replication=True),
             )
-            found = source.check(Publisher(session))
-            self._schemas.begin()
-            self._labels.look()
             start = self._log.logged
-            binary = self._types.learn(
-                Publisher(session),
-                received=found.received,
-                position=found.identity.position,
-            )
-            asked = negotiate(
-                subscription,
-                server_version=session.server_version,
-                start=start,
-                messages=self._settings.log.messages,
-                two_phase=self._two_phase.wanted(session.server_version),
-                binary=binary,
-            )
-            stream = CopyBothStream(session, asked.command)
-            known = source.accepted()
-            self._log.connected(
-                start, streaming=asked.streaming, two_phase=asked.may_prepare
-            )
-            if asked.two_phase:
-                self._two_phase.accepted()
+            stream, verified = self._begin(session, source, start)
             on_streaming.set()
             # The run before may have ended with an error.
             self._pauses.note()
@@ -208,8 +186,8 @@ class WalReceiver:
             )
             feedback = Feedback(logged=start, applied=self._applied())
             feedback.received = start
-            feedback.verified = known
-            verifier = self._new_verifier(confirmed, known, source)
+            feedback.verified = verified
+            verifier = self._new_verifier(confirmed, verified, source)
             verifier.start()
             self._start("journal", self._writer.work)
             self._start("seal", self._new_sealer().work)
@@ -227,8 +205,37 @@ class WalReceiver:
             if verifier is not None:
                 self._threads.append(verifier.stop())
 
+    def _begin(
+        self, session: Session, source: SourceCheck, start: Lsn
+    ) -> tuple[CopyBothStream, Lsn]:
+        """Check the source, and start streaming. Return the stream and the confirmed position."""
+        findings = source.check(Publisher(session))
+        self._schemas.begin()
+        self._labels.look()
+        binary = self._types.learn(
+            Publisher(session),
+            received=findings.received,
+            position=findings.identity.position,
+        )
+        options = negotiate(
+            self._subscription,
+            server_version=session.server_version,
+            start=start,
+            messages=self._settings.log.messages,
+            two_phase=self._two_phase.wanted(session.server_version),
+            binary=binary,
+        )
+        stream = CopyBothStream(session, options.command)
+        confirmed = source.accepted()
+        self._log.connected(
+            start, streaming=options.streaming, two_phase=options.may_prepare
+        )
+        if options.two_phase:
+            self._two_phase.accepted()
+        return stream, confirmed
+
     def _new_verifier(
-        self, confirmed: ConfirmedFile, known: Lsn, source: SourceCheck
+        self, confirmed: ConfirmedFile, verified: Lsn, source: SourceCheck
     ) -> PositionVerifier:
         slot_name = str(self._subscription.slot_name)
         settings = self._settings.subscription
@@ -236,7 +243,7 @@ class WalReceiver:
             self._session,
             lambda position: confirmed.record(slot_name, position),
             self._wake,
-            known=known,
+            known=verified,
             retry_interval_seconds=settings.wal_retrieve_retry_interval_ms / 1000,
             subscription=self._subscription.name,
             look=source.look,
