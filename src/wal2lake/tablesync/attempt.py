@@ -1,9 +1,9 @@
-"""One attempt to copy one table, as long as it is in somebody's hands.
+"""One attempt to copy one table.
 
-In: what it is about to copy. Out: whether it may still write. A command that ends the copy
-(DROP, DISABLE, REFRESH that removes the table) calls ``end`` from its own thread and knows when
-it returns that nothing of the attempt will ever be committed; whoever works for the attempt
-commits inside ``writing``, which refuses from then on.
+In: the table to copy, its snapshot and subscription. Out: whether the attempt may still commit. A
+command that ends the copy (DROP, DISABLE, REFRESH that removes the table) calls ``end`` from its
+own thread. When ``end`` has returned, the attempt commits nothing any more: its threads commit
+inside ``writing``, which refuses from then on.
 
 Called by ``worker`` (makes them, ends them) and ``group`` (works for them).
 """
@@ -24,17 +24,17 @@ from wal2lake.pg import RemoteTable
 from wal2lake.tablesync.unaltered import SourceChanged
 
 _GAVE_WAY: Final = ("55P03", "57P01")
-"""lock_not_available: somebody else has the lock; admin_shutdown: the snapshot keeper has ended
-the reader, because somebody waited for its lock. (If the server is shut down, the next attempt
-cannot connect, and has an error then.)"""
+"""lock_not_available: another session has the lock. admin_shutdown: the snapshot keeper has ended
+the reader, because another session waited for its lock. (If the server was shut down, the next
+attempt cannot connect and fails with an error.)"""
 
 
 class Halted(Exception):
-    """The attempt has been ended from outside."""
+    """Raised if the attempt has been ended from outside."""
 
 
 class SnapshotGone(Exception):
-    """The copy cannot go on under this snapshot."""
+    """Raised if the copy cannot go on under this snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,11 @@ class RunningCopy:
     relid: Oid
     """OID of the first table of the worker's group that is not copied yet."""
     received_at: datetime | None
-    """When rows of that table last came; None: not yet."""
+    """Time when rows of that table last arrived. None if none have arrived."""
 
 
 class Attempt:
-    """One attempt to copy a table; the module describes it. ``rel`` is replaced by the thread that
-    works for the attempt."""
+    """One attempt to copy a table. Only the thread that works for the attempt replaces ``rel``."""
 
     __slots__ = (
         "_ended",
@@ -71,78 +70,80 @@ class Attempt:
         snapshot: SyncSnapshot,
         remote: RemoteTable | None,
     ) -> None:
-        """``remote``: the table at the publisher; None: it is not there any more."""
+        """``remote``: the table at the publisher; None if it does not exist any more."""
         self.subscription = subscription
         self.rel = rel
         self.snapshot = snapshot
         self.remote = remote
         self.error: Exception | None = None
-        """Why it has failed."""
+        """Error that the attempt has failed with."""
         self.may_be_committed = rel.lsn is not None
-        """By this attempt or an earlier one, as far as the table was looked at."""
+        """Whether this attempt or an earlier one may have committed, as far as the table was
+        checked."""
         self.received_at: datetime | None = None
         self.finished = False
-        """The table is in state f."""
+        """Whether the table is in state f."""
         self._lock = threading.Lock()
         self._ended = False
 
     @property
     def name(self) -> str:
-        """The table's, as the log shows it."""
+        """Name of the table in log messages."""
         return f"{self.rel.remote_namespace}.{self.rel.remote_name}"
 
     @property
     def over(self) -> bool:
-        """There is nothing more to do for it."""
+        """Whether the attempt has failed or was ended."""
         return self._ended or self.error is not None
 
     @property
     def ended(self) -> bool:
-        """From outside."""
+        """Whether the attempt was ended from outside."""
         return self._ended
 
     @property
     def source_changed(self) -> bool:
-        """The table is not any more what the snapshot has: it needs another one."""
+        """Whether the table differs from the snapshot and needs another snapshot."""
         return isinstance(self.error, SourceChanged)
 
     @property
     def gave_way(self) -> bool:
-        """It has ended for somebody at the publisher, and comes again: no failure."""
+        """Whether the attempt yielded to another session of the publisher. It is repeated and does
+        not count as a failure."""
         return isinstance(self.error, PublisherError) and (
             self.error.sqlstate in _GAVE_WAY or self.source_changed
         )
 
     def received(self) -> None:
-        """Rows have come."""
+        """Note that rows have arrived."""
         self.received_at = datetime.now(UTC)
 
     def take(self, rel: SubscriptionRel) -> None:
-        """The relation as it is now, before anything is done."""
+        """Set the relation's present state, before the attempt does anything."""
         self.rel = rel
         self.may_be_committed = rel.lsn is not None
 
     def fail(self, error: Exception) -> None:
-        """The first error counts."""
+        """Note an error. The first error counts."""
         if self.error is None:
             self.error = error
 
     def describe(self) -> str:
-        """The error, as the catalog keeps it."""
+        """Return the error text for the catalog."""
         assert self.error is not None
         return description_of(self.error)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around a commit. Raises Halted."""
+        """Surround a commit. Raises Halted if the attempt was ended."""
         with self._lock:
             if self._ended:
                 raise Halted
             yield
 
     def end(self, timeout_seconds: float) -> bool:
-        """Let it write no more; False if a commit that has begun does not end in time. It is
-        the last one then, too."""
+        """End the attempt, so that no new commit begins. Return False if a running commit does not
+        end in time."""
         self._ended = True
         if not self._lock.acquire(timeout=timeout_seconds):
             return False

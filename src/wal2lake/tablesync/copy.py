@@ -1,13 +1,13 @@
-"""Ranges of tables' copies, as they are read in one Spark task over one connection.
+"""Reads ranges of copied tables in one Spark task, over one connection.
 
-Comes in: ``CopyTask`` values (picklable; nothing of the driver's process). Goes out: for each a
-``CopyResult`` with the finished Parquet files, already in the table's directory and
-fsynced, but not part of the table until somebody commits them; or its error, which is
-nobody else's: the next one has a connection of its own then.
+In: ``CopyTask`` values (picklable, without objects of the driver's process). Out: for each task a
+``CopyResult`` with the finished Parquet files, fsynced in the table's directory, but not part of
+the table until the worker commits them; or the task's error. An error does not affect the other
+tasks: the next one gets a new connection.
 
-COPY's CSV is parsed by Arrow in blocks of whole rows, its binary format by ``wire/columnar``;
-both are converted by the same kernels that convert
-changes, and written a row group at a time, so memory does not grow with the range.
+Arrow parses COPY's CSV in blocks of whole rows; ``wire/columnar`` parses the binary format. Both
+are converted by the kernels that convert changes, and written one row group at a time, so memory
+does not grow with the range.
 
 Source: PostgreSQL manual, COPY (CSV format); 54.2.6 (a CopyData message of the server is one
 row); 9.28.5 (snapshot synchronisation).
@@ -52,33 +52,33 @@ from wal2lake.tablesync.unaltered import (
 from wal2lake.wire.columnar.copybinary import BinaryCopy
 
 LOCK_TIMEOUT_MS: Final = 10_000
-"""Longest wait for a lock of the table if copies never give way. A DROP or ALTER that waits for
-the snapshot keeper's lock is before the reader in the queue, and the keeper waits for the
-reader: no server could see that."""
+"""Longest wait for the table's lock if copies never give way. Without a limit there would be a
+deadlock that no server can detect: a DROP or ALTER that waits for the snapshot keeper's lock is
+before the reader in the queue, and the keeper waits for the reader."""
 
 _BLOCK_BYTES: Final = 8 << 20
-"""CSV parsed at a time: large enough that Arrow's per-block cost does not show."""
+"""CSV bytes parsed at a time: large enough to make Arrow's cost per block negligible."""
 
 
 _NO_MATTER_OF_TYPE: Final = NO_POLICY | {"23502", "54000", "22021"}
-"""Errors that a text column has, too: besides those of no policy NULL where it may not be, a value
-that is too long, and text that is not valid."""
+"""SQLSTATEs of errors that a text column has, too: errors without a policy, NULL in a NOT NULL
+column, a value that is too long, and invalid text."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """All that a reader of one range needs."""
+    """Everything that the reader of one range needs."""
 
     conninfo: str
     application_name: str
     snapshot: str
     statement: str
     columns: tuple[str, ...]
-    """Names in the order of the statement."""
+    """Column names in the order of the statement."""
     location: str
     """The table's directory."""
     fields: tuple[FieldSpec, ...]
-    """The target's columns; one that is not copied has its default."""
+    """The target's columns. A column that is not copied gets its default."""
     physical_fields: tuple[PhysicalField, ...]
     row_group_bytes: int
     """Arrow bytes gathered before a Parquet row group is written."""
@@ -87,44 +87,44 @@ class CopyTask:
     key: tuple[str, ...]
     """The primary key, whose columns must not be null."""
     binary_types: tuple[Oid, ...] | None = None
-    """The columns' types if the statement asks for binary format; None: it is CSV."""
+    """Types of the columns if the statement uses binary format. None for CSV."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in."""
     namespace: str = ""
     """The table's schema at the publisher."""
     column_types: tuple[tuple[Oid, int], ...] = ()
-    """Type and typmod of each column at the publisher; empty: not known."""
+    """Type and typmod of each column at the publisher; empty if not known."""
     lsn: Lsn = INVALID_LSN
     """The snapshot's consistent point."""
     rules: ConversionRules = NO_RULES
     must_use_password: bool = False
-    """The publisher must ask for the password of ``conninfo``."""
+    """Whether the publisher must ask for the password in ``conninfo``."""
     fills: Fills = field(default_factory=dict)
     """Defaults of columns that are not copied."""
     counting: str = ""
-    """A query for how many rows the statement gives."""
+    """Query for the number of rows of the statement."""
     source: PlannedTable | None = None
-    """The table, to be compared with what the snapshot has; None: it is not compared."""
+    """The table to compare with the snapshot. None for no comparison."""
     mark: str = ""
-    """Mark by which the snapshot keeper knows the sessions of readers."""
+    """Mark by which the snapshot keeper recognizes the sessions of readers."""
     max_lock_wait_ms: int = 0
     """subscription.max_lock_wait_ms."""
     shows_rows: bool = False
-    """Errors may tell the values of a row."""
+    """Whether errors may show the values of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Values that do not fit columns which may become text (``value_policies``, widen)."""
+    """Values that do not fit their columns, which may become text (``value_policies``, widen)."""
 
     error: ApplyError
-    """Error to raise if null is refused after all."""
+    """Error to raise if a column must not become text."""
     widened: tuple[Coercion, ...]
-    """The first such value of each column."""
+    """First such value of each column."""
 
 
 class _MisfitError(Exception):
-    """Ends the range in which it is."""
+    """Raised to end the range that has the value."""
 
     def __init__(self, misfit: Misfit) -> None:
         super().__init__()
@@ -145,9 +145,10 @@ Copied = CopyResult | Misfit | PublisherError | ApplyError | StorageError
 
 
 def copy_ranges(tasks: tuple[CopyTask, ...]) -> list[Copied]:
-    """Read, convert and write each range; all are of one snapshot of one publisher.
+    """Read, convert and write each range. All ranges belong to one snapshot of one publisher.
 
-    What failed has left no file. A publisher that cannot be reached is not asked again.
+    A failed range leaves no file. If a connection fails, the remaining ranges fail with the same
+    error.
     """
     results: list[Copied] = []
     session: Session | None = None
@@ -165,8 +166,8 @@ def copy_ranges(tasks: tuple[CopyTask, ...]) -> list[Copied]:
                 results.append(error)
                 session.close()
                 session = None
-            except _MisfitError as found:
-                results.append(found.misfit)
+            except _MisfitError as misfit_error:
+                results.append(misfit_error.misfit)
                 session.close()
                 session = None
     finally:
@@ -176,7 +177,7 @@ def copy_ranges(tasks: tuple[CopyTask, ...]) -> list[Copied]:
 
 
 def count_ranges(tasks: tuple[CopyTask, ...]) -> list[int | PublisherError]:
-    """How many rows each will have, in the same snapshot."""
+    """Count the rows of each range, in the same snapshot."""
     results: list[int | PublisherError] = []
     try:
         with _open(tasks[0]) as session:
@@ -189,7 +190,7 @@ def count_ranges(tasks: tuple[CopyTask, ...]) -> list[int | PublisherError]:
 
 
 def _open(task: CopyTask) -> Session:
-    """A session that gives way to others."""
+    """Open a session with a limited wait for locks."""
     try:
         session = connect(
             task.conninfo,
@@ -197,7 +198,7 @@ def _open(task: CopyTask) -> Session:
             must_use_password=task.must_use_password,
         )
     except UsageError as error:
-        # What the commands have accepted, the publisher no longer does.
+        # The connection string was valid when the command checked it.
         raise PublisherError(
             error.message,
             sqlstate=error.sqlstate,
@@ -215,8 +216,8 @@ def _open(task: CopyTask) -> Session:
 
 @contextmanager
 def _snapshot(session: Session, task: CopyTask) -> Iterator[None]:
-    """A transaction that sees the snapshot, with the task's table and no other locked. Left by
-    an error it stays open: the session is closed then."""
+    """Run a transaction in the snapshot, with only the task's table locked. After an error the
+    transaction stays open, and the caller closes the session."""
     session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
     session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot)}")
     if task.max_lock_wait_ms:
@@ -253,10 +254,10 @@ def _copy_range(task: CopyTask, session: Session) -> CopyResult:
 
 
 def _columns(task: CopyTask, session: Session) -> Iterator[dict[str, SentColumn]]:
-    """Blocks of rows, by column."""
+    """Yield blocks of rows, by column."""
     sent_types = task.column_types or ((INVALID_OID, -1),) * len(task.columns)
-    # Whole rows: the server sends each in a message of its own, so that a block can
-    # be as large as its last row makes it.
+    # Blocks have whole rows, because the server sends each row in one message. The last row may
+    # make a block larger.
     if task.binary_types is None:
         blocks = session.copy_out(task.statement, block_bytes=_BLOCK_BYTES)
         for batch in _batches(task, blocks):
@@ -304,7 +305,7 @@ def _convert(
     fills: Fills,
     coercions: list[Coercion],
 ) -> pa.Table:
-    """A block, typed; appends what policies have changed to ``coercions``."""
+    """Convert a block. Appends the values that policies have changed to ``coercions``."""
     table, bad, changes = convert_columns(
         columns,
         task.fields,
@@ -315,10 +316,12 @@ def _convert(
         fills=fills,
     )
     if bad:
-        lasting = [one for one in bad if not _may_widen(task, columns, one)]
+        lasting = [
+            bad_value for bad_value in bad if not _may_widen(task, columns, bad_value)
+        ]
         first = (lasting or bad)[0]
         if not first.column:
-            # It is the row that is wrong.
+            # The error concerns the row, not a column.
             raise ApplyError(
                 first.message,
                 sqlstate=first.sqlstate,
@@ -340,7 +343,7 @@ def _convert(
         if lasting:
             raise error
         raise _MisfitError(Misfit(error, _widened(task, columns, bad)))
-    for column, found in changes.items():
+    for column, column_changes in changes.items():
         coercions += [
             Coercion(
                 column,
@@ -351,17 +354,19 @@ def _convert(
                 task.lsn,
                 change.example,
             )
-            for change in found
+            for change in column_changes
         ]
     return table
 
 
-def _may_widen(task: CopyTask, columns: dict[str, SentColumn], one: BadValue) -> bool:
+def _may_widen(
+    task: CopyTask, columns: dict[str, SentColumn], bad_value: BadValue
+) -> bool:
     """Whether the column could hold the value if it were text."""
-    sent = columns.get(one.column)
-    if sent is None or one.sqlstate in _NO_MATTER_OF_TYPE:
+    sent = columns.get(bad_value.column)
+    if sent is None or bad_value.sqlstate in _NO_MATTER_OF_TYPE:
         return False
-    field = next(f for f in task.fields if f.name == one.column)
+    field = next(f for f in task.fields if f.name == bad_value.column)
     if mapping_of(field).kind is ConversionKind.TEXT:
         return False
     return task.rules.widens(task.namespace, task.table, field, sent)
@@ -370,18 +375,18 @@ def _may_widen(task: CopyTask, columns: dict[str, SentColumn], one: BadValue) ->
 def _widened(
     task: CopyTask, columns: dict[str, SentColumn], bad: Sequence[BadValue]
 ) -> tuple[Coercion, ...]:
-    """For the first bad value of each column."""
-    found: dict[str, Coercion] = {}
-    for one in bad:
-        if one.column not in found:
-            text = columns[one.column].text_of(one.row)
-            found[one.column] = Coercion(
-                one.column,
+    """Build the coercion of the first bad value of each column."""
+    coercions: dict[str, Coercion] = {}
+    for bad_value in bad:
+        if bad_value.column not in coercions:
+            text = columns[bad_value.column].text_of(bad_value.row)
+            coercions[bad_value.column] = Coercion(
+                bad_value.column,
                 ValuePolicy.WIDEN.value,
-                one.message,
+                bad_value.message,
                 1,
                 task.lsn,
                 task.lsn,
                 example_of(text),
             )
-    return tuple(found.values())
+    return tuple(coercions.values())

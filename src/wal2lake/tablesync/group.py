@@ -1,22 +1,22 @@
-"""Copies of a few tables, from what is known of them to state f.
+"""Copies the tables of one group, from their descriptions to state f.
 
-In: attempts of one subscription under one snapshot. Out: one commit per table, and its state;
-or the attempt's error. A large table comes alone and is read by several readers; small ones
-come together, so that they share connections, Spark tasks and transactions of the catalog. An
-error of one of them is its own.
+In: attempts of one subscription under one snapshot. Out: one commit per table, and its state; or
+the attempt's error. A large table is a group of its own and has several readers. Small tables are
+grouped, so that they share connections, Spark tasks and catalog transactions. An error of one table
+does not affect the others.
 
-    resume   committed before a crash?           the cursor in the table says so
-    plan     columns, ranges; what is read already
+    resume   a commit before a crash             is found by the table's cursor
+    plan     columns, ranges, finished ranges
     begin    plans and the S of their commits    ONE catalog transaction
-    read     bundles of ranges, a Spark task each; finished ones are recorded; a value that does
-             not fit may make its column text: the copy is another one then (``widening``)
-    commit   per table: keys of the copied rows, and of those that are there;
+    read     bundles of ranges, a Spark task each; finished ranges are recorded; a value that does
+             not fit may change its column to text, and the copy begins anew (``widening``)
+    commit   per table: check keys of the copied rows, and of the existing rows;
              then ONE commit, all files, cursor S
     finish   d -> f                              ONE catalog transaction
 
-From begin on the catalog knows the S that a commit may have (``lsn`` of a table in d), and the
-floor does not pass it: whoever finds the commit after a crash, under whatever snapshot, finds
-its changes still in the log. An attempt that surely did not commit takes that back.
+After *begin* the catalog has the S that a commit may have (``lsn`` of a table in d), and the floor
+does not pass that S. So if the commit is found after a crash, under any snapshot, the log still has
+the changes after S. An attempt that certainly did not commit clears the S.
 
 Called by ``worker``.
 """
@@ -87,20 +87,20 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 _ROW_GROUP_BYTES: Final = 32 << 20
-"""Arrow bytes per row group: what one range holds in memory, twice over."""
+"""Arrow bytes per row group. One range holds about twice as much in memory."""
 
 _TIMES_SECOND: Final = 5
-"""How often others may commit to the table first, another subscription's copy or batch, before
-that is an error and the copy waits for its next turn. A guess."""
+"""Number of times that another writer (another subscription's copy or batch) may commit first,
+before the copy fails and waits for its next turn. Chosen arbitrarily."""
 
 _AT_ONCE: Final = 4
-"""Tables of a group that are looked at, or commit, at the same time: the driver's steps of one
-overlap with another's waits."""
+"""Tables of a group that are planned or committed at the same time, so that the driver's work for
+one table overlaps with the waits of another."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """One table whose copy is under way."""
+    """A table whose copy is running."""
 
     attempt: Attempt
     table: TableDef
@@ -109,11 +109,11 @@ class _Planned:
     cursor: Cursor
     ranges: tuple[PageRange, ...]
     fills: Fills
-    """One evaluation for the whole table: its copy is one transaction."""
+    """Defaults, evaluated once for the table, because its copy is one transaction."""
 
 
 class GroupCopy:
-    """Safe for many threads; each call of ``copy`` is one group."""
+    """Copies groups. Thread-safe; each call of ``copy`` is one group."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class GroupCopy:
         alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
     ) -> None:
-        """``readers``: how many ranges are read at once, of all groups."""
+        """``readers``: number of ranges read at once, over all groups."""
         self._alter = alter
         self._defaults = defaults
         self._catalog = catalog
@@ -134,47 +134,47 @@ class GroupCopy:
         self._executors = executors
         self._readers = readers
         self.max_lock_wait_ms = settings.subscription.max_lock_wait_ms
-        """The setting as last loaded."""
+        """The setting, as last reloaded."""
         self._pool = RangePool(readers)
         self._widening = Widening(catalog, tables, alter)
         self._events = get_logger()
 
     def wake(self) -> None:
-        """Attempts have been ended: look at them."""
+        """Make waiting groups check for ended attempts."""
         self._pool.wake()
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start no more ranges."""
         self._pool.stop()
 
     def copy(self, attempts: Sequence[Attempt]) -> None:
-        """Until each is in state f, or has its ``error``, or is ended from outside.
+        """Copy tables until each is in state f, has an ``error``, or is ended from outside.
 
-        Raises SnapshotGone, and what makes the whole group impossible.
+        Raises SnapshotGone, and errors that concern the whole group.
         """
-        found = _each(self._guarded_plan, attempts)
-        planned = [one for one in found if one is not None]
+        plans = _each(self._guarded_plan, attempts)
+        planned = [plan for plan in plans if plan is not None]
         followed = [p for p in planned if p.attempt.subscription.follows_schema]
         if followed:
             self._catalog.start_following(
                 followed[0].attempt.subscription.oid,
-                {one.table.oid: one.remote.schema for one in followed},
+                {plan.table.oid: plan.remote.schema for plan in followed},
                 followed[0].attempt.snapshot.lsn,
             )
         if planned:
-            self._catalog.begin_copies([one.attempt.rel for one in planned])
-        for one in planned:
-            self._tell(one.attempt, "started")
+            self._catalog.begin_copies([plan.attempt.rel for plan in planned])
+        for plan in planned:
+            self._log_progress(plan.attempt, "started")
         self._read(planned)
-        planned = [one for one in planned if not one.attempt.over]
+        planned = [plan for plan in planned if not plan.attempt.over]
         self._check_snapshot(planned)
         _each(self._guarded_commit, planned)
-        self._finish([one.attempt for one in planned if not one.attempt.over])
+        self._finish([plan.attempt for plan in planned if not plan.attempt.over])
 
     # ---- before the first row ---------------------------------------------------------
 
     def _guarded_plan(self, attempt: Attempt) -> _Planned | None:
-        """None: there is nothing to copy, or it cannot be."""
+        """Plan a copy. Return None if it is already done, or has failed."""
         try:
             return self._plan(attempt)
         except Exception as error:
@@ -194,8 +194,8 @@ class GroupCopy:
         name = rel.cursor_name(self._catalog.system_identifier)
         done = state.cursor(name)
         if done is not None:
-            # Committed before a crash; only the catalog did not hear of it. The cursor
-            # is that commit's S, whatever snapshot is held now.
+            # Committed before a crash, but not recorded in the catalog. The cursor is that
+            # commit's S, which may belong to an earlier snapshot.
             attempt.may_be_committed = True
             self._port.sync(table.location, state.version)
             attempt.rel = replace(rel, lsn=Lsn(done))
@@ -212,7 +212,7 @@ class GroupCopy:
             if follower.adopt_for_copy(
                 attempt.subscription, rel, table, remote.schema, snapshot.lsn
             ):
-                # The copy is another one now.
+                # The copy begins anew.
                 raise Halted
         _check_columns(table, remote)
         ranges = decode_plan(rel.copy_plan, snapshot.identity) or page_ranges(
@@ -227,7 +227,7 @@ class GroupCopy:
             rows_expected=remote.estimated_rows,
             copied_from=remote.oid,
             published_as=remote.published_as,
-            # Altered since CREATE or REFRESH has looked, or since the snapshot.
+            # The publication may have changed since CREATE or REFRESH, or since the snapshot.
             trusted=rel.trusted and remote.published_since and not remote.row_filters,
         )
         cursor = Cursor(name, int(snapshot.lsn))
@@ -238,23 +238,24 @@ class GroupCopy:
         return _Planned(attempt, table, remote, state, cursor, ranges, fills)
 
     def _finished(self, attempt: Attempt) -> dict[int, CopyRange]:
-        """Ranges of this very copy; others are void."""
+        """Return the finished ranges of this copy. Ranges of other snapshots or epochs are void."""
         rel = attempt.rel
         return {
-            one.number: one
-            for one in self._catalog.ranges(rel.subid, rel.relid)
-            if one.snapshot == attempt.snapshot.identity and one.epoch == rel.epoch
+            copied.number: copied
+            for copied in self._catalog.ranges(rel.subid, rel.relid)
+            if copied.snapshot == attempt.snapshot.identity
+            and copied.epoch == rel.epoch
         }
 
     # ---- reading ----------------------------------------------------------------------
 
     def _read(self, planned: Sequence[_Planned]) -> None:
         parts = []
-        for number, one in enumerate(planned):
-            finished = self._finished(one.attempt)
+        for number, plan in enumerate(planned):
+            finished = self._finished(plan.attempt)
             parts += [
-                CopyPart(number, pages, range_bytes(one.remote, pages))
-                for pages in one.ranges
+                CopyPart(number, pages, range_bytes(plan.remote, pages))
+                for pages in plan.ranges
                 if pages.number not in finished
             ]
         if not parts:
@@ -265,13 +266,13 @@ class GroupCopy:
                 partial(self._read_bundle, planned, bundle)
                 for bundle in bundles(parts, readers=self._readers)
             ],
-            lambda: all(one.attempt.over for one in planned),
+            lambda: all(plan.attempt.over for plan in planned),
         )
 
     def _read_bundle(
         self, planned: Sequence[_Planned], bundle: Sequence[CopyPart]
     ) -> None:
-        """One Spark task; an error of a table's own ends that table's attempt."""
+        """Read a bundle in one Spark task. An error of one table ends only its attempt."""
         for attempt in {planned[part.table].attempt for part in bundle}:
             if not self._is_wanted(attempt):
                 attempt.fail(Halted())
@@ -289,7 +290,7 @@ class GroupCopy:
                     self._widening.widen(attempt, planned[part.table].remote, result)
                 )
             elif isinstance(result, Wal2LakeError):
-                # Sessions are ended that read what is void.
+                # The keeper ends sessions whose result is void.
                 attempt.fail(result if self._is_wanted(attempt) else Halted())
             elif not attempt.over:
                 attempt.received()
@@ -309,32 +310,33 @@ class GroupCopy:
         failpoint("copy.range_recorded")
 
     def _numbered(self, tasks: list[CopyTask]) -> list[CopyTask]:
-        """With values of sequences for as many rows as each will have. They are not given to
-        others if the copy does not come to its end."""
-        asked = [i for i, task in enumerate(tasks) if have_sequences(task.fills)]
-        if not asked:
+        """Reserve values of sequences for the rows of each task. If the copy fails, the values are
+        lost."""
+        numbered = [i for i, task in enumerate(tasks) if have_sequences(task.fills)]
+        if not numbered:
             return tasks
         counts = self._executors.run(
-            Pool.SYNC, count_ranges, tuple(tasks[i] for i in asked)
+            Pool.SYNC, count_ranges, tuple(tasks[i] for i in numbered)
         )
-        for i, found in zip(asked, counts, strict=True):
+        for i, count in zip(numbered, counts, strict=True):
             fills = tasks[i].fills
-            if isinstance(found, PublisherError):
-                error = Fill(error=(found.sqlstate, found.message))
+            if isinstance(count, PublisherError):
+                error = Fill(error=(count.sqlstate, count.message))
                 fills = {n: error if f.sequence else f for n, f in fills.items()}
             else:
-                fills = self._defaults.numbered(fills, found)
+                fills = self._defaults.numbered(fills, count)
             tasks[i] = replace(tasks[i], fills=fills)
         return tasks
 
-    def _task(self, one: _Planned, part: CopyPart) -> CopyTask:
-        attempt, remote = one.attempt, one.remote
+    def _task(self, plan: _Planned, part: CopyPart) -> CopyTask:
+        attempt, remote = plan.attempt, plan.remote
         subscription = attempt.subscription
         types: RemoteTypes = {}
         if subscription.binary:
             types = remote_types_from_json(subscription.remote_types)
         binary = copies_in_binary(remote, types) and (
-            subscription.binary or _is_faster_in_binary(remote, one.state.fields, types)
+            subscription.binary
+            or _is_faster_in_binary(remote, plan.state.fields, types)
         )
         return CopyTask(
             conninfo=subscription.conninfo,
@@ -345,19 +347,19 @@ class GroupCopy:
             snapshot=attempt.snapshot.snapshot,
             statement=copy_statement(remote, part.pages, binary=binary),
             columns=tuple(c.name for c in remote.columns),
-            location=one.state.location,
-            fields=one.state.fields,
-            physical_fields=one.state.physical_fields,
+            location=plan.state.location,
+            fields=plan.state.fields,
+            physical_fields=plan.state.physical_fields,
             row_group_bytes=_ROW_GROUP_BYTES,
-            table=one.table.name,
-            key=one.table.key,
+            table=plan.table.name,
+            key=plan.table.key,
             binary_types=tuple(c.type_oid for c in remote.columns) if binary else None,
             types=types,
             namespace=remote.namespace,
             column_types=tuple((c.type_oid, c.typmod) for c in remote.columns),
             lsn=attempt.snapshot.lsn,
             must_use_password=self._catalog.must_use_password(subscription),
-            fills=one.fills,
+            fills=plan.fills,
             source=PlannedTable.of(remote),
             mark=self._catalog.sync_name(subscription.oid),
             max_lock_wait_ms=self.max_lock_wait_ms,
@@ -365,63 +367,63 @@ class GroupCopy:
             shows_rows=self._settings.apply.log_conflict_values,
             rules=ConversionRules(
                 ValuePolicies.parse(subscription.value_policies),
-                frozenset(c.name for c in one.table.columns if c.not_null),
-                frozenset(one.table.key),
+                frozenset(c.name for c in plan.table.columns if c.not_null),
+                frozenset(plan.table.key),
                 self._settings.apply.max_value_bytes,
                 subscription.follows_schema,
-                one.table.checks,
-                one.table.generated,
+                plan.table.checks,
+                plan.table.generated,
             ),
         )
 
     def _check_snapshot(self, planned: Sequence[_Planned]) -> None:
-        """Stop as soon as the catalog says that the snapshot is another one."""
-        for one in planned[:1]:
-            attempt = one.attempt
+        """Raise SnapshotGone if the catalog has another snapshot, or none."""
+        for plan in planned[:1]:
+            attempt = plan.attempt
             held = self._catalog.snapshot_held(attempt.subscription.oid)
             if held is None or held.identity != attempt.snapshot.identity:
                 raise SnapshotGone
 
     # ---- after the last row -------------------------------------------------------------
 
-    def _guarded_commit(self, one: _Planned) -> None:
+    def _guarded_commit(self, plan: _Planned) -> None:
         try:
-            self._commit(one)
+            self._commit(plan)
         except Exception as error:
-            one.attempt.fail(error)
+            plan.attempt.fail(error)
 
-    def _commit(self, one: _Planned) -> None:
-        attempt = one.attempt
+    def _commit(self, plan: _Planned) -> None:
+        attempt = plan.attempt
         finished = self._finished(attempt)
-        if set(finished) != {pages.number for pages in one.ranges}:
-            # The node stops: nobody waits for the others.
+        if set(finished) != {pages.number for pages in plan.ranges}:
+            # The node stops, so the remaining ranges were not read.
             raise Halted
         files: list[AddedFile] = []
-        for done in finished.values():
-            files.extend(files_from_json(done.files))
-        self._check_unique(one, files)
+        for copied in finished.values():
+            files.extend(files_from_json(copied.files))
+        self._check_unique(plan, files)
         for _ in range(_TIMES_SECOND):
             try:
-                self._commit_files(one, files)
+                self._commit_files(plan, files)
             except CommitConflict:
-                # Rows of others have come: the next look finds their keys.
+                # Another writer has committed rows. The next check finds their keys.
                 if attempt.rel.replaces:
                     raise
             else:
                 return
-        self._commit_files(one, files)
+        self._commit_files(plan, files)
 
-    def _commit_files(self, one: _Planned, files: Sequence[AddedFile]) -> None:
-        attempt = one.attempt
+    def _commit_files(self, plan: _Planned, files: Sequence[AddedFile]) -> None:
+        attempt = plan.attempt
         if attempt.rel.replaces:
-            version = self._check_alone(one)
+            version = self._check_alone(plan)
         else:
-            version = self._check_keys(one.table, files)
-        with attempt.writing(), self._port.writing(one.table.location):
-            state = self._port.state(one.table.location)
-            if state.physical_fields != one.state.physical_fields:
+            version = self._check_keys(plan.table, files)
+        with attempt.writing(), self._port.writing(plan.table.location):
+            state = self._port.state(plan.table.location)
+            if state.physical_fields != plan.state.physical_fields:
                 raise ApplyError(
-                    f'table "{one.table.qualified}" has been altered while it was copied',
+                    f'table "{plan.table.qualified}" has been altered while it was copied',
                     sqlstate="55000",
                     hint="The copy begins anew by itself.",
                 )
@@ -430,55 +432,56 @@ class GroupCopy:
             attempt.may_be_committed = True
             try:
                 self._port.commit_files(
-                    one.table.location,
+                    plan.table.location,
                     files,
-                    one.cursor,
+                    plan.cursor,
                     read_version=version,
                     replace=attempt.rel.replaces,
                     operation="COPY",
                 )
             except Exception:
-                attempt.may_be_committed = self._may_be_there(one)
+                attempt.may_be_committed = self._may_be_there(plan)
                 raise
             failpoint("copy.committed")
 
     def _is_wanted(self, attempt: Attempt) -> bool:
-        """Not if the copy has been told to begin anew: what it has read is void."""
+        """Whether the copy is still valid: it is void if the copy has begun anew."""
         rel = attempt.rel
         return self._catalog.epoch(rel.subid, rel.relid) == rel.epoch
 
-    def _may_be_there(self, one: _Planned) -> bool:
-        """Tell whether a commit that ended with an error may have succeeded. While it may have, the
+    def _may_be_there(self, plan: _Planned) -> bool:
+        """Whether a commit that ended with an error may have succeeded. Until that is known, the
         floor waits for it, and the publisher's snapshot is held."""
         try:
-            state = self._port.state(one.table.location)
+            state = self._port.state(plan.table.location)
         except Exception:
             return True
-        return state.cursor(one.cursor.app_id) is not None
+        return state.cursor(plan.cursor.app_id) is not None
 
-    def _check_alone(self, one: _Planned) -> int | None:
-        """The version in which all rows are this subscription's to replace."""
-        version = self._port.state(one.table.location).version
-        rel = one.attempt.rel
+    def _check_alone(self, plan: _Planned) -> int | None:
+        """Check that only this subscription fills the table. Return the version whose rows to
+        replace."""
+        version = self._port.state(plan.table.location).version
+        rel = plan.attempt.rel
         others = {r.subid for r in self._catalog.rels() if r.relid == rel.relid}
         if others != {rel.subid}:
             raise ApplyError(
-                f'table "{one.table.qualified}" cannot be copied again: another'
+                f'table "{plan.table.qualified}" cannot be copied again: another'
                 " subscription fills it, too",
                 sqlstate="55000",
                 hint="The copy would replace its rows. Let one of the two have it: ALTER"
                 " SUBSCRIPTION ... DROP PUBLICATION, or DROP SUBSCRIPTION.",
-                context=f"COPY {one.table.name}",
+                context=f"COPY {plan.table.name}",
             )
         return version
 
-    def _check_unique(self, one: _Planned, files: Sequence[AddedFile]) -> None:
-        """No two copied rows have one key. What a unique index of the publisher says of the
-        snapshot's rows is not looked for again."""
-        table = one.table
-        if not table.key or _is_unique(one.remote, table):
+    def _check_unique(self, plan: _Planned, files: Sequence[AddedFile]) -> None:
+        """Check that copied rows have different keys, unless a unique index of the publisher
+        guarantees it for the snapshot."""
+        table = plan.table
+        if not table.key or _is_unique(plan.remote, table):
             return
-        if self._port.any_key_twice(one.state, files, table.key):
+        if self._port.any_key_twice(plan.state, files, table.key):
             raise ApplyError(
                 f'duplicate key value violates unique constraint "{table.index_name}"',
                 sqlstate="23505",
@@ -490,9 +493,10 @@ class GroupCopy:
             )
 
     def _check_keys(self, table: TableDef, files: Sequence[AddedFile]) -> int | None:
-        """The version in which no row has the key of a copied one; None: there is no key.
+        """Check that no existing row has the key of a copied row. Return the checked version; None
+        if the table has no key.
 
-        Rows may be there: of an earlier subscription, of another source, of a local write.
+        Existing rows may come from an earlier subscription, another source, or a local write.
         """
         if not table.key:
             return None
@@ -510,25 +514,25 @@ class GroupCopy:
         return state.version
 
     def _finish(self, attempts: Sequence[Attempt]) -> None:
-        """d -> f, of those that are still to do that."""
+        """Set state f for tables in d."""
         if not attempts:
             return
-        finished = self._catalog.finish_copies([one.rel for one in attempts])
+        finished = self._catalog.finish_copies([attempt.rel for attempt in attempts])
         failpoint("copy.state_written")
-        for one in attempts:
-            if one.rel.relid in finished:
-                one.finished = True
-                self._tell(one, "finished")
+        for attempt in attempts:
+            if attempt.rel.relid in finished:
+                attempt.finished = True
+                self._log_progress(attempt, "finished")
 
-    def _tell(self, attempt: Attempt, what: str) -> None:
+    def _log_progress(self, attempt: Attempt, event: str) -> None:
         self._events.info(
             "logical replication table synchronization worker for subscription"
-            f' "{attempt.subscription.name}", table "{attempt.rel.remote_name}" has {what}'
+            f' "{attempt.subscription.name}", table "{attempt.rel.remote_name}" has {event}'
         )
 
 
 def _each(function: Callable[[A], R], items: Sequence[A]) -> list[R]:
-    """``function`` of each, a few at the same time."""
+    """Call ``function`` for each item, a few at the same time."""
     if len(items) < 2:
         return [function(item) for item in items]
     with ThreadPoolExecutor(min(_AT_ONCE, len(items)), "copy-table") as threads:
@@ -538,7 +542,7 @@ def _each(function: Callable[[A], R], items: Sequence[A]) -> list[R]:
 def _is_faster_in_binary(
     remote: RemoteTable, fields: Sequence[FieldSpec], types: RemoteTypes
 ) -> bool:
-    """Whether each column is decoded as a whole: then binary costs both sides less than CSV,
+    """Whether each column is decoded as a whole. Then binary format costs both sides less than CSV,
     and gives the same values."""
     targets = {field.name: field for field in fields}
     return all(
@@ -548,7 +552,7 @@ def _is_faster_in_binary(
 
 
 def _is_unique(remote: RemoteTable, table: TableDef) -> bool:
-    """Whether an index of the publisher lets no two rows have one key of ours."""
+    """Whether a unique index of the publisher ensures that local keys are unique."""
     sent = {c.name: (c.type_oid, c.typmod) for c in remote.columns}
     return any(
         index <= sent.keys() and keeps_apart({n: sent[n] for n in index}, table)

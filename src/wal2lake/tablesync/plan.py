@@ -1,10 +1,10 @@
-"""How one table is divided for a parallel copy, and what each part asks. Pure.
+"""Divides tables for a parallel copy, and builds the statement of each part. Pure.
 
-An ordinary table is cut into ranges of pages, read with TID range scans (PostgreSQL 14
-and later) under one snapshot. The first range has no lower bound and the last no upper one, so
-rows on pages that the size estimate did not know are in it. A partitioned table
-has no ctid of its own and is read as one range; so are one of which only columns may be read, and
-the tables of another node.
+An ordinary table is divided into ranges of pages, read with TID range scans (PostgreSQL 14 and
+later) under one snapshot. The first range has no lower bound and the last no upper bound, so the
+last range includes pages beyond the size estimate. A partitioned table has no ctid of its own and
+is read as one range; so are tables with column privileges only, and tables of another wal2lake
+node.
 
 Source: reference 3.5 step 8 (what PostgreSQL's tablesync asks); DESIGN 6.
 """
@@ -25,20 +25,21 @@ T = TypeVar("T")
 _PAGE_BYTES: Final = 8192
 
 SMALL_BYTES: Final = 512 << 10
-"""A range under 64 pages is not worth a connection of its own, nor a Spark task."""
+"""Size of a small range. A range below 64 pages is not worth a connection or a Spark task of its
+own."""
 
 _BUNDLE_TABLES: Final = 32
-"""Small ranges that one task reads: 16 MiB at most."""
+"""Number of small ranges that one task reads, 16 MiB at most."""
 
 _GROUP_TABLES: Final = 32
-"""Small tables that one worker copies together. What a crash can leave committed without the
-catalog's knowledge, and what one error of the whole group can hold up; beyond about as many
-the shared costs do not show any more."""
+"""Number of small tables that one worker copies together. So many commits can be unknown to the
+catalog after a crash, and so many tables can be held up by one error of the group. With more tables
+the shared costs would hardly decrease."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRange:
-    """Pages ``first`` <= page < ``end`` of a table; None: unbounded on that side."""
+    """Pages ``first`` <= page < ``end`` of a table. None means unbounded on that side."""
 
     number: int
     first: int | None
@@ -50,9 +51,9 @@ def page_ranges(
 ) -> tuple[PageRange, ...]:
     """Divide a table into ranges of about ``range_bytes`` of heap.
 
-    At least ``min_ranges`` (the number of readers) where there are that many pages, and a
-    multiple of it, so that the readers end together. The
-    table may grow meanwhile: a resumed copy uses the division that was recorded.
+    There are at least ``min_ranges`` (the number of readers) if the table has enough pages, and a
+    multiple of it, so that the readers end together. A resumed copy uses the recorded division,
+    because the table may have grown.
     """
     if table.kind != "r" or table.pages == 0 or not table.whole:
         return (PageRange(0, None, None),)
@@ -73,24 +74,24 @@ def page_ranges(
 
 @dataclass(frozen=True, slots=True)
 class CopyPart:
-    """A range of one of several tables."""
+    """A range of one table of a group."""
 
     table: int
-    """Which of them, by its place."""
+    """Index of the table in the group."""
     pages: PageRange
     size: int | None
-    """Bytes, as far as known."""
+    """Estimated bytes, if known."""
 
 
 def table_bytes(table: RemoteTable | None) -> int | None:
-    """About how large it is; 0 if it is gone, None if it is not known."""
+    """Estimate the size of a table; 0 if it was dropped, None if the size is not known."""
     if table is None:
         return 0
     return table.pages * _PAGE_BYTES if table.kind == "r" else None
 
 
 def range_bytes(table: RemoteTable, pages: PageRange) -> int | None:
-    """About how many bytes of heap a range has; None: the table's size is not known."""
+    """Estimate the bytes of heap of a range; None if the table's size is not known."""
     if table_bytes(table) is None:
         return None
     end = table.pages if pages.end is None else pages.end
@@ -98,8 +99,8 @@ def range_bytes(table: RemoteTable, pages: PageRange) -> int | None:
 
 
 def bundles(parts: Sequence[CopyPart], *, readers: int) -> list[tuple[CopyPart, ...]]:
-    """Bundle the parts that one reader reads over one connection. A large range is alone; small
-    ones come together, as evenly over the readers as their number allows."""
+    """Bundle the parts that one reader reads over one connection. A large range is alone. Small
+    ranges are bundled, spread evenly over the readers."""
     alone = [part for part in parts if part.size is None or part.size > SMALL_BYTES]
     small = [
         part for part in parts if part.size is not None and part.size <= SMALL_BYTES
@@ -113,35 +114,35 @@ def bundles(parts: Sequence[CopyPart], *, readers: int) -> list[tuple[CopyPart, 
 def groups(
     tables: Sequence[tuple[T, int | None]], *, workers: int
 ) -> list[tuple[T, ...]]:
-    """Tables, each with its bytes as far as known, for the next ``workers`` workers.
+    """Group tables, each given with its estimated bytes, for the next ``workers`` workers.
 
-    A large table is alone; the small ones before it come together, in their order.
+    A large table is alone. Small tables are grouped, in their order.
     """
     small = sum(1 for _, size in tables if size is not None and size <= SMALL_BYTES)
     most = min(_GROUP_TABLES, -(-small // workers)) if workers else 0
-    found: list[tuple[T, ...]] = []
+    grouped: list[tuple[T, ...]] = []
     together: list[T] = []
     for table, size in tables:
         if size is None or size > SMALL_BYTES:
-            found.append((table,))
+            grouped.append((table,))
             continue
         together.append(table)
         if len(together) == most:
-            found.append(tuple(together))
+            grouped.append(tuple(together))
             together = []
     if together:
-        found.append(tuple(together))
-    return found[:workers]
+        grouped.append(tuple(together))
+    return grouped[:workers]
 
 
 def encode_plan(snapshot: str, ranges: tuple[PageRange, ...]) -> str:
-    """Encode a division for the catalog; ``decode_plan`` is the inverse. ``snapshot`` is its
-    identity."""
+    """Encode a division for the catalog. ``snapshot`` is the snapshot's identity. ``decode_plan``
+    is the inverse."""
     return json.dumps({"snapshot": snapshot, "bounds": [r.end for r in ranges]})
 
 
 def decode_plan(text: str | None, snapshot: str) -> tuple[PageRange, ...] | None:
-    """The recorded division, if it was made under this very snapshot."""
+    """Return the recorded division if it was made under this snapshot."""
     if text is None:
         return None
     recorded = json.loads(text)
@@ -154,8 +155,8 @@ def decode_plan(text: str | None, snapshot: str) -> tuple[PageRange, ...] | None
 
 
 def copies_in_binary(table: RemoteTable, types: RemoteTypes) -> bool:
-    """Whether COPY can send this table in binary format and we can read it: unlike the
-    stream, COPY does not send a value as text whose type has no binary format."""
+    """Whether COPY can send this table in binary format and this node can decode it. Unlike the
+    stream, COPY does not send values as text if their type has no binary format."""
     try:
         for column in table.columns:
             check_decoder(column.type_oid, types)
@@ -168,8 +169,8 @@ def copies_in_binary(table: RemoteTable, types: RemoteTypes) -> bool:
 def copy_statement(
     table: RemoteTable, pages: PageRange, *, binary: bool = False
 ) -> str:
-    """COPY of one range; as CSV, which tells NULL (nothing) from '' (two quotes), unless
-    it is to be ``binary``."""
+    """Build the COPY of one range, in ``binary`` format or as CSV. CSV tells NULL (nothing) from ''
+    (two quotes)."""
     columns = ", ".join(quote_ident(c.name) for c in table.columns)
     return (
         f"COPY (SELECT {columns} FROM {_rows(table, pages)})"
@@ -178,7 +179,7 @@ def copy_statement(
 
 
 def count_statement(table: RemoteTable, pages: PageRange) -> str:
-    """How many rows that COPY has."""
+    """Build the query for the number of rows of that COPY."""
     return f"SELECT pg_catalog.count(*) FROM {_rows(table, pages)}"
 
 

@@ -1,13 +1,13 @@
 """Orders waiting tables and waiting ranges. Pure but for the threads that ``RangePool`` runs ranges
 on.
 
-``SyncTurns`` orders tables. One whose copy has failed is not due again before
-wal_retrieve_retry_interval is over, and comes after those that have failed less often: however
-many tables cannot be copied, the others are.
+``SyncTurns`` orders tables. A table whose copy has failed is not due again before
+wal_retrieve_retry_interval is over, and comes after tables that have failed less often. So tables
+that cannot be copied never keep the others from being copied.
 
-``RangePool`` orders ranges. As many are read at once as there are cores. A reader that becomes
-free takes one of the subscription with the fewest readers, and of its tables of the one
-that was served longest ago: a huge table queues its ranges before nobody.
+``RangePool`` orders ranges. As many ranges are read at once as there are cores. A free reader takes
+a range of the subscription with the fewest readers, and among its groups of the one that was served
+longest ago, so the ranges of a huge table do not block other tables.
 
 Called by ``worker`` (tables) and ``group`` (ranges).
 """
@@ -24,10 +24,10 @@ from typing import Final
 from wal2lake.model import Oid
 
 _GAVE_WAY_SECONDS: Final = 0.5
-"""ALTER TABLE without a rewrite takes milliseconds. A guess."""
+"""Pause after yielding. ALTER TABLE without a rewrite takes milliseconds. Chosen arbitrarily."""
 
 Key = tuple[Oid, Oid, int]
-"""Subscription, table, epoch: one copy, whatever number of attempts it takes."""
+"""Subscription, table and epoch identify one copy with all its attempts."""
 
 
 @dataclass(slots=True)
@@ -41,53 +41,54 @@ class _Failed:
 
 
 class SyncTurns:
-    """Which of the waiting tables may be tried. Not thread-safe."""
+    """Decides which waiting tables may be tried. Not thread-safe."""
 
     def __init__(self, retry_seconds: float) -> None:
-        """``retry_seconds`` pass between a failure and the next attempt; may be changed."""
+        """``retry_seconds``: time between a failure and the next attempt. May be changed."""
         self.retry_seconds = retry_seconds
         self._failed: dict[Key, _Failed] = {}
 
     def due(self, waiting: Iterable[Key], now: float) -> list[Key]:
         """Return the keys that may be tried now, fewest failures first, ties in the order given."""
-        found = []
+        keys = []
         for key in waiting:
             failed = self._failed.get(key)
             if failed is None or failed.due_at(self.retry_seconds) <= now:
-                found.append(key)
-        return sorted(found, key=self.failures)
+                keys.append(key)
+        return sorted(keys, key=self.failures)
 
     def failed(self, key: Key, now: float) -> None:
-        """An attempt has ended with an error."""
+        """Note that an attempt has ended with an error."""
         before = self._failed.get(key)
         attempts = 1 if before is None else before.attempts + 1
         self._failed[key] = _Failed(attempts, now)
 
     def gave_way(self, key: Key, now: float) -> None:
-        """An attempt has ended for somebody at the publisher: a short pause, which counts as a
-        failure, so that the table does not hold up others again."""
+        """Note that an attempt has yielded to another session. The pause is short, but counts as a
+        failure, so that the table is copied alone next time and holds up no other."""
         self.failed(key, now)
         self._failed[key].longest_pause = _GAVE_WAY_SECONDS
 
     def retain(self, waiting: Collection[Key]) -> None:
-        """Forget the failures of all others: they are copied, or gone."""
+        """Forget the failures of all other keys: their tables are copied or dropped."""
         for key in self._failed.keys() - set(waiting):
             del self._failed[key]
 
     def failures(self, key: Key) -> int:
-        """How often it has failed."""
+        """Return the number of failed attempts."""
         failed = self._failed.get(key)
         return 0 if failed is None else failed.attempts
 
     def next_due(self, after: float) -> float | None:
-        """When the first of them may be tried again after a moment; None: there is none."""
-        times = (one.due_at(self.retry_seconds) for one in self._failed.values())
-        return min((at for at in times if at > after), default=None)
+        """Return the first time after ``after`` at which a failed key is due again; None if there
+        is none."""
+        times = (failed.due_at(self.retry_seconds) for failed in self._failed.values())
+        return min((time for time in times if time > after), default=None)
 
 
 @dataclass(slots=True)
 class _Job:
-    """The ranges that one worker waits for."""
+    """Ranges that one worker waits for."""
 
     owner: Oid
     waiting: deque[Callable[[], None]]
@@ -100,7 +101,7 @@ class RangePool:
     """Reads ranges of all copies, at most ``readers`` at once."""
 
     def __init__(self, readers: int) -> None:
-        """Threads begin with the first range."""
+        """Create the pool. Its threads start with the first range."""
         self._readers = readers
         self._changed = threading.Condition()
         self._jobs: list[_Job] = []
@@ -112,11 +113,11 @@ class RangePool:
     def run(
         self, owner: Oid, calls: Sequence[Callable[[], None]], over: Callable[[], bool]
     ) -> None:
-        """Call all of them, and return when they have ended, with the first error.
+        """Run all calls, and return when they have ended. Raises their first error.
 
-        ``over`` is asked after each: if it is true there is nothing more to wait for. Then,
-        or after an error, those that have not begun are not called, and those that run
-        are left to end by themselves.
+        ``over`` is called after each: if it returns true, the results are not needed any more.
+        Then, and after an error, the remaining calls are not started, and running calls end by
+        themselves.
         """
         job = _Job(owner, deque(calls))
         with self._changed:
@@ -142,7 +143,7 @@ class RangePool:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Begin no more; what runs ends with the process."""
+        """Start no more ranges. Running ones end with the process."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

@@ -1,24 +1,24 @@
-"""Whether a table is still what a snapshot has of it, asked inside the transaction that reads it.
+"""Checks that a table still agrees with a snapshot, inside the transaction that reads the table.
 
-Comes in: a session whose transaction has imported the snapshot, and the table as it was described.
-Goes out: nothing, or ``SourceChanged``: what would be read is not what the snapshot has.
+In: a session whose transaction has imported the snapshot, and the table as it was described. Out:
+nothing, or ``SourceChanged`` if a read would not return the snapshot's rows.
 
-Until it is read, nobody keeps others from changing the table: a lock that is held until the copy's
-turn comes would stop its writers behind the first ALTER TABLE. An imported snapshot alone does not
-help. ALTER TABLE and TRUNCATE are not MVCC-safe (a table that was rewritten since looks empty),
-VACUUM FULL moves the rows between ranges of pages, and COPY takes columns by the names that they
-have now. So a reader first locks the table, then looks at both sides:
+Other sessions may alter the table until it is read: a lock held until the copy's turn would block
+the table's writers behind the first ALTER TABLE. An imported snapshot alone does not help. ALTER
+TABLE and TRUNCATE are not MVCC-safe (a table that was rewritten since looks empty), VACUUM FULL
+moves rows between ranges of pages, and COPY uses the present column names. So a reader first locks
+the table, then compares:
 
-    what                    as the snapshot has it    as it is now
+    property                in the snapshot           at present
     ----                    ----------------------    ------------
     the file                pg_class.relfilenode      pg_relation_filenode()
     columns                 pg_attribute              the description of a query (Parse, Describe)
     partitions              pg_inherits               pg_partition_tree()
 
-Catalog tables are read through the transaction's snapshot; functions and the parser are not. The
-lock holds until the transaction ends, so both stay equal while the range is read.
+Catalog tables are read through the transaction's snapshot; functions and the parser see the present
+state. The lock holds until the transaction ends, so both stay equal while the range is read.
 
-A partitioned table has no file. COPY locks its leaves, so their files are compared behind it.
+A partitioned table has no file. COPY locks its leaves, so their files are compared after COPY.
 
 Source: PostgreSQL manual, 13.6 (Caveats: commands that are not MVCC-safe); postgres:
 src/backend/access/common/printtup.c (a RowDescription has the base type of a domain).
@@ -37,12 +37,12 @@ _GONE = ("42P01", "3F000")
 
 
 class SourceChanged(PublisherError):
-    """The table cannot be copied under this snapshot any more, but can under a later one."""
+    """Raised if the table can no longer be copied under this snapshot, only under a later one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """Facts about its table that a reader was given. Picklable."""
+    """A reader's description of its table. Picklable."""
 
     oid: Oid
     name: str
@@ -53,7 +53,7 @@ class PlannedTable:
 
     @classmethod
     def of(cls, remote: RemoteTable) -> PlannedTable:
-        """The same table as a reader needs it."""
+        """Describe a remote table for a reader."""
         return cls(
             remote.oid,
             remote.qualified,
@@ -75,8 +75,8 @@ class PlannedTable:
 def lock_unaltered(session: Session, table: PlannedTable) -> None:
     """Take ACCESS SHARE on the table for the rest of the transaction.
 
-    Raises SourceChanged if the snapshot has other columns or another file; 55P03 if the lock
-    cannot be had within lock_timeout.
+    Raises SourceChanged if the snapshot has other columns or another file; 55P03 if the lock is not
+    granted within lock_timeout.
     """
     only = "" if table.partitioned else "ONLY "
     try:
@@ -85,7 +85,7 @@ def lock_unaltered(session: Session, table: PlannedTable) -> None:
         if error.sqlstate in _GONE:
             raise _changed(table, "dropped or renamed") from None
         raise
-    # Another node does not say where columns come from.
+    # Another wal2lake node does not report the table of a column.
     if now and now[0].table:
         rows = session.query(
             "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod"
@@ -112,7 +112,7 @@ def lock_unaltered(session: Session, table: PlannedTable) -> None:
 
 
 def check_files(session: Session, table: PlannedTable) -> None:
-    """Compare the files of a locked table, or of its leaves; raises SourceChanged."""
+    """Compare the files of a locked table, or of its leaves. Raises SourceChanged."""
     root = f"SELECT {int(table.oid)}::pg_catalog.oid AS oid"
     relids = root
     if table.partitioned:
@@ -121,7 +121,8 @@ def check_files(session: Session, table: PlannedTable) -> None:
             " SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i"
             " ON i.inhparent = below.oid) SELECT oid FROM below"
         )
-        # What was made since has no row that the snapshot sees.
+        # A partition created since is not in the snapshot's pg_class, and has no row that the
+        # snapshot sees.
         regrouped = session.value(
             f"WITH RECURSIVE before AS ({relids}), present AS (SELECT relid::"
             f"pg_catalog.oid AS oid FROM pg_catalog.pg_partition_tree({int(table.oid)}))"

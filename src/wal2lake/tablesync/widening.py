@@ -1,17 +1,17 @@
-"""Columns become text for values that a copy has met (``value_policies``, widen).
+"""Changes columns to text for values that a copy has met (``value_policies``, widen).
 
 In: the attempt, and the ``Misfit`` of one of its ranges. Out: a table with text columns, whose copy
-begins anew, in another epoch; or the error that the value is without the policy.
+begins anew in another epoch; or the error that the value causes without the policy.
 
-    note     wal2lake.coercions has it                   a crash: it is noted again, once
-    alter    ONE commit of the table, as ALTER TABLE's   a crash: finished or given up by the next
-                                                         start; given up, the copy meets the value
-                                                         again
+    note     record it in wal2lake.coercions             after a crash: recorded again, once
+    alter    ONE commit of the table, as ALTER TABLE's   after a crash: finished or given up by the
+                                                         next start; if given up, the copy meets the
+                                                         value again
     void     the copy's epoch, in the transaction that publishes the ALTER TABLE
 
-Only a table without rows that no other subscription fills is altered, and only a column that is as
-this node would make it: one that somebody has given another type keeps it. Nothing is read of rows,
-and what has been read by then is read again: it is in files of the old type.
+Only an empty table that no other subscription fills is altered, and only a column that has the type
+that this node would give it: a column with another type was altered by a user and keeps the type.
+All rows are read again, because files written so far have the old type.
 
 Called by ``group``, in the threads of its ranges.
 """
@@ -49,11 +49,11 @@ class Widening:
         self._port = tables
         self._alter = alter
         self._lock = threading.Lock()
-        """Ranges of one table may meet values at the same time."""
+        """Taken because several ranges of one table may meet values at the same time."""
 
     def widen(self, attempt: Attempt, remote: RemoteTable, misfit: Misfit) -> Exception:
-        """Make the columns text. What ends the attempt: Halted, for the copy is another one now,
-        or the error, if they may not be text."""
+        """Change the columns to text. Return the exception that ends the attempt: Halted, because
+        the copy begins anew, or the error, if the columns must not become text."""
         with self._lock:
             rel = attempt.rel
             if attempt.over or self._epoch(attempt) != rel.epoch:
@@ -61,7 +61,7 @@ class Widening:
             table = self._catalog.table_by_oid(rel.relid)
             if table is None:
                 return Halted()
-            names = [one.column for one in misfit.widened]
+            names = [coercion.column for coercion in misfit.widened]
             error = misfit.error
             if not self._may_alter(attempt, table, remote, names):
                 return error
@@ -75,12 +75,12 @@ class Widening:
                     raise
                 error.detail = f"The column cannot become text: {refused.message}."
                 return error
-        for one in misfit.widened:
+        for coercion in misfit.widened:
             get_logger().warning(
-                f'table "{table.qualified}", column "{one.column}" becomes text, as'
-                f" value_policies say: {one.reason}; its copy begins anew",
+                f'table "{table.qualified}", column "{coercion.column}" becomes text, as'
+                f" value_policies say: {coercion.reason}; its copy begins anew",
                 subscription=attempt.subscription.name,
-                lsn=one.first_lsn,
+                lsn=coercion.first_lsn,
             )
         return Halted()
 

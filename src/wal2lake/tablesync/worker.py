@@ -1,33 +1,32 @@
-"""The tablesync workers of all subscriptions: waiting tables into copied ones.
+"""The tablesync workers of all subscriptions copy waiting tables.
 
-    state   who sets it                          what is durable then
-    i       CREATE SUBSCRIPTION, REFRESH         the table is known
+    state   set by                               durable then
+    i       CREATE SUBSCRIPTION, REFRESH         the table's entry in the catalog
     d       the receiver's snapshot keeper       the floor waits for this table's snapshot
             (and the apply worker, for a copy
-            that a power cut tore)
-    (d)     here, as an attempt begins           its plan, and the S that its commit may have
-    (d)     here, per range                      the range's files, fsynced; its row in copy_range
-    f       here                                 ONE commit: all files, cursor S
+            torn by a power loss)
+    (d)     this module, at an attempt's begin   its plan, and the S that its commit may have
+    (d)     this module, per range               the range's files, fsynced; its row in copy_range
+    f       this module                          ONE commit: all files, cursor S
     s, r    the apply worker                     see apply.worker
 
-A copy needs a snapshot that the receiver holds and that covers the table. What the publisher
-knows of the waiting tables is asked for once, for all of them; then workers, at most
-max_sync_workers_per_subscription for each subscription, take groups of them (``plan.groups``) and
-copy them (``group``). A table whose copy fails gives its worker back at once, keeps its error
-where users see it, and comes again later, alone, after those that failed less often.
+A copy needs a snapshot that the receiver holds and that covers the table. One query reads the
+publisher's descriptions of all waiting tables. Then workers, at most
+max_sync_workers_per_subscription for each subscription, take groups of tables (``plan.groups``) and
+copy them (``group``). A table whose copy fails releases its worker at once. Its error is recorded
+in the catalog, and it is tried again later, alone, after tables that failed less often.
 
-Ranges are recorded with the snapshot's name, so after the engine's death the others are read
-and these are not. When the snapshot itself is gone, its ranges are void (a row updated since
-would be in two of them or in none) and the table starts again; files that were written for
-it are left to VACUUM.
+Finished ranges are recorded with the snapshot's name, so that after a crash of the engine only the
+other ranges are read. When the snapshot is lost, its ranges are void (a row updated since would be
+in two ranges or in none), and the copy starts again. VACUUM removes files that were written for it.
 
-Crash points: a commit that the catalog did not hear of is found by the table's cursor and not
-repeated. The floor has not passed its S meanwhile, whatever snapshot has been taken since: the
-catalog knew that S before the commit was begun.
+Crash points: a commit that is not recorded in the catalog is found by the table's cursor and is not
+repeated. The floor has not passed its S, even if later snapshots were taken, because the catalog
+recorded the S before the commit began.
 
-Commands end copies by ``halt``: they change the catalog first, so that no new attempt begins
-(each reads it anew after it can be found here), and when ``halt`` has returned nothing of the
-present ones will be committed.
+Commands end copies by ``halt``. They change the catalog first, so that no new attempt begins (each
+attempt reads the catalog again after it is registered here). When ``halt`` has returned, the
+present attempts commit nothing more.
 
 Source: tablesync.c (the states); DESIGN 6 (Table synchronisation).
 """
@@ -58,10 +57,10 @@ from wal2lake.tablesync.plan import groups, table_bytes
 from wal2lake.tablesync.turns import Key, SyncTurns
 
 _POLL_SECONDS: Final = 0.02
-"""How soon a snapshot is noticed: it is one read of the catalog's change counter."""
+"""Interval between reads of the catalog's change counter."""
 
 _LOOK_SECONDS: Final = 1.0
-"""A look that nothing has asked for, in case something was missed."""
+"""Interval of looks without a change of the counter, in case a change was missed."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
@@ -69,7 +68,7 @@ _WAITING: Final = (SyncState.INIT, SyncState.DATASYNC)
 
 
 class TableSync:
-    """All copies of all subscriptions, from ``start`` to ``stop``."""
+    """Runs all copies of all subscriptions, from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -81,8 +80,8 @@ class TableSync:
         alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
     ) -> None:
-        """``cores``: how many ranges are read at once; ``alter`` changes a table as its
-        publisher has done; ``defaults``: of columns that are not copied."""
+        """``cores``: number of ranges read at once. ``alter`` alters a table as its publisher did.
+        ``defaults``: defaults of columns that are not copied."""
         self._catalog = catalog
         self._settings = settings.subscription
         self._group = GroupCopy(
@@ -90,20 +89,20 @@ class TableSync:
         )
         self._stop = threading.Event()
         self._freed = threading.Event()
-        """There may be room for another worker since the last look."""
+        """Set when a worker may have become free since the last look."""
         self._guard = threading.Lock()
         """Guards the five fields below."""
         self._turns = SyncTurns(self._settings.wal_retrieve_retry_interval_ms / 1000)
         self._attempts: dict[Key, Attempt] = {}
         self._groups: list[Sequence[Attempt]] = []
-        """Each is in the hands of one worker."""
+        """Groups in work, one per worker."""
         self._workers: Counter[Oid] = Counter()
         self._described: dict[Key, tuple[SyncSnapshot, RemoteTable | None]] = {}
         """The publisher's descriptions of tables whose attempt has not begun."""
         self._describing: set[Oid] = set()
         self._events = get_logger()
         self._repeated: defaultdict[Key, RepeatedErrors] = defaultdict(RepeatedErrors)
-        """By the table whose attempt's error was said."""
+        """Reported errors, by the first table that each concerns."""
         self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
 
     def start(self) -> None:
@@ -111,13 +110,13 @@ class TableSync:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take on no more work; what runs is abandoned, its finished ranges are kept."""
+        """Start no more copies. Running copies are abandoned; their finished ranges are kept."""
         self._stop.set()
         self._thread.join(2.0)
         self._group.stop()
 
     def reload(self, settings: Settings) -> None:
-        """Obey these from now on. Workers beyond a lower limit end with their groups."""
+        """Use these settings from now on. Workers above a lower limit end with their groups."""
         with self._guard:
             self._settings = settings.subscription
             self._turns.retry_seconds = (
@@ -135,31 +134,37 @@ class TableSync:
     ) -> bool:
         """End copies of one subscription, of some tables, or of some tables of one.
 
-        When it has returned True nothing of them will be committed. The caller has seen to it
-        in the catalog that no new one begins. False: a commit does not end in time.
+        If it returns True, these copies commit nothing more. The caller has changed the catalog, so
+        that no new copy begins. Returns False if a commit does not end in time.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._guard:
-            found = [
+            attempts = [
                 attempt
                 for (of, relid, _), attempt in self._attempts.items()
                 if (subid is None or of == subid)
                 and (relids is None or relid in relids)
             ]
-        ended = [one.end(max(0.0, deadline - time.monotonic())) for one in found]
+        ended = [
+            attempt.end(max(0.0, deadline - time.monotonic())) for attempt in attempts
+        ]
         self._group.wake()
         return all(ended)
 
     def running(self, subid: Oid) -> list[RunningCopy]:
         """Return the current copies of a subscription's workers, one value for each."""
-        found = []
+        copies = []
         with self._guard:
             for group in self._groups:
                 if group[0].subscription.oid != subid:
                     continue
-                left = [one for one in group if not one.over and not one.finished]
-                found += [RunningCopy(o.rel.relid, o.received_at) for o in left[:1]]
-        return found
+                left = [
+                    attempt
+                    for attempt in group
+                    if not attempt.over and not attempt.finished
+                ]
+                copies += [RunningCopy(o.rel.relid, o.received_at) for o in left[:1]]
+        return copies
 
     # ---- who is next ------------------------------------------------------------------
 
@@ -185,11 +190,11 @@ class TableSync:
                 self._stop.wait(1.0)
 
     def _look(self, now: float) -> None:
-        """Give work to all workers that are free."""
-        known: list[Key] = []
+        """Give work to all free workers."""
+        waiting_keys: list[Key] = []
         with self._guard:
-            # Before the tables are read: whose copy ends meanwhile is still in d there. None
-            # can begin but from here.
+            # Read before the relation states: a table whose copy ends meanwhile still has state d
+            # there. Copies begin only in this thread.
             copied = {(of, relid) for of, relid, _ in self._attempts}
         for subscription in self._catalog.subscriptions():
             rels = [
@@ -197,7 +202,7 @@ class TableSync:
                 for rel in self._catalog.rels(subscription.oid)
                 if rel.state in _WAITING and not rel.paused
             ]
-            known += map(_key, rels)
+            waiting_keys += map(_key, rels)
             snapshot = self._catalog.snapshot_held(subscription.oid)
             if snapshot is None or not subscription.runs:
                 continue
@@ -208,12 +213,12 @@ class TableSync:
                 if rel.state is SyncState.DATASYNC and int(rel.relid) in covered
             }
             if waiting:
-                # Whatever its epoch: of two copies of a table the later one counts.
+                # Regardless of the epoch: a table has at most one running copy.
                 free = {k: rel for k, rel in waiting.items() if k[:2] not in copied}
                 self._assign(subscription, snapshot, free, now)
         with self._guard:
-            self._turns.retain(known)
-            for key in self._described.keys() - set(known):
+            self._turns.retain(waiting_keys)
+            for key in self._described.keys() - set(waiting_keys):
                 del self._described[key]
 
     def _assign(
@@ -229,32 +234,34 @@ class TableSync:
                 self._settings.max_sync_workers_per_subscription - self._workers[subid]
             )
             due = self._turns.due(waiting, now)
-            told = {
+            described = {
                 key: remote
                 for key in due
                 for held, remote in [self._described.get(key, (None, None))]
                 if held is not None and held.identity == snapshot.identity
             }
-            asked = [waiting[key] for key in due if key not in told]
-            if free > 0 and asked and subid not in self._describing:
+            to_describe = [waiting[key] for key in due if key not in described]
+            if free > 0 and to_describe and subid not in self._describing:
                 self._describing.add(subid)
-                self._begin(self._describe, subscription, snapshot, asked)
+                self._begin(self._describe, subscription, snapshot, to_describe)
                 free -= 1
             chosen = groups(
                 [
                     (
                         key,
-                        # One that has failed is not to hold others up again.
-                        None if self._turns.failures(key) else table_bytes(told[key]),
+                        # A table that has failed is copied alone, so that it holds up no other.
+                        None
+                        if self._turns.failures(key)
+                        else table_bytes(described[key]),
                     )
                     for key in due
-                    if key in told
+                    if key in described
                 ],
                 workers=max(0, free),
             )
             for group in chosen:
                 attempts = [
-                    Attempt(subscription, waiting[key], snapshot, told[key])
+                    Attempt(subscription, waiting[key], snapshot, described[key])
                     for key in group
                 ]
                 for key, attempt in zip(group, attempts, strict=True):
@@ -266,7 +273,7 @@ class TableSync:
     def _begin(
         self, work: Callable[..., None], subscription: Subscription, *arguments: object
     ) -> None:
-        """A worker's thread; under the guard."""
+        """Start a worker's thread. Called under the guard."""
         self._workers[subscription.oid] += 1
         threading.Thread(
             target=self._work,
@@ -295,7 +302,7 @@ class TableSync:
         snapshot: SyncSnapshot,
         rels: Sequence[SubscriptionRel],
     ) -> None:
-        """Ask the publisher about tables that are due."""
+        """Read the publisher's descriptions of tables that are due."""
         try:
             with connect(
                 subscription.conninfo,
@@ -305,20 +312,20 @@ class TableSync:
                 wait_ms = self._settings.max_lock_wait_ms or LOCK_TIMEOUT_MS
                 session.execute(f"SET lock_timeout = {wait_ms}")
                 try:
-                    self._ask(session, subscription, snapshot, rels)
+                    self._read_descriptions(session, subscription, snapshot, rels)
                 except PublisherError as error:
                     if error.sqlstate != _LOCK_NOT_AVAILABLE or len(rels) == 1:
                         raise
-                    # pg_relation_size waits for ALTER TABLE: of one table, perhaps.
+                    # pg_relation_size waits for an ALTER TABLE, perhaps of a single table.
                     for rel in rels:
-                        self._ask_one(session, subscription, snapshot, rel)
+                        self._read_description(session, subscription, snapshot, rel)
         except Exception as error:
             self._not_described(subscription, snapshot, rels, error)
         finally:
             with self._guard:
                 self._describing.discard(subscription.oid)
 
-    def _ask_one(
+    def _read_description(
         self,
         session: Session,
         subscription: Subscription,
@@ -326,13 +333,13 @@ class TableSync:
         rel: SubscriptionRel,
     ) -> None:
         try:
-            self._ask(session, subscription, snapshot, [rel])
+            self._read_descriptions(session, subscription, snapshot, [rel])
         except PublisherError as error:
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
             self._not_described(subscription, snapshot, [rel], error)
 
-    def _ask(
+    def _read_descriptions(
         self,
         session: Session,
         subscription: Subscription,
@@ -340,14 +347,16 @@ class TableSync:
         rels: Sequence[SubscriptionRel],
     ) -> None:
         publisher = Publisher(session)
-        found = publisher.tables(
+        remote_tables = publisher.tables(
             [(rel.remote_namespace, rel.remote_name) for rel in rels],
             subscription.publications,
         )
-        seen = _as_of(publisher, found, subscription.publications, snapshot.snapshot)
+        in_snapshot = _as_of(
+            publisher, remote_tables, subscription.publications, snapshot.snapshot
+        )
         with self._guard:
             for rel in rels:
-                remote = seen.get((rel.remote_namespace, rel.remote_name))
+                remote = in_snapshot.get((rel.remote_namespace, rel.remote_name))
                 self._described[_key(rel)] = (snapshot, remote)
 
     def _not_described(
@@ -374,81 +383,93 @@ class TableSync:
                 gone = True
                 self._events.warning(
                     "copy starts again under a new snapshot",
-                    tables=", ".join(one.name for one in present if not one.over),
+                    tables=", ".join(
+                        attempt.name for attempt in present if not attempt.over
+                    ),
                 )
             except Exception as error:
-                for one in present:
-                    one.fail(error)
-            halted = [one for one in present if one.ended]
-            for one in attempts:
-                # What a reader still has in hand comes too late from now on.
-                one.end(0.0)
-            mine = [one for one in present if one not in halted]
-            self._record(subscription, [one for one in mine if one.error or gone])
-            for one in mine:
-                if not one.error and not gone and _key(one.rel) in self._repeated:
-                    self._repeated.pop(_key(one.rel)).passed(self._events)
+                for attempt in present:
+                    attempt.fail(error)
+            halted = [attempt for attempt in present if attempt.ended]
+            for attempt in attempts:
+                # Results of readers that still run are not committed from now on.
+                attempt.end(0.0)
+            mine = [attempt for attempt in present if attempt not in halted]
+            self._record(
+                subscription, [attempt for attempt in mine if attempt.error or gone]
+            )
+            for attempt in mine:
+                if (
+                    not attempt.error
+                    and not gone
+                    and _key(attempt.rel) in self._repeated
+                ):
+                    self._repeated.pop(_key(attempt.rel)).passed(self._events)
         finally:
             with self._guard:
                 self._groups = [
                     group for group in self._groups if group is not attempts
                 ]
-                for one in attempts:
-                    self._attempts.pop(_key(one.rel), None)
+                for attempt in attempts:
+                    self._attempts.pop(_key(attempt.rel), None)
 
     def _present(
         self, subscription: Subscription, attempts: Sequence[Attempt]
     ) -> list[Attempt]:
-        """Return the attempts that are still to be made. They are in the list that ``halt`` looks
-        at: an attempt that ``halt`` does not find there reads here what the caller of ``halt`` has
-        written."""
+        """Return the attempts that are still to be made. All of them are registered for ``halt``:
+        an attempt that ``halt`` does not find yet reads the change of ``halt``'s caller from the
+        catalog here."""
         now = self._catalog.subscription(subscription.oid)
         if now is None or not now.runs or now.generation != subscription.generation:
             return []
         rels = {_key(rel): rel for rel in self._catalog.rels(subscription.oid)}
-        found = []
-        for one in attempts:
-            rel = rels.get(_key(one.rel))
-            # The list that named it may be older than the end of its last copy.
+        present = []
+        for attempt in attempts:
+            rel = rels.get(_key(attempt.rel))
+            # The relation states may have been read before the end of the table's last copy.
             if rel is not None and rel.state is SyncState.DATASYNC:
-                one.take(rel)
-                found.append(one)
-        return found
+                attempt.take(rel)
+                present.append(attempt)
+        return present
 
     def _record(self, subscription: Subscription, attempts: Sequence[Attempt]) -> None:
-        """Attempts that have not reached f: why, and when they come again."""
+        """Record why attempts have not reached state f, and when they are due again."""
         if self._stop.is_set():
-            # What they stand on is being taken away.
+            # The engine is shutting down.
             return
-        attempts = [one for one in attempts if not isinstance(one.error, Halted)]
+        attempts = [
+            attempt for attempt in attempts if not isinstance(attempt.error, Halted)
+        ]
         if not attempts:
             return
-        yielded = [one for one in attempts if one.gave_way]
+        yielded = [attempt for attempt in attempts if attempt.gave_way]
         self._give_way(yielded)
         failed = [
-            one for one in attempts if one.error is not None and one not in yielded
+            attempt
+            for attempt in attempts
+            if attempt.error is not None and attempt not in yielded
         ]
         with self._guard:
-            for one in failed:
-                self._turns.failed(_key(one.rel), time.monotonic())
+            for attempt in failed:
+                self._turns.failed(_key(attempt.rel), time.monotonic())
         self._catalog.end_attempts(
             [
                 (
-                    one.rel,
-                    one.describe() if one in failed else None,
-                    sqlstate_of(one.error)
-                    if one in failed and one.error is not None
+                    attempt.rel,
+                    attempt.describe() if attempt in failed else None,
+                    sqlstate_of(attempt.error)
+                    if attempt in failed and attempt.error is not None
                     else None,
-                    one.may_be_committed,
+                    attempt.may_be_committed,
                 )
-                for one in attempts
+                for attempt in attempts
             ]
         )
         by_error: dict[int, list[Attempt]] = {}
-        for one in failed:
-            by_error.setdefault(id(one.error), []).append(one)
+        for attempt in failed:
+            by_error.setdefault(id(attempt.error), []).append(attempt)
         for alike in by_error.values():
-            # A publisher that is away is one line, not one for each table.
+            # An unreachable publisher gives one line, not one for each table.
             text = f'could not copy table "{alike[0].name}"'
             if len(alike) > 1:
                 text += f" and {len(alike) - 1} more"
@@ -460,15 +481,15 @@ class TableSync:
                 )
 
     def _give_way(self, attempts: Sequence[Attempt]) -> None:
-        """Attempts that have ended for somebody at the publisher: when they come again."""
-        for one in attempts:
-            if one.source_changed:
-                self._catalog.uncover(one.snapshot, [one.rel.relid])
+        """Schedule attempts that have yielded to other sessions of the publisher."""
+        for attempt in attempts:
+            if attempt.source_changed:
+                self._catalog.uncover(attempt.snapshot, [attempt.rel.relid])
             else:
                 with self._guard:
-                    self._turns.gave_way(_key(one.rel), time.monotonic())
+                    self._turns.gave_way(_key(attempt.rel), time.monotonic())
             self._events.info(
-                f'copy of table "{one.name}" gives way and begins again: {one.error}'
+                f'copy of table "{attempt.name}" gives way and begins again: {attempt.error}'
             )
 
 
@@ -478,11 +499,11 @@ def _as_of(
     publications: tuple[str, ...],
     snapshot: str,
 ) -> dict[tuple[str, str], RemoteTable]:
-    """The tables, and what a snapshot says of the rows in it: by which columns they are unique, and
-    how they were published. Of a snapshot that cannot be asked nothing is known: the copied
-    keys are compared then, and so are those of later inserts."""
+    """Complete tables with facts read in a snapshot: unique columns, and how the table was
+    published. If the snapshot cannot be queried, the facts stay unknown, and the keys of copied
+    rows and of later inserts are compared."""
     relids = [table.oid for table in tables.values()]
-    now = publisher.publication_marks(relids, publications)
+    present_marks = publisher.publication_marks(relids, publications)
     unique: dict[Oid, tuple[frozenset[str], ...]] = {}
     marks: dict[Oid, str] = {}
     try:
@@ -497,7 +518,7 @@ def _as_of(
             unique=unique.get(table.oid, ()),
             published_as=marks.get(table.oid) or None,
             published_since=table.oid in marks
-            and marks[table.oid] == now.get(table.oid),
+            and marks[table.oid] == present_marks.get(table.oid),
         )
         for name, table in tables.items()
     }
