@@ -1,15 +1,15 @@
-"""The publisher half: from commits of tables to subscribers.
+"""The publisher half sends commits of tables to subscribers.
 
-    driver       transactions to a plugin's callbacks
-    capture/     what tables have committed becomes transactions in the publisher's log
-    decoding/    transactions of that log, in commit order, for a slot
-    plugins/     what an output plugin is, and those that are built in
-    walsender/   a process for each client that streams
-    publications which tables and columns a publication has; what it asks of a replica identity
-    filtering    what row filters make of an UPDATE
-    sending      what publications together send of each table
-    slots        who needs which part of the log
+    driver       passes transactions to a plugin's callbacks
+    capture/     writes commits of tables to the publisher's log, as transactions
+    decoding/    reads transactions of that log, in commit order, for a slot
+    plugins/     the interface of output plugins, and the built-in plugins
+    walsender/   a process for each streaming client
+    publications tables and columns of a publication; requirements on replica identities
+    filtering    row filters of an UPDATE
+    sending      the rows and columns of each table that a client's publications send
+    slots        replication slots: the part of the log that each client needs
 
 Takes: the tables' own logs, publications. Gives: a stream of messages to each client. Owns: the log
-below ``log/publish`` and the slots. Never: writes a table. docs/decisions/0014 says why it is so.
+below ``log/publish`` and the slots. Never: writes a table. docs/decisions/0014 has the reasons.
 """

@@ -1,6 +1,7 @@
 """Applies row filters to changes, and combines several publications' filters of one table.
 
-Comes in: whether the filter is true for the old and the new row. Goes out: what is sent.
+In: whether the filter is true for the old and the new row. Out: the form in which the UPDATE is
+sent.
 
     old row      new row      sent
     ---------    ---------    -------------------------------------------------------------
@@ -8,14 +9,15 @@ Comes in: whether the filter is true for the old and the new row. Goes out: what
     no match     match        INSERT of the new row
     match        no match     DELETE of the old row
     match        match        the UPDATE
-    not there    match        the UPDATE: the identity has not changed, so the old row would
-    not there    no match     nothing; have matched as the new one does
+    not sent     match        the UPDATE
+    not sent     no match     nothing
 
-A filter of UPDATE or DELETE reads columns of the replica identity only, so without an old row its
-columns have not changed. What an UPDATE has not brought, an unchanged TOAST value, is taken from
-the old row, if there is one: an INSERT needs it, and the new row is judged with it.
+A filter of UPDATE or DELETE uses only columns of the replica identity. If there is no old row,
+these columns have not changed, and the old row would have matched like the new one. A value that an
+UPDATE does not carry (an unchanged TOAST value) is taken from the old row, if there is one: the
+filter and an INSERT need it.
 
-TRUNCATE has no rows and is sent whatever the filter is.
+TRUNCATE has no rows and is always sent.
 
 Source: pgoutput_row_filter() and pgoutput_row_filter_init() in pgoutput.c; the manual, 29.4.
 """
@@ -45,7 +47,7 @@ class FilterOutcome(Enum):
 
 
 def transform(old: bool | None, new: bool) -> FilterOutcome:
-    """Return the form of one UPDATE; ``old`` None: there is no old row."""
+    """Return the form of one UPDATE. ``old`` is None if there is no old row."""
     if old is None or old is new:
         return FilterOutcome.KEEP if new else FilterOutcome.NOTHING
     return FilterOutcome.INSERT if new else FilterOutcome.DELETE
@@ -57,8 +59,8 @@ def transforms(
     new: Sequence[pa.Array],
     has_old: Sequence[bool],
 ) -> list[FilterOutcome]:
-    """Return the forms of many UPDATEs: the filter's columns of both rows. ``new`` is whole
-    (``filled``)."""
+    """Return the forms of many UPDATEs. ``old`` and ``new`` are the filter's columns; ``new`` is
+    complete (``filled``)."""
     rows = len(has_old)
     before = filter_.matches(old, rows) if any(has_old) else [False] * rows
     after = filter_.matches(new, rows)
@@ -69,8 +71,8 @@ def transforms(
 
 
 def filled(new: pa.Array, old: pa.Array, unchanged: pa.BooleanArray) -> pa.Array:
-    """A column of new rows with the old row's value where the change has none. Where there is no
-    old row, ``old`` is null, and so is what nobody knows."""
+    """Complete a column of new rows with old values where the change has none. Without an old row,
+    ``old`` is null, and so is the result."""
     return pc.if_else(unchanged, old, new)
 
 
@@ -78,32 +80,34 @@ def combined(
     filters: Iterable[tuple[Expression, Sequence[str]] | None],
 ) -> tuple[Expression, tuple[str, ...]] | None:
     """Combine the filters of all publications that send one operation of a table: a row is sent if
-    one of them lets it through. A publication without a filter (None) lets every row through."""
+    one filter accepts it. A publication without a filter (None) accepts every row."""
     names: list[str] = []
-    found: list[Expression] = []
-    for one in filters:
-        if one is None:
+    expressions: list[Expression] = []
+    for row_filter in filters:
+        if row_filter is None:
             return None
-        expression, columns = one
+        expression, columns = row_filter
         numbers = []
         for name in columns:
             if name not in names:
                 names.append(name)
             numbers.append(names.index(name))
         renumbered = _renumbered(expression, numbers)
-        if renumbered not in found:
-            found.append(renumbered)
-    if not found:
+        if renumbered not in expressions:
+            expressions.append(renumbered)
+    if not expressions:
         return None
-    if len(found) == 1:
-        return found[0], tuple(names)
-    return Expression(ExpressionNode.OR, _BOOL, tuple(found)), tuple(names)
+    if len(expressions) == 1:
+        return expressions[0], tuple(names)
+    return Expression(ExpressionNode.OR, _BOOL, tuple(expressions)), tuple(names)
 
 
-def _renumbered(one: Expression, numbers: Sequence[int]) -> Expression:
-    value = one.value
-    if one.node is ExpressionNode.COLUMN:
+def _renumbered(expression: Expression, numbers: Sequence[int]) -> Expression:
+    value = expression.value
+    if expression.node is ExpressionNode.COLUMN:
         assert isinstance(value, int)
         value = numbers[value]
-    args = tuple(_renumbered(arg, numbers) for arg in one.args)
-    return Expression(one.node, one.type_oid, args, value, one.typmod)
+    args = tuple(_renumbered(arg, numbers) for arg in expression.args)
+    return Expression(
+        expression.node, expression.type_oid, args, value, expression.typmod
+    )

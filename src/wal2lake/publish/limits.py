@@ -1,11 +1,11 @@
-"""Limits of replication slots: how much they may hold back, and for how long they may be unused.
+"""Enforces limits of replication slots: on the log that they hold, and on idle time.
 
-Comes in: slots and who uses them, the publisher's log. Goes out: slots that are invalidated, with
-PostgreSQL's words in the server log; how much room each has left (pg_replication_slots).
+In: slots and their users, the publisher's log. Out: invalidated slots, reported in the server log
+in PostgreSQL's words; the room that each slot has left (pg_replication_slots).
 
-What a slot holds are the bytes of all segments that have something at or above its
-``restart_lsn``. Capture looks once a second, before it trims the log; PostgreSQL at checkpoints.
-Whoever streams from an invalidated slot is cut off.
+A slot holds the bytes of all segments with contents at or above its ``restart_lsn``. Capture
+enforces the limits once a second, before it trims the log; PostgreSQL does it at checkpoints. A
+client that streams from an invalidated slot is disconnected.
 
 Source: InvalidatePossiblyObsoleteSlot() and ReportSlotInvalidation() in slot.c,
 pg_get_replication_slots() in slotfuncs.c (PostgreSQL 18).
@@ -34,29 +34,29 @@ _MB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The settings of these names."""
+    """Settings of these names."""
 
     max_slot_wal_keep_size: int
-    """MB; -1: none."""
+    """MB; -1 for no limit."""
     idle_replication_slot_timeout: int
-    """Seconds; 0: none."""
+    """Seconds; 0 for no limit."""
 
     @property
     def keep_bytes(self) -> int | None:
-        """None: no limit."""
+        """The size limit in bytes; None for no limit."""
         size = self.max_slot_wal_keep_size
         return None if size < 0 else size * _MB
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How a slot stands to the limit."""
+    """Room that a slot has left."""
 
     wal_status: str
-    """reserved, unreserved (it is invalidated at the next look) or lost; never extended, for there
-    is no max_wal_size."""
+    """reserved, unreserved (the next look invalidates the slot) or lost; never extended, because
+    there is no max_wal_size."""
     safe_bytes: int | None
-    """May be written before it is lost; None: no limit, or lost."""
+    """Bytes that may be written before the slot is lost. None for no limit, or if it is lost."""
 
 
 class SlotLimits:
@@ -70,8 +70,8 @@ class SlotLimits:
         terminate: Callable[[int], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``directory``: the publisher's log; ``terminate`` ends what a session does with a slot;
-        ``clock``: Unix time."""
+        """``directory``: the publisher's log. ``terminate`` ends a session's use of a slot.
+        ``clock`` returns Unix time."""
         self._slots = slots
         self._limits = limits
         self._terminate = terminate
@@ -80,11 +80,11 @@ class SlotLimits:
         self._lock = threading.Lock()
 
     def enforce(self) -> None:
-        """Invalidate the slots that are beyond a limit."""
+        """Invalidate slots beyond a limit."""
         uses = self._slots.in_use()
         for use in uses:
             if use.slot.invalidation is not None and use.session is not None:
-                # It had only begun to use it when it was told to end.
+                # The session acquired the slot after the last attempt to end it.
                 self._terminate(use.session)
         limits = self._limits()
         if limits.keep_bytes is None and not limits.idle_replication_slot_timeout:
@@ -96,13 +96,13 @@ class SlotLimits:
                 self._invalidate(use, *cause)
 
     def rooms(self, slots: Sequence[ReplicationSlot]) -> dict[str, Room]:
-        """By the slots' names."""
+        """Return the room of slots, by name."""
         limits = self._limits()
         held = self._held(slots, limits)
         return {slot.name: _room(slot, held.get(slot.name), limits) for slot in slots}
 
     def _held(self, slots: Sequence[ReplicationSlot], limits: Limits) -> dict[str, int]:
-        """Bytes by name, if there is a limit: of slots that can lose what they hold."""
+        """Return the held bytes of valid slots, by name; nothing if there is no limit."""
         if limits.keep_bytes is None:
             return {}
         with self._lock:
@@ -121,7 +121,7 @@ class SlotLimits:
     def _cause(
         self, use: SlotUse, held: int | None, limits: Limits
     ) -> tuple[str, str, str] | None:
-        """(reason, DETAIL, setting) why it is to be invalidated."""
+        """Return (reason, DETAIL, setting) if the slot must be invalidated."""
         slot = use.slot
         if slot.invalidation is not None or not slot.restart_lsn:
             return None
@@ -147,20 +147,20 @@ class SlotLimits:
 
     def _invalidate(self, use: SlotUse, reason: str, detail: str, setting: str) -> None:
         name = use.slot.name
-        said = Wal2LakeError(
+        report = Wal2LakeError(
             f'invalidating obsolete replication slot "{name}"',
             detail=detail,
             hint=f'You might need to increase "{setting}".',
         )
         if not self._slots.invalidate(use, reason):
-            # It has moved on, or somebody has come or gone: the next look is about that.
+            # The slot has advanced, or its user has changed. The next look decides again.
             return
         if use.session is not None:
             get_logger().info(
                 f'terminating process {use.session} to release replication slot "{name}"'
             )
             self._terminate(use.session)
-        get_logger().warning(said.message, error=said)
+        get_logger().warning(report.message, error=report)
 
 
 def _room(slot: ReplicationSlot, held: int | None, limits: Limits) -> Room:

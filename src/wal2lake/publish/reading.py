@@ -1,7 +1,8 @@
-"""A slot's changes as rows: what the SQL functions of logical decoding give.
+"""Reads a slot's changes as rows, for the SQL functions of logical decoding.
 
-In: a slot, up to where, the plugin's options. Out: (position, xid, message) rows, and how far that
-was. Whole transactions only: a limit is looked at behind each of them, as in PostgreSQL.
+In: a slot, an end position, the plugin's options. Out: (position, xid, message) rows, and the
+position reached. Only whole transactions: as in PostgreSQL, a limit is checked after each
+transaction.
 
 Source: pg_logical_slot_get_changes_guts() in logicalfuncs.c.
 """
@@ -28,7 +29,7 @@ class DecodedChanges:
 
     rows: list[tuple[Lsn, int, bytes]]
     reached: Lsn
-    """Everything below is in ``rows``."""
+    """Position below which all changes are in ``rows``."""
 
 
 def read_changes(

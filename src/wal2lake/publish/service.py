@@ -32,10 +32,10 @@ class Publishing:
     allowed: Callable[[], tuple[str, ...]]
     """output_plugin_libraries."""
     locations: Callable[[Point], Mapping[str, int]]
-    """A state's versions, by the locations of the tables."""
+    """Returns the versions of a state, by the tables' locations."""
     export: Callable[[Point, int], str]
-    """A name for a state, for SET TRANSACTION SNAPSHOT, until ``withdraw`` of that session."""
+    """Returns a snapshot name for a state, valid until ``withdraw`` of the session."""
     withdraw: Callable[[int], None]
-    """Ends the snapshots that a session has exported: they can be imported no more."""
+    """Ends the snapshots that a session has exported. They cannot be imported any more."""
     publications: Callable[[Warn], ClientPublications]
-    """Returns what publications send, for one decoding."""
+    """Returns the publications of one decoding."""

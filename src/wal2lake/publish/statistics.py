@@ -1,8 +1,8 @@
-"""Statistics of decoding: the numbers of pg_stat_replication_slots.
+"""Collects the statistics of decoding for pg_stat_replication_slots.
 
-Comes in: counts of decodings, of walsenders (in mapped memory) and of SQL functions. Goes out: one
-sum for each slot. They are in the engine's memory and begin anew with it, as PostgreSQL's do after
-a crash; nothing is spilled here, so nothing is counted of that.
+In: counts of decodings, by walsenders (in mapped memory) and SQL functions. Out: one sum for each
+slot. The counts are in the engine's memory and begin anew with each start, as PostgreSQL's do after
+a crash. Decoding spills nothing here, so there are no counts of spilled transactions.
 
 Source: pgstat_replslot.c; manual, "pg_stat_replication_slots".
 """
@@ -20,20 +20,20 @@ from wal2lake.errors import UsageError
 
 @dataclass(slots=True)
 class Counts:
-    """Since a decoding's beginning."""
+    """Counts since the beginning of a decoding."""
 
     total_txns: int = 0
-    """Given to the plugin, streamed ones too."""
+    """Transactions given to the plugin, streamed ones included."""
     total_bytes: int = 0
-    """Bytes of the changes, as they are decoded."""
+    """Bytes of the decoded changes."""
     stream_txns: int = 0
     stream_count: int = 0
-    """Blocks."""
+    """Number of streamed blocks."""
     stream_bytes: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         pairs = zip(astuple(self), astuple(other), strict=True)
-        return Counts(*(one + another for one, another in pairs))
+        return Counts(*(count + other_count for count, other_count in pairs))
 
 
 Reading = Callable[[], Counts]
@@ -41,11 +41,11 @@ Reading = Callable[[], Counts]
 
 @dataclass(frozen=True, slots=True)
 class SlotStatistics:
-    """A slot's row."""
+    """Statistics of one slot."""
 
     counts: Counts
     reset_at: float | None
-    """Unix time."""
+    """Unix time of the last reset."""
 
 
 class Statistics:
@@ -56,11 +56,11 @@ class Statistics:
         self._ended: dict[str, Counts] = {}
         self._running: dict[str, list[Reading]] = {}
         self._reset: dict[str, tuple[Counts, float]] = {}
-        """Counts at the last reset, and its time."""
+        """Counts at the last reset, and the time of the reset."""
 
     @contextmanager
     def of(self, slot: str, read: Reading) -> Iterator[None]:
-        """Around a decoding, whose counts ``read`` tells at any time."""
+        """Count a decoding while the context is open. ``read`` returns its counts at any time."""
         with self._lock:
             self._running.setdefault(slot, []).append(read)
         try:
@@ -73,29 +73,29 @@ class Statistics:
     def slot(self, name: str) -> SlotStatistics:
         """Return the statistics of a slot as they are now."""
         with self._lock:
-            before, at = self._reset.get(name, (Counts(), None))
+            before, reset_at = self._reset.get(name, (Counts(), None))
             now = astuple(self._all(name))
             counted = zip(now, astuple(before), strict=True)
-            return SlotStatistics(Counts(*(a - b for a, b in counted)), at)
+            return SlotStatistics(Counts(*(a - b for a, b in counted)), reset_at)
 
     def reset(self, name: str) -> None:
-        """Count from zero."""
+        """Reset the counts of a slot to zero."""
         with self._lock:
             self._reset[name] = self._all(name), time.time()
 
     def forget(self, name: str) -> None:
-        """The slot is gone, or is about to be made."""
+        """Forget the counts of a slot that is dropped or about to be created."""
         with self._lock:
             self._ended.pop(name, None)
             self._reset.pop(name, None)
 
     def _all(self, name: str) -> Counts:
-        found = self._ended.get(name, Counts())
+        counts = self._ended.get(name, Counts())
         for read in self._running.get(name, ()):
-            found += read()
-        return found
+            counts += read()
+        return counts
 
 
 def no_such_slot(name: str) -> UsageError:
-    """For a name that is to be reset."""
+    """Error for a reset of a slot that does not exist."""
     return UsageError(f'replication slot "{name}" does not exist', sqlstate="22023")

@@ -1,8 +1,8 @@
 """Turns the commits of tables into transactions in the publisher's log.
 
-ordering   commits of tables to transactions, in one order (pure)
-positions  where a transaction and its changes are (pure)
-writer     transactions to segments
-handing    what subscriptions have that is prepared, handed on
-worker     the thread that does it; start here
+ordering   groups commits of tables into transactions, in one order (pure)
+positions  positions of a transaction and its changes (pure)
+writer     writes transactions to segments
+handing    hands on transactions that a subscription's publisher has prepared
+worker     the capture thread; start here
 """

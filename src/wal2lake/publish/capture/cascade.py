@@ -1,17 +1,17 @@
 """Passes a subscription's batch on as the transactions of its publisher.
 
-    tables' commits ──▶ are they just what was sent? ──▶ the subscription's own log ──▶ transactions
-                         (the commits' words)             (its segments)                 (writer)
+    tables' commits ──▶ exactly the sent changes? ──▶ the subscription's own log ──▶ transactions
+                         (the commits' notes)           (its segments)                 (writer)
 
-A batch of a subscription is one commit of each table that it touches, whatever number of
-transactions it is of. Where each of these commits says that it is just what was sent
-(``lake.capture.messages.Sent``), downstream gets each transaction by itself, with its changes in
-their order, its time and its position at the publisher, as PostgreSQL's subscribers hand on what
-they apply. Where that cannot be said (conflicts, SKIP's neighbours, columns of our own, values that
-a policy has changed), or where the log does not have it any more, the difference is told as one
-transaction, as for all other writers.
+A batch of a subscription is one commit of each table that it touches, regardless of its number of
+transactions. If each of these commits notes that it has exactly the sent changes
+(``lake.capture.messages.Sent``), downstream subscribers get each transaction by itself, with its
+changes in order, its time and its position at the publisher, as PostgreSQL's subscribers hand on
+what they apply. If a commit does not note that (conflicts, a skipped transaction, local columns,
+values that a policy has changed), or the log does not have the segments any more, the difference is
+sent as one transaction, as for all other writers.
 
-Called by capture's thread.
+Called by the capture thread.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from wal2lake.publish.capture.ordering import (
 )
 from wal2lake.publish.capture.relations import key_of, relation_of
 
-_TOLD: Final = ["xid", "commit_lsn", "end_lsn", "commit_time", "changes"]
+_TRANSACTION_COLUMNS: Final = ["xid", "commit_lsn", "end_lsn", "commit_time", "changes"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cascaded:
-    """A batch's transactions."""
+    """The transactions of a batch."""
 
     transactions: pa.Table
-    """All of the publisher's: xid, commit_lsn, end_lsn, commit_time, changes."""
+    """The publisher's transactions: xid, commit_lsn, end_lsn, commit_time, changes."""
     changes: Iterator[tuple[Relation, pa.RecordBatch]]
-    """With the publisher's commit_lsn and ordinal; NotAsSent when it turns out that they are not
-    what the tables have done."""
+    """Changes with the publisher's commit_lsn and ordinal. The iterator raises NotAsSent when they
+    turn out to differ from the tables' changes."""
 
 
 class Cascade:
-    """Reads cascaded batches of one node. For capture's thread."""
+    """Reads cascaded batches of one node. Used by the capture thread."""
 
     def __init__(
         self, catalog: Catalog, tables: TablePort, logs: Path, memory: ComparisonMemory
     ) -> None:
-        """``logs``: where each subscription's log is, by its OID."""
+        """``logs``: directory of the subscriptions' logs, each named by its OID."""
         self._catalog = catalog
         self._tables = tables
         self._logs = logs
@@ -72,8 +72,8 @@ class Cascade:
         tables: Mapping[Oid, TableDef],
         shown: Callable[[TableDef, Relation], Relation],
     ) -> Cascaded | None:
-        """The batch's transactions; None: the difference has to do. ``shown``: as which
-        relation a table is in the log."""
+        """Return the batch's transactions; None if the difference must be sent instead. ``shown``
+        maps a table to its relation in the log."""
         source = transaction.source
         if source is None or not all(c.more.sent for _, c in transaction.commits):
             return None
@@ -86,27 +86,30 @@ class Cascade:
         if not segments:
             return None
         types = remote_types_from_json(subscription.remote_types)
-        found = pa.concat_tables(
-            reader.read(one.transactions_file, _TOLD) for one in segments
+        transactions = pa.concat_tables(
+            reader.read(segment.transactions_file, _TRANSACTION_COLUMNS)
+            for segment in segments
         )
-        below = pc.less(found.column("commit_lsn"), source.end)
+        below = pc.less(transactions.column("commit_lsn"), source.end)
         return Cascaded(
-            found.filter(below),
+            transactions.filter(below),
             self._changes(reader, segments, transaction, tables, types, shown),
         )
 
     def _segments(
         self, reader: LogReader, transaction: CapturedTransaction, source: BatchSource
     ) -> Sequence[Manifest]:
-        """All that are there and may have something of the batch; none, if the newest of it is not.
-        Whether one of the first has gone the count of the changes tells."""
+        """Return the existing segments that may have changes of the batch; none if its newest one
+        is missing. If an early segment is missing, the count of the changes shows it."""
         first = min(
             _sent(commit.more.sent).position for _, commit in transaction.commits
         )
-        found = reader.above(Lsn(first))
-        if not found or found[-1].sealed_lsn < source.end:
+        segments = reader.above(Lsn(first))
+        if not segments or segments[-1].sealed_lsn < source.end:
             return ()
-        return [one for one in found if one.first_commit_lsn < source.end]
+        return [
+            segment for segment in segments if segment.first_commit_lsn < source.end
+        ]
 
     def _changes(
         self,
@@ -119,15 +122,15 @@ class Cascade:
     ) -> Iterator[tuple[Relation, pa.RecordBatch]]:
         files = [
             (relation_mark(file.relation), file)
-            for one in segments
-            for file in one.files
+            for segment in segments
+            for file in segment.files
         ]
         node = self._catalog.system_identifier
         for relid, commit in transaction.commits:
-            said, source = _sent(commit.more.sent), source_of(commit, node)
+            note, source = _sent(commit.more.sent), source_of(commit, node)
             if source is None:
                 raise NotAsSent("a commit is of no subscription")
-            own = [file for mark, file in files if mark in said.relations]
+            own = [file for mark, file in files if mark in note.relations]
             table = self._catalog.table_at(tables[relid], commit.version)
             state = self._tables.state_at(table.location, commit.version)
             relation = relation_of(table, state)
@@ -136,30 +139,30 @@ class Cascade:
                 commit,
                 relation,
                 key_of(table, relation),
-                said.found_whole,
+                note.found_whole,
                 types,
                 self._memory,
             )
-            told, count = shown(table, relation), 0
+            sent_relation, count = shown(table, relation), 0
             for batch in sent_changes(
                 part,
                 [source_file(reader, file) for file in own],
-                LsnRange(said.position, source.end),
+                LsnRange(note.position, source.end),
                 has_unchanged=any(file.has_unchanged for file in own),
             ):
                 count += batch.num_rows
-                yield told, batch
-            if count != said.changes:
+                yield sent_relation, batch
+            if count != note.changes:
                 raise NotAsSent("the log has other changes than were applied")
 
 
-def _sent(found: Sent | None) -> Sent:
-    assert found is not None
-    return found
+def _sent(sent: Sent | None) -> Sent:
+    assert sent is not None
+    return sent
 
 
 def source_file(reader: LogReader, file: RowsFile) -> LogSource:
-    """A file of a log, to be read."""
+    """Describe a file of a log for reading."""
     return LogSource(
         str(reader.path(file.file)),
         file.relation,

@@ -1,15 +1,15 @@
-"""Which commits of tables are one transaction, and in which order transactions come. Pure.
+"""Groups commits of tables into transactions, and orders the transactions. Pure.
 
-Comes in: for each table its commits since the last look, all of which readers see together. Goes
-out: transactions, each of one or more commits, such that each table's own order is kept; beyond
-that, by time. Batches of a subscription that a crash has torn (some of its tables have committed
-one, the others the same transactions in a later one) are one, if they did just what was sent. It
-comes where the last of them does, if nothing between has a table of the earlier ones; and whoever
-cannot tell it as it was sent has its parts, each of which is a transaction as it is.
+In: for each table its commits since the last look, all of which readers see together. Out:
+transactions, each of one or more commits. Each table's own order is kept; otherwise transactions
+are ordered by time. If a crash tore a batch of a subscription (some tables committed it, the others
+have the same transactions in a later batch), the batches become one transaction, if they have
+exactly the sent changes. It takes the place of the last batch, if no transaction in between has a
+table of the earlier ones. If it turns out that it cannot be sent as the publisher sent it, its
+parts are sent, each as a transaction.
 
-Commits belong together if they are of one batch of a subscription, or of one transaction of the
-front door; what they carry says which. A table that is in such a group twice (two names of one
-batch there are not, but a batch may be applied in two commits) has both in it.
+Commits belong together if they carry the same batch of a subscription or the same transaction of a
+session. A table may have two commits in a group, because a batch may be applied in two commits.
 """
 
 from __future__ import annotations
@@ -37,34 +37,36 @@ class BatchSource:
 
     subid: Oid
     end: int
-    """The position at its publisher behind the batch."""
+    """End of the batch at its publisher."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedTransaction:
-    """One transaction to be."""
+    """A transaction to write to the log."""
 
     commits: tuple[tuple[Oid, TableCommit], ...]
     source: BatchSource | None
-    """None: no subscription's."""
+    """None if the transaction is not a subscription's batch."""
     parts: tuple[CapturedTransaction, ...] = ()
-    """Parts of a batch that was torn, in their order."""
+    """Parts of a torn batch, in order."""
     xid: int | None = None
-    """The number that the transaction had on this node; None: a commit does not say."""
+    """The transaction's number on this node. None if its commits do not have it."""
 
     @property
     def time_ms(self) -> int:
-        """When it was complete, since 1970."""
+        """Time of the last commit, in milliseconds since 1970."""
         return max(commit.time_ms for _, commit in self.commits)
 
     @property
     def messages(self) -> tuple[Emitted, ...]:
         """Messages that the transaction has emitted."""
-        return tuple(one for _, commit in self.commits for one in commit.more.messages)
+        return tuple(
+            message for _, commit in self.commits for message in commit.more.messages
+        )
 
     @property
     def origin(self) -> tuple[str, Lsn] | None:
-        """The replication origin, and the position there; None: it began here."""
+        """Replication origin, and the position there. None for a local transaction."""
         if self.source is not None:
             return f"pg_{int(self.source.subid)}", Lsn(self.source.end)
         mark = self._mark
@@ -72,57 +74,59 @@ class CapturedTransaction:
 
     @property
     def origin_time_us(self) -> int | None:
-        """The time that was said of it there, since 2000-01-01 UTC."""
+        """Commit time at the origin, in microseconds since 2000-01-01 UTC."""
         mark = self._mark
         return None if mark is None else mark.time_us
 
     @property
     def _mark(self) -> OriginMark | None:
-        found = (one.more.origin for _, one in self.commits)
-        return next((origin for origin in found if origin), None)
+        marks = (commit.more.origin for _, commit in self.commits)
+        return next((origin for origin in marks if origin), None)
 
     @property
     def prepared(self) -> int | None:
-        """Number of the prepared transaction; None: it was not prepared."""
-        found = _SEVERAL.fullmatch(self.commits[0][1].operation)
-        return int(found["number"]) if found and found["prepared"] else None
+        """Number of the prepared transaction. None if it was not prepared."""
+        match = _SEVERAL.fullmatch(self.commits[0][1].operation)
+        return int(match["number"]) if match and match["prepared"] else None
 
 
 def source_of(commit: TableCommit, node: int) -> BatchSource | None:
-    """The subscription of ``node`` whose batch it carries."""
+    """Return the subscription of ``node`` whose batch a commit carries."""
     for name, position in commit.cursors.items():
-        found = _SUBSCRIPTION.fullmatch(name)
-        if found is not None and int(found[1]) == node:
-            return BatchSource(Oid(int(found[2])), position)
+        match = _SUBSCRIPTION.fullmatch(name)
+        if match is not None and int(match[1]) == node:
+            return BatchSource(Oid(int(match[2])), position)
     return None
 
 
 def number_of(commit: TableCommit, node: int) -> int | None:
-    """The number of the local transaction of ``node`` that a commit is of. Another node numbers its
-    own, and says so in the tables that both write."""
+    """Return the number of ``node``'s local transaction that made a commit. Other nodes that write
+    the same tables have their own numbers."""
     return commit.more.xid or None if local_writer(node) in commit.cursors else None
 
 
 def in_order(
     tables: Mapping[Oid, Sequence[TableCommit]], node: int
 ) -> list[CapturedTransaction]:
-    """All their commits. ``node``: its system identifier."""
+    """Order all commits of the tables. ``node``: the system identifier."""
     queues = {relid: deque(commits) for relid, commits in tables.items() if commits}
     members: dict[Hashable, Counter[Oid]] = {}
     for relid, commits in tables.items():
         for commit in commits:
             members.setdefault(_group(relid, commit, node), Counter())[relid] += 1
-    found: list[CapturedTransaction] = []
+    transactions: list[CapturedTransaction] = []
     while queues:
         heads = {
             relid: _group(relid, queue[0], node) for relid, queue in queues.items()
         }
-        # A group may go if it is first at each of its tables. Locks give groups of several tables
-        # one order; if somebody else's clock or hand broke it, the oldest goes alone.
+        # A group may be taken if it is first in each of its tables. Locks give groups of several
+        # tables one order. If another writer broke that order, the oldest commit is taken alone.
         ready = [
             relid
             for relid, group in heads.items()
-            if all(heads.get(other) == group for other in members[group])
+            if all(
+                heads.get(relid_in_group) == group for relid_in_group in members[group]
+            )
         ]
         first = min(
             ready or heads, key=lambda relid: (queues[relid][0].time_ms, int(relid))
@@ -135,32 +139,36 @@ def in_order(
                 taken.append((relid, queue.popleft()))
             if not queue:
                 queues.pop(relid, None)
-        # Where the order was broken some of a table's commits in it are still to come.
+        # If the order was broken, the group has more commits later.
         members[group] -= Counter(relid for relid, _ in taken)
         first_commit = taken[0][1]
-        one = CapturedTransaction(
+        transaction = CapturedTransaction(
             tuple(taken),
             source_of(first_commit, node),
             xid=number_of(first_commit, node),
         )
-        # Several crashes may have torn it.
-        while (at := _torn(found, one)) is not None:
-            one = _joined(found.pop(at), one)
-        found.append(one)
-    return found
+        # Several crashes may have torn one batch.
+        while (place := _torn(transactions, transaction)) is not None:
+            transaction = _joined(transactions.pop(place), transaction)
+        transactions.append(transaction)
+    return transactions
 
 
 def _torn(
-    found: Sequence[CapturedTransaction], then: CapturedTransaction
+    transactions: Sequence[CapturedTransaction], then: CapturedTransaction
 ) -> int | None:
-    """Where the batch is from which a crash has torn ``then``, which comes behind all."""
+    """Return the index of the batch from which a crash has torn ``then``, the newest
+    transaction."""
     if then.source is None or not _as_sent(then):
         return None
     between: set[Oid] = set()
-    for at in reversed(range(len(found))):
-        before, tables = found[at], {relid for relid, _ in found[at].commits}
+    for place in reversed(range(len(transactions))):
+        before, tables = (
+            transactions[place],
+            {relid for relid, _ in transactions[place].commits},
+        )
         if before.source is not None and before.source.subid == then.source.subid:
-            return at if _tears(before, then) and not tables & between else None
+            return place if _tears(before, then) and not tables & between else None
         between |= tables
     return None
 
@@ -168,19 +176,19 @@ def _torn(
 def _joined(
     before: CapturedTransaction, then: CapturedTransaction
 ) -> CapturedTransaction:
-    sources = [one.source for one in (before, then) if one.source is not None]
+    sources = [part.source for part in (before, then) if part.source is not None]
     last = max(sources, key=lambda source: source.end)
     parts = (*(before.parts or [before]), *(then.parts or [then]))
     return CapturedTransaction(before.commits + then.commits, last, parts)
 
 
-def _as_sent(one: CapturedTransaction) -> bool:
-    return all(commit.more.sent for _, commit in one.commits)
+def _as_sent(transaction: CapturedTransaction) -> bool:
+    return all(commit.more.sent for _, commit in transaction.commits)
 
 
 def _tears(before: CapturedTransaction, then: CapturedTransaction) -> bool:
-    """A crash between the commits of a batch's tables: the other tables had the same transactions
-    in their next batch. Told together, each of these is one."""
+    """Whether a crash between the commits of ``before``'s tables put the same transactions of other
+    tables into the later batch ``then``. Sent together, each of them is one transaction again."""
     end = before.source.end if before.source is not None else 0
     return _as_sent(before) and any(
         commit.more.sent is not None and commit.more.sent.position < end

@@ -1,4 +1,4 @@
-"""A table as its changes are sent. Pure."""
+"""Describes a table as the relation of its changes. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wal2lake.model import Column, Relation
 
 
 def relation_of(table: TableDef, state: TableState) -> Relation:
-    """A table as its changes are sent: the columns that both know."""
+    """Describe a table as a relation, with the columns that definition and state share."""
     present = {field.name for field in state.fields}
     keys = table.identity_columns
     return Relation(
@@ -25,7 +25,8 @@ def relation_of(table: TableDef, state: TableState) -> Relation:
 
 
 def key_of(table: TableDef, relation: Relation) -> list[int]:
-    """The positions of the primary key; none, if somebody else has dropped a part of it."""
+    """Return the positions of the primary key's columns; none if another writer has dropped a part
+    of the key."""
     names = set(table.key)
     key = [i for i, c in enumerate(relation.columns) if c.name in names]
     return key if len(key) == len(names) else []

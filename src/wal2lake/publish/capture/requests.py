@@ -1,6 +1,6 @@
-"""Requests that sessions hand to the thread that captures, with their answers.
+"""Requests from sessions to the capture thread, with the results.
 
-A session makes a ``CaptureRequest``, and waits until ``done``; the thread fills in ``point``,
+A session creates a ``CaptureRequest`` and waits for ``done``. The capture thread sets ``point``,
 ``lsn``, ``two_phase`` or ``error``.
 """
 
@@ -26,41 +26,41 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A transaction to prepare: the commits that its tables will have."""
+    """A transaction to prepare, with the future commits of its tables."""
 
     number: int
     gid: str
     time_us: int
-    """Since 2000-01-01 UTC."""
+    """Microseconds since 2000-01-01 UTC."""
     commits: tuple[tuple[Oid, TableCommit], ...]
-    """Each for the version that it was made for."""
+    """Commits by table. Each commit has the version that it was prepared for."""
     messages: Sequence[Emitted]
     xid: int
-    """The transaction's number."""
+    """Transaction number."""
 
 
 @dataclass(slots=True)
 class CaptureRequest:
-    """A session's question, and its answer once ``done`` is set."""
+    """A session's request, with its result once ``done`` is set."""
 
     messages: Sequence[Emitted] = ()
     transactional: bool = False
-    """They are a transaction of their own; else each is alone."""
+    """Whether the messages form a transaction. Otherwise each message is non-transactional."""
     origin: OriginMark | None = None
     statements: str = ""
-    """Where what it has done, which amounts to nothing, is written down."""
+    """Name of the file with the statements of a transaction that makes no difference."""
     defines: bool = False
-    """It is a transaction that has changed the catalog alone."""
+    """Whether the transaction has changed only the catalog."""
     xid: int | None = None
-    """The transaction's number, if it has one."""
+    """Transaction number, if there is one."""
     lsn: Lsn | None = None
-    """Where the last one of them is."""
+    """Position of the last message."""
     preparation: Preparation | None = None
     two_phase: TwoPhase | None = None
     """The prepared transaction in the log."""
     commits: int | None = None
     rolls_back: int | None = None
-    """The number of a prepared transaction that ends."""
+    """``commits`` or ``rolls_back``: number of the prepared transaction that ends."""
     done: threading.Event = field(default_factory=threading.Event)
     point: Point | None = None
     error: BaseException | None = None

@@ -1,6 +1,6 @@
-"""Transactions of the publisher's log, in commit order.
+"""Reads transactions of the publisher's log, in commit order.
 
-changes        what is read: transactions, their changes, messages
-transactions   from segments: each transaction, and its changes in their order
-groups         small transactions, many at once
+changes        values: transactions, their changes, messages
+transactions   reads segments: each transaction, and its changes in order
+groups         many small transactions at once
 """

@@ -1,4 +1,4 @@
-"""The decoder's input: transactions, their changes, messages."""
+"""Values that decoding reads from the log: transactions, their changes, messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KEY: Final = ord("K")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbouring changes of one relation."""
+    """Consecutive changes of one relation."""
 
     relation: Relation
     rows: pa.RecordBatch
-    """In the log's layout."""
+    """Rows in the log's layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ Values = tuple[bytes | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class DecodedChange:
-    """One row's."""
+    """The change of one row."""
 
     op: str
     """I, U or D."""
     lsn: Lsn
     new: Values | None
-    """The row as it is now."""
+    """The new row."""
     old: Values | None
-    """The row as it was, or only its key (the others NULL); None: not known."""
+    """The old row, or only its key (with NULL in other columns). None if not known."""
     is_key: bool
-    """``old`` is only a key."""
+    """Whether ``old`` is only a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class DecodedMessage:
     """A message of pg_logical_emit_message."""
 
     lsn: Lsn
-    """Position of the message. A client that has reached it has read a message that belongs to no
-    transaction."""
+    """Position of the message. A client that has reached the position of a non-transactional
+    message has read it."""
     prefix: str
     content: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One, without its changes."""
+    """A transaction, without its changes."""
 
     xid: Xid
     first_lsn: Lsn
@@ -76,28 +76,28 @@ class Transaction:
     commit_time: int
     """Microseconds since 2000-01-01 UTC."""
     origin: str | None
-    """The replication origin through which it came; None: it began here."""
+    """Replication origin of the transaction. None if it is local."""
     origin_lsn: Lsn
     changes: int
-    """Number of changes, the messages among them."""
+    """Number of changes, messages included."""
     step: Step | None = None
-    """Role of the transaction for one that was prepared; ``two_phase`` has the details."""
+    """Step of a prepared transaction that this is. ``two_phase`` has the details."""
     two_phase: TwoPhase | None = None
 
     @property
     def prepared(self) -> TwoPhase:
-        """``two_phase``, of one that has a step."""
+        """``two_phase`` of a transaction with a step."""
         assert self.two_phase is not None
         return self.two_phase
 
 
 def changes_of(transaction: Transaction, run: Run) -> Iterator[DecodedChange]:
-    """The rows of a run, one by one; T for a TRUNCATE."""
+    """Yield the rows of a run, one by one. A TRUNCATE has the operation T."""
     yield from changes_at(run, [int(transaction.first_lsn)] * run.rows.num_rows)
 
 
 def changes_at(run: Run, firsts: Sequence[int]) -> Iterator[DecodedChange]:
-    """The same of rows of several transactions. ``firsts``: where each row's begins."""
+    """Yield rows of several transactions. ``firsts``: start of each row's transaction."""
     rows: Any = run.rows
     names = set(rows.schema.names)
     count = len(run.relation.columns)

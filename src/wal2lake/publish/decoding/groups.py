@@ -1,12 +1,12 @@
-"""Small transactions that follow each other in a segment, read together.
+"""Groups consecutive small transactions of a segment, which are read together.
 
-A segment may have a hundred thousand transactions of one row. What a plugin is given of each costs
-little; to cut each one's rows out of the segment's columns would cost a hundred times that. So
-they are cut out for some thousand transactions at once: a plugin may take these as they are
-(``OutputPlugin.group``), or gets one after the other (``changes``).
+A segment may have a hundred thousand transactions of one row. To slice each transaction's rows out
+of the segment's columns would cost a hundred times as much as the plugin's callbacks. So rows are
+sliced for some thousand transactions at once. A plugin may take the group as it is
+(``OutputPlugin.group``), or gets one transaction after the other (``changes``).
 
-Transactions of a group have the same origin, rows only (no TRUNCATE, no messages), and none is a
-step of one that was prepared.
+Transactions of a group have the same origin and only rows (no TRUNCATE, no messages), and none is a
+step of a prepared transaction.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ from wal2lake.publish.decoding.changes import (
 )
 
 MOST_ROWS: Final = 16 * 1024
-"""Rows of a group at most: some milliseconds, after which a client is heard again. A guess."""
+"""Maximum rows of a group: some milliseconds, after which the client's messages are read again.
+Chosen arbitrarily."""
 
 _MOST_BYTES: Final = 8 << 20
-"""The same, of rows as they are stored."""
+"""Maximum bytes of a group, as stored."""
 
 _FEWEST: Final = 4
-"""Transactions that are worth it; a guess."""
+"""Minimum number of transactions that are worth a group. Chosen arbitrarily."""
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Some transactions, and the rows of each relation that they have changed."""
+    """Transactions, and the rows of each relation that they have changed."""
 
     transactions: pa.Table
     """xid, commit_lsn, end_lsn, commit_time, origin, origin_lsn, changes."""
     runs: Sequence[Run]
-    """Rows of all the transactions. A relation may have several, one behind the other."""
+    """Rows of all transactions. A relation may have several consecutive runs."""
 
     @property
     def origin(self) -> str | None:
-        """Through which they all came."""
-        found: str | None = self.transactions.column("origin")[0].as_py()
-        return found
+        """Replication origin of all the transactions."""
+        origin: str | None = self.transactions.column("origin")[0].as_py()
+        return origin
 
     @property
     def first_commit(self) -> Lsn:
@@ -74,26 +75,26 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Bytes of all rows."""
+        """Bytes of all rows of the group."""
         return sum(int(run.rows.nbytes) for run in self.runs)
 
     def numbers(self, name: str) -> Ints:
-        """A column of the transactions."""
-        found: Ints = self.transactions.column(name).to_numpy()
-        return found
+        """Return a column of the transactions as an array."""
+        column: Ints = self.transactions.column(name).to_numpy()
+        return column
 
     def first_lsns(self) -> Ints:
-        """Where each transaction begins."""
+        """Return the start of each transaction."""
         return self.numbers("commit_lsn") - CHANGE_BYTES * (self.numbers("changes") + 1)
 
     def described(self) -> Iterator[Transaction]:
-        """Each transaction."""
+        """Yield the transactions."""
         return map(transaction_of, self.transactions.to_pylist())
 
     def changes(
         self,
     ) -> Iterator[tuple[Transaction, Sequence[tuple[Relation, DecodedChange]]]]:
-        """Each transaction with its changes, in their order."""
+        """Yield each transaction with its changes, in order."""
         commits, firsts = self.numbers("commit_lsn"), self.first_lsns()
         listed: list[tuple[Relation, DecodedChange]] = []
         keys = []
@@ -101,11 +102,11 @@ class Group:
             rows: Any = run.rows
             lsn = rows.column("commit_lsn").to_numpy()
             number = np.searchsorted(commits, lsn)
-            found = changes_at(run, firsts[number].tolist())
-            listed += [(run.relation, change) for change in found]
+            changes = changes_at(run, firsts[number].tolist())
+            listed += [(run.relation, change) for change in changes]
             keys.append((number, rows.column("ordinal").to_numpy()))
-        number = np.concatenate([one for one, _ in keys])
-        order = np.lexsort((np.concatenate([one for _, one in keys]), number))
+        number = np.concatenate([numbers for numbers, _ in keys])
+        order = np.lexsort((np.concatenate([numbers for _, numbers in keys]), number))
         bounds = np.searchsorted(number[order], np.arange(len(commits) + 1)).tolist()
         ordered = order.tolist()
         places = pairwise(bounds)
@@ -113,23 +114,23 @@ class Group:
             yield transaction, [listed[i] for i in ordered[begin:end]]
 
 
-def transaction_of(found: dict[str, Any]) -> Transaction:
-    """From a row of a segment's transactions."""
-    commit, changes = Lsn(found["commit_lsn"]), found["changes"]
+def transaction_of(row: dict[str, Any]) -> Transaction:
+    """Build a transaction from a row of a segment's transactions."""
+    commit, changes = Lsn(row["commit_lsn"]), row["changes"]
     return Transaction(
-        Xid(found["xid"]),
+        Xid(row["xid"]),
         Lsn(commit - CHANGE_BYTES * (changes + 1)),
         commit,
-        Lsn(found["end_lsn"]),
-        found["commit_time"],
-        found["origin"],
-        Lsn(found["origin_lsn"] or 0),
+        Lsn(row["end_lsn"]),
+        row["commit_time"],
+        row["origin"],
+        Lsn(row["origin_lsn"] or 0),
         changes,
     )
 
 
 def divided(manifest: Manifest, transactions: pa.Table) -> list[tuple[int, int, bool]]:
-    """A segment's transactions, from number to number; True: they are a group."""
+    """Divide a segment's transactions into ranges (begin, end, whether they form a group)."""
     count = transactions.num_rows
     steps = manifest.captured is not None and manifest.captured.steps
     if (
@@ -143,15 +144,15 @@ def divided(manifest: Manifest, transactions: pa.Table) -> list[tuple[int, int, 
     most = max(1, min(MOST_ROWS, _MOST_BYTES * rows // max(size, 1)))
     changes = transactions.column("changes").to_numpy()
     origins = transactions.column("origin").to_pylist()
-    found: list[tuple[int, int, bool]] = []
+    ranges: list[tuple[int, int, bool]] = []
     begin = held = 0
-    for at in range(count + 1):
-        full = at < count and held + int(changes[at]) > most
-        if at == count or full or origins[at] != origins[begin]:
-            if at > begin:
-                is_group = at - begin >= _FEWEST and held <= most
-                found.append((begin, at, is_group))
-            begin, held = at, 0
-        if at < count:
-            held += int(changes[at])
-    return found
+    for number in range(count + 1):
+        full = number < count and held + int(changes[number]) > most
+        if number == count or full or origins[number] != origins[begin]:
+            if number > begin:
+                is_group = number - begin >= _FEWEST and held <= most
+                ranges.append((begin, number, is_group))
+            begin, held = number, 0
+        if number < count:
+            held += int(changes[number])
+    return ranges

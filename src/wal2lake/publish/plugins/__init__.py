@@ -1,8 +1,8 @@
-"""Output plugins: transactions to what a client reads.
+"""Output plugins turn transactions into messages for a client.
 
-port           what a plugin is: a documented Protocol
+port           the interface of plugins, a documented Protocol
 pgoutput       PostgreSQL's own, for subscribers
 test_decoding  PostgreSQL's example: text
 wal2json       JSON, by transaction or by event
-loading        by name: built in, or an installed package's entry point
+loading        finds a plugin by name: built in, or an installed package's entry point
 """

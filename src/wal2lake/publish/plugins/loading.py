@@ -1,7 +1,8 @@
-"""Plugins by name.
+"""Loads output plugins by name.
 
-A plugin of an installed package is checked here, before a slot is made for it or a transaction
-decoded: an object that lacks a callback would fail at the first transaction that needs it.
+A plugin of an installed package is checked when it is loaded, before a slot is created or a
+transaction decoded: a plugin that lacks a callback would otherwise fail at the first transaction
+that needs the callback.
 
 Source: LoadOutputPlugin() and StartupDecodingContext() in logical.c; the setting
 output_plugin_libraries of the minor releases of August 2026.
@@ -53,13 +54,20 @@ _ATTRIBUTES: Final = ("is_text", "streams", "two_phase")
 
 
 def load_plugin(name: str, allowed: Collection[str]) -> OutputPlugin:
-    """Make a new plugin. 58P01 if there is none of that name or it cannot be loaded, 42501 if it
+    """Create a plugin. Raises 58P01 if no plugin has that name or it cannot be loaded, 42501 if it
     is not allowed, 55000 if it lacks a required callback."""
     make = BUILT_IN.get(name)
     if make is not None:
         return make()
-    found = next((one for one in entry_points(group=GROUP) if one.name == name), None)
-    if found is None:
+    entry_point = next(
+        (
+            candidate
+            for candidate in entry_points(group=GROUP)
+            if candidate.name == name
+        ),
+        None,
+    )
+    if entry_point is None:
         raise UsageError(
             f'could not access file "{name}": No such file or directory',
             sqlstate="58P01",
@@ -73,7 +81,7 @@ def load_plugin(name: str, allowed: Collection[str]) -> OutputPlugin:
             " configuration.",
         )
     try:
-        plugin: OutputPlugin = found.load()()
+        plugin: OutputPlugin = entry_point.load()()
     except Exception as error:
         raise UsageError(
             f'could not load library "{name}": {error}', sqlstate="58P01"
@@ -83,8 +91,8 @@ def load_plugin(name: str, allowed: Collection[str]) -> OutputPlugin:
 
 
 def check_callbacks(name: str, plugin: OutputPlugin) -> None:
-    """Raise 55000, with all that is missing, if a plugin lacks what it must define. Its
-    ``startup`` may change ``streams`` and ``two_phase``: the caller checks again behind it."""
+    """Raise 55000, with a list, if a plugin lacks required callbacks. The plugin's ``startup`` may
+    change ``streams`` and ``two_phase``, so the caller checks again afterwards."""
     missing = _missing(plugin)
     if missing:
         raise UsageError(
@@ -97,28 +105,28 @@ def check_callbacks(name: str, plugin: OutputPlugin) -> None:
 
 
 def _missing(plugin: OutputPlugin) -> list[str]:
-    """The names of what a plugin must define and does not, in the order of the port."""
-    defined = list(_REQUIRED)
+    """Return the names of missing callbacks and attributes, in the order of the port."""
+    required = list(_REQUIRED)
     if getattr(plugin, "streams", False):
-        defined += _STREAMING
+        required += _STREAMING
     if getattr(plugin, "two_phase", False):
-        defined += _TWO_PHASE
+        required += _TWO_PHASE
     if getattr(plugin, "streams", False) and getattr(plugin, "two_phase", False):
-        defined.append("stream_prepare")
-    missing = [one for one in defined if not _is_defined(plugin, one)]
-    # A plugin that does not derive from Base must have what Base would give it.
+        required.append("stream_prepare")
+    missing = [name for name in required if not _is_defined(plugin, name)]
+    # A plugin that does not derive from Base needs its optional callbacks, too.
     missing += [
-        one
-        for one in _OPTIONAL
-        if one not in defined and not callable(getattr(plugin, one, None))
+        name
+        for name in _OPTIONAL
+        if name not in required and not callable(getattr(plugin, name, None))
     ]
-    return missing + [one for one in _ATTRIBUTES if not hasattr(plugin, one)]
+    return missing + [name for name in _ATTRIBUTES if not hasattr(plugin, name)]
 
 
 def _is_defined(plugin: OutputPlugin, name: str) -> bool:
-    """True if a plugin has a callback that is not the default of ``Base``."""
-    found = getattr(plugin, name, None)
+    """Whether a plugin has a callback other than the default of ``Base``."""
+    callback = getattr(plugin, name, None)
     default = getattr(Base, name, None)
-    return callable(found) and (
-        default is None or getattr(found, "__func__", found) is not default
+    return callable(callback) and (
+        default is None or getattr(callback, "__func__", callback) is not default
     )

@@ -1,8 +1,8 @@
-"""A process for each client that streams.
+"""A process for each streaming client.
 
 __main__   the process
-template   what it is forked from
-stream     the loop: log to plugin to socket, and what the client says
+template   the process that walsenders are forked from
+stream     the loop: log to plugin to socket, and the client's messages
 page       positions of one walsender, in mapped memory
-starting   the engine's side: start it, wait for it, know who is there
+starting   the engine's side: starts walsenders, waits for them, lists them
 """

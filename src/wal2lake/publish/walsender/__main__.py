@@ -1,11 +1,11 @@
-"""The process of one walsender, and of what they are forked from:
-``python -m wal2lake.publish.walsender SOCKET``, the number of ``template``'s descriptor.
+"""The process of one walsender, and the template process that walsenders are forked from: ``python
+-m wal2lake.publish.walsender SOCKET``, where SOCKET is the number of ``template``'s descriptor.
 
-A walsender has ``Task`` as JSON; the client's socket, the pipe that says that the log has grown,
-and the pipe for the outcome. What it has to say at its end goes there as JSON: how it ended, what
-the client had sent behind that (hex), and the error that the client is to see.
+A walsender gets a ``Task`` as JSON, the client's socket, a pipe that announces growth of the log,
+and a pipe for the outcome. At its end it writes the outcome as JSON: how the stream ended, the
+bytes that the client sent after the stream (hex), and the error for the client.
 
-SIGTERM: send what is there, then end.
+On SIGTERM it sends what is in the log, then ends.
 """
 
 from __future__ import annotations
@@ -38,31 +38,33 @@ Outcome: TypeAlias = dict[str, object]
 
 
 def main(arguments: list[str]) -> int:
-    """The process that others are forked from."""
+    """Run the template process."""
     configure("walsender")
     serve(socket.socket(fileno=int(arguments[0])), run)
     return 0
 
 
 def run(text: str, fds: Sequence[int]) -> None:
-    """One stream: ``Task``, and the descriptors of socket, news and outcome."""
+    """Run one stream. ``text``: a ``Task``. ``fds``: socket, growth pipe and outcome pipe."""
     task = Task.from_json(text)
     socket_fd, grown_fd, outcome_fd = fds
     outcome: Outcome
     try:
         outcome = _stream(task, socket_fd, grown_fd)
     except Wal2LakeError as error:
-        outcome = _told(error)
+        outcome = _error_outcome(error)
     except Exception as error:
         get_logger().error("internal error", exc_info=error)
-        outcome = _told(
+        outcome = _error_outcome(
             InternalError("internal error", detail="The server log has the details.")
         )
     with os.fdopen(outcome_fd, "w") as pipe:
         json.dump(outcome, pipe)
 
 
-def _told(error: Wal2LakeError, end: str = "ERROR", left: bytes = b"") -> Outcome:
+def _error_outcome(
+    error: Wal2LakeError, end: str = "ERROR", left: bytes = b""
+) -> Outcome:
     return {
         "end": end,
         "left": left.hex(),
@@ -138,10 +140,10 @@ def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
         return {"end": end.name, "left": stream.left.hex()}
     except ConnectionEnd as fatal:
         stream.drain()
-        return _told(fatal.error, "FATAL")
+        return _error_outcome(fatal.error, "FATAL")
     except Wal2LakeError as error:
         stream.drain()
-        return _told(error, left=stream.left)
+        return _error_outcome(error, left=stream.left)
     finally:
         page.close()
         catalog.close()

@@ -1,10 +1,10 @@
-"""How long a client takes to write, flush and apply what it was sent: PostgreSQL's LagTracker.
+"""Measures how long a client takes to write, flush and apply: PostgreSQL's LagTracker.
 
-Comes in: positions with the time at which they were sent, and positions that the client reports.
-Goes out: the time from the one to the other, in microseconds. Pure: the caller has the clock.
+In: positions with the time at which they were sent, and positions that the client reports. Out: the
+time between the two, in microseconds. Pure: the caller passes the time.
 
-A reported position between two samples is given a time between theirs. A client that has everything
-is not measured: a lag from before an idle hour says nothing of what comes behind it.
+The time of a reported position between two samples is interpolated. A client that has everything is
+not measured: a lag from before an idle hour would be misleading.
 
 Source: LagTrackerWrite(), LagTrackerRead(), WalSndUpdateProgress() and
 ProcessStandbyReplyMessage() in walsender.c.
@@ -25,7 +25,7 @@ _BETWEEN_US: Final = 1_000_000
 """WALSND_LOGICAL_LAG_TRACK_INTERVAL_MS."""
 
 Sample = tuple[Lsn, int]
-"""A position, and when it was sent."""
+"""A position and the time at which it was sent."""
 
 
 @dataclass(slots=True)
@@ -34,12 +34,13 @@ class _Head:
 
     unread: deque[Sample] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     last: Sample | None = None
-    """The newest sample that the client has reached; None: no lag is known since it had all."""
+    """Newest sample that the client has reached. None if no lag was measured since the client had
+    everything."""
     lag_us: int | None = None
-    """The lag as it was measured last."""
+    """Last measured lag."""
 
     def read(self, lsn: Lsn, now_us: int) -> int | None:
-        """The lag of a reported position; None: there is nothing new to measure."""
+        """Measure the lag of a reported position; None if there is nothing new to measure."""
         reached = None
         while self.unread and self.unread[0][0] <= lsn:
             reached = self.last = self.unread.popleft()
@@ -60,13 +61,13 @@ class LagTracker:
     """Measures the lag of one client."""
 
     def __init__(self) -> None:
-        """Nothing was sent."""
+        """Create a tracker without samples."""
         self._heads = (_Head(), _Head(), _Head())
         self._newest: Sample | None = None
         self._had_all = False
 
     def sent(self, lsn: Lsn, now_us: int) -> None:
-        """The client is sent everything below ``lsn``. One sample a second is kept."""
+        """Note that everything below ``lsn`` was sent. One sample per second is kept."""
         newest = self._newest
         if newest is not None and (
             lsn <= newest[0] or now_us - newest[1] < _BETWEEN_US
@@ -75,15 +76,16 @@ class LagTracker:
         self._newest = lsn, now_us
         for head in self._heads:
             if len(head.unread) == _SAMPLES:
-                # As in PostgreSQL the newest sample gives way: the oldest one is the lag.
+                # As in PostgreSQL, the newest sample is dropped, because the oldest one
+                # determines the lag.
                 head.unread.pop()
             head.unread.append(self._newest)
 
     def reported(
         self, write: Lsn, flush: Lsn, apply: Lsn, sent: Lsn, now_us: int
     ) -> None:
-        """The client has said where it is. If it says twice that it has applied all that was
-        ``sent``, lags that nothing new was measured of are forgotten."""
+        """Note positions that the client has reported. If the client reports twice that it has
+        applied everything up to ``sent``, lags without a new measurement are cleared."""
         has_all = apply >= sent
         forget = has_all and self._had_all
         self._had_all = has_all

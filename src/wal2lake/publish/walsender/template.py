@@ -1,15 +1,15 @@
 """The process that walsenders are forked from.
 
-A Python process that can decode needs 0.7 CPU-seconds for its imports; a subscriber opens a stream
-of its own for each table that it copies. So one process has the imports behind it, and each
-walsender is a fork of it, with the descriptors that came with the request.
+A Python process that can decode needs 0.7 CPU-seconds for its imports, and a subscriber opens a
+stream for each table that it copies. So one template process does the imports, and each walsender
+is a fork of it, with the descriptors that came with the request.
 
-    request   its length (4 bytes, with which descriptors may come), then JSON:
-              ["fork", TASK]   answered {"pid": n} or {"errno": n}
-              ["reap", PID]    answered {}; until then the pid belongs to nobody else
-    end       of the engine's side: the process ends; its walsenders see that the engine has
+    request   its length (4 bytes, with the descriptors), then JSON:
+              ["fork", TASK]   replies {"pid": n} or {"errno": n}
+              ["reap", PID]    replies {}; until then the pid is not reused
+    end       when the engine's end is closed, the template ends; walsenders detect that, too
 
-It must have one thread when it forks, and opens no catalog.
+The template must have a single thread when it forks, and opens no catalog.
 
 Source: PostgreSQL's postmaster.c forks its backends for the same reason; sendmsg(2), SCM_RIGHTS.
 """
@@ -35,8 +35,7 @@ _MOST_FDS: Final = 8
 
 
 class Template:
-    """The engine's side: at most one process, started when it is first wanted. Safe for all
-    threads."""
+    """The engine's side of the template process, which is started on demand. Thread-safe."""
 
     def __init__(self, module: str) -> None:
         """``module`` is run with the number of its socket's descriptor, and calls ``serve``."""
@@ -46,8 +45,8 @@ class Template:
         self._socket: socket.socket | None = None
 
     def prepare(self) -> None:
-        """Have it start, if it does not run. OSError if it cannot."""
-        # Whoever has the lock needs it to run.
+        """Start the process if it does not run. Raises OSError."""
+        # A thread that holds the lock starts the process itself.
         if self._lock.acquire(blocking=False):
             try:
                 self._connected()
@@ -55,14 +54,14 @@ class Template:
                 self._lock.release()
 
     def fork(self, task: str, fds: Sequence[int]) -> int:
-        """The pid of a new process that does ``task`` with copies of ``fds``, in that order.
-        OSError if there can be none."""
+        """Fork a process that does ``task`` with copies of ``fds``, in that order. Return its pid.
+        Raises OSError."""
         with self._lock:
             try:
-                answer = self._ask(["fork", task], fds)
+                answer = self._request(["fork", task], fds)
             except OSError:
-                # If there is a process after all, it ends when its caller gives up.
-                self._bury()
+                # If a process was forked after all, it ends when its pipes are closed.
+                self._end()
                 raise
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
@@ -70,17 +69,17 @@ class Template:
         return pid
 
     def reap(self, pid: int) -> None:
-        """Wait for the end of one, which is near, and give its number back."""
+        """Wait for a process that is about to end, and release its pid."""
         with self._lock, suppress(OSError):
             if self._socket is not None:
-                self._ask(["reap", pid], ())
+                self._request(["reap", pid], ())
 
     def close(self) -> None:
-        """End it; walsenders go on."""
+        """End the template. Walsenders go on."""
         with self._lock:
-            self._bury()
+            self._end()
 
-    def _ask(self, request: list[object], fds: Sequence[int]) -> dict[str, Any]:
+    def _request(self, request: list[object], fds: Sequence[int]) -> dict[str, Any]:
         connection = self._connected()
         _send(connection, request, fds)
         answer = _receive(connection)
@@ -88,12 +87,12 @@ class Template:
             raise ConnectionResetError(
                 "the process that walsenders come from has ended"
             )
-        found: dict[str, Any] = answer[0]
-        return found
+        reply: dict[str, Any] = answer[0]
+        return reply
 
     def _connected(self) -> socket.socket:
         if self._process is not None and self._process.poll() is not None:
-            self._bury()
+            self._end()
         if self._socket is None:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -111,7 +110,7 @@ class Template:
             self._socket = ours
         return self._socket
 
-    def _bury(self) -> None:
+    def _end(self) -> None:
         if self._socket is not None:
             self._socket.close()
         if self._process is not None:
@@ -123,15 +122,16 @@ class Template:
 def serve(
     connection: socket.socket, run: Callable[[str, Sequence[int]], object]
 ) -> None:
-    """Be the template, until the other side ends. ``run`` has a task and its descriptors, in a
-    process of its own."""
-    # What is there now is the same in all of them: no collection need touch it.
+    """Run the template until the other side closes the connection. ``run`` gets a task and its
+    descriptors, in a new process."""
+    # Objects that exist now are shared by all forks, so the garbage collector need not touch
+    # them.
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while (found := _receive(connection)) is not None:
-        (what, argument), fds = found
-        if what == "reap":
+    while (received := _receive(connection)) is not None:
+        (kind, argument), fds = received
+        if kind == "reap":
             with suppress(ChildProcessError):
                 os.waitpid(argument, 0)
             _send(connection, {}, ())
@@ -152,7 +152,7 @@ def serve(
 def _be(
     run: Callable[[str, Sequence[int]], object], task: str, fds: Sequence[int]
 ) -> NoReturn:
-    """A walsender's whole life; nothing of the template's is run behind it."""
+    """Run a walsender and exit, without the template's exit handlers."""
     code = 1
     try:
         run(task, fds)
@@ -172,20 +172,20 @@ def _send(connection: socket.socket, value: object, fds: Sequence[int]) -> None:
 
 
 def _receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
-    """A value and what came with it; None at the end."""
+    """Receive a value and its descriptors; None at the end."""
     head, fds, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_FDS)
     while 0 < len(head) < _LENGTH.size:
-        more = connection.recv(_LENGTH.size - len(head))
-        if not more:
+        chunk = connection.recv(_LENGTH.size - len(head))
+        if not chunk:
             return None
-        head += more
+        head += chunk
     if not head:
         return None
     body = bytearray()
-    wanted = _LENGTH.unpack(head)[0]
-    while len(body) < wanted:
-        more = connection.recv(wanted - len(body))
-        if not more:
+    length = _LENGTH.unpack(head)[0]
+    while len(body) < length:
+        chunk = connection.recv(length - len(body))
+        if not chunk:
             return None
-        body += more
+        body += chunk
     return json.loads(body), fds
