@@ -1,11 +1,11 @@
-"""The command ``wal2lake``: arguments to one of its subcommands, errors to one line.
+"""The command ``wal2lake``: passes arguments to a subcommand, and prints errors on one line.
 
-Each subcommand is a module or package of this room with a ``run`` that returns the exit
-code; it is imported only when it is asked for, so that the process of ``wal2lake start``, which
-becomes the supervisor, stays small.
+Each subcommand is a module or package of this room with a ``run`` that returns the exit code. It is
+imported only when it is used, so that the process of ``wal2lake start``, which becomes the
+supervisor, stays small.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong arguments or no connection, 3 (status)
-not running, 4 (status) no node there, 130 interrupted.
+not running, 4 (status) no node in the directory, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ A node of your own:                             wal2lake init -D DIR
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument errors in the form of PostgreSQL's programs."""
+    """Prints argument errors in the form of PostgreSQL's programs."""
 
     def error(self, message: str) -> NoReturn:
         """Print two lines and exit with 2."""
@@ -50,15 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = importlib.import_module(f"wal2lake.cli.{options.command}")
         run: Callable[[argparse.Namespace], int] = command.run
         code = run(options)
-        # Not left to the interpreter's exit: a reader may be gone.
+        # Flush here, as the interpreter would report a reader that is gone.
         sys.stdout.flush()
         return code
     except Wal2LakeError as error:
         print_error(error)
         return 1
     except BrokenPipeError:
-        # The reader (head, a pager) has seen enough; the interpreter must not
-        # complain when it flushes at exit.
+        # The reader (head, a pager) has gone; the interpreter must not complain when it
+        # flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All subcommands and their options (DESIGN 2.1)."""
+    """Return the parser of all subcommands (DESIGN 2.1)."""
     parser = _Parser(
         prog="wal2lake",
         description="PostgreSQL logical replication with a Spark lakehouse on either"
@@ -78,8 +78,25 @@ def build_parser() -> argparse.ArgumentParser:
         "-V", "--version", action="version", version=f"wal2lake {__version__}"
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _init_options(commands.add_parser("init", help="make a new node's directory"))
+    _start_options(commands.add_parser("start", help="run a node in the foreground"))
+    _stop_options(commands.add_parser("stop", help="stop a running node"))
+    status = commands.add_parser("status", help="say what a node does")
+    _directory(status)
+    status.add_argument("--json", action="store_true", help="for programs")
+    _sql_options(commands.add_parser("sql", help="talk SQL to a running node"))
+    _check_options(
+        commands.add_parser(
+            "check", help="look at a publisher, change nothing, say what will happen"
+        )
+    )
+    _demo_options(
+        commands.add_parser("demo", help="the whole product on an embedded PostgreSQL")
+    )
+    return parser
 
-    init = commands.add_parser("init", help="make a new node's directory")
+
+def _init_options(init: argparse.ArgumentParser) -> None:
     _directory(init)
     init.add_argument(
         "-U", "--username", metavar="NAME", help="superuser (default: your OS user)"
@@ -98,7 +115,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="read the superuser's password from FILE (default: make one up)",
     )
 
-    start = commands.add_parser("start", help="run a node in the foreground")
+
+def _start_options(start: argparse.ArgumentParser) -> None:
     _directory(start)
     start.add_argument(
         "--listen",
@@ -114,7 +132,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="set a parameter of wal2lake.toml, for example -c spark.master=local[4]",
     )
 
-    stop = commands.add_parser("stop", help="stop a running node")
+
+def _stop_options(stop: argparse.ArgumentParser) -> None:
     _directory(stop)
     stop.add_argument(
         "-m",
@@ -133,11 +152,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="how long to wait for the end (default: 60)",
     )
 
-    status = commands.add_parser("status", help="say what a node does")
-    _directory(status)
-    status.add_argument("--json", action="store_true", help="for programs")
 
-    sql = commands.add_parser("sql", help="talk SQL to a running node")
+def _sql_options(sql: argparse.ArgumentParser) -> None:
     _directory(sql)
     sql.add_argument("-U", "--username", metavar="NAME", help="connect as this role")
     sql.add_argument(
@@ -163,9 +179,8 @@ def build_parser() -> argparse.ArgumentParser:
         "-t", "--tuples-only", action="store_true", help="rows only, no names or counts"
     )
 
-    check = commands.add_parser(
-        "check", help="look at a publisher, change nothing, say what will happen"
-    )
+
+def _check_options(check: argparse.ArgumentParser) -> None:
     check.add_argument("conninfo", metavar="CONNINFO", help="libpq connection string")
     check.add_argument(
         "--publication",
@@ -177,9 +192,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="publication to look at (may be given more than once; default: all)",
     )
 
-    demo = commands.add_parser(
-        "demo", help="the whole product on an embedded PostgreSQL"
-    )
+
+def _demo_options(demo: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "--keep", action="store_true", help="leave the node's directory behind"
     )
@@ -190,7 +204,6 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="how long the workload runs (default: 30)",
     )
-    return parser
 
 
 def _directory(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,13 @@
-"""``wal2lake init``: make a node's directory, as initdb makes a cluster's.
+"""``wal2lake init``: creates a node's directory, as initdb creates a cluster's.
 
     wal2lake.toml     every setting, commented out
     catalog.sqlite    the catalog, with its first superuser
     passfile          libpq's password file for that user, mode 0600 (not with trust)
     log/ warehouse/ run/
 
-Everything is 0700. The settings come last, under their final name only when complete: a
-directory without them is no node, so an init that was killed half-way cannot be started.
-An init that fails removes what it has made.
+Everything is 0700. The settings come last, and get their final name only when complete. A directory
+without settings is no node, so an interrupted init leaves nothing that could be started. An init
+that fails removes what it has created.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from wal2lake.wire.scram import SALT_BYTES, create_verifier
 _SUBDIRECTORIES: Final = ("log", "warehouse", "run")
 
 _PASSWORD_BYTES: Final = 18
-"""144 bits: 24 characters."""
+"""144 bits, which are 24 characters."""
 
 _NAME_BYTES: Final = 63
 """NAMEDATALEN - 1."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the directory and say how to go on."""
+    """Create the directory and print the next step."""
     directory: Path = options.directory.absolute()
     user = _superuser(options.username)
     password = None if options.auth == "trust" else _password(options.pwfile)
@@ -65,26 +65,25 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _superuser(given: str | None) -> str:
-    if given is None:
+def _superuser(user: str | None) -> str:
+    if user is None:
         try:
-            given = pwd.getpwuid(os.geteuid()).pw_name
+            user = pwd.getpwuid(os.geteuid()).pw_name
         except KeyError:
             raise ConfigurationError(
                 f"could not look up effective user ID {os.geteuid()}:"
                 " user does not exist",
                 hint="Name the superuser with -U.",
             ) from None
-    if not given or len(given.encode()) > _NAME_BYTES:
+    if not user or len(user.encode()) > _NAME_BYTES:
         raise ConfigurationError(
-            f'superuser name "{given}" must have 1 to {_NAME_BYTES} bytes'
+            f'superuser name "{user}" must have 1 to {_NAME_BYTES} bytes'
         )
-    if given.startswith("pg_"):
+    if user.startswith("pg_"):
         raise ConfigurationError(
-            f'superuser name "{given}" is disallowed; role names cannot begin with'
-            ' "pg_"'
+            f'superuser name "{user}" is disallowed; role names cannot begin with "pg_"'
         )
-    return given
+    return user
 
 
 def _password(pwfile: Path | None) -> str:
@@ -104,7 +103,7 @@ def _password(pwfile: Path | None) -> str:
 
 @contextlib.contextmanager
 def _new_directory(directory: Path) -> Iterator[None]:
-    """The directory, empty and 0700; gone (or empty) again if the block fails."""
+    """Create the directory, or take an empty one; remove (or empty) it if the block fails."""
     for parent in directory.resolve().parents:
         if (parent / "catalog.sqlite").exists() and (parent / FILE_NAME).exists():
             raise ConfigurationError(

@@ -1,12 +1,12 @@
-"""Rows as psql prints them: aligned, or one line a row.
+"""Formats rows as psql does: aligned, or one line for each row.
 
      id | name            with --no-align: id|name
     ----+------                            1|x
       1 | x                                (1 row)
     (1 row)
 
-Pure. Numbers to the right, a cell's further lines marked with ``+``, widths by what a
-terminal shows (two cells for an East Asian character). Called by ``sql``, ``check`` and the
+Pure. Numbers are right-aligned, a cell's continued lines are marked with ``+``, and widths are
+counted in terminal cells (two for an East Asian character). Called by ``sql``, ``check`` and the
 demo.
 
 Source: PostgreSQL's src/fe_utils/print.c, and column_type_alignment in psql.
@@ -22,19 +22,19 @@ from typing import Final
 from wal2lake.pg.client import ResultRows
 
 _RIGHT_ALIGNED: Final = frozenset({20, 21, 23, 26, 28, 29, 700, 701, 790, 1700, 5069})
-"""int8 int2 int4 oid xid cid float4 float8 money numeric xid8."""
+"""The types int8 int2 int4 oid xid cid float4 float8 money numeric xid8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """psql's switches."""
+    """The options of psql's output."""
 
     aligned: bool = True
     tuples_only: bool = False
 
 
 def render(rows: ResultRows, layout: Layout) -> Iterator[str]:
-    """The lines of one result, the empty one after it included."""
+    """Yield the lines of one result, including the empty line after it."""
     if layout.aligned:
         yield from _aligned(rows, layout)
     else:
@@ -44,7 +44,7 @@ def render(rows: ResultRows, layout: Layout) -> Iterator[str]:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str | None]]
 ) -> Iterator[str]:
-    """Text columns, aligned, without a count."""
+    """Yield the lines of aligned text columns, without a count."""
     made = ResultRows(tuple(columns), (25,) * len(columns), tuple(map(tuple, rows)), "")
     lines = list(_aligned(made, Layout()))
     yield from lines[:-2]
@@ -93,13 +93,13 @@ def _row(
         parts = []
         for i, lines in enumerate(row):
             text = lines[number] if number < len(lines) else ""
-            more = number + 1 < len(lines)
+            continues = number + 1 < len(lines)
             pad = " " * (widths[i] - _width(text))
             body = pad + text if right[i] else text + pad
-            if i == len(row) - 1 and not more and not right[i]:
-                # psql leaves no blanks at the end of a line.
+            if i == len(row) - 1 and not continues and not right[i]:
+                # psql writes no blanks at the end of a line.
                 body = text
-            end = "+" if more else " " if i < len(row) - 1 else ""
+            end = "+" if continues else " " if i < len(row) - 1 else ""
             parts.append(f" {body}{end}")
         yield "|".join(parts)
 

@@ -1,8 +1,8 @@
-"""``wal2lake sql``: psql's essentials, where psql is not installed.
+"""``wal2lake sql``: the essentials of psql, for machines without psql.
 
-``-c`` sends one string as it is; ``-f``, standard input and the prompt send statement by
-statement. A script stops at the first error, with exit code 1; no connection is 2. Output
-is psql's, by ``print``.
+``-c`` sends its string unchanged. ``-f``, standard input and the prompt send single statements. A
+script stops at the first error, with exit code 1; a failed connection is exit code 2. The output
+has psql's format (``print``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ psql itself works too: psql "host=HOST port=PORT dbname=lake passfile=DIR/passfi
 
 
 def run(options: argparse.Namespace) -> int:
-    """Connect, run what is given or prompt for it; returns the exit code."""
+    """Connect, run the given statements or prompt for some; returns the exit code."""
     layout = Layout(aligned=not options.no_align, tuples_only=options.tuples_only)
     parameters = connection_parameters(options.directory, options.username)
     try:
@@ -81,7 +81,7 @@ def _read(name: str) -> str:
 
 
 def _is_backslash(text: str) -> bool:
-    """Whether it is one of psql's own commands, which is told."""
+    """Return whether the text is a command of psql, after reporting that as an error."""
     command = text.lstrip()
     if not command.startswith("\\"):
         return False
@@ -99,18 +99,18 @@ def _is_backslash(text: str) -> bool:
 
 def _statements(client: Client, text: str, layout: Layout) -> int:
     try:
-        found = split_statements(text)
+        statements = split_statements(text)
     except SqlSyntaxError as error:
         _print_failure(Failure("ERROR", error.sqlstate, error.message))
         return 1
-    for statement in found:
+    for statement in statements:
         if _is_backslash(statement.text) or not _run(client, statement.text, layout):
             return 1
     return 0
 
 
 def _run(client: Client, text: str, layout: Layout) -> bool:
-    """Run one query string; False if the server refused any of it."""
+    """Run one query string; False if the server reports an error."""
     good = True
     for outcome in client.run(text):
         if isinstance(outcome, Failure):
@@ -126,7 +126,7 @@ def _run(client: Client, text: str, layout: Layout) -> bool:
 def _print_rows(outcome: ResultRows, layout: Layout) -> None:
     if outcome.columns:
         print("\n".join(render(outcome, layout)))
-    # With RETURNING there are both.
+    # With RETURNING, both rows and tag are printed.
     changes = outcome.tag.startswith(_CHANGES)
     if outcome.tag and not layout.tuples_only and (changes or not outcome.columns):
         print(outcome.tag)
@@ -137,7 +137,7 @@ def _print_failure(failure: Failure, text: str = "") -> None:
 
 
 def failure_lines(failure: Failure, text: str = "") -> Iterator[str]:
-    """An error or notice as psql prints it, with the line that it points at."""
+    """Yield an error or notice as psql prints it, with the line of its position."""
     yield f"{failure.severity}:  {failure.message}"
     if failure.position and text:
         before = text[: failure.position - 1]
@@ -148,13 +148,13 @@ def failure_lines(failure: Failure, text: str = "") -> Iterator[str]:
         yield head + line
         yield " " * (len(head) + failure.position - 1 - begin) + "^"
     for label in ("detail", "hint", "context"):
-        more = getattr(failure, label)
-        if more:
-            yield f"{label.upper()}:  {more}"
+        value = getattr(failure, label)
+        if value:
+            yield f"{label.upper()}:  {value}"
 
 
 def _prompt(client: Client, layout: Layout) -> int:
-    # Line editing and history, if this Python has them.
+    # Enable line editing and history, if this Python has them.
     with contextlib.suppress(ImportError):
         import_module("readline")
     print(f"wal2lake ({client.server_version}), database {DATABASE}. \\? for help.")
@@ -182,18 +182,18 @@ def _prompt(client: Client, layout: Layout) -> int:
 
 
 def _run_complete(client: Client, text: str, layout: Layout) -> str:
-    """Run the statements that a semicolon ends; returns what is still being typed."""
+    """Run the statements that end with a semicolon; returns the unfinished rest."""
     try:
-        found = split_statements(text)
+        statements = split_statements(text)
     except SqlSyntaxError:
-        # An open quote or comment: the next line goes on with it.
+        # A quote or comment is open, so the next line continues it.
         return text
-    if not found:
+    if not statements:
         return ""
-    last = found[-1]
+    last = statements[-1]
     rest = text[last.offset + len(last.text) :]
     open_end = ";" not in rest
-    for statement in found[:-1] if open_end else found:
+    for statement in statements[:-1] if open_end else statements:
         if not _run(client, statement.text, layout):
             break
     return text[last.offset :] if open_end else ""

@@ -1,7 +1,7 @@
 """``wal2lake start``: this process becomes the node's supervisor.
 
-Foreground, log on stderr: what a service manager, a container and a terminal all want.
-SIGTERM and SIGINT stop it (exit code 0).
+Runs in the foreground and logs to stderr, for service managers, containers and terminals. SIGTERM
+and SIGINT stop it (exit code 0).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from wal2lake.launch.supervisor import run_node
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the node until it is told to stop."""
+    """Run the node until it is stopped."""
     overrides: dict[str, str] = {}
-    for given in options.parameters:
-        name, separator, value = given.partition("=")
+    for argument in options.parameters:
+        name, separator, value = argument.partition("=")
         if not separator:
             raise ConfigurationError(
-                f'invalid argument for option -c: "{given}"',
+                f'invalid argument for option -c: "{argument}"',
                 hint="Write -c section.name=value.",
             )
         overrides[name.strip()] = value
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parse_listen(text: str) -> dict[str, str]:
-    """``HOST:PORT``, ``:PORT``, ``[IPV6]:PORT`` or a bare ``PORT``."""
+    """Parse ``HOST:PORT``, ``:PORT``, ``[IPV6]:PORT`` or a bare ``PORT``."""
     host, separator, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -1,8 +1,8 @@
-"""``wal2lake status``: what a node does, also when it does nothing.
+"""``wal2lake status``: the state of a node, running or not.
 
-Reads files alone (the lock, ``run/status.json``, the catalog, the positions), so it answers at
-once and also while the engine is starting, busy or down. ``--json`` is for programs; its
-names are a contract.
+Reads only files (the lock, ``run/status.json``, the catalog, the positions). It therefore answers
+at once, even while the engine is starting, busy or down. ``--json`` is for programs; its names are
+a contract.
 
 Exit codes, as pg_ctl's: 0 running, 3 not running, 4 not a node's directory.
 """
@@ -31,7 +31,7 @@ _CATALOG: Final = "catalog.sqlite"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the status; see the module's exit codes."""
+    """Print the status; returns the module's exit codes."""
     directory: Path = options.directory.absolute()
     if not is_locked(directory) and not (directory / _CATALOG).exists():
         print_error(
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """Everything that is known, in JSON's types."""
+    """Return all known facts, in JSON's types."""
     facts: dict[str, Any] = {
         "directory": str(directory),
         "state": "stopped",
@@ -78,7 +78,7 @@ def _running(directory: Path) -> dict[str, Any]:
             port=lock.port,
             started_at=_time(lock.started_at),
         )
-    # Another pid: the file is of an earlier start.
+    # With another pid, the file is from an earlier start.
     if lock is None or status is None or status.supervisor_pid != lock.pid:
         return facts
     facts["version"] = status.version
@@ -120,27 +120,27 @@ def _subscriptions(
 
 
 def _subscription(
-    directory: Path, catalog: Catalog, found: Subscription, receiver: int | None
+    directory: Path, catalog: Catalog, subscription: Subscription, receiver: int | None
 ) -> dict[str, Any]:
-    received = logged = applied = found.floor
-    # Opening it would make it, and a status changes nothing.
-    if progress_path(directory / "run", found.oid).exists():
-        with ProgressFile(directory / "run", found.oid) as file:
+    received = logged = applied = subscription.floor
+    # Opening a missing file would create it, and a status must not change anything.
+    if progress_path(directory / "run", subscription.oid).exists():
+        with ProgressFile(directory / "run", subscription.oid) as file:
             progress = file.read()
-        applied = Lsn(max(progress.applied, progress.replay_lsn, found.floor))
+        applied = Lsn(max(progress.applied, progress.replay_lsn, subscription.floor))
         logged = Lsn(max(progress.logged, applied))
         received = Lsn(max(progress.received, logged))
-    rels = catalog.rels(found.oid)
-    noted = [e for e in catalog.errors() if e.subid == found.oid]
+    rels = catalog.rels(subscription.oid)
+    noted = [e for e in catalog.errors() if e.subid == subscription.oid]
     errors = {e.worker.value: e.error for e in sorted(noted, key=lambda e: e.noted_at)}
     of_copy = next((rel.error for rel in rels if rel.error is not None), None)
     if of_copy is not None:
         errors[WorkerKind.COPY.value] = of_copy
     states = Counter(rel.state for rel in rels)
     return {
-        "name": found.name,
-        "enabled": found.enabled,
-        "state": _state(found, receiver, failing=bool(errors)),
+        "name": subscription.name,
+        "enabled": subscription.enabled,
+        "state": _state(subscription, receiver, failing=bool(errors)),
         "receiver_pid": receiver,
         "received_lsn": str(received),
         "logged_lsn": str(logged),
@@ -154,12 +154,12 @@ def _subscription(
     }
 
 
-def _state(found: Subscription, receiver: int | None, *, failing: bool) -> str:
-    if not found.enabled:
+def _state(subscription: Subscription, receiver: int | None, *, failing: bool) -> str:
+    if not subscription.enabled:
         return "disabled"
     if receiver is not None:
         return "retrying" if failing else "streaming"
-    return "down" if found.slot_name is not None else "no slot"
+    return "down" if subscription.slot_name is not None else "no slot"
 
 
 def _time(seconds: float) -> str:
@@ -176,8 +176,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     for process in facts["processes"][2:]:
         name = process.get("subscription")
         of = f' of subscription "{name}"' if name else ""
-        again = process["starts"] - 1
-        restarts = f", restarted {again}x" if again else ""
+        restarted = process["starts"] - 1
+        restarts = f", restarted {restarted}x" if restarted else ""
         yield (
             f"  {process['role']}{of}: PID {process['pid']}"
             f" since {process['started_at']}{restarts}"

@@ -1,7 +1,7 @@
-"""``wal2lake stop``: signal the supervisor and wait until its directory is free.
+"""``wal2lake stop``: signals the supervisor and waits until its directory is free.
 
-Smart, fast and immediate as pg_ctl has them, in pg_ctl's words. The end is the lock's: it
-is released when the last process of the tree is gone.
+The modes smart, fast and immediate, and the texts, are pg_ctl's. The node has ended when its lock
+is released, which happens after the last process of the tree has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DOT_SECONDS: Final = 1.0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Stop the node; 1 if it does not end in time."""
+    """Stop the node; returns 1 if it does not end in time."""
     directory: Path = options.directory
     if not is_locked(directory):
         raise ConfigurationError(
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             os.kill(facts.pid, SIGNAL_OF_MODE[Mode(options.mode)])
         except ProcessLookupError:
-            # Killed a moment ago; its guardian is at work.
+            # It was killed a moment ago, and its guardian is at work.
             pass
         except PermissionError:
             raise ConfigurationError(

@@ -1,22 +1,21 @@
-"""The supervisor of a node: what should run, what runs, and the difference.
+"""The supervisor of a node: starts and stops processes until those that run are those that should.
 
-Takes: settings, the catalog's subscriptions, signals. Gives: one engine, one receiver for
-each enabled subscription, an exit code. Owns: the directory's lock, the listening
-sockets, the life of every other process of the node. Never: imports Spark or NumPy, opens
-a connection, reads a table.
+Takes: settings, the catalog's subscriptions, signals. Gives: one engine, one receiver for each
+enabled subscription, an exit code. Owns: the directory's lock, the listening sockets, the life of
+every other process of the node. Never: imports Spark or NumPy, opens a connection, reads a table.
 
-    supervisor, wakeup, shutdown      the loop, its one wait, how it ends; start here
+    supervisor, wakeup, shutdown      the loop, its only wait, its end; start here
     plan                              what to start, stop and kill: pure
-    children/                         the other processes; what each does first
-    processes                         which processes belong to a node
-    java                              the Java that Spark needs: is it there?
+    children/                         the other processes, and what each does first
+    processes                         the processes that belong to a node
+    java                              checks the Java that Spark needs
     listeners                         the sockets, which outlive the engine
-    directory/                        what others read: lock file, passfile, status
+    directory/                        files for other programs: lock file, passfile, status
 
 Public names: ``listening_sockets``, ``notify`` and ``EXIT_CONFIGURATION`` for the engine;
-``read_status`` and the lock file's facts for the command line. ``supervisor.run_node``, the
-process of ``wal2lake start``, is imported from its module, for every child imports
-this package and needs to be quick.
+``read_status`` and the lock file's facts for the command line. ``supervisor.run_node``, the process
+of ``wal2lake start``, is imported from its module, because every child imports this package and
+must start quickly.
 """
 
 from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets

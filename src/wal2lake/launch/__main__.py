@@ -1,4 +1,4 @@
-"""``python -m wal2lake.launch MODULE ARGUMENT...``: a worker, tied to its supervisor."""
+"""``python -m wal2lake.launch MODULE ARGUMENT...``: runs a worker, tied to its supervisor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The Java that Spark will be started with, looked at before the node listens.
+"""Checks the Java that Spark will be started with, before the node listens.
 
-In: the environment of the node. Out: nothing, or ConfigurationError with the one line that says
-what to install. Without this each engine would fail at its start, and be started again for ever.
+Takes the node's environment; raises ConfigurationError with one line that says what to install.
+Without the check, each engine would fail at its start and be restarted forever.
 
 Source: Spark's bin/spark-class, which takes JAVA_HOME before PATH.
 """
@@ -17,14 +17,15 @@ from typing import Final
 from wal2lake.errors import ConfigurationError, reason_of
 
 OLDEST: Final = 17
-"""Oldest Java that Spark 4 accepts. A newer Java than 21 is not refused: Spark may be newer than we
-know."""
+"""Oldest Java that Spark 4 accepts. A newer Java than 21 is not refused, as Spark may be newer than
+this check."""
 
 _TIMEOUT_SECONDS: Final = 60.0
-"""It answers in 0.1 seconds; on a machine that has just started it may take long. A guess."""
+"""Timeout. Java answers in 0.1 seconds, but later on a machine that has just started. Chosen
+arbitrarily."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-"""``version "17.0.15"``; before 9 it is ``version "1.8.0_392"``."""
+"""Matches ``version "17.0.15"``; before Java 9 it is ``version "1.8.0_392"``."""
 
 _NEEDED: Final = "Java 17 or 21 is needed"
 _REMEDY: Final = "install it, or set JAVA_HOME to where it is"
@@ -56,10 +57,10 @@ def check_java(environ: Mapping[str, str]) -> None:
         raise ConfigurationError(
             f"{_NEEDED} and {where} does not answer: {_REMEDY}"
         ) from None
-    found = _VERSION.search(done.stderr + done.stdout)
-    if done.returncode != 0 or found is None:
+    match = _VERSION.search(done.stderr + done.stdout)
+    if done.returncode != 0 or match is None:
         raise ConfigurationError(f"{_NEEDED} and {where} does not run: {_REMEDY}")
-    version = int(found[1])
+    version = int(match[1])
     if version < OLDEST:
         raise ConfigurationError(
             f"{_NEEDED} and {where} is version {version}: {_REMEDY}"

@@ -1,8 +1,8 @@
 """The listening sockets, which outlive the engine that serves them.
 
-The supervisor binds and listens; the engine inherits the sockets and accepts. While an
-engine is being replaced the kernel keeps new clients in the queue, so a restart is a pause
-to them and not a refusal, and nobody else can take the port meanwhile.
+The supervisor binds and listens. The engine inherits the sockets and accepts. While an engine is
+replaced, the kernel keeps new clients in the queue, so clients see a pause instead of a refusal,
+and nobody else can take the port.
 
 Called by: supervisor. Source: PostgreSQL's pqcomm.c, ListenServerPort (order and texts).
 """
@@ -18,7 +18,7 @@ from typing import Final
 from wal2lake.errors import ConfigurationError
 
 BACKLOG: Final = 200
-"""Clients that the kernel keeps waiting: PostgreSQL's is twice max_connections, and the
+"""Number of clients that the kernel keeps waiting. PostgreSQL uses twice max_connections; the
 system's own limit may be lower."""
 
 _ANY: Final = ("0.0.0.0", "::")
@@ -29,9 +29,9 @@ _FAMILIES: Final = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
 def open_listeners(addresses: str, port: int) -> list[socket.socket]:
     """Bind every address and listen; ConfigurationError with PostgreSQL's text.
 
-    With ``port`` 0 the system chooses one, the same for all addresses. An address that
-    this machine does not have is skipped if another one works (``localhost`` may name an IPv6
-    address on a machine without).
+    With ``port`` 0 the system chooses a port, the same for all addresses. An address that this
+    machine does not have is skipped if another address works (``localhost`` may name an IPv6
+    address on a machine without IPv6).
     """
     opened: list[socket.socket] = []
     skipped: ConfigurationError | None = None
@@ -61,13 +61,13 @@ def open_listeners(addresses: str, port: int) -> list[socket.socket]:
 
 
 def describe(listener: socket.socket) -> str:
-    """``IPv4 address "127.0.0.1", port 5480``."""
+    """Return a description: ``IPv4 address "127.0.0.1", port 5480``."""
     host, port = listener.getsockname()[:2]
     return f'{_FAMILIES[listener.family]} address "{host}", port {port}'
 
 
 def reachable_address(listener: socket.socket) -> str:
-    """An address under which a client on this machine reaches it."""
+    """Return an address by which a client on this machine reaches the socket."""
     host: str = listener.getsockname()[0]
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
@@ -89,16 +89,16 @@ def _resolve(addresses: str, port: int) -> Iterator[tuple[socket.AddressFamily, 
                     hint="Set listen_addresses to a name or address of this machine.",
                 ) from error
             for family, _, _, _, address in infos:
-                found = str(address[0])
-                if family in _FAMILIES and found not in seen:
-                    seen.add(found)
-                    yield family, found
+                text = str(address[0])
+                if family in _FAMILIES and text not in seen:
+                    seen.add(text)
+                    yield family, text
 
 
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # So that a port is free again at once after a stop.
+        # Makes the port available again immediately after a stop.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -1,22 +1,21 @@
-"""Decides which children to start, stop and kill: a pure function of the desired and the running
-ones.
+"""Decides which children to start, stop and kill: a pure function of desired and running workers.
 
-Comes in: the desired workers (from the catalog), the running ones, what is remembered of
-those that ended, the time. Goes out: actions, and when to look again. The supervisor
-calls it after every event and carries the actions out; it keeps no opinion of its own.
+Takes the desired workers (from the catalog), the running workers, facts about ended workers, and
+the time. Returns actions, and when to decide again. The supervisor calls it after every event and
+carries the actions out, without decisions of its own.
 
 The rules are those of PostgreSQL's logical replication launcher:
 
     worker               running as desired    other generation    not desired
     ------------------   ------------------    ----------------    -----------
     running              nothing               stop                stop
-    told to stop         kill when overdue     kill when overdue   kill when overdue
-    not there            start when due        start at once       nothing
+    asked to stop        kill when overdue     kill when overdue   kill when overdue
+    absent               start when due        start at once       nothing
 
-A receiver is due ``wal_retrieve_retry_interval`` after its last *start*, so that one
-which ran for long comes back at once and one that fails at once is throttled. A new generation
-(ALTER SUBSCRIPTION) is never throttled. The engine is due at once after its first death, since
-every client waits for it, then after growing pauses, counted from its end.
+A receiver is due ``wal_retrieve_retry_interval`` after its last *start*: a receiver that ran for
+long is restarted at once, and one that fails at once is throttled. A new generation (ALTER
+SUBSCRIPTION) is never throttled. The engine is due at once after its first death, since every
+client waits for it. Later it is due after growing pauses, counted from its end.
 
 Sources: launcher.c, ApplyLauncherMain and logicalrep_worker_stop.
 """
@@ -31,25 +30,25 @@ from typing import Final
 from wal2lake.model import INVALID_OID, Oid
 
 ENGINE_PAUSES_SECONDS: Final = (0.0, 1.0, 2.0, 4.0, 5.0)
-"""Pause before restart number n of an engine that keeps dying; the last one for all
-further. A session needs about five seconds to start, so more would not spare much."""
+"""Pauses before the restarts of an engine that keeps dying; the last one repeats. A session needs
+about five seconds to start, so longer pauses would save little."""
 
 ENGINE_STABLE_SECONDS: Final = 60.0
-"""An engine that has lived so long did not die of its start. A guess."""
+"""An engine that has lived this long did not die of its start. Chosen arbitrarily."""
 
 
 class ChildRole(Enum):
     """The kinds of children."""
 
     ENGINE = "engine"
-    """Spark's driver, the workers and the listener. One."""
+    """Spark's driver, the workers and the listener. There is one."""
     RECEIVER = "receiver"
     """The walreceiver of one subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerKey:
-    """Which worker: there is at most one process of each at any time."""
+    """Identifies a worker; at any time at most one process has the key."""
 
     role: ChildRole
     subid: Oid = INVALID_OID
@@ -72,15 +71,15 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A worker that runs. Times are of one monotonic clock, in seconds."""
+    """A worker that runs. Times are seconds of one monotonic clock."""
 
     key: WorkerKey
     generation: int
     started_at: float
     stopping_since: float | None = None
-    """When it was told to stop; None: it was not."""
+    """Time of the request to stop; None without a request."""
     killed: bool = False
-    """It has been sent SIGKILL: nothing more can be done."""
+    """True after SIGKILL: nothing more can be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class Past:
     started_at: float
     ended_at: float
     failures: int
-    """Deaths in a row, none of them asked for and each soon after the start."""
+    """Number of consecutive deaths without a request, each soon after the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +98,9 @@ class LaunchPolicy:
     """The settings that the plan depends on."""
 
     receiver_interval_seconds: float
-    """wal_retrieve_retry_interval."""
+    """wal_retrieve_retry_interval, in seconds."""
     stop_timeout_seconds: Mapping[ChildRole, float]
-    """From being told to stop to being killed."""
+    """Time from the request to stop to SIGKILL."""
     max_receivers: int
     """max_logical_replication_workers."""
 
@@ -122,7 +121,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """It was asked and did not."""
+    """Kill this worker, which has not ended in time."""
 
     key: WorkerKey
 
@@ -136,9 +135,9 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
-    """When the answer may change without an event; None: not before one."""
+    """When the plan may change without an event; None if it needs an event."""
     out_of_slots: tuple[Desired, ...] = field(default=())
-    """Due receivers for which max_logical_replication_workers leaves no room."""
+    """Receivers that are due but exceed max_logical_replication_workers."""
 
 
 def plan(
@@ -148,13 +147,13 @@ def plan(
     now: float,
     policy: LaunchPolicy,
 ) -> Plan:
-    """Compare and decide. Doing the actions and asking again changes nothing."""
-    wanted = {d.key: d for d in desired}
+    """Return the actions. Carrying them out and asking again gives no further actions."""
+    targets = {d.key: d for d in desired}
     there = {r.key for r in running}
     actions: list[Action] = []
     wake: list[float] = []
     for worker in running:
-        target = wanted.get(worker.key)
+        target = targets.get(worker.key)
         if worker.stopping_since is not None:
             overdue = (
                 worker.stopping_since + policy.stop_timeout_seconds[worker.key.role]

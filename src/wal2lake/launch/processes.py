@@ -1,17 +1,16 @@
-"""Which processes belong to a node, as the kernel tells it.
+"""The processes that belong to a node, according to the kernel.
 
-Comes in: pids, session numbers, a node's directory. Goes out: pids, and SIGKILL. Two
-nets hold what a node has started. A child of the supervisor leads its own *session*,
-so everything below it (the JVM, Spark's Python workers, which leave the process group
-but not the session) is found by session number. And every process inherits the *marker*, an
-environment variable with the node's directory, so even what outlived a supervisor is found
-later, by a guardian or by the next start.
+Takes pids, session numbers, a node's directory; returns pids, and kills. Processes of a node are
+found in two ways. A child of the supervisor leads its own *session*, so everything below it (the
+JVM, Spark's Python workers, which leave the process group but not the session) is found by session
+number. And every process inherits the *marker*, an environment variable with the node's directory,
+so a guardian or the next start finds what has outlived a supervisor.
 
-Why so strict: a JVM that survives its engine can still commit to a table while the
-next engine writes the same one.
+This is necessary because a JVM that survives its engine can still commit to a table while the next
+engine writes the same table.
 
-Called by: children, guardian, supervisor, and tests. Source: proc(5). On a system without
-/proc the process group is all that is found.
+Called by: children, guardian, supervisor, and tests. Source: proc(5). On a system without /proc,
+only the process group is found.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 MARKER: Final = "WAL2LAKE_SUPERVISED"
-"""Environment variable: the directory of the node that a process belongs to."""
+"""Environment variable with the directory of the node that a process belongs to."""
 
 _PROC: Final = Path("/proc")
 
@@ -41,19 +40,19 @@ class Process:
     parent: int
     session: int
     state: str
-    """R, S, D, T ... as ps prints it; Z and X are dead."""
+    """R, S, D, T ... as ps prints it; Z and X mean dead."""
 
 
 def processes() -> Iterator[Process]:
-    """All processes that are visible now; empty without /proc."""
+    """Yield all visible processes; none without /proc."""
     try:
         names = [entry.name for entry in _PROC.iterdir() if entry.name.isdigit()]
     except OSError:
         return
     for name in names:
-        found = _read(int(name))
-        if found is not None:
-            yield found
+        process = _read(int(name))
+        if process is not None:
+            yield process
 
 
 def _read(pid: int) -> Process | None:
@@ -61,49 +60,49 @@ def _read(pid: int) -> Process | None:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
-    # The command's name is in parentheses and may contain some itself.
+    # The command's name is in parentheses and may itself contain parentheses.
     state, parent, _group, session, *_ = text.rpartition(")")[2].split()
     return Process(pid, int(parent), int(session), state)
 
 
 def is_alive(pid: int) -> bool:
-    """False for a zombie: it has let go of everything but its number."""
+    """Return whether the process lives; a zombie has released everything but its number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    found = _read(pid)
-    return found is None or found.state not in _ZOMBIE
+    process = _read(pid)
+    return process is None or process.state not in _ZOMBIE
 
 
 def session_members(session: int) -> list[int]:
-    """Living processes of a session."""
+    """Return the living processes of a session."""
     return [
         p.pid for p in processes() if p.session == session and p.state not in _ZOMBIE
     ]
 
 
 def descendants(pid: int) -> list[int]:
-    """Living processes below ``pid``, parents first, without itself."""
+    """Return the living processes below ``pid``, parents first, without ``pid`` itself."""
     table = [p for p in processes() if p.state not in _ZOMBIE]
-    found: list[int] = []
-    edge = [pid]
-    while edge:
-        edge = [p.pid for p in table if p.parent in edge]
-        found.extend(edge)
-    return found
+    pids: list[int] = []
+    level = [pid]
+    while level:
+        level = [p.pid for p in table if p.parent in level]
+        pids.extend(level)
+    return pids
 
 
 def marked(directory: Path) -> list[int]:
-    """Living processes of the node in ``directory``, but not its supervisor's line.
+    """Return the living processes of the node in ``directory``, except our ancestors.
 
-    Only processes of the same user can be read, which are all that this node has.
+    Only processes of the same user can be read; a node has no others.
     """
-    wanted = f"{MARKER}={directory}".encode()
+    marker = f"{MARKER}={directory}".encode()
     spared = _ancestry()
-    found = []
+    pids = []
     for p in processes():
         if p.pid in spared or p.state in _ZOMBIE:
             continue
@@ -111,27 +110,27 @@ def marked(directory: Path) -> list[int]:
             environment = (_PROC / str(p.pid) / "environ").read_bytes()
         except OSError:
             continue
-        if wanted in environment.split(b"\0"):
-            found.append(p.pid)
-    return found
+        if marker in environment.split(b"\0"):
+            pids.append(p.pid)
+    return pids
 
 
 def _ancestry() -> set[int]:
-    # A node may be started by a process of another node, or of an earlier self.
+    # A node may be started by a process of another node, or of the same node earlier.
     line: set[int] = set()
     pid = os.getpid()
     while pid > 0 and pid not in line:
         line.add(pid)
-        found = _read(pid)
-        pid = found.parent if found is not None else 0
+        process = _read(pid)
+        pid = process.parent if process is not None else 0
     return line
 
 
 def kill_session(session: int, *, timeout_seconds: float = 10.0) -> int:
-    """SIGKILL every member and wait until they are gone; returns how many there were.
+    """SIGKILL every member and wait until they are gone; returns their number.
 
-    ``session`` must be a child that has not been reaped, so that its number cannot
-    have been given to a stranger.
+    ``session`` must be a child that has not been reaped, so that its number cannot belong to
+    another process.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(session, signal.SIGKILL)
@@ -144,13 +143,13 @@ def kill_marked(directory: Path, *, timeout_seconds: float = 10.0) -> int:
 
 
 def _kill_all(find: Callable[[], list[int]], timeout_seconds: float) -> int:
-    # Again and again, for a process may fork while it is being looked for. Bounded, for
-    # one in uninterruptible disk sleep dies only when its disk answers.
+    # Repeated, because a process may fork during the search. Limited, because a process in
+    # uninterruptible disk sleep dies only when its disk answers.
     deadline = time.monotonic() + timeout_seconds
     seen: set[int] = set()
-    while found := find():
-        seen.update(found)
-        for pid in found:
+    while pids := find():
+        seen.update(pids)
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() >= deadline:
@@ -160,7 +159,7 @@ def _kill_all(find: Callable[[], list[int]], timeout_seconds: float) -> int:
 
 
 def describe_exit(returncode: int) -> str:
-    """How a child ended, in the words of PostgreSQL's LogChildExit."""
+    """Describe the end of a child, as PostgreSQL's LogChildExit does."""
     if returncode >= 0:
         return f"exited with exit code {returncode}"
     number = -returncode

@@ -1,19 +1,19 @@
-"""How a node stops: phases in order, as a table.
+"""The shutdown of a node: phases in order, as a table.
 
     phase               wanted                    clients    left when
     -----------------   ----------------------    -------    -------------------------
     RUNNING             engine and receivers      yes        a shutdown request
-    DRAINING (smart)    what runs, no restarts    old ones   the engine has ended
+    DRAINING (smart)    running ones, no restart  old ones   the engine has ended
     STOPPING_ENGINE     the running receivers     no         the engine has ended
     STOPPING_RECEIVERS  nothing                   no         the receivers have ended
     ABORTING            nothing, by SIGKILL       no         all have ended
     DONE
 
-The engine goes first: it finishes or abandons its batch, and what it has applied by then still
-reaches the publisher in the receivers' last feedback.
+The engine goes first: it finishes or abandons its batch, and the receivers' last feedback still
+tells the publisher what it has applied.
 
-Requests only go down the table: a fast shutdown can overtake a smart one, an immediate
-one any. Called by: supervisor. Source: PostgreSQL manual, 18.5 (shutting down).
+Requests only go down the table: a fast shutdown can overtake a smart one, and an immediate one
+both. Called by: supervisor. Source: PostgreSQL manual, 18.5 (shutting down).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Mode(Enum):
     SMART = "smart"
     """Wait for the clients to leave."""
     FAST = "fast"
-    """Disconnect them and end in order."""
+    """Disconnect the clients and end in order."""
     IMMEDIATE = "immediate"
     """End now; the next start finds everything that was confirmed."""
 
@@ -45,8 +45,8 @@ SIGNAL_OF_MODE: Final[Mapping[Mode, signal.Signals]] = MappingProxyType(
         Mode.IMMEDIATE: signal.SIGQUIT,
     }
 )
-"""Signals that the supervisor is sent. Smart is not PostgreSQL's SIGTERM: DESIGN 2.1 gives that one
-to the fast shutdown, which is what service managers mean by it."""
+"""Signals to the supervisor. SIGTERM is PostgreSQL's smart shutdown, but the fast one here (DESIGN
+2.1), since that is what service managers mean by it."""
 
 
 class Phase(Enum):
@@ -76,19 +76,19 @@ _REQUESTED: Final[Mapping[Mode, Phase]] = MappingProxyType(
 
 
 def mode_of_signal(number: signal.Signals) -> Mode | None:
-    """The request that a signal is; SIGINT is a fast one too."""
+    """Return the request that a signal means; SIGINT is a fast shutdown, too."""
     if number == signal.SIGINT:
         return Mode.FAST
     return next((m for m, s in SIGNAL_OF_MODE.items() if s == number), None)
 
 
 def request(phase: Phase, mode: Mode) -> Phase:
-    """The phase after a request; never an earlier one."""
+    """Return the phase after a request, which is never an earlier one."""
     return max(phase, _REQUESTED[mode], key=lambda p: p.value)
 
 
 def advance(phase: Phase, running: Sequence[ChildRole]) -> Phase:
-    """The phase that follows from who is still there."""
+    """Return the phase that follows from the running children."""
     engine = ChildRole.ENGINE in running
     if phase in (Phase.DRAINING, Phase.STOPPING_ENGINE) and not engine:
         phase = Phase.STOPPING_RECEIVERS
@@ -100,8 +100,9 @@ def advance(phase: Phase, running: Sequence[ChildRole]) -> Phase:
 def wanted(
     phase: Phase, subscribed: Sequence[Desired], receivers: Sequence[Desired]
 ) -> list[Desired]:
-    """Return the children that should run. ``subscribed``: by the catalog; ``receivers``: those
-    that run now."""
+    """Return the children that should run.
+
+    ``subscribed``: by the catalog; ``receivers``: those that run now."""
     if phase is Phase.RUNNING:
         return [Desired(ENGINE), *subscribed]
     if phase is Phase.DRAINING:

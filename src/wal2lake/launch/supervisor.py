@@ -1,17 +1,16 @@
-"""The first process of a node: PostgreSQL would call it the postmaster.
+"""The first process of a node, PostgreSQL's postmaster.
 
-Takes the directory's lock and the listening sockets, then repeats: reap who has
-ended, compare what should run (catalog) with what does (``plan``), act, wait for a signal,
-a word from the engine, or a second. It opens no connection, reads no table and
-imports neither Spark nor NumPy, so that there is little in it that can fail: when an
-engine or a JVM dies, this process and the receivers go on.
+Takes the directory's lock and the listening sockets, then repeats: reap ended children, compare the
+desired workers (catalog) with the running ones (``plan``), act, and wait for a signal, a word from
+the engine, or a second. The supervisor opens no connection, reads no table, and imports neither
+Spark nor NumPy, so little in it can fail: when an engine or a JVM dies, this process and the
+receivers go on.
 
     SIGTERM, SIGINT   fast shutdown       SIGHUP    read the settings again
-    SIGQUIT           immediate shutdown  SIGUSR1   look at the catalog now
-    SIGUSR2           smart shutdown      SIGCHLD   look at the children now
+    SIGQUIT           immediate shutdown  SIGUSR1   read the catalog now
+    SIGUSR2           smart shutdown      SIGCHLD   reap children now
 
-Exit codes: 0 after any shutdown that was asked for, 1 if the node could not start (a port in use,
-no Java).
+Exit codes: 0 after a requested shutdown, 1 if the node could not start (a port in use, no Java).
 
 Called by: ``wal2lake start``. Sources: postmaster.c (order of shutdown, texts), launcher.c.
 """
@@ -68,33 +67,34 @@ from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings, changes, fixed_at_start, load
 
 POLL_SECONDS: Final = 1.0
-"""The catalog is looked at this often even if nobody says that it has changed."""
+"""Interval for reading the catalog, even without a word about changes."""
 
 RECEIVER_STOP_SECONDS: Final = 5.0
-"""A receiver only has to send one message: after this it is killed. A guess."""
+"""A receiver that must end has only one message to send; it is killed after this time. Chosen
+arbitrarily."""
 
 _RELOAD_STEP: Final = 1 << 32
-"""Generations of the catalog stay below it, so a reload makes each of them a new one."""
+"""The catalog's generations are smaller, so each reload makes a new generation of each."""
 
 _GRACE_SECONDS: Final = 2.0
-"""The engine abandons its work by itself at shutdown_timeout_ms; this is for the last of
-its threads to notice."""
+"""Time beyond shutdown_timeout_ms, when the engine abandons its work, for its last threads to
+end."""
 
 
 class SubscriptionCatalog(Protocol):
-    """Questions that the supervisor asks of the catalog."""
+    """The part of the catalog that the supervisor reads."""
 
     @property
     def change_counter(self) -> int:
-        """Equal numbers: nothing has changed."""
+        """A number that stays the same while nothing changes."""
 
     def subscriptions(self) -> Sequence[Subscription]:
-        """All of them."""
+        """Return all subscriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """Facts that stay fixed once the node has started. ``sockets`` close when clients must go."""
+    """Facts that stay fixed once the node has started. ``sockets`` close to refuse clients."""
 
     lock: LockFile
     sockets: list[socket.socket]
@@ -105,7 +105,7 @@ class _Fixed:
 
 
 class Supervisor:
-    """One node's supervisor. ``run`` once, in the main thread of its own process."""
+    """The supervisor of one node. Call ``run`` once, in the main thread of its own process."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Supervisor:
         reload: Callable[[], Settings],
         environ: Mapping[str, str],
     ) -> None:
-        """``environ`` becomes the children's; ``reload`` reads the settings again."""
+        """``environ`` is passed to the children; ``reload`` reads the settings again."""
         self._settings = settings
         self._directory = settings.directory.resolve()
         self._catalog = catalog
@@ -139,7 +139,7 @@ class Supervisor:
         self._written: object = None
 
     def run(self) -> int:
-        """Run the node until it is told to stop; returns the exit code.
+        """Run the node until it is stopped; returns the exit code.
 
         ConfigurationError if the directory or a port is taken.
         """
@@ -149,8 +149,8 @@ class Supervisor:
             run_directory = self._settings.run_directory
             run_directory.mkdir(mode=0o700, exist_ok=True)
             lifeline, ours = os.pipe()
-            # Closing our end is what tells everybody; the guardian lets go of the
-            # lock and is reaped before this process ends.
+            # Closing our end of the lifeline notifies everybody. The guardian releases the lock
+            # and is reaped before this process ends.
             stack.callback(self._dismiss_guardian)
             stack.callback(os.close, ours)
             stack.callback(os.close, lifeline)
@@ -206,7 +206,7 @@ class Supervisor:
                 for word in wake.words:
                     self._on_word(word)
         finally:
-            # Also after a bug of ours: no child without a supervisor.
+            # After a bug of ours, too: no child may run without a supervisor.
             self._children.dismiss_spare()
             for key in self._children.workers():
                 self._children.kill(key)
@@ -242,7 +242,7 @@ class Supervisor:
             elif isinstance(action, Kill):
                 self._kill(action.key)
         if any(not isinstance(action, Start) for action in decided.actions):
-            # Their deadlines, or their ends, are news to the plan.
+            # The actions change the deadlines, or end workers, so plan again.
             wake_at = now
         return wake_at
 
@@ -274,26 +274,26 @@ class Supervisor:
         self._reap_strangers()
 
     def _reap_strangers(self) -> None:
-        # The guardian; and, as process 1 of a container, any orphan.
+        # These are the guardian and, as process 1 of a container, any orphan.
         while True:
             try:
-                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if found is None or self._children.has_pid(found.si_pid):
+            if info is None or self._children.has_pid(info.si_pid):
                 return
-            os.waitpid(found.si_pid, 0)
-            if found.si_pid == self._guardian:
+            os.waitpid(info.si_pid, 0)
+            if info.si_pid == self._guardian:
                 self._log.warning("guardian process ended, starting another")
                 self._start_guardian(self._fixed.lock, self._fixed.lifeline)
 
     def _on_end(self, ended: Ended) -> None:
         child, now = ended.child, time.monotonic()
         key = child.running.key
-        asked = child.running.stopping_since is not None
+        requested = child.running.stopping_since is not None
         self._past[key] = remember(child.running, self._past.get(key), now)
         text = f"{child.label} {describe_exit(ended.returncode)}"
-        if asked and ended.returncode == 0:
+        if requested and ended.returncode == 0:
             self._log.debug(text)
         else:
             self._log.info(text)
@@ -304,7 +304,7 @@ class Supervisor:
         if self._phase is Phase.RUNNING:
             self._state = "starting"
             if ended.returncode == EXIT_CONFIGURATION and not self._was_ready:
-                # Its own message says what is wrong; trying again says it again.
+                # The engine has logged the reason; a restart would only repeat it.
                 self._log.critical("the engine could not start, shutting down")
                 self._exit_code = 1
                 self._shut_down(Mode.FAST)
@@ -339,7 +339,7 @@ class Supervisor:
         if self._phase is before:
             return
         self._state = "stopping"
-        # The engine holds its own copies: it stops accepting when it is told.
+        # The engine has its own copies and stops accepting when it is signalled.
         _close(self._fixed.sockets)
         if mode is Mode.SMART:
             self._children.send(ChildRole.ENGINE, signal.SIGUSR2)
@@ -350,36 +350,36 @@ class Supervisor:
     def _reload_settings(self) -> None:
         self._log.info("received SIGHUP, reloading configuration files")
         try:
-            found = self._reload()
+            settings = self._reload()
         except Wal2LakeError as error:
             self._log.error(
                 "configuration file contains errors; no changes were applied",
                 error=error,
             )
             return
-        differing = changes(self._settings, found)
-        for one in differing:
-            if one.restart:
+        differing = changes(self._settings, settings)
+        for change in differing:
+            if change.restart:
                 self._log.warning(
-                    f'parameter "{one.name}" cannot be changed without restarting the'
+                    f'parameter "{change.name}" cannot be changed without restarting the'
                     " server"
                 )
             else:
-                self._log.info(f'parameter "{one.name}" changed to "{one.value}"')
-        self._settings = found
-        effective = [one for one in differing if not one.restart]
-        if any(one.receivers for one in effective):
-            # Receivers read the settings at their start, which costs a reconnect and the
-            # snapshot that tables are copied under: as another generation they are
-            # replaced at once.
+                self._log.info(f'parameter "{change.name}" changed to "{change.value}"')
+        self._settings = settings
+        effective = [change for change in differing if not change.restart]
+        if any(change.receivers for change in effective):
+            # Receivers read the settings at their start. A restart costs a reconnect and the
+            # snapshot that tables are copied under. As another generation, they are replaced at
+            # once.
             self._reloads += 1
             self._seen_counter = None
-        # Also if nothing differs: the certificate may be another, or the hba_file.
+        # Even without differences, the certificate or the hba_file may have changed.
         self._engine_is_told = False
         self._tell_engine()
 
     def _tell_engine(self) -> None:
-        """Not while it starts: it does not listen yet, and may have read the file before."""
+        """Signal a reload. Not while the engine starts: it does not handle the signal yet."""
         if not self._engine_is_told and self._state == "ready":
             self._children.send(ChildRole.ENGINE, signal.SIGHUP)
             self._engine_is_told = True
@@ -391,9 +391,9 @@ class Supervisor:
             counter = self._catalog.change_counter
             if counter == self._seen_counter:
                 return
-            found = self._catalog.subscriptions()
+            subscriptions = self._catalog.subscriptions()
         except StorageError as error:
-            # What should run is still what should have run a moment ago.
+            # The desired workers stay the same.
             self._log.error("could not read the catalog", error=error)
             return
         self._seen_counter = counter
@@ -403,12 +403,12 @@ class Supervisor:
                 s.name,
                 s.generation + self._reloads * _RELOAD_STEP,
             )
-            for s in found
+            for s in subscriptions
             if s.runs and s.slot_name is not None
         ]
-        known = {d.key for d in self._subscribed} | {ENGINE}
-        known.update(self._children.workers())
-        self._past = {k: p for k, p in self._past.items() if k in known}
+        keys = {d.key for d in self._subscribed} | {ENGINE}
+        keys.update(self._children.workers())
+        self._past = {k: p for k, p in self._past.items() if k in keys}
 
     def _policy(self) -> LaunchPolicy:
         subscription = self._settings.subscription
@@ -463,7 +463,7 @@ class Supervisor:
                 )
             )
         except OSError as error:
-            # A full disk must not stop the node; the next round tries again.
+            # A full disk must not stop the node. The next round tries again.
             if not isinstance(self._written, OSError):
                 self._log.error(f"could not write the status file: {error.strerror}")
             self._written = error
@@ -476,7 +476,7 @@ class Supervisor:
         self._guardian = start_guardian(self._directory, lifeline, [lock.fileno])
 
     def _dismiss_guardian(self) -> None:
-        # The lifeline is closed by now; it ends when nothing is left to kill.
+        # The lifeline is closed by now. The guardian ends when nothing is left to kill.
         if self._guardian:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._guardian, 0)
@@ -485,10 +485,10 @@ class Supervisor:
 def run_node(
     directory: Path, overrides: Mapping[str, str], environ: Mapping[str, str]
 ) -> int:
-    """Be the supervisor of the node in ``directory``; returns the exit code.
+    """Run the supervisor of the node in ``directory``; returns the exit code.
 
-    ``overrides`` (``section.name`` to text) come from the command line and hold for
-    the children too. ConfigurationError if the node cannot start.
+    ``overrides`` (``section.name`` to text) come from the command line and apply to the children,
+    too. ConfigurationError if the node cannot start.
     """
     configure("supervisor")
     settings = load(directory, environ, overrides)

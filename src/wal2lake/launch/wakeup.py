@@ -1,10 +1,9 @@
-"""The supervisor's one wait: signals, words from the engine, or the time.
+"""The supervisor's only wait: for signals, words from the engine, or a timeout.
 
-Signals arrive through Python's wakeup descriptor and words through a datagram socket in the
-node's ``run/``; both are read in the loop, so no code runs inside a signal handler. The
-engine says ``changed`` after a command has changed a subscription, ``ready`` once it
-accepts clients, and ``reload`` if a session asks for that. One of the first two that gets
-lost costs a poll interval and nothing else.
+Signals arrive through Python's wakeup descriptor, and words through a datagram socket in the node's
+``run/``. Both are read in the loop, so no code runs inside a signal handler. The engine sends
+``changed`` after a command has changed a subscription, ``ready`` once it accepts clients, and
+``reload`` if a session requests it. A lost ``changed`` or ``ready`` only costs a poll interval.
 
 Called by: supervisor (``Wakeup``), the engine (``notify``).
 """
@@ -31,7 +30,7 @@ READY: Final = "ready"
 """The engine accepts clients."""
 
 RELOAD: Final = "reload"
-"""Asks to read the settings again, as SIGHUP does."""
+"""Requests a reload of the settings, as SIGHUP does."""
 
 SIGNALS: Final = (
     signal.SIGTERM,
@@ -48,7 +47,7 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Why the wait ended; both empty: the time."""
+    """The reasons why the wait ended; both are empty after the timeout."""
 
     signals: tuple[signal.Signals, ...] = ()
     words: tuple[str, ...] = ()
@@ -58,7 +57,7 @@ class Wakeup:
     """Catches ``SIGNALS`` and opens the socket, as a context. Main thread only."""
 
     def __init__(self, run_directory: Path) -> None:
-        """Nothing happens before the context is entered."""
+        """Prepare; entering the context opens the socket."""
         self._run_directory = run_directory
         self._before: dict[signal.Signals, _Handler] = {}
 
@@ -71,7 +70,7 @@ class Wakeup:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        # A full pipe means that the loop will look anyway.
+        # If the pipe is full, the loop is about to read it anyway.
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in SIGNALS:
             self._before[number] = signal.signal(number, _note)
@@ -92,7 +91,7 @@ class Wakeup:
         (self._run_directory / SOCKET_NAME).unlink(missing_ok=True)
 
     def wait(self, timeout_seconds: float) -> Wake:
-        """Sleep until something happens, that long at most."""
+        """Sleep until something happens, or the timeout."""
         sources = [self._reader, self._socket.fileno()]
         ready, _, _ = select.select(sources, [], [], max(timeout_seconds, 0))
         if not ready:
@@ -101,7 +100,7 @@ class Wakeup:
 
     def _read_signals(self) -> Iterator[signal.Signals]:
         with contextlib.suppress(BlockingIOError):
-            # More than this many at once are repetitions.
+            # Any further numbers would be repetitions.
             for number in dict.fromkeys(os.read(self._reader, 65536)):
                 yield signal.Signals(number)
 
@@ -112,9 +111,9 @@ class Wakeup:
 
 
 def notify(run_directory: Path, word: str) -> bool:
-    """Say a word to the supervisor; False if there is none that listens.
+    """Send a word to the supervisor; False if none listens.
 
-    Does not wait: a supervisor whose queue is full is about to look anyway.
+    Does not wait: a supervisor with a full queue is about to look anyway.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
@@ -128,7 +127,7 @@ def notify(run_directory: Path, word: str) -> bool:
 
 @contextlib.contextmanager
 def _address(run_directory: Path) -> Iterator[str]:
-    # An address holds 107 bytes, a path many more: go through an open directory.
+    # An address holds 107 bytes, and a path may be longer: use an open directory.
     path = str(run_directory / SOCKET_NAME)
     if len(os.fsencode(path)) <= 100 or not Path("/proc/self/fd").exists():
         yield path
@@ -141,5 +140,5 @@ def _address(run_directory: Path) -> Iterator[str]:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    # The number has been written to the pipe: that is all.
+    # The wakeup descriptor has got the number; nothing else is needed.
     return None

@@ -4,8 +4,8 @@
     problem  publication "p" does not exist on the publisher
              hint: CREATE PUBLICATION p FOR ALL TABLES;
 
-A *problem* stops the subscription or makes the source refuse its own writes; a *note* is
-something to know, an *info* what most publishers are like.
+A *problem* stops the subscription, or makes the source refuse its own writes. A *note* is worth
+knowing. An *info* is true of most publishers.
 
 Called by: ``run``.
 """
@@ -22,7 +22,7 @@ from wal2lake.pgtypes.mapping import mapping_for
 
 
 def lines(findings: Sequence[Finding], table: Table | None = None) -> Iterator[str]:
-    """The report, or one table's part of it with the mapping of its columns."""
+    """Yield the report, or one table's part of it with the mapping of its columns."""
     if table is not None:
         yield ""
         yield _headline(table)
@@ -40,13 +40,13 @@ def lines(findings: Sequence[Finding], table: Table | None = None) -> Iterator[s
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """The last line."""
+    """Return the last line."""
     problems = sum(f.level is Level.PROBLEM for f in findings)
     notes = sum(f.level is Level.NOTE for f in findings)
-    told = "no problems" if problems == 0 else f"{problems} problem"
+    counts = "no problems" if problems == 0 else f"{problems} problem"
     if problems > 1:
-        told += "s"
-    return f"{told}, {notes} note{'' if notes == 1 else 's'}"
+        counts += "s"
+    return f"{counts}, {notes} note{'' if notes == 1 else 's'}"
 
 
 def _headline(table: Table) -> str:
@@ -61,18 +61,18 @@ def _headline(table: Table) -> str:
 
 
 def _column(column: RemoteColumn) -> tuple[str, str, str, str]:
-    known = mapping_for(
+    mapping = mapping_for(
         column.type_oid,
         column.typmod,
         type_name=column.type_name,
         attndims=column.dimensions,
     )
-    shown = known.type_name
+    shown = mapping.type_name
     if column.domain is not None:
         shown = f"{column.domain} ({shown})"
     return (
         column.name,
         shown + (" not null" if column.not_null else ""),
-        known.spark_ddl.lower(),
-        known.note or "",
+        mapping.spark_ddl.lower(),
+        mapping.note or "",
     )

@@ -1,8 +1,8 @@
-"""``wal2lake check CONNINFO``: will a subscription to this server work, and what becomes
-of its columns? Changes nothing on the server.
+"""``wal2lake check CONNINFO``: tells whether a subscription to this server will work, and how its
+columns are stored. Changes nothing on the server.
 
-``preflight`` asks and judges, ``report`` shows. Exit codes: 0 nothing
-stands in the way, 1 there are problems (each with its remedy).
+``preflight`` asks and judges, ``report`` formats. Exit codes: 0 without problems, 1 if there are
+problems (each with its remedy).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _APPLICATION: Final = "wal2lake check"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look at the server and print the report."""
+    """Examine the server and print the report."""
     conninfo: str = options.conninfo
     print(f"publisher: {redact(conninfo)}")
     limit_connecting(SubscriptionSettings().connect_timeout_ms)
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
             session, lambda seconds: _ordinary(conninfo, seconds), ordinary=True
         )
         server = ask_server(session, pooler=pooler)
-        # Its walsender would have been counted.
+        # Tried after counting walsenders, as its own would have been counted.
         server = replace(server, refusal=_replication_refusal(conninfo))
         chosen = judge_publications(ask_publications(session), options.publications)
         names = [p.name for p in chosen.publications]
@@ -66,13 +66,15 @@ def run(options: argparse.Namespace) -> int:
         tables = ask_tables(session, remotes, names)
         values = ask_values(session, tables)
     for table in tables:
-        held = [one for one in values if one.table == table.name]
-        found = [one.alone() for one in (*judge_table(table), *held)]
-        findings.extend(found)
-        print("\n".join(lines(found, table)))
-    found = judge_toast(tables)
-    findings.extend(found)
-    print("\n".join(("", *lines(found), summary(findings))))
+        table_values = [finding for finding in values if finding.table == table.name]
+        table_findings = [
+            finding.alone() for finding in (*judge_table(table), *table_values)
+        ]
+        findings.extend(table_findings)
+        print("\n".join(lines(table_findings, table)))
+    table_findings = judge_toast(tables)
+    findings.extend(table_findings)
+    print("\n".join(("", *lines(table_findings), summary(findings))))
     return 1 if any(f.level is Level.PROBLEM for f in findings) else 0
 
 
@@ -90,10 +92,10 @@ def _ordinary(conninfo: str, answer_seconds: float | None = None) -> Session:
 
 
 def _replication_refusal(conninfo: str) -> str | None:
-    """Why a replication connection is refused; None: it works.
+    """Return the reason for refusing a replication connection; None if it works.
 
-    The only question that pg_hba.conf, a managed service's own roles and a pooler in
-    between cannot answer differently later.
+    Only this attempt covers pg_hba.conf, a managed service's own roles, and a pooler, all at
+    once.
     """
     try:
         with connect(

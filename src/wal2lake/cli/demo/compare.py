@@ -1,7 +1,7 @@
-"""Comparing a copy with its source, row by row and byte by byte of their text.
+"""Compares a copy with its source, row by row and byte by byte of their text.
 
-Both sides are asked for every row; the source prints PostgreSQL's text, the node must
-print the same. Nothing is counted or hashed in the place where it could be wrong.
+Both sides return every row. The source returns PostgreSQL's text, and the node must return the
+same. Nothing is counted or hashed on a side that could be wrong.
 
 Called by: ``run``.
 """
@@ -23,19 +23,19 @@ class TableDifference:
 
     table: str
     rows: int
-    """Rows of the source."""
+    """Number of rows in the source."""
     missing: tuple[Row, ...]
-    """Keys that the copy lacks."""
+    """Keys that are missing in the copy."""
     extra: tuple[Row, ...]
-    """Keys that the source does not have."""
+    """Keys that are missing in the source."""
     different: tuple[tuple[Row, Row], ...]
-    """(source, copy) of rows whose values differ."""
+    """Pairs (source, copy) of rows whose values differ."""
     repeated: int = 0
-    """Rows of the copy whose key another one has too."""
+    """Number of rows in the copy whose key another row has, too."""
 
     @property
     def is_equal(self) -> bool:
-        """Nothing is wrong."""
+        """True if copy and source are equal."""
         wrong = (self.missing, self.extra, self.different, self.repeated)
         return not any(wrong)
 
@@ -43,7 +43,7 @@ class TableDifference:
 def compare_rows(
     table: str, key: Sequence[int], source: Iterable[Row], copy: Iterable[Row]
 ) -> TableDifference:
-    """Compare two sets of rows; ``key`` are the positions of the key's columns."""
+    """Compare two sets of rows; ``key``: the positions of the key's columns."""
     theirs = {tuple(row[i] for i in key): row for row in source}
     ours: dict[Row, Row] = {}
     repeated = 0
@@ -68,7 +68,7 @@ def compare_tables(
 
     Neither side may change meanwhile.
     """
-    found = []
+    differences = []
     for table, key in tables.items():
         columns = [
             str(row[0])
@@ -80,14 +80,14 @@ def compare_tables(
         ]
         query = f"select {', '.join(columns)} from {schema}.{table}"
         positions = [columns.index(name) for name in key]
-        found.append(
+        differences.append(
             compare_rows(table, positions, source.rows(query), copy.rows(query))
         )
-    return found
+    return differences
 
 
 def describe(difference: TableDifference) -> list[str]:
-    """The verdict on one table, with a few examples of what is wrong."""
+    """Return the lines of one table's result, with a few examples of differences."""
     name, rows = difference.table, difference.rows
     if difference.is_equal:
         return [f"{name:<12}{rows:>9,} rows   equal"]

@@ -1,13 +1,13 @@
 """``wal2lake demo``: the whole product, on a PostgreSQL of its own, in about a minute.
 
     1. starts a real PostgreSQL, fills a shop and keeps using it
-    2. makes and starts a node, runs CREATE SUBSCRIPTION on it
+    2. creates and starts a node, runs CREATE SUBSCRIPTION on it
     3. shows the copy of the existing rows, then the changes as they follow
     4. kills every process of the node with SIGKILL, and starts it again
-    5. stops the use of the shop, waits until the node is there, and compares every row
+    5. ends the use of the shop, waits until the node has caught up, and compares every row
 
-Only what a user has is used: the command line, SQL on both sides, the source's
-pg_stat_replication. Exit code 0 means that everything was equal, 1 anything else.
+The demo uses only what a user has: the command line, SQL on both sides, the source's
+pg_stat_replication. The exit code is 0 if everything was equal, else 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wal2lake.testing.waits import WaitTimeout, wait_until
 
 _COPY_SECONDS: Final = 300.0
 _CATCH_UP_SECONDS: Final = 600.0
-"""Bounds for a slow and busy machine."""
+"""Limits for a slow and busy machine."""
 
 _COPIED: Final = ("f", "s", "r")
 """pg_subscription_rel.srsubstate of tables whose copy is complete."""
@@ -47,8 +47,8 @@ _SUBSCRIPTION: Final = "shop"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo; see the module's exit codes."""
-    # So that a kill, too, ends PostgreSQL and the node in order.
+    """Run the demo; returns the module's exit codes."""
+    # A kill, too, then ends PostgreSQL and the node in order.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="wal2lake-demo-"))
     directory = folder / "node"
@@ -73,17 +73,17 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Story:
-    """Lines with the seconds since the start."""
+    """Prints lines with the seconds since the start."""
 
     begin: float = field(default_factory=time.monotonic)
 
     def line(self, text: str) -> None:
-        """Print one now, also into a pipe."""
+        """Print a line at once, also into a pipe."""
         print(f"{time.monotonic() - self.begin:6.1f} s  {text}", flush=True)
 
 
 class _Demo:
-    """The steps of one demo; what they start ends with ``stack``."""
+    """The steps of one demo; ``stack`` ends everything that they start."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _Demo:
         self.node = Node(directory)
 
     def run(self) -> bool:
-        """All steps; whether everything was equal."""
+        """Run all steps; True if everything was equal."""
         server = self._start_postgres()
         workload = self._start_workload(server)
         self._start_node()
@@ -173,8 +173,8 @@ class _Demo:
         deadline = time.monotonic() + seconds
         with Client(server.conninfo()) as source:
             before, before_applied = workload.now, self._applied(source, workload)
-            while (left := deadline - time.monotonic()) > 0:
-                time.sleep(min(_REPORT_SECONDS, max(left, 0.05)))
+            while (remaining := deadline - time.monotonic()) > 0:
+                time.sleep(min(_REPORT_SECONDS, max(remaining, 0.05)))
                 _check(workload)
                 now, applied = workload.now, self._applied(source, workload)
                 self._say.line(_progress(before, now, before_applied, applied))
@@ -191,7 +191,7 @@ class _Demo:
 
     def _wait_applied(self, workload: ShopWorkload, end: Lsn) -> None:
         deadline = time.monotonic() + _CATCH_UP_SECONDS
-        told = time.monotonic()
+        reported_at = time.monotonic()
         with self.node.connect() as client:
             while True:
                 text = client.rows("select applied_lsn from wal2lake.log")
@@ -200,11 +200,13 @@ class _Demo:
                     return
                 if time.monotonic() > deadline:
                     raise WaitTimeout(f"not at {end} within {_CATCH_UP_SECONDS:g} s")
-                if time.monotonic() - told > 2 * _REPORT_SECONDS:
-                    told = time.monotonic()
-                    has = workload.at(reached)
-                    left = workload.now.total - (has.total if has is not None else 0)
-                    self._say.line(f"the node catches up, {left:,} changes to go")
+                if time.monotonic() - reported_at > 2 * _REPORT_SECONDS:
+                    reported_at = time.monotonic()
+                    entry = workload.at(reached)
+                    remaining = workload.now.total - (
+                        entry.total if entry is not None else 0
+                    )
+                    self._say.line(f"the node catches up, {remaining:,} changes to go")
                 time.sleep(0.1)
 
     def _kill_and_restart(self) -> None:
@@ -223,12 +225,12 @@ class _Demo:
         self._wait_applied(workload, end)
         self._say.line(f"the node has applied everything up to {end}; comparing")
         with Client(server.conninfo()) as source, self.node.connect() as copy:
-            found = compare_tables(source, copy, "shop", TABLES)
-        for difference in found:
+            differences = compare_tables(source, copy, "shop", TABLES)
+        for difference in differences:
             for text in describe(difference):
                 self._say.line(text)
-        equal = all(difference.is_equal for difference in found)
-        total = sum(difference.rows for difference in found)
+        equal = all(difference.is_equal for difference in differences)
+        total = sum(difference.rows for difference in differences)
         self._say.line(
             f"EQUAL: all {total:,} rows, every column, at LSN {end}"
             if equal
@@ -243,7 +245,7 @@ def _progress(
     before_applied: LedgerEntry | None,
     applied: LedgerEntry | None,
 ) -> str:
-    seconds = max(now.at - before.at, 1e-3)
+    seconds = max(now.noted_at - before.noted_at, 1e-3)
     text = f"source {(now.total - before.total) / seconds:7,.0f} changes/s"
     if applied is None:
         return f"{text}   the node is catching up"
@@ -252,7 +254,7 @@ def _progress(
         text += f"   applied {rate:7,.0f}/s"
     behind = [a - b for a, b in zip(now.changes, applied.changes, strict=True)]
     lag = ", ".join(f"{n} {b:,}" for n, b in zip(TABLES, behind, strict=True))
-    return f"{text}   {now.at - applied.at:4.1f} s behind ({lag} changes)"
+    return f"{text}   {now.noted_at - applied.noted_at:4.1f} s behind ({lag} changes)"
 
 
 def _check(workload: ShopWorkload) -> None:

@@ -1,10 +1,10 @@
-"""The demo's shop: three tables on a real PostgreSQL, and somebody who keeps using them.
+"""The demo's shop: three tables on a real PostgreSQL, in constant use.
 
-Everything that a copy can get wrong is in it: values too large for a page (TOAST) that
-updates leave alone, changes of a key, deletes, transactions over all tables, a large one,
-numeric, timestamps, arrays, JSON, nulls. It runs in a thread of its own with a connection of its
-own, and keeps a *ledger*: at which LSN how many changes had been made, so that whoever knows how
-far a copy is also knows what it lacks.
+The shop has everything that a copy can get wrong: values too large for a page (TOAST) that updates
+leave alone, changes of a key, deletes, transactions over all tables, a large one, numeric,
+timestamps, arrays, JSON, nulls. The workload runs in its own thread with its own connection. It
+keeps a *ledger* of the number of changes by LSN, so the position of a copy tells which changes it
+lacks.
 
 Called by: ``run``.
 """
@@ -30,7 +30,7 @@ TABLES: Final = MappingProxyType(
         "payments": ("order_id", "seq"),
     }
 )
-"""Each table of schema shop and its key."""
+"""The tables of schema shop and their keys."""
 
 CUSTOMERS: Final = 10_000
 ORDERS: Final = 60_000
@@ -38,7 +38,7 @@ ORDERS: Final = 60_000
 _LARGE_EVERY_SECONDS: Final = 10.0
 _LARGE_ORDERS: Final = 8_000
 _PAUSE_SECONDS: Final = 0.008
-"""Between two transactions: enough to be a load, not enough to starve two cores, which
+"""Pause between two transactions: enough to be a load, but not to starve two cores, which
 PostgreSQL, the workload, the node and Spark have to share."""
 
 SCHEMA: Final = f"""
@@ -75,25 +75,25 @@ analyze shop.customers, shop.orders, shop.payments;
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The ledger at one moment."""
+    """The numbers of changes at one moment."""
 
     lsn: Lsn
-    at: float
-    """time.monotonic()."""
+    noted_at: float
+    """Value of time.monotonic()."""
     changes: tuple[int, ...]
-    """Rows changed so far, by table in the order of TABLES."""
+    """Numbers of changed rows so far, by table in the order of TABLES."""
 
     @property
     def total(self) -> int:
-        """Rows changed in all tables."""
+        """The number of changed rows in all tables."""
         return sum(self.changes)
 
 
 class ShopWorkload:
-    """Somebody who uses the shop until told to stop."""
+    """Uses the shop until it is stopped."""
 
     def __init__(self, conninfo: str) -> None:
-        """Nothing happens before ``start``."""
+        """Prepare; ``start`` begins the work."""
         self._conninfo = conninfo
         self._random = random.Random(20)
         self._stop = threading.Event()
@@ -106,13 +106,13 @@ class ShopWorkload:
         self.failure: Exception | None = None
 
     def start(self) -> None:
-        """Begin, in a thread."""
+        """Begin in a thread."""
         self._thread.start()
 
     def stop(self) -> Lsn:
         """End after the current transaction; returns the source's position then.
 
-        Raises what the thread has died of, if it has.
+        Raises the error that has ended the thread, if there is one.
         """
         self.close()
         if self.failure is not None:
@@ -120,24 +120,24 @@ class ShopWorkload:
         return self._ledger[-1].lsn
 
     def close(self) -> None:
-        """End it, whatever has happened."""
+        """End the thread in any case."""
         self._stop.set()
         self._thread.join()
 
     @property
     def now(self) -> LedgerEntry:
-        """The newest entry; there is one as soon as the first transaction is done."""
+        """The newest entry, which exists once the first transaction is done."""
         return self._ledger[-1]
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is an entry."""
+        """True once there is an entry, or a failure."""
         return bool(self._ledger) or self.failure is not None
 
     def at(self, lsn: Lsn) -> LedgerEntry | None:
-        """The newest entry that a copy at ``lsn`` has; None: not even the first."""
-        found = bisect.bisect_right(self._ledger, lsn, key=lambda entry: entry.lsn)
-        return self._ledger[found - 1] if found else None
+        """Return the newest entry that a copy at ``lsn`` has; None if it lacks even the first."""
+        count = bisect.bisect_right(self._ledger, lsn, key=lambda entry: entry.lsn)
+        return self._ledger[count - 1] if count else None
 
     # ---- the thread -----------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class ShopWorkload:
             with Client(self._conninfo) as client:
                 self._use(client)
         except Exception as error:
-            # Whoever waits for this thread is told.
+            # The waiting thread raises the error.
             self.failure = error
 
     def _use(self, client: Client) -> None:
@@ -226,7 +226,7 @@ class ShopWorkload:
         )
 
     def _touch_customer(self, client: Client) -> None:
-        # The profile, if it is a large one, is not sent with this.
+        # A large profile is not sent with this update.
         self._do(
             client,
             f"update shop.customers set score = {self._random.random()!r},"

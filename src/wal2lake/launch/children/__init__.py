@@ -1,11 +1,11 @@
-"""The other processes of a node, as the supervisor has them and as they begin.
+"""The other processes of a node: how the supervisor runs them, and how they begin.
 
-Takes: what should run, the lifeline, the listening sockets. Gives: processes, and how they ended.
-Owns: their environment, their sessions, the tie of their life to the supervisor's. Never: decides
-what should run.
+Takes: the desired workers, the lifeline, the listening sockets. Gives: processes, and how they
+ended. Owns: their environment, their sessions, the tie of their life to the supervisor's. Never:
+decides what should run.
 
-    group      all that run: started, stopped, killed, buried
-    child      what each does first; what the engine asks of it
+    group      the running children: start, stop, kill, reap
+    child      the first steps of each child, and its requests
     spare      a process that waits to become a receiver
-    guardian   kills what is left if the supervisor is killed
+    guardian   kills the remaining processes if the supervisor is killed
 """

@@ -1,15 +1,15 @@
-"""Prepares every child of the supervisor, and carries requests of the engine.
+"""Prepares every child of the supervisor, and defines what the engine reads from it.
 
 The supervisor starts ``python -m wal2lake.launch MODULE ARGUMENT...``. ``main`` ties the new
-process to the supervisor's life and then runs MODULE in it, as ``python -m`` would. So no
-worker has to know who watches it, and the watch stands before the first heavy import. With
-``--spare MODULE`` it imports first and is told later what to run.
+process to the supervisor's life and then runs MODULE in it, as ``python -m`` would. Workers
+therefore need no code for the tie, and it exists before the first heavy import. With ``--spare
+MODULE`` the process imports first and learns later what to run.
 
-Two ties, because each has a gap. The kernel's parent-death signal works in any state of
-this process, but only on Linux. The *lifeline*, a pipe of which only the supervisor has the
-writing end, works everywhere, and its reader can take the whole process group along.
+There are two ties, because each has a gap. The kernel's parent-death signal works in any state of
+this process, but only on Linux. The *lifeline*, a pipe whose writing end only the supervisor has,
+works everywhere, and its reader can kill the whole process group.
 
-Comes in: environment variables (below). Goes out: the module's own exit code.
+Takes environment variables (below); ends with the module's exit code.
 
 Source: prctl(2), PR_SET_PDEATHSIG and PR_SET_NAME.
 """
@@ -31,35 +31,35 @@ from pathlib import Path
 from typing import Final
 
 SUPERVISOR_PID: Final = "WAL2LAKE_SUPERVISOR_PID"
-"""Environment variable: the supervisor's pid."""
+"""Environment variable with the supervisor's pid."""
 
 LIFELINE_FD: Final = "WAL2LAKE_LIFELINE_FD"
-"""Environment variable: descriptor of the lifeline's reading end."""
+"""Environment variable with the descriptor of the lifeline's reading end."""
 
 LISTEN_FD: Final = "WAL2LAKE_LISTEN_FD"
-"""Environment variable of the engine: descriptors of the listening sockets, commas
-between them."""
+"""Environment variable of the engine with the descriptors of the listening sockets, separated by
+commas."""
 
 SPARE: Final = "--spare"
-"""In place of MODULE: the one behind it will be run, with what standard input says."""
+"""Comes before a MODULE that will be run when standard input sends its command line."""
 
 EXIT_CONFIGURATION: Final = 78
-"""Exit code (EX_CONFIG) of an engine that cannot run before somebody changes
-something. At the node's start it ends the node; later it is throttled like a crash."""
+"""Exit code (EX_CONFIG) of an engine that cannot run until the configuration is corrected. At the
+node's start it ends the node; later it is throttled like a crash."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 
 
 def watch_supervisor(environ: Mapping[str, str] | None = None) -> None:
-    """Die when the supervisor dies. Does nothing in a process that has none."""
+    """Tie this process to the supervisor's life. Does nothing in a process without one."""
     variables = os.environ if environ is None else environ
     if LIFELINE_FD not in variables:
         return
     lifeline = int(variables[LIFELINE_FD])
     os.set_inheritable(lifeline, False)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # It may have died before that call; then somebody else is the parent now.
+    # The supervisor may have died before that call; then the parent is another process.
     if os.getppid() != int(variables[SUPERVISOR_PID]):
         _die()
     threading.Thread(
@@ -70,36 +70,36 @@ def watch_supervisor(environ: Mapping[str, str] | None = None) -> None:
 def listening_sockets(
     environ: Mapping[str, str] | None = None,
 ) -> list[socket.socket]:
-    """The sockets that the supervisor listens on; the engine accepts from them.
+    """Return the sockets that the supervisor listens on, for the engine to accept from.
 
-    Blocking, already listening, not inherited further. Empty in a process that was not
-    started by a supervisor.
+    They are blocking, already listening, and not inherited further. Empty in a process that a
+    supervisor has not started.
     """
     variables = os.environ if environ is None else environ
-    found = []
+    sockets = []
     for text in filter(None, variables.get(LISTEN_FD, "").split(",")):
         descriptor = int(text)
         os.set_inheritable(descriptor, False)
-        found.append(socket.socket(fileno=descriptor))
-    return found
+        sockets.append(socket.socket(fileno=descriptor))
+    return sockets
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run ``arguments[0]``, a module, with the others as its command line."""
+    """Run the module ``arguments[0]`` with the other arguments as its command line."""
     watch_supervisor()
-    # A reload is the supervisor's affair, which tells the engine; sent to another child
-    # by mistake it must not kill.
+    # The supervisor handles SIGHUP and signals the engine, which catches it. Sent to another
+    # child by mistake, it must not kill.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # A crash in native code, or SIGUSR1 from whoever wants to know what a worker is
-    # waiting for, prints the stacks of all threads into the log.
+    # A crash in native code prints the stacks of all threads into the log. So does SIGUSR1, for
+    # finding out what a worker is waiting for.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     if arguments[0] == SPARE:
         _name_process("spare")
-        told = _become(arguments[1])
-        if told is None:
+        command = _become(arguments[1])
+        if command is None:
             return
-        arguments = told
+        arguments = command
     module, *rest = arguments
     _name_process(module)
     sys.argv = [module, *rest]
@@ -107,23 +107,22 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _become(module: str) -> Sequence[str] | None:
-    """Import what ``module`` needs, then wait for a module and its arguments; see
-    ``spare``."""
+    """Import what ``module`` needs, then wait for a module and its arguments (``spare``)."""
     main_module = f"{module}.__main__"
     importlib.import_module(main_module)
-    # It is to be run, as another one of that name.
+    # The module will be run anew, under the name __main__.
     del sys.modules[main_module]
     line = sys.stdin.readline()
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
     if not line.endswith("\n"):
         return None
-    told: list[str] = json.loads(line)
-    return told
+    command: list[str] = json.loads(line)
+    return command
 
 
 def _read_lifeline(lifeline: int) -> None:
-    # Nobody ever writes: the only news is the end.
+    # Nothing is ever written: a read returns at the end only.
     if os.read(lifeline, 1) == b"":
         _die()
 
@@ -135,7 +134,7 @@ def _die() -> None:
 
 
 def _name_process(module: str) -> None:
-    # What top and ps -o comm show: 15 bytes.
+    # The name that top and ps -o comm show, of up to 15 bytes.
     role = module.removeprefix("wal2lake.").rpartition(".")[2]
     name = ctypes.create_string_buffer(f"wal2lake-{role}".encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(name))

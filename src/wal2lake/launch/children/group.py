@@ -1,11 +1,11 @@
 """The supervisor's children as processes: start, signal, reap.
 
-Every child leads a session of its own (a Ctrl-C at the terminal reaches the supervisor
-alone, which then stops things in order) and inherits the lifeline, the marker and, the
-engine, the listening sockets. When a child has ended, whatever is left of its session is
-killed before anybody may take its place.
+Every child leads a session of its own (a Ctrl-C at the terminal reaches only the supervisor, which
+then stops the children in order). It inherits the lifeline and the marker, and the engine also the
+listening sockets. When a child has ended, the rest of its session is killed before another process
+may take its place.
 
-Comes in: what to run. Goes out: pids, and ``Ended`` for each that is gone. Called by:
+Takes workers to run; returns pids, and ``Ended`` for each child that has ended. Called by:
 supervisor.
 """
 
@@ -33,16 +33,16 @@ _CHILD: Final = (sys.executable, "-m", "wal2lake.launch")
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """The command lines of the children; tests put scripts of their own here."""
+    """The command lines of the children; tests use scripts of their own."""
 
     engine: tuple[str, ...]
     receiver: Callable[[Oid], tuple[str, ...]]
     spare: tuple[str, ...] = ()
-    """Starts a process that becomes a receiver when it is told to; empty: there is none."""
+    """Starts a process that can become a receiver; empty for none."""
 
 
 def node_commands(directory: Path) -> Commands:
-    """The real ones."""
+    """Return the command lines of a real node."""
 
     def receiver(subid: Oid) -> tuple[str, ...]:
         return (
@@ -72,30 +72,30 @@ class Child:
 
     @property
     def label(self) -> str:
-        """``receiver process for subscription "s" (PID 12)``."""
+        """A label like ``receiver process for subscription "s" (PID 12)``."""
         return f"{describe(self.desired)} (PID {self.process.pid})"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A child that is gone, with all of its session."""
+    """A child that has ended, with all of its session."""
 
     child: Child
     returncode: int
     """Exit code, in subprocess's form: negative for a signal."""
     remains: int
-    """Processes of its session that had to be killed after it."""
+    """Number of processes of its session that had to be killed afterwards."""
 
 
 def describe(worker: Desired) -> str:
-    """``engine process``, or ``receiver process for subscription "s"``."""
+    """Return ``engine process``, or ``receiver process for subscription "s"``."""
     if worker.key.role is ChildRole.ENGINE:
         return "engine process"
     return f'receiver process for subscription "{worker.name}"'
 
 
 class Children:
-    """All of them. Not thread-safe: the supervisor has one thread."""
+    """All running children. Not thread-safe: the supervisor has one thread."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Children:
         lifeline: int,
         listeners: Sequence[int],
     ) -> None:
-        """``lifeline`` is the reading end; both it and ``listeners`` stay the caller's."""
+        """``lifeline`` is the reading end; it and ``listeners`` still belong to the caller."""
         self._commands = commands
         self._lifeline = lifeline
         self._listeners = tuple(listeners)
@@ -119,23 +119,23 @@ class Children:
         self._spare = Spare(commands.spare, self._environ, lifeline)
         self._children: dict[WorkerKey, Child] = {}
         self._starts: dict[WorkerKey, tuple[int, int]] = {}
-        """How often each was started in its present generation."""
+        """Present generation of each worker, and the number of its starts."""
 
     def __len__(self) -> int:
         return len(self._children)
 
     def get(self, key: WorkerKey) -> Child | None:
-        """The running worker of that key."""
+        """Return the running worker with the key."""
         return self._children.get(key)
 
     def has_pid(self, pid: int) -> bool:
-        """Whether this pid is one of them, reaped or not; or waits to become one."""
+        """True if the pid is a child's, reaped or not, or the spare process's."""
         return pid == self._spare.pid or any(
             c.process.pid == pid for c in self._children.values()
         )
 
     def running(self) -> list[Running]:
-        """All, as the plan sees them."""
+        """Return all children, as the plan needs them."""
         return [child.running for child in self._children.values()]
 
     def desired(self, role: ChildRole) -> list[Desired]:
@@ -143,7 +143,7 @@ class Children:
         return [c.desired for k, c in self._children.items() if k.role is role]
 
     def statuses(self) -> tuple[WorkerStatus, ...]:
-        """All, as the status file shows them; the engine first."""
+        """Return all children for the status file, the engine first."""
         return tuple(
             WorkerStatus(
                 role=key.role.value,
@@ -159,21 +159,21 @@ class Children:
         )
 
     def prepare(self, now: float) -> None:
-        """Have a process at hand for the next receiver."""
+        """Keep a process ready for the next receiver."""
         self._spare.prepare(now)
 
     def dismiss_spare(self) -> None:
-        """Nothing more will be started."""
+        """End the spare process: nothing more will be started."""
         self._spare.dismiss()
 
     def start(self, worker: Desired, now: float) -> Child:
-        """Start a process; OSError if the system has none to give."""
+        """Start a process; OSError if the system cannot create one."""
         process = self._spawn(worker, now)
         child = Child(
             process, worker, Running(worker.key, worker.generation, now), time.time()
         )
         self._children[worker.key] = child
-        # A new generation, after ALTER SUBSCRIPTION, is a first start: nothing has failed.
+        # The first start of a generation, after ALTER SUBSCRIPTION, is not a restart.
         generation, starts = self._starts.get(worker.key, (worker.generation, 0))
         if generation != worker.generation:
             starts = 0
@@ -190,9 +190,9 @@ class Children:
             descriptors.extend(self._listeners)
         else:
             command = self._commands.receiver(worker.key.subid)
-            waiting = self._spare.become(command[len(_CHILD) :], now)
-            if waiting is not None:
-                return waiting
+            process = self._spare.become(command[len(_CHILD) :], now)
+            if process is not None:
+                return process
         return subprocess.Popen(
             command,
             env=environ,
@@ -202,20 +202,20 @@ class Children:
         )
 
     def stop(self, key: WorkerKey, number: signal.Signals, now: float) -> None:
-        """Ask one to end; its deadline counts from the first time."""
+        """Ask a worker to end; its deadline counts from the first request."""
         child = self._children[key]
         child.process.send_signal(number)
         if child.running.stopping_since is None:
             self._note(key, replace(child.running, stopping_since=now))
 
     def send(self, role: ChildRole, number: signal.Signals) -> None:
-        """A signal that is no request to end, to all of a role."""
+        """Send a signal other than a request to end to all workers of a role."""
         for key, child in self._children.items():
             if key.role is role:
                 child.process.send_signal(number)
 
     def kill(self, key: WorkerKey) -> None:
-        """SIGKILL one with its whole session, and wait for the latter."""
+        """SIGKILL a worker with its whole session, and wait until the session is gone."""
         child = self._children[key]
         since = child.running.stopping_since
         self._note(
@@ -241,7 +241,7 @@ class Children:
             state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if state is None:
                 continue
-            # Before its number is given back, so that the session is surely its own.
+            # Before the number is released, so that the session cannot be another one.
             remains = kill_session(pid)
             returncode = child.process.wait()
             del self._children[key]

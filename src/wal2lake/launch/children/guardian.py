@@ -1,13 +1,13 @@
-"""The process that outlives a killed supervisor, just long enough to bury the rest.
+"""The process that outlives a killed supervisor, until it has killed the rest of the node.
 
-A fork of the supervisor that sleeps in a read of the lifeline. When that ends, the
-supervisor is gone: if it had stopped in order, nothing is left and the guardian just
-ends; if it was killed, the guardian kills every process that carries the node's marker.
+The guardian is a fork of the supervisor that sleeps in a read of the lifeline. When the read ends,
+the supervisor is gone. After an orderly stop, nothing is left and the guardian just ends. If the
+supervisor was killed, the guardian kills every process with the node's marker.
 
-Why not leave it to the children: they die with the supervisor by themselves (``child``), but
-a grandchild does not, and Spark's JVM, told by a closed pipe, takes seconds of shutdown
-hooks in which it may still commit. The guardian inherits the directory's lock, so the
-next start waits until the tree is really gone.
+The children alone are not enough. They die with the supervisor by themselves (``child``), but a
+grandchild does not, and Spark's JVM, which notices a closed pipe, runs shutdown hooks for seconds
+in which it may still commit. The guardian inherits the directory's lock, so the next start waits
+until the whole tree is gone.
 
 Called by: supervisor.
 """
@@ -36,11 +36,11 @@ _IGNORED: Final = (
 
 
 def start_guardian(directory: Path, lifeline: int, keep: Collection[int]) -> int:
-    """Fork it; returns its pid, a child to be reaped.
+    """Fork the guardian; returns its pid, a child to be reaped.
 
     ``lifeline`` is the reading end; of all other descriptors only ``keep`` stay open.
     """
-    # A buffer that is not empty now would be written twice.
+    # A non-empty buffer would be written twice.
     sys.stderr.flush()
     pid = os.fork()
     if pid != 0:
@@ -48,7 +48,7 @@ def start_guardian(directory: Path, lifeline: int, keep: Collection[int]) -> int
     try:
         _guard(directory, lifeline, {lifeline, *keep})
     finally:
-        # Never back into the supervisor's code.
+        # Never return into the supervisor's code.
         os._exit(0)
 
 
@@ -66,6 +66,6 @@ def _guard(directory: Path, lifeline: int, keep: Collection[int]) -> None:
 def _close_all_but(keep: Collection[int]) -> None:
     for entry in list(Path("/dev/fd").iterdir()):
         if int(entry.name) not in keep:
-            # One of them was the listing's own.
+            # One of the descriptors was the listing's own.
             with contextlib.suppress(OSError):
                 os.close(int(entry.name))

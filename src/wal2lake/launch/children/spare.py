@@ -1,13 +1,13 @@
-"""A receiver that has been started before anybody needs one.
+"""A receiver process that is started in advance.
 
-A Python process that can decode a stream needs half a CPU-second for its imports, and that is
-what a new subscription, a changed one and one whose receiver was killed would wait for. So
-the supervisor keeps one process that has them behind it and waits on its standard input for
-what to become: one line, a JSON array of the module and its arguments. The end of that input
-ends it.
+A Python process that can decode a stream needs half a CPU-second for its imports. A new
+subscription, a changed one, and one whose receiver was killed would wait for them. The supervisor
+therefore keeps one process that has done the imports. It waits on its standard input for its
+command line: one line, a JSON array of the module and its arguments. The end of that input ends the
+process.
 
-Comes in: command lines. Goes out: the process, to whoever becomes its owner. Called by
-children; the other side is ``child.main``.
+Takes command lines; gives the process to its new owner. Called by children; the other side is
+``child.main``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Final
 from wal2lake.launch.processes import kill_session
 
 QUIET_SECONDS: Final = 5.0
-"""The next one is made when nothing was asked of this one for so long: what has just been
+"""A new spare is started this long after the last one was used, because a receiver that has just
 started needs the processor more."""
 
 RETRY_SECONDS: Final = 60.0
-"""One that died before it was needed would do so again."""
+"""A spare that died unused would probably do so again, so the next one waits this long."""
 
 
 class Spare:
-    """At most one process. Not thread-safe: the supervisor has one thread."""
+    """At most one waiting process. Not thread-safe: the supervisor has one thread."""
 
     def __init__(
         self, command: Sequence[str], environ: Mapping[str, str], lifeline: int
     ) -> None:
-        """``command`` starts one; empty: there is never one."""
+        """``command`` starts a spare; empty for none."""
         self._command = tuple(command)
         self._environ = dict(environ)
         self._lifeline = lifeline
@@ -48,14 +48,13 @@ class Spare:
         return None if self._process is None else self._process.pid
 
     def reap(self, now: float) -> None:
-        """Bury one that has ended before it was needed."""
+        """Reap a spare that has ended unused."""
         if self._process is not None and _has_ended(self._process):
             self._bury(self._process)
             self._due = now + RETRY_SECONDS
 
     def prepare(self, now: float) -> None:
-        """Have one ready if it is time for it, after ``reap``. That there is none does no
-        harm."""
+        """Start a spare if one is due; called after ``reap``. A failure does no harm."""
         if self._command and self._process is None and now >= self._due:
             with suppress(OSError):
                 self._process = subprocess.Popen(
@@ -70,7 +69,7 @@ class Spare:
     def become(
         self, arguments: Sequence[str], now: float
     ) -> subprocess.Popen[bytes] | None:
-        """The waiting process, now running ``arguments``; None if there is none."""
+        """Return the waiting process, now running ``arguments``; None if there is none."""
         process, self._process = self._process, None
         self._due = now + QUIET_SECONDS
         if process is None:
@@ -85,7 +84,7 @@ class Spare:
         return process
 
     def dismiss(self) -> None:
-        """End it."""
+        """End the spare."""
         if self._process is not None:
             self._bury(self._process)
 
@@ -99,6 +98,6 @@ class Spare:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Without giving its number back: its session is still to be looked for."""
+    """Return whether the process has ended, without reaping it: its session is killed first."""
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, flags) is not None

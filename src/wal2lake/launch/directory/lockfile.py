@@ -1,13 +1,13 @@
 """``wal2lake.pid``: one node per directory, and where to find it.
 
-The lock is the kernel's (flock): it ends with the processes that hold it, so a crash
-leaves no stale lock and nobody has to decide whether a pid in a file is still the same
-process. The supervisor and its guardian hold it; the guardian lets go when the whole tree
-is dead, so a new start cannot overlap with remains of the old one.
+The lock is the kernel's (flock). It ends with the processes that hold it, so a crash leaves no
+stale lock, and nobody has to decide whether a pid in a file still denotes the same process. The
+supervisor and its guardian hold the lock. The guardian releases it when the whole tree is dead, so
+a new start cannot overlap with remains of the old node.
 
-The file's lines are those of ``postmaster.pid``: pid, directory, start time, port, socket
-directory (empty), address, shared memory key (empty), state. It is rewritten in place, for
-the lock is on the inode; a reader that meets half a file tries again.
+The file's lines are those of ``postmaster.pid``: pid, directory, start time, port, socket directory
+(empty), address, shared memory key (empty), state. The file is rewritten in place, because the lock
+is on the inode. A reader that sees an incomplete file tries again.
 
 Called by: supervisor (writes), the command line's start, stop and status (read).
 Source: PostgreSQL's src/include/utils/pidfile.h and miscinit.c (texts).
@@ -29,16 +29,16 @@ from wal2lake.launch.processes import is_alive
 FILE_NAME: Final = "wal2lake.pid"
 
 _DYING_SECONDS: Final = 15.0
-"""How long a start waits for the remains of a killed node to be gone. The guardian gives
-up after 10."""
+"""How long a start waits for the remains of a killed node. The guardian gives up after 10
+seconds."""
 
 _PROBE_SECONDS: Final = 0.2
-"""``is_locked`` holds the lock for an instant, which must not refuse a start."""
+"""``is_locked`` holds the lock for a moment, which must not make a start fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockFacts:
-    """Contents of the lock file. They are true only while the lock is held."""
+    """Contents of the lock file, which are valid only while the lock is held."""
 
     pid: int
     directory: str
@@ -46,12 +46,12 @@ class LockFacts:
     """Seconds since 1970."""
     port: int
     address: str
-    """The first listen address, in a form that a client can connect to."""
+    """The first listen address, in a form that clients can connect to."""
     state: str
     """starting, ready or stopping."""
 
     def render(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         lines = (
             self.pid,
             self.directory,
@@ -69,13 +69,13 @@ class LockFile:
     """A held lock."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Use ``acquire``."""
+        """Only ``acquire`` creates locks."""
         self._path = path
         self.fileno = descriptor
 
     @classmethod
     def acquire(cls, directory: Path) -> LockFile:
-        """Take the directory; ConfigurationError while another node has it."""
+        """Lock the directory; ConfigurationError while another node has it."""
         path = directory / FILE_NAME
         begin = time.monotonic()
         while True:
@@ -99,8 +99,8 @@ class LockFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A node that ends removes the file: the lock must be on the one that
-            # others will open.
+            # A node that ends removes the file. The lock must be on the file that others will
+            # open.
             if os.fstat(descriptor).st_ino == path.stat().st_ino:
                 return cls(path, descriptor)
         except (BlockingIOError, FileNotFoundError):
@@ -115,14 +115,15 @@ class LockFile:
         os.ftruncate(self.fileno, len(content))
 
     def release(self) -> None:
-        """Remove the file and let go."""
+        """Remove the file and release the lock."""
         self._path.unlink(missing_ok=True)
         os.close(self.fileno)
 
 
 def read_lock(directory: Path) -> LockFacts | None:
-    """The file's content; None if there is no complete one. ConfigurationError if it is another
-    user's."""
+    """Read the lock file; None if there is no complete one.
+
+    ConfigurationError if the file is another user's."""
     try:
         lines = (directory / FILE_NAME).read_text().split("\n")
         return LockFacts(
@@ -140,8 +141,9 @@ def read_lock(directory: Path) -> LockFacts | None:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a node (or what a killed one has left behind) has the directory.
-    ConfigurationError if it is another user's."""
+    """Return whether a node, or the rest of a killed one, has the directory.
+
+    ConfigurationError if the file is another user's."""
     try:
         descriptor = os.open(directory / FILE_NAME, os.O_RDONLY)
     except PermissionError as error:

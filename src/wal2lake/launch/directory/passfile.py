@@ -1,8 +1,8 @@
-"""The passfile of a node: how the command line gets in without asking.
+"""The passfile of a node, by which the command line logs in without asking.
 
-In libpq's own format (``host:port:database:user:password``), so any client can use
-it: ``psql "host=127.0.0.1 port=5480 dbname=lake passfile=DIR/passfile"``. Written by ``init``,
-read for the name of the user and by libpq for the password.
+The file has libpq's format (``host:port:database:user:password``), so any client can use it:
+``psql "host=127.0.0.1 port=5480 dbname=lake passfile=DIR/passfile"``. ``init`` writes the file. The
+command line reads the user's name from it, and libpq the password.
 
 Source: PostgreSQL manual, 32.16 (the password file).
 """
@@ -21,13 +21,11 @@ from wal2lake.model import DATABASE
 
 FILE_NAME: Final = "passfile"
 
-"""The one database of a node."""
-
 _FIELD: Final = re.compile(r"((?:[^:\\]|\\.)*)(?::|$)")
 
 
 def write_passfile(directory: Path, user: str, password: str) -> None:
-    """Make the file, readable by its owner alone from the first moment on."""
+    """Create the file, readable only by its owner from the first moment."""
     path = directory / FILE_NAME
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -38,7 +36,7 @@ def write_passfile(directory: Path, user: str, password: str) -> None:
 
 
 def passfile_user(directory: Path) -> str | None:
-    """The user of the first entry; None if there is no file."""
+    """Return the user of the first entry; None without a file."""
     try:
         line = (directory / FILE_NAME).read_text(encoding="utf-8").split("\n")[0]
     except OSError:
@@ -50,9 +48,9 @@ def passfile_user(directory: Path) -> str | None:
 def connection_parameters(
     directory: Path, user: str | None = None
 ) -> Mapping[str, str]:
-    """libpq's parameters for the running node; ConfigurationError if none runs.
+    """Return libpq's parameters for the running node; ConfigurationError if none runs.
 
-    Without ``user`` it is the passfile's, else libpq's default (the OS user).
+    The default of ``user`` is the passfile's user, else libpq's default (the OS user).
     """
     facts = read_lock(directory)
     if facts is None:
@@ -66,16 +64,16 @@ def connection_parameters(
         "dbname": DATABASE,
         "application_name": "wal2lake sql",
     }
-    found = user or passfile_user(directory)
-    if found is not None:
-        parameters["user"] = found
+    name = user or passfile_user(directory)
+    if name is not None:
+        parameters["user"] = name
     if (directory / FILE_NAME).exists():
         parameters["passfile"] = str(directory / FILE_NAME)
     return parameters
 
 
 def conninfo(parameters: Mapping[str, str]) -> str:
-    """One string, quoted as libpq reads it."""
+    """Join the parameters to one string, quoted for libpq."""
     quoted = {
         name: value.replace("\\", r"\\").replace("'", r"\'")
         for name, value in parameters.items()

@@ -1,8 +1,8 @@
 """``run/status.json``: the supervisor's view of its children, for ``wal2lake status``.
 
-Written to a temporary name and renamed at every change, so a reader sees a whole one. Not
-fsynced: it describes processes, which do not survive what fsync protects from. It is true only
-while the directory's lock is held.
+At every change the file is written under a temporary name and renamed, so a reader sees a complete
+file. It is not fsynced: it describes processes, which don't survive a power failure either. It is
+valid only while the directory's lock is held.
 
 Called by: supervisor (``write_status``), the command line and tests (``read_status``).
 """
@@ -19,15 +19,15 @@ FILE_NAME: Final = "status.json"
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One child."""
+    """The state of one child."""
 
     role: str
-    """engine or receiver."""
+    """Either engine or receiver."""
     pid: int
     started_at: float
     """Seconds since 1970."""
     starts: int
-    """How often it has been started since the supervisor was."""
+    """Number of starts since the supervisor's start."""
     subid: int = 0
     """OID of a receiver's subscription."""
     subscription: str = ""
@@ -36,7 +36,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """The whole tree."""
+    """The state of the whole process tree."""
 
     supervisor_pid: int
     guardian_pid: int
@@ -50,17 +50,17 @@ class NodeStatus:
 
 
 def write_status(run_directory: Path, status: NodeStatus) -> None:
-    """Replace the file; OSError if that cannot be done."""
+    """Replace the file; OSError if that fails."""
     temporary = run_directory / f".{FILE_NAME}.tmp"
     temporary.write_text(json.dumps(asdict(status), indent=1) + "\n")
     temporary.replace(run_directory / FILE_NAME)
 
 
 def read_status(run_directory: Path) -> NodeStatus | None:
-    """The last one written; None if there is none."""
+    """Read the last status; None without a valid one."""
     try:
-        found: dict[str, Any] = json.loads((run_directory / FILE_NAME).read_text())
-        workers = tuple(WorkerStatus(**w) for w in found.pop("workers"))
-        return NodeStatus(**found, workers=workers)
+        content: dict[str, Any] = json.loads((run_directory / FILE_NAME).read_text())
+        workers = tuple(WorkerStatus(**w) for w in content.pop("workers"))
+        return NodeStatus(**content, workers=workers)
     except (OSError, ValueError, TypeError, KeyError):
         return None

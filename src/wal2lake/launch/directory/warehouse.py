@@ -1,8 +1,8 @@
-"""Whether tables can be written where the settings want them.
+"""Checks that tables can be written to the warehouse.
 
-In: the warehouse's path or URL. Out: nothing, or a ConfigurationError before the node listens: the
-first CREATE TABLE would be a late moment to hear of it. What is not on this machine is looked at by
-nobody here. Called by: supervisor.
+Takes the warehouse's path or URL; raises ConfigurationError before the node listens, as the first
+CREATE TABLE would be too late to report it. Only a warehouse on this machine is checked. Called by:
+supervisor.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from wal2lake.errors import ConfigurationError
 
 
 def check_warehouse(warehouse: str) -> None:
-    """Make the directory if it is missing, and write a file there; ConfigurationError if that
-    cannot be done."""
+    """Create the directory if it is missing, and write a file there.
+
+    ConfigurationError if that fails."""
     url = urlsplit(warehouse)
     if url.scheme not in ("", "file"):
         return
