@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.branch.branches import Branch, Branches
+from wal2lake.lake.spark.branch.branches import Branch, Branches
 
 
 def test_it_is_no_error() -> None:

@@ -16,7 +16,7 @@ import psycopg2
 import psycopg2.extras
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from wal2lake.lake.spark.jars import Jar, JarSource, locate_jars
+from wal2lake.lake.jars import Jar, JarSource, locate_jars
 from wal2lake.testing.waits import wait_until
 
 PGJDBC = Jar(

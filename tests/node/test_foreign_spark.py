@@ -17,7 +17,7 @@ from tests.conftest import Database
 from tests.fakes.foreign_spark import ForeignSpark
 from tests.node.conftest import create
 
-from wal2lake.lake.spark.jars import JarSource, locate_jars
+from wal2lake.lake.jars import JarSource, locate_jars
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until

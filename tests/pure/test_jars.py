@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wal2lake.errors import ConfigurationError
-from wal2lake.lake.spark.jars import (
+from wal2lake.lake.jars import (
     DELTA_JARS,
     Jar,
     JarSource,

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import (
     BranchChange,
     in_branch,
     net_change,
     vector_file,
 )
-from wal2lake.lake.branch.rebase import Overtaken, rebase, united
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
+from wal2lake.lake.spark.branch.branches import Branch
+from wal2lake.lake.spark.branch.rebase import Overtaken, rebase, united
 from wal2lake.lake.tablefiles import DataFile
 
 ROWS = 6

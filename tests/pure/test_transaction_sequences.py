@@ -20,7 +20,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.lake import CommitConflict
-from wal2lake.lake.query import Queries
+from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.staging.defaults import Fills
 from wal2lake.local.concurrency.sequences import (
     SequenceLocks,

@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.conftest import QUICK_JAVA
 
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.query import Queries
+from wal2lake.lake.jars import JarSource, locate_jars
 from wal2lake.lake.spark.classarchive import default_path
-from wal2lake.lake.spark.jars import JarSource, locate_jars
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.spark.session import SessionOptions, start_session, stop_session
 
 

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.batch.batches import DeltaBatches
 from wal2lake.lake.batch.batchport import StageRequest
 from wal2lake.lake.batch.methods import Method, Work
 from wal2lake.lake.capture.messages import word_and_more
 from wal2lake.lake.compaction.compactor import LOOK_EVERY
-from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import CommitConflict, Cursor
+from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.delta.tables import DeltaTables
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.testing.rowmodel import (
     KEY,
@@ -96,7 +96,7 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
         "MERGE": batches_of(spark_session, lake, tmp_path, 2 << 20),
     }
     # Few changes have no choice.
-    monkeypatch.setattr("wal2lake.lake.batch.batches._LEAST_CHOICE", 0)
+    monkeypatch.setattr("wal2lake.lake.spark.batches._LEAST_CHOICE", 0)
     for _ in range(30):
         # It would fit, but memory is that slow here.
         ways["MERGE"]._costs.took(Method.UPSERT, Work(1, 0), 1e6)

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.branch import lookup
-from wal2lake.lake.branch.branches import Branch, Branches
-from wal2lake.lake.branch.keys import BranchKeys, Key
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.query import Queries, QueryResult, relation
+from wal2lake.lake.spark.branch.branches import Branch, Branches
+from wal2lake.lake.spark.branch.keys import BranchKeys, Key
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.query import Queries, QueryResult, relation
 from wal2lake.model import Oid
 
 

@@ -14,8 +14,8 @@ from wal2lake.lake import FieldSpec
 from wal2lake.lake.capture.commits import read_commit
 from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.rows import row_changes
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.query import Queries, relation
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 
 Row = tuple[bytes | None, ...]

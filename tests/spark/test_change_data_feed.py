@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.lake.batch.batches import DeltaBatches
-from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.delta.tables import DeltaTables
 from wal2lake.model import Oid
 
 FIELDS = (

@@ -18,7 +18,7 @@ PRELUDE = """
 import os, sys
 from pathlib import Path
 from wal2lake.lake.spark.classarchive import make_archive
-from wal2lake.lake.spark.jars import JarSource, locate_jars
+from wal2lake.lake.jars import JarSource, locate_jars
 from wal2lake.lake.spark.session import SessionOptions, start_session, stop_session
 archive, work = map(Path, sys.argv[1:])
 jars = locate_jars(JarSource.from_environment(os.environ), os.environ)

@@ -22,14 +22,14 @@ from tests.spark.test_branches import execute
 from tests.spark.test_first_version import _actions, _checksum, _comparable
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.batch.batches import DeltaBatches
 from wal2lake.lake.batch.methods import Method, Work
-from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.compaction import clustered
-from wal2lake.lake.delta.creation import DEFAULT_PROPERTIES
-from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import Cursor, FieldSpec, NextField
-from wal2lake.lake.query import Queries, relation
+from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.branch.branches import Branches
+from wal2lake.lake.spark.delta.creation import DEFAULT_PROPERTIES
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.testing.rowmodel import KEY, UNCHANGED, RowEvent, TableModel
 
@@ -117,7 +117,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("wal2lake.lake.compaction.compactor.LOOK_EVERY", 8)
-    monkeypatch.setattr("wal2lake.lake.batch.batches._LEAST_CHOICE", 0)
+    monkeypatch.setattr("wal2lake.lake.spark.batches._LEAST_CHOICE", 0)
     monkeypatch.setattr(clustered, "FILE_BYTES", 2000)
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
     merges = batches_of(spark_session, lake, tmp_path, 2 << 20)

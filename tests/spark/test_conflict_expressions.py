@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 from wal2lake.errors import InternalError, StorageError, UsageError
 from wal2lake.lake import FieldSpec
 from wal2lake.lake.expressions import Expressions, Pairs, facts_table
-from wal2lake.lake.expressions.allowed import FUNCTIONS
 from wal2lake.lake.port import CommitConflict
+from wal2lake.lake.spark.expressions import SparkExpressions
+from wal2lake.lake.spark.expressions.allowed import FUNCTIONS
 from wal2lake.model import ConflictType, Oid
 from wal2lake.pgtypes import ConflictExpression, ConflictResolutions
 
@@ -53,7 +54,7 @@ def pairs(*rows: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Pairs:
 
 @pytest.fixture
 def expressions(spark_session: SparkSession) -> Expressions:
-    return Expressions(spark_session)
+    return SparkExpressions(spark_session)
 
 
 @pytest.mark.parametrize(

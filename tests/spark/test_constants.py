@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.query import Queries
+from wal2lake.lake.spark.query import Queries
 from wal2lake.model import Oid
 from wal2lake.pgtypes.moments import numbered
 from wal2lake.sql.query.plain import PlainInsert, PlainWrite

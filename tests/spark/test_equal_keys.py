@@ -21,15 +21,15 @@ from tests.fakes.spelled import (
 )
 
 from wal2lake.lake import Cursor, FieldSpec
-from wal2lake.lake.batch.batches import DeltaBatches
 from wal2lake.lake.batch.batchport import StageRequest
 from wal2lake.lake.batch.methods import Method
 from wal2lake.lake.branch import lookup
-from wal2lake.lake.branch.branches import Branches
-from wal2lake.lake.branch.keys import BranchKeys, Key
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.merge.netchange import NetChange, net_change
-from wal2lake.lake.query import Queries, relation
+from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.branch.branches import Branches
+from wal2lake.lake.spark.branch.keys import BranchKeys, Key
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.merge.netchange import NetChange, net_change
+from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.staging.changes import DELETE, INSERT, RowFailure, spark_schema
 from wal2lake.lake.staging.logrows import LsnRange
 from wal2lake.model import Column, ConflictType, Oid, Relation, ReplicaIdentity

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.spark.executors import Executors
-from wal2lake.lake.spark.session import Pool
+from wal2lake.lake.executors import Pool
+from wal2lake.lake.spark.executors import SparkExecutors
 
 
 def test_a_worker_has_its_imports_and_reads_no_archive(
@@ -30,7 +30,7 @@ def test_a_worker_has_its_imports_and_reads_no_archive(
             sys.modules["pyspark"].__file__ or "",
         )
 
-    executors = Executors(spark_session)
+    executors = SparkExecutors(spark_session)
     for _ in range(2):
         files, importers, imported, pyspark = executors.run(
             Pool.SYNC, interpreter, None
@@ -45,5 +45,5 @@ def test_an_error_of_ours_comes_back_as_itself(spark_session: SparkSession) -> N
         raise StorageError(reason, sqlstate="53100")
 
     with pytest.raises(StorageError, match="disk is full") as caught:
-        Executors(spark_session).run(Pool.SYNC, refuse, "disk is full")
+        SparkExecutors(spark_session).run(Pool.SYNC, refuse, "disk is full")
     assert caught.value.sqlstate == "53100"

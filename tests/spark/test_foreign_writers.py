@@ -17,10 +17,10 @@ from tests.fakes.lake_log import FIELDS, RELATION, rows_of, write_log
 from tests.fakes.publisher import Change, Transaction
 from tests.spark.test_batches import batches_of, operations, request
 
-from wal2lake.lake.batch.batches import DeltaBatches
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.merge import merge
 from wal2lake.lake.port import CommitConflict, Cursor, FieldSpec
+from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.merge import merge
 from wal2lake.model import Oid, ReplicaIdentity
 from wal2lake.observe.failpoints import arm
 from wal2lake.testing.rowmodel import Row, RowEvent

@@ -22,10 +22,10 @@ from wal2lake.errors import (
     UndefinedObjectError,
 )
 from wal2lake.lake import AddedFile, CommitConflict, Cursor, FieldSpec
-from wal2lake.lake.delta import tables
 from wal2lake.lake.delta.stats import added_file
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.query import relation
+from wal2lake.lake.spark.delta import tables
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.query import relation
 from wal2lake.model import Oid
 
 UTC = datetime.UTC

@@ -22,9 +22,9 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.lake import FieldSpec
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.query import Queries, identifier, relation
+from wal2lake.lake.spark.delta.tables import DeltaTables
 from wal2lake.lake.spark.errors import translated
+from wal2lake.lake.spark.query import Queries, identifier, relation
 from wal2lake.lake.spark.session import SessionOptions
 from wal2lake.lake.spark.texts import FAILED, LOG_HINT, from_condition
 from wal2lake.model import Oid

@@ -18,8 +18,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import ConfigurationError
+from wal2lake.lake.executors import Pool
 from wal2lake.lake.spark.session import (
-    Pool,
     SessionOptions,
     configuration,
     jvm_pid,
@@ -35,7 +35,7 @@ INTERRUPTED = signal.getsignal(signal.SIGINT)
 ENGINE = """
 import os, sys, time
 from pathlib import Path
-from wal2lake.lake.spark.jars import JarSource, locate_jars
+from wal2lake.lake.jars import JarSource, locate_jars
 from wal2lake.lake.spark.session import SessionOptions, jvm_pid, start_session, stop_session
 import signal
 stopping = []

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from tests.fakes.histories import FIELDS, TRUSTED, UNTRUSTED, moved, shape_of
 
-from wal2lake.lake.merge.netchange import NetChange, net_change
+from wal2lake.lake.spark.merge.netchange import NetChange, net_change
 from wal2lake.lake.staging.changes import (
     DELETE,
     INSERT,

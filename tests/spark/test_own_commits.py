@@ -15,11 +15,11 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from wal2lake.lake import CommitConflict, Cursor, FieldSpec, TableState
-from wal2lake.lake.delta import tables
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.delta.deletionvectors import write_vectors
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.query import relation
+from wal2lake.lake.spark.delta import tables
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.query import relation
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 
 FIELDS = (FieldSpec("id", "bigint"), FieldSpec("name", "string"))

@@ -14,12 +14,12 @@ from tests.fakes.lake_log import FIELDS, by_key, rows_of, write_log
 from tests.spark.test_batches import batches_of, operations, request
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.batch.batches import DeltaBatches
 from wal2lake.lake.batch.methods import Method, Work
 from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.delta.datafile import TableWriter
-from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import Cursor, FieldSpec, NextField
+from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.delta.tables import DeltaTables
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.testing.rowmodel import (
     KEY,
@@ -62,7 +62,7 @@ def test_every_way_of_applying_writes_partitions(
     start = initial_rows(shape, rng)
     events = history(shape, start, rng)
     lake.create(location, FIELDS, partition_columns=["grp"])
-    monkeypatch.setattr("wal2lake.lake.batch.batches._LEAST_CHOICE", 0)
+    monkeypatch.setattr("wal2lake.lake.spark.batches._LEAST_CHOICE", 0)
     upserts = batches_of(spark_session, lake, tmp_path, 1 << 20)
     merges = batches_of(spark_session, lake, tmp_path, 2 << 20)
     for _ in range(30):

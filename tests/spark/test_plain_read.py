@@ -20,11 +20,11 @@ from wal2lake.door.session.copying import send_copy
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.errors import UsageError
 from wal2lake.lake.delta.log import earlier
-from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.plain import read as plainread
 from wal2lake.lake.plain.read import PlainRead
 from wal2lake.lake.port import Cursor, FieldSpec
-from wal2lake.lake.query import Queries
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import Oid
 from wal2lake.pgtypes.keywords import quote_identifier

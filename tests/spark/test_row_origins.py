@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, by_key, rows_of, write_log
 from tests.spark.test_batches import batches_of, read_outside, request
 
-from wal2lake.lake.batch.batches import DeltaBatches
 from wal2lake.lake.batch.batchport import Staged
-from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.origins import COLUMNS, LOCAL, BatchCommits, tagged
 from wal2lake.lake.port import Cursor
+from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.delta.tables import DeltaTables
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType, Modified, Resolution
 from wal2lake.pgtypes import Resolutions

@@ -25,9 +25,6 @@ from tests.fakes.lake_log import (
 )
 
 from wal2lake.errors import CorruptLogError, InternalError
-from wal2lake.lake.branch.branches import Branches
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.port import (
     CommitConflict,
     Committed,
@@ -35,7 +32,11 @@ from wal2lake.lake.port import (
     FieldSpec,
     TableState,
 )
-from wal2lake.lake.query import Queries
+from wal2lake.lake.spark.branch.branches import Branches
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.executors import SparkExecutors
+from wal2lake.lake.spark.merge.merge import Merge, commit_merge, plan_merge
+from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.staging.changes import DELETE, INSERT, RowFailure, Seq
 from wal2lake.lake.staging.convert import ConversionRules
 from wal2lake.lake.staging.defaults import Fill
@@ -105,7 +106,7 @@ def test_a_history_in_batches_ends_as_the_model(
         span = LsnRange(batch[0].lsn, batch[-1].lsn + 1)
         state = lake.state(location)
         staged = stage_changes(
-            spark_session,
+            SparkExecutors(spark_session),
             sources,
             target_of(state),
             span,
@@ -225,7 +226,7 @@ def test_a_truncate_alone_empties_the_table(
     fill(lake, spark_session, location, [(1, 1, "old", "x")])
     state = lake.state(location)
     staged = stage_changes(
-        spark_session,
+        SparkExecutors(spark_session),
         [write_log(tmp_path / "log.parquet", [RowEvent(10, 1, "T")])],
         target_of(state),
         EVERYTHING,
@@ -259,7 +260,7 @@ def test_inserts_become_files_of_the_table_with_statistics(
     state = lake.create(location, FIELDS)
     events = [RowEvent(10 + i, 1, "I", (i, 1, f"a{i}", None)) for i in range(300)]
     staged = stage_inserts(
-        spark_session,
+        SparkExecutors(spark_session),
         [write_log(tmp_path / "log.parquet", events)],
         target_of(state),
         LsnRange(20, 300),
@@ -286,10 +287,14 @@ def test_rows_that_do_not_convert_are_located_and_leave_no_file(
     before = set(Path(location).iterdir())
     for staged in (
         stage_inserts(
-            spark_session, [source], target_of(state), EVERYTHING, parallelism=2
+            SparkExecutors(spark_session),
+            [source],
+            target_of(state),
+            EVERYTHING,
+            parallelism=2,
         ),
         stage_changes(
-            spark_session,
+            SparkExecutors(spark_session),
             [source],
             target_of(state),
             EVERYTHING,
@@ -311,7 +316,11 @@ def test_rows_that_do_not_convert_are_located_and_leave_no_file(
     assert not list(tmp_path.glob("staged/*"))
     # Cut below it, the rest goes in.
     cut = stage_inserts(
-        spark_session, [source], target_of(state), LsnRange(0, 130), parallelism=0
+        SparkExecutors(spark_session),
+        [source],
+        target_of(state),
+        LsnRange(0, 130),
+        parallelism=0,
     )
     assert (cut.found.rows, cut.failures) == (120, ())
 
@@ -338,10 +347,14 @@ def test_what_a_policy_changes_is_counted_by_reason_with_its_lsns(
     target = replace(target_of(state), rules=rules)
     for found in (
         stage_inserts(
-            spark_session, sources, target, EVERYTHING, parallelism=parallelism
+            SparkExecutors(spark_session),
+            sources,
+            target,
+            EVERYTHING,
+            parallelism=parallelism,
         ),
         stage_changes(
-            spark_session,
+            SparkExecutors(spark_session),
             sources,
             target,
             EVERYTHING,
@@ -374,7 +387,7 @@ def test_a_flipped_bit_in_the_log_names_the_file(
     for parallelism in (0, 2):
         with pytest.raises(CorruptLogError, match=r"log\.parquet"):
             stage_inserts(
-                spark_session,
+                SparkExecutors(spark_session),
                 [source],
                 target_of(state),
                 EVERYTHING,
@@ -398,7 +411,7 @@ def test_columns_go_by_name_and_local_columns_keep_their_values(
     ]
     state = lake.state(location)
     staged = stage_changes(
-        spark_session,
+        SparkExecutors(spark_session),
         [write_log(tmp_path / "log.parquet", events)],
         target_of(state),
         EVERYTHING,
@@ -446,7 +459,7 @@ def test_a_full_old_row_is_matched_by_key_and_fills_unchanged_values(
     )
     state = lake.state(location)
     staged = stage_changes(
-        spark_session,
+        SparkExecutors(spark_session),
         [write_log(tmp_path / "log.parquet", events, full)],
         target_of(state),
         EVERYTHING,
@@ -500,7 +513,7 @@ def test_a_relation_that_does_not_fit_is_located_at_its_first_row(
 
     def failure(which: LogSource) -> RowFailure:
         return stage_changes(
-            spark_session,
+            SparkExecutors(spark_session),
             [which],
             target_of(state),
             EVERYTHING,
@@ -547,7 +560,7 @@ def test_numbers_that_are_equal_have_not_moved(
         RowEvent(1, 2, "U", (UNCHANGED, "x"), old=(b"7",)),
     ]
     staged = stage_changes(
-        spark_session,
+        SparkExecutors(spark_session),
         [write_log(tmp_path / "log.parquet", events, relation)],
         target_of(state, ("n",)),
         EVERYTHING,
@@ -566,7 +579,11 @@ def test_a_batch_of_inserts_refuses_other_events(
     source = write_log(tmp_path / "log.parquet", [RowEvent(1, 1, "D", old=(1, 1))])
     with pytest.raises(InternalError):
         stage_inserts(
-            spark_session, [source], target_of(state), EVERYTHING, parallelism=2
+            SparkExecutors(spark_session),
+            [source],
+            target_of(state),
+            EVERYTHING,
+            parallelism=2,
         )
 
 
@@ -607,7 +624,11 @@ def test_each_inserted_row_has_a_value_of_its_own_of_a_sequence(
         for k, (events, before) in enumerate(zip(inserts, (0, 120, 127), strict=True))
     ]
     staged = stage_inserts(
-        spark_session, sources, target, EVERYTHING, parallelism=parallelism
+        SparkExecutors(spark_session),
+        sources,
+        target,
+        EVERYTHING,
+        parallelism=parallelism,
     )
     lake.commit_files(location, staged.files, Cursor("w", 1), read_version=0)
     rows = rows_of(spark_session, location)
@@ -622,7 +643,7 @@ def test_each_inserted_row_has_a_value_of_its_own_of_a_sequence(
         RowEvent(9, 4, "D", old=(9, 1)),
     ]
     changes = stage_changes(
-        spark_session,
+        SparkExecutors(spark_session),
         [write_log(tmp_path / "mixed.parquet", mixed)],
         target,
         EVERYTHING,

@@ -34,24 +34,24 @@ from wal2lake.engine.publishing import PublisherHalf, in_force
 from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import ConfigurationError, UndefinedObjectError, Wal2LakeError
-from wal2lake.lake.batch.batches import DeltaBatches
-from wal2lake.lake.branch.branches import Branches, place_of_branches
-from wal2lake.lake.branch.keys import BranchKeys
 from wal2lake.lake.compaction import Compactor
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.expressions import Expressions
+from wal2lake.lake.jars import JarSource, locate_jars
 from wal2lake.lake.keyindex import KeyIndex
-from wal2lake.lake.query import Queries
 from wal2lake.lake.spark import classarchive
-from wal2lake.lake.spark.executors import Executors
-from wal2lake.lake.spark.jars import JarSource, locate_jars
+from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.branch.branches import Branches, place_of_branches
+from wal2lake.lake.spark.branch.keys import BranchKeys
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.executors import SparkExecutors
+from wal2lake.lake.spark.expressions import SparkExpressions
+from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.spark.session import (
     SessionOptions,
     session_alive,
     start_session,
     stop_session,
 )
-from wal2lake.lake.warmup import warm_up
+from wal2lake.lake.spark.warmup import warm_up
 from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
@@ -170,7 +170,7 @@ class _Engine:
                 self._catalog,
                 settings,
                 tables,
-                Executors(spark),
+                SparkExecutors(spark),
                 options.readers,
                 alter,
                 defaults,
@@ -187,7 +187,7 @@ class _Engine:
                 sync=sync,
                 locks=locks,
                 changed=lambda: _tell(settings, CHANGED),
-                expressions=Expressions(spark),
+                expressions=SparkExpressions(spark),
                 sequences=sequences,
             )
             recover(node)

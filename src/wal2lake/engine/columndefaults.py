@@ -26,7 +26,7 @@ from sqlglot import exp
 
 from wal2lake.catalog import Catalog, ColumnDef
 from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError, sqlstate_of
-from wal2lake.lake.query import Queries
+from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.staging.defaults import Fill, Fills, Volatile
 from wal2lake.local.concurrency.sequences import SequenceLocks, held
 from wal2lake.model import Oid

@@ -44,8 +44,7 @@ from wal2lake.lake import (
     files_from_json,
     files_to_json,
 )
-from wal2lake.lake.spark.executors import Executors
-from wal2lake.lake.spark.session import Pool
+from wal2lake.lake.executors import Executors, Pool
 from wal2lake.lake.staging.convert import ConversionRules, decodes_whole_in_binary
 from wal2lake.lake.staging.defaults import (
     NO_DEFAULTS,

@@ -53,7 +53,7 @@ from wal2lake.pgtypes import mapping_for
 from wal2lake.pgtypes.columnnames import check_column_names
 
 if TYPE_CHECKING:
-    from wal2lake.lake.branch.branches import Branch, Branches
+    from wal2lake.lake.spark.branch.branches import Branch, Branches
 
 _FINISH_SECONDS: Final = 30.0
 """Time for a temporary error after the table's commit to pass. Chosen arbitrarily."""

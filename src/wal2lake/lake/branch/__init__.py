@@ -1,12 +1,9 @@
-"""Branches: the writes of a transaction before it commits, one for each table.
+"""Branches: the writes of a transaction before it commits, one Delta table for each table.
 
-Takes: a table and the version that the transaction sees. Gives: a Delta table of its own that
-begins with that version's files, and what has become of it, as actions for the table itself.
-Owns: where the files of a branch are. Never: commits to a table.
+Takes: a branch's log, rows of its files. Gives: its net change, and the first row that violates a
+constraint. Owns: nothing. Never: Spark; ``lake.spark.branch`` makes and writes branches.
 
-    changes    the net change of a branch's log; pure
-    rebase     that change, for a table that others have changed since
-    branches   making, cutting back and removing branches; files on their way into the table
-    keys       is a key there twice?
-    lookup     the same for few keys, in this process
+    changes    the net change of a branch's log (pure)
+    checks     rows of a branch that violate a constraint
+    lookup     finding few keys in files
 """

@@ -1,11 +1,15 @@
-"""The table port on Delta Lake, and everything that a Delta table is made of.
+"""Everything that a Delta table is made of, as files.
 
-Takes: locations, fields, finished Parquet files, cursors. Gives: versions that survive a power
-cut. Owns: Delta's log and its actions, file names, statistics and deletion vectors, fsync. Never:
+Takes: rows as Arrow tables, Delta's actions. Gives: Parquet files with their statistics, deletion
+vectors, versions of the log. Owns: Delta's log and its actions, file names, fsync. Never: Spark,
 interprets rows, or decides which rows to write.
 
-Modules: ``tables`` (the port), ``creation`` (version 0), ``jvm`` (calls of Delta's own code),
-``log`` (commits written without Delta), ``joining`` (checks before a commit), ``durability``,
-``fields``, ``stats``, ``datafile``, ``deletionvectors``, ``z85``. All but ``tables``,
-``creation``, ``jvm``, ``log``, ``fields`` and ``joining`` load without Spark.
+    log             the transaction log: reading and writing versions
+    fields          a column's PostgreSQL type in a schema's metadata
+    schemachange    the metadata of a table whose columns change
+    datafile        data files, from Arrow tables
+    stats           their statistics
+    fit             do a file's columns fit its table?
+    deletionvectors reading and writing them; ``z85`` is their text
+    durability      fsync of files and directories
 """

@@ -1,17 +1,17 @@
-"""Stores a column's PostgreSQL type in Spark's field metadata, and reads it back.
+"""A column's PostgreSQL type in the metadata of its field in a Delta schema, and back.
 
-Comes in: FieldSpec or Spark's StructField. Goes out: the other. Used by ``tables`` when it
-creates and reads tables, and by ``query``: metadata survives projection, so a query's result
-still has the PostgreSQL type of each plain column.
+Comes in: a FieldSpec or a field of the schema's JSON. Goes out: the other one. Called by
+``log.version``, ``schemachange`` and ``spark.delta.creation`` for tables, by ``spark.query`` for
+results: metadata survives projection, so a query's result still has the PostgreSQL type of each
+plain column.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any, Final
 
-from pyspark.sql.types import DataType, StructField
-
+from wal2lake.lake.delta.schema import ddl_of
 from wal2lake.lake.port import FieldSpec
 from wal2lake.model import INVALID_OID, Domain, Oid
 
@@ -21,12 +21,6 @@ TYPE_NAME: Final = "wal2lake.pg_type_name"
 DOMAIN: Final = "wal2lake.pg_domain"
 
 _GENERATED: Final = "delta.generationExpression"
-
-
-@lru_cache(maxsize=1024)
-def spark_type(ddl: str) -> DataType:
-    """Parse a type's name. The result is cached because Spark's parser is in the JVM."""
-    return DataType.fromDDL(ddl)
 
 
 def metadata_of(field: FieldSpec) -> dict[str, Any]:
@@ -46,15 +40,17 @@ def metadata_of(field: FieldSpec) -> dict[str, Any]:
     return metadata
 
 
-def from_struct_field(field: StructField) -> FieldSpec:
-    """Read a field back; the fields of foreign tables have no PostgreSQL metadata."""
-    metadata = field.metadata or {}
+def read_field(field: Mapping[str, Any]) -> FieldSpec:
+    """Return the column that an object of the schema's ``fields`` describes.
+
+    A table of another writer has no metadata of ours: its columns have no PostgreSQL type."""
+    metadata = field.get("metadata") or {}
     domain = metadata.get(DOMAIN)
     # Other writers (delta-rs) write numbers back as texts.
     return FieldSpec(
-        name=field.name,
-        spark_ddl=field.dataType.simpleString(),
-        nullable=field.nullable,
+        name=field["name"],
+        spark_ddl=ddl_of(field),
+        nullable=field["nullable"],
         pg_type_oid=Oid(int(metadata.get(TYPE_OID, 0))),
         pg_typmod=int(metadata.get(TYPMOD, -1)),
         pg_type_name=metadata.get(TYPE_NAME),

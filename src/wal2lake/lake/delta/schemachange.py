@@ -28,9 +28,9 @@ from wal2lake.lake.delta.fields import (
     TYPE_OID,
     TYPMOD,
     metadata_of,
-    spark_type,
 )
 from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.delta.schema import json_of
 from wal2lake.lake.port import NextField, TableState, can_cluster
 
 ID: Final = "delta.columnMapping.id"
@@ -97,7 +97,7 @@ def next_metadata(metadata: Object, fields: Sequence[NextField]) -> dict[str, An
         own.update(metadata_of(column.field))
         kind: Any = None if field is None else field["type"]
         if field is None or column.anew:
-            kind = spark_type(column.field.spark_ddl).jsonValue()
+            kind = json_of(column.field.spark_ddl)
             if mapped:
                 highest_id += 1
                 own[ID] = highest_id

@@ -32,7 +32,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import ConfigurationError, StorageError
-from wal2lake.lake.spark.jars import JarSource, find_java, locate_jars
+from wal2lake.lake.jars import JarSource, find_java, locate_jars
 from wal2lake.lake.spark.session import SessionOptions, start_session, stop_session
 
 DUMP_SECONDS: Final = 300.0

@@ -1,35 +1,34 @@
-"""Run one function on one argument in a Spark executor, and get its answer or its error.
+"""``lake.Executors`` on the engine's Spark session.
 
-For work that is Python's own (COPY, Parquet) and only needs a place to run that grows with the
-cluster. The function is a module's top-level function: it is sent by name, so what it
-imports is the executor's installation of wal2lake. The argument and the answer are
-pickled. An error of ours comes back as itself, not as a Spark failure; Spark does not
-retry it.
+Comes in: a top-level function and its arguments. Goes out: its answers, or its error. It serves
+work that is Python's own (COPY, Parquet) and only needs a place to run that grows with the
+cluster. An error of ours comes back as itself, not as a Spark failure; Spark does not retry it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import Wal2LakeError
+from wal2lake.lake.executors import Pool
 from wal2lake.lake.spark.errors import translated
-from wal2lake.lake.spark.session import Pool, use_pool
+from wal2lake.lake.spark.session import use_pool
 
 A = TypeVar("A")
 R = TypeVar("R")
 
 
-class Executors:
-    """Safe for many threads; each call is a Spark job of one task."""
+class SparkExecutors:
+    """Safe for all threads; each call is a Spark job."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def run(self, pool: Pool, function: Callable[[A], R], argument: A) -> R:
-        """``function(argument)`` somewhere; raises what it raises, if it is ours."""
+        """Return ``function(argument)``; raises what it raises, if it is ours."""
         use_pool(self._spark, pool)
         with translated():
             outcome: tuple[Any, Wal2LakeError | None] = (
@@ -42,6 +41,15 @@ class Executors:
             raise error
         result: R = answer
         return result
+
+    def map(
+        self, function: Callable[[A], R], arguments: Sequence[A], context: str
+    ) -> list[R]:
+        """Return ``function(argument)`` for each argument, a task each, in their order."""
+        with translated(context):
+            tasks = self._spark.sparkContext.parallelize(arguments, len(arguments))
+            answers: list[R] = tasks.map(function).collect()
+            return answers
 
 
 def _guarded(

@@ -37,7 +37,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +48,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import ConfigurationError, StorageError, words_of
+from wal2lake.lake.executors import Pool
 
 STOP_TIMEOUT_SECONDS = 20.0
 """Spark's own shutdown hooks take under two; then it is killed: commits are atomic."""
@@ -154,14 +154,6 @@ _EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
 
 _PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print each exception with its JVM stack before it is raised."""
-
-
-class Pool(Enum):
-    """FAIR scheduler pools; under contention apply gets four times sync's share."""
-
-    APPLY = "apply"
-    SYNC = "sync"
-    QUERY = "query"
 
 
 @dataclass(frozen=True, slots=True)

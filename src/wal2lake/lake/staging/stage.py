@@ -33,7 +33,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
-from pyspark.sql import SparkSession
 
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.lake.delta.datafile import (
@@ -43,7 +42,7 @@ from wal2lake.lake.delta.datafile import (
     remove_file,
 )
 from wal2lake.lake.delta.durability import local_path
-from wal2lake.lake.spark.errors import translated
+from wal2lake.lake.executors import Executors
 from wal2lake.lake.staging.changes import INSERT, ChangeShape, RowFailure, Seq
 from wal2lake.lake.staging.defaults import have_sequences
 from wal2lake.lake.staging.logrows import (
@@ -124,7 +123,7 @@ class StagedChanges:
 
 
 def stage_inserts(
-    spark: SparkSession,
+    executors: Executors,
     sources: Sequence[LogSource],
     target: StageTarget,
     span: LsnRange,
@@ -137,7 +136,7 @@ def stage_inserts(
     tasks of the Spark job, 0 for none. Raises CorruptLogError, StorageError.
     """
     run = partial(_insert_task, target, span)
-    answers = _run(spark, run, _tasks(sources, target, parallelism), parallelism)
+    answers = _run(executors, run, _tasks(sources, target, parallelism), parallelism)
     files = tuple(f for a in answers for f in a.files)
     failures = _first(f for a in answers for f in a.failures)
     error = next((a.error for a in answers if a.error is not None), None)
@@ -150,7 +149,7 @@ def stage_inserts(
 
 
 def stage_changes(
-    spark: SparkSession,
+    executors: Executors,
     sources: Sequence[LogSource],
     target: StageTarget,
     span: LsnRange,
@@ -165,7 +164,7 @@ def stage_changes(
     """
     held = _HELD_BYTES if parallelism == 0 else 0
     run = partial(_change_task, target, span, directory, held)
-    answers = _run(spark, run, _tasks(sources, target, parallelism), parallelism)
+    answers = _run(executors, run, _tasks(sources, target, parallelism), parallelism)
     paths = tuple(p for a in answers for p in a.paths)
     failures = _first(f for a in answers for f in a.failures)
     error = next((a.error for a in answers if a.error is not None), None)
@@ -224,17 +223,14 @@ class _Answer:
 
 
 def _run(
-    spark: SparkSession,
+    executors: Executors,
     run: Callable[[tuple[LogPart, ...]], _Answer],
     tasks: Sequence[tuple[LogPart, ...]],
     parallelism: int,
 ) -> list[_Answer]:
     if parallelism == 0 or not tasks:
         return [run(task) for task in tasks]
-    with translated("staging a batch of changes"):
-        work = spark.sparkContext.parallelize(tasks, len(tasks))
-        answers: list[_Answer] = work.map(run).collect()
-        return answers
+    return executors.map(run, tasks, "staging a batch of changes")
 
 
 def _insert_task(

@@ -21,10 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql.types import StructType
-
 from wal2lake.lake.delta.durability import actions_of
-from wal2lake.lake.delta.fields import from_struct_field
+from wal2lake.lake.delta.fields import read_field
 from wal2lake.lake.delta.log.checksum import Bins
 from wal2lake.lake.delta.log.clustering import clustering_columns, is_only_domain
 from wal2lake.lake.delta.log.place import Object
@@ -174,9 +172,9 @@ def state_of(
 ) -> TableState:
     """Build a version's state from its ``metaData`` action and the ``domainMetadata`` in
     force."""
-    struct = StructType.fromJson(json.loads(metadata["schemaString"]))
+    schema = json.loads(metadata["schemaString"])["fields"]
     properties = metadata["configuration"]
-    fields = tuple(from_struct_field(field) for field in struct.fields)
+    fields = tuple(map(read_field, schema))
     return TableState(
         location=location,
         table_id=metadata["id"],
@@ -185,13 +183,15 @@ def state_of(
         fields=fields,
         physical_fields=tuple(
             PhysicalField(
-                field.name,
-                field.metadata.get(_PHYSICAL_NAME, field.name),
-                field.metadata.get(_FIELD_ID),
+                spec.name,
+                own.get(_PHYSICAL_NAME, spec.name),
+                own.get(_FIELD_ID),
                 spec.spark_ddl,
-                field.name in metadata["partitionColumns"],
+                spec.name in metadata["partitionColumns"],
             )
-            for field, spec in zip(struct.fields, fields, strict=True)
+            for own, spec in zip(
+                (field.get("metadata") or {} for field in schema), fields, strict=True
+            )
         ),
         column_mapping=properties.get("delta.columnMapping.mode", "none") != "none",
         properties=properties,

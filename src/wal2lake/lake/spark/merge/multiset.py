@@ -33,10 +33,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.merge.merge import Merge, tune
-from wal2lake.lake.merge.netchange import NetChange, after
 from wal2lake.lake.port import TableState
 from wal2lake.lake.spark.errors import translated
+from wal2lake.lake.spark.merge.merge import Merge, tune
+from wal2lake.lake.spark.merge.netchange import NetChange, after
 from wal2lake.lake.staging.changes import (
     DELETE,
     NAMED_CONFLICTS,

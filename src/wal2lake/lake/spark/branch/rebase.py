@@ -29,9 +29,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action, BranchChange, vector_file
 from wal2lake.lake.delta.deletionvectors import Rows, read_vector, write_vectors
+from wal2lake.lake.spark.branch.branches import Branch
 from wal2lake.lake.tablefiles import DataFile, Replaced
 
 _NONE: Rows = np.zeros(0, np.uint64)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, cast
 
 import pyarrow as pa
@@ -28,18 +27,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StringType, StructType
 
 from wal2lake.errors import StorageError, UsageError, Wal2LakeError, sqlstate_of
-from wal2lake.lake.expressions.allowed import check_analyzed, check_parsed, refused
+from wal2lake.lake.executors import Pool
+from wal2lake.lake.expressions import FACTS, EvaluatedPair, Pairs
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.errors import QUERY_CANCELED, translate, translated
-from wal2lake.lake.spark.session import Pool, use_pool
+from wal2lake.lake.spark.expressions.allowed import (
+    check_analyzed,
+    check_parsed,
+    refused,
+)
+from wal2lake.lake.spark.session import use_pool
 from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
 from wal2lake.model import Oid
 from wal2lake.pgtypes import CONFLICT_CHOICES, ConflictExpression
 from wal2lake.pgtypes.spark_ddl import identifier
-
-_FACTS: Final = (
-    "local_commit_time timestamp, remote_commit_time timestamp, local_origin string"
-)
 
 _TEXT: Final = Oid(25)
 
@@ -49,56 +50,8 @@ _KEPT: Final = 256
 _MISSING: Final = frozenset(("FIELD_NOT_FOUND", "UNRESOLVED_COLUMN"))
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Rows that meet, one after the other; all columns have as many values."""
-
-    local: pa.Table
-    remote: pa.Table
-    """Both with the fields of the table."""
-    facts: pa.Table
-    """Facts about the commits, as ``_FACTS``."""
-
-    def part(self, start: int, count: int) -> Pairs:
-        """Some of them."""
-        return Pairs(
-            self.local.slice(start, count),
-            self.remote.slice(start, count),
-            self.facts.slice(start, count),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluatedPair:
-    """Result for one pair of rows."""
-
-    choice: str | None = None
-    """One of ``CONFLICT_CHOICES``."""
-    row: pa.Table | None = None
-    """The merged row."""
-    error: tuple[str, str] | None = None
-    """SQLSTATE and message."""
-
-
-def facts_table(
-    local_us: Sequence[int | None],
-    remote_us: Sequence[int | None],
-    origins: Sequence[str | None],
-) -> pa.Table:
-    """Times are microseconds since 1970."""
-    moment = pa.timestamp("us", "UTC")
-    return pa.table(
-        [
-            pa.array(local_us, pa.int64()).cast(moment),
-            pa.array(remote_us, pa.int64()).cast(moment),
-            pa.array(origins, pa.string()),
-        ],
-        names=["local_commit_time", "remote_commit_time", "local_origin"],
-    )
-
-
-class Expressions:
-    """Any thread."""
+class SparkExpressions:
+    """``lake.Expressions`` on one session. Safe for all threads."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -267,7 +220,7 @@ class Expressions:
         plain = [(i, field) for i, field in enumerate(fields) if _is_plain(field)]
         row = ", ".join(f"{identifier(f.name)}: {f.spark_ddl}" for _, f in plain)
         schema = StructType.fromDDL(
-            f"local struct<{row}>, remote struct<{row}>, {_FACTS}"
+            f"local struct<{row}>, remote struct<{row}>, {FACTS}"
         )
         if pairs is None:
             return self._spark.createDataFrame([], schema)

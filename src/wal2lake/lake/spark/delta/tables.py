@@ -45,7 +45,6 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import DuplicateObjectError, StorageError
-from wal2lake.lake.delta.creation import Creation
 from wal2lake.lake.delta.durability import (
     discard_torn_commits,
     local_path,
@@ -55,9 +54,7 @@ from wal2lake.lake.delta.durability import (
     sync_files,
     vector_file,
 )
-from wal2lake.lake.delta.joining.fit import check_files
-from wal2lake.lake.delta.joining.uniqueness import any_key_taken, any_key_twice
-from wal2lake.lake.delta.jvm import DeltaJvm
+from wal2lake.lake.delta.fit import check_files
 from wal2lake.lake.delta.log.beside import Beside
 from wal2lake.lake.delta.log.checkpoints import is_due
 from wal2lake.lake.delta.log.commit import (
@@ -77,6 +74,7 @@ from wal2lake.lake.delta.schemachange import (
     next_metadata,
     refuse_unless_plain,
 )
+from wal2lake.lake.executors import Pool
 from wal2lake.lake.port import (
     Committed,
     Cursor,
@@ -85,7 +83,10 @@ from wal2lake.lake.port import (
     TableState,
     expect_version,
 )
-from wal2lake.lake.spark.session import Pool, use_pool
+from wal2lake.lake.spark.delta.creation import Creation
+from wal2lake.lake.spark.delta.jvm import DeltaJvm
+from wal2lake.lake.spark.delta.uniqueness import any_key_taken, any_key_twice
+from wal2lake.lake.spark.session import use_pool
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import failpoint
 from wal2lake.pgtypes.spark_ddl import identifier

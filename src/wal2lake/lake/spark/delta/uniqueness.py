@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from wal2lake.lake.delta.joining.rows import rows_of_files
 from wal2lake.lake.port import TableState
+from wal2lake.lake.spark.delta.rows import rows_of_files
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.pgtypes.equality import alike_key
 

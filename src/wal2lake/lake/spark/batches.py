@@ -23,23 +23,25 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batch.batchport import Staged, StageRequest
 from wal2lake.lake.batch.methods import NO_WORK, Costs, Method, Total, Work
-from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.capture.messages import NOTHING_MORE, More, sent, with_more
 from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.delta.datafile import discard_added
-from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.expressions import Expressions
+from wal2lake.lake.executors import Pool
 from wal2lake.lake.keyindex import KeyIndex
-from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
-from wal2lake.lake.merge.multiset import plan_multiset
 from wal2lake.lake.port import (
     Committed,
     Cursor,
     TableState,
     expect_version,
 )
-from wal2lake.lake.query import Queries
-from wal2lake.lake.spark.session import Pool, use_pool
+from wal2lake.lake.spark.branch.branches import Branches
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.executors import SparkExecutors
+from wal2lake.lake.spark.expressions import SparkExpressions
+from wal2lake.lake.spark.merge.merge import Merge, commit_merge, plan_merge
+from wal2lake.lake.spark.merge.multiset import plan_multiset
+from wal2lake.lake.spark.query import Queries
+from wal2lake.lake.spark.session import use_pool
 from wal2lake.lake.staging.changes import (
     RowConflict,
     RowFailure,
@@ -125,7 +127,8 @@ class DeltaBatches:
         ``staging``.
         """
         self._spark = spark
-        self._expressions = Expressions(spark)
+        self._expressions = SparkExpressions(spark)
+        self._executors = SparkExecutors(spark)
         self._tables = tables
         self._branches = Branches(spark, tables, Queries(spark))
         self._branches_at = branches_at or str(staging / "branches")
@@ -189,7 +192,7 @@ class DeltaBatches:
         parallelism = 0 if small else self._cores
         if request.append and request.state.is_plain:
             inserts = stage_inserts(
-                self._spark,
+                self._executors,
                 request.sources,
                 target,
                 request.span,
@@ -206,7 +209,7 @@ class DeltaBatches:
         directory = self._staging / uuid.uuid4().hex
         try:
             changes = stage_changes(
-                self._spark,
+                self._executors,
                 request.sources,
                 target,
                 request.span,

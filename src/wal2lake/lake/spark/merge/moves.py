@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from wal2lake.lake.merge.follow import ARRIVE, FOUND, LEAVE, LINKS, follow
+from wal2lake.lake.spark.merge.follow import ARRIVE, FOUND, LEAVE, LINKS, follow
 from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE, ChangeShape
 
 

@@ -34,11 +34,10 @@ import pyarrow as pa
 from pyspark.serializers import NoOpSerializer, read_int, write_int
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 from pyspark.util import local_connect_and_auth
 
 from wal2lake.errors import UsageError, Wal2LakeError
-from wal2lake.lake.delta.fields import from_struct_field
+from wal2lake.lake.delta.fields import read_field
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.errors import QUERY_CANCELED, translated
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -256,8 +255,7 @@ def relation(location: str, version: int | None = None) -> str:
 
 
 def _fields(java_schema: Any) -> tuple[FieldSpec, ...]:
-    struct = StructType.fromJson(json.loads(java_schema.json()))
-    return tuple(from_struct_field(field) for field in struct.fields)
+    return tuple(map(read_field, json.loads(java_schema.json())["fields"]))
 
 
 _NEXT_PARTITION: Final = 1

@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.delta.datafile import write_data_file
-from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.executors import Pool
 from wal2lake.lake.port import Cursor, FieldSpec, TableState
-from wal2lake.lake.query import Queries, relation
-from wal2lake.lake.spark.executors import Executors
-from wal2lake.lake.spark.session import Pool
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.executors import SparkExecutors
+from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.observe import get_logger
 
@@ -54,7 +54,7 @@ def _run(spark: SparkSession, directory: Path) -> None:
 def _walk(spark: SparkSession, location: str) -> None:
     tables = DeltaTables(spark)
     state = tables.create(location, _FIELDS)
-    added = Executors(spark).run(Pool.SYNC, _write, state)
+    added = SparkExecutors(spark).run(Pool.SYNC, _write, state)
     done = tables.commit_files(location, [added], Cursor("warm-up", 1), read_version=0)
     # As after a start, when nobody has listed the table's files yet.
     DeltaTables(spark).files(tables.state(location))

@@ -1,7 +1,7 @@
 """The Java side's prerequisites: a Java runtime, and Delta's jars.
 
 Comes in: where to look (settings, environment). Goes out: paths of verified jars, the
-path of ``java``. Called by ``session.py`` and, through ``python -m wal2lake.lake.spark.jars``,
+path of ``java``. Called by ``session.py`` and, through ``python -m wal2lake.lake.jars``,
 by make.
 
 Why this way. Spark's own ``spark.jars.packages`` resolves ranges and transitive

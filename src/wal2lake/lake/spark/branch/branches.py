@@ -33,16 +33,16 @@ from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.branch.changes import BranchChange, in_branch, net_change
 from wal2lake.lake.delta.datafile import remove_file, storage_error
 from wal2lake.lake.delta.durability import local_path, sync_files
-from wal2lake.lake.delta.jvm import DeltaJvm
 from wal2lake.lake.delta.log.checksum import checksum_line
 from wal2lake.lake.delta.log.firstversion import commit_lines, is_plain, write_locally
 from wal2lake.lake.delta.log.place import dump
 from wal2lake.lake.delta.log.version import Version, read_version
-from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.origins import COLUMNS, with_marks
 from wal2lake.lake.partitions import instants
 from wal2lake.lake.port import TableState
-from wal2lake.lake.query import Queries, relation
+from wal2lake.lake.spark.delta.jvm import DeltaJvm
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.observe import get_logger
 from wal2lake.pgtypes.spark_ddl import identifier

@@ -18,12 +18,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pyspark.sql.types import StructField, StructType
-
 from wal2lake.errors import DuplicateObjectError
 from wal2lake.lake.delta.durability import local_path
-from wal2lake.lake.delta.fields import metadata_of, spark_type
-from wal2lake.lake.delta.jvm import DeltaJvm
+from wal2lake.lake.delta.fields import metadata_of
 from wal2lake.lake.delta.log.checksum import Bins, checksum_line
 from wal2lake.lake.delta.log.clustering import FEATURE, clustering_domain
 from wal2lake.lake.delta.log.firstversion import (
@@ -36,8 +33,10 @@ from wal2lake.lake.delta.log.firstversion import (
     write_locally,
 )
 from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.delta.schema import field_json, json_of
 from wal2lake.lake.delta.schemachange import MODE, UNSAFE_IN_NAMES
 from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.pgtypes.columnnames import check_column_names
 
 DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {
@@ -79,18 +78,14 @@ class Creation:
         wanted.update(properties or {})
         requested = _CLUSTERING_REQUEST if clustering else {}
         self._need_empty(location)
-        schema = StructType(
-            [
-                StructField(
-                    field.name, spark_type(field.spark_ddl), True, metadata_of(field)
-                )
-                for field in fields
-            ]
-        )
+        columns = [
+            field_json(field.name, json_of(field.spark_ddl), metadata_of(field))
+            for field in fields
+        ]
         metadata = {
             "id": str(uuid.uuid4()),
             "format": {"provider": "parquet", "options": {}},
-            "schemaString": schema.json(),
+            "schemaString": json.dumps({"type": "struct", "fields": columns}),
             "partitionColumns": list(partition_columns),
             "configuration": wanted,
             "createdTime": int(time.time() * 1000),

@@ -44,9 +44,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from wal2lake.lake.branch.branches import Branch, Branches
 from wal2lake.lake.capture.messages import NOTHING_MORE, More, with_more
-from wal2lake.lake.merge.netchange import NetChange, net_change
 from wal2lake.lake.origins import COLUMNS, BatchCommits
 from wal2lake.lake.port import (
     Committed,
@@ -55,7 +53,9 @@ from wal2lake.lake.port import (
     TableState,
     expect_version,
 )
+from wal2lake.lake.spark.branch.branches import Branch, Branches
 from wal2lake.lake.spark.errors import translated
+from wal2lake.lake.spark.merge.netchange import NetChange, net_change
 from wal2lake.lake.staging.changes import (
     DELETE,
     INSERT,

@@ -16,9 +16,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, col
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
-from wal2lake.lake.delta.fields import spark_type
 from wal2lake.lake.partitions import column_of
 from wal2lake.lake.port import TableState
 from wal2lake.pgtypes import arrow_from_ddl
@@ -42,7 +41,7 @@ def rows_of_files(
     wanted = [physical[name] for name in columns]
     schema = StructType(
         [
-            StructField(target.physical_name, spark_type(target.spark_ddl), True)
+            StructField(target.physical_name, DataType.fromDDL(target.spark_ddl), True)
             for target in wanted
             if not target.is_partition
         ]

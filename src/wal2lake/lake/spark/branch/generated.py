@@ -15,11 +15,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from wal2lake.lake.branch.branches import Branch, Branches
 from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.branch.checks import rows_in
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.port import Cursor, TablePort, TableState
+from wal2lake.lake.spark.branch.branches import Branch, Branches
 from wal2lake.lake.staging.generated import NotComputed, computed, missing_value
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.model import Generated

@@ -15,19 +15,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_type
 
 from wal2lake.errors import InternalError, StorageError
-from wal2lake.lake.delta.fields import spark_type
 from wal2lake.lake.origins import COLUMNS
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile
+from wal2lake.pgtypes import arrow_from_ddl
 
 
 def check_files(state: TableState, adds: Sequence[AddedFile], root: Path) -> None:
     """Raise StorageError for a missing or torn file, InternalError for a misfit."""
     wanted = {
-        field.physical_name: to_arrow_type(spark_type(field.spark_ddl))
+        field.physical_name: arrow_from_ddl(field.spark_ddl)
         for field in state.physical_fields
     }
     for name in COLUMNS:

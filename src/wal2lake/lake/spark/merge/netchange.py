@@ -33,9 +33,9 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from wal2lake.lake.merge.alike import AlikeKeys
-from wal2lake.lake.merge.follow import ARRIVE
-from wal2lake.lake.merge.moves import (
+from wal2lake.lake.spark.merge.alike import AlikeKeys
+from wal2lake.lake.spark.merge.follow import ARRIVE
+from wal2lake.lake.spark.merge.moves import (
     BaseTable,
     follow_moves,
     net_of_lives,
