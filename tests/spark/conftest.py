@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import QUICK_JAVA
 
 from wal2lake.lake.jars import JarSource, locate_jars
-from wal2lake.lake.spark.classarchive import default_path
+from wal2lake.lake.spark.classarchive import class_archive_path
 from wal2lake.lake.spark.delta.tables import DeltaTables
 from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.spark.session import SessionOptions, start_session, stop_session
@@ -36,7 +36,7 @@ def session_options(tmp_path_factory: pytest.TempPathFactory) -> SessionOptions:
         local_dir=tmp_path_factory.mktemp("spark"),
         warehouse=str(tmp_path_factory.mktemp("warehouse")),
         master="local[2]",
-        class_archive=default_path(),
+        class_archive=class_archive_path(),
         extra={"spark.driver.extraJavaOptions": QUICK_JAVA},
     )
 

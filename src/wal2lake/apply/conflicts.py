@@ -22,8 +22,8 @@ from wal2lake.catalog import TableDef
 from wal2lake.changelog import LogReader
 from wal2lake.changelog.manifest import Manifest
 from wal2lake.errors import ApplyError
-from wal2lake.lake.origins import BatchCommits
-from wal2lake.lake.staging.changes import RowConflict
+from wal2lake.lake import BatchCommits
+from wal2lake.lake.staging import RowConflict
 from wal2lake.model import Conflict, ConflictType, Lsn, Modified, Oid, Resolution
 from wal2lake.observe import get_logger
 

@@ -19,14 +19,7 @@ from wal2lake.apply.conflicts import (
 from wal2lake.apply.relationmap import error_context
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError, Wal2LakeError
-from wal2lake.lake.staging.changes import (
-    COMMIT,
-    DELETE,
-    INSERT,
-    TRUNCATE,
-    UPDATE,
-    RowFailure,
-)
+from wal2lake.lake.staging import COMMIT, DELETE, INSERT, TRUNCATE, UPDATE, RowFailure
 from wal2lake.model import ConflictType, Lsn, Oid
 from wal2lake.pgtypes import CHECKED_HERE, COPIED_ANEW, remedy
 

@@ -21,8 +21,8 @@ from wal2lake.apply.schema.follow import TableAlteration
 from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import Catalog, ProgressFile
 from wal2lake.lake import TablePort
-from wal2lake.lake.batch.batchport import BatchPort
-from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
+from wal2lake.lake.batch import BatchPort
+from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.settings import Settings

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from wal2lake.apply.schema.samekeys import keeps_apart
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError
-from wal2lake.lake.staging.rowchanges import incompatible_columns
+from wal2lake.lake.staging import incompatible_columns
 from wal2lake.model import Relation, ReplicaIdentity
 from wal2lake.pgtypes import COMPUTED_HERE, COPIED_ANEW
 

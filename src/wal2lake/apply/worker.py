@@ -46,8 +46,8 @@ from wal2lake.catalog import (
 from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError, description_of, sqlstate_of
 from wal2lake.lake import CommitConflict, TablePort
-from wal2lake.lake.batch.batchport import BatchPort
-from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
+from wal2lake.lake.batch import BatchPort
+from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Lsn, Oid
 from wal2lake.observe import RepeatedErrors, failpoint, get_logger
 from wal2lake.settings import Settings

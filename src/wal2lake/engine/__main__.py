@@ -34,24 +34,24 @@ from wal2lake.engine.publishing import PublisherHalf, in_force
 from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import ConfigurationError, UndefinedObjectError, Wal2LakeError
+from wal2lake.lake import JarSource, KeyIndex, locate_jars
 from wal2lake.lake.compaction import Compactor
-from wal2lake.lake.jars import JarSource, locate_jars
-from wal2lake.lake.keyindex import KeyIndex
-from wal2lake.lake.spark import classarchive
-from wal2lake.lake.spark.batches import DeltaBatches
-from wal2lake.lake.spark.branch.branches import Branches, place_of_branches
-from wal2lake.lake.spark.branch.keys import BranchKeys
-from wal2lake.lake.spark.delta.tables import DeltaTables
-from wal2lake.lake.spark.executors import SparkExecutors
-from wal2lake.lake.spark.expressions import SparkExpressions
-from wal2lake.lake.spark.query import Queries
-from wal2lake.lake.spark.session import (
+from wal2lake.lake.spark import (
+    Branches,
+    BranchKeys,
+    DeltaBatches,
+    DeltaTables,
+    Queries,
     SessionOptions,
+    SparkExecutors,
+    SparkExpressions,
+    class_archive_path,
+    place_of_branches,
     session_alive,
     start_session,
     stop_session,
+    warm_up,
 )
-from wal2lake.lake.spark.warmup import warm_up
 from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
@@ -127,7 +127,7 @@ class _Engine:
             warehouse=settings.warehouse,
             master=settings.spark.master,
             driver_memory=settings.spark.driver_memory,
-            class_archive=classarchive.default_path(),
+            class_archive=class_archive_path(),
             extra={**for_executors, **settings.spark.conf},
         )
         exchange = settings.exchange_directory

@@ -15,7 +15,7 @@ from wal2lake.door.replication.commands import ReplicationCommands
 from wal2lake.door.session import ReplicationRunner
 from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.errors import ConfigurationError, UndefinedObjectError
-from wal2lake.lake.capture.comparison import ComparisonMemory
+from wal2lake.lake.capture import ComparisonMemory
 from wal2lake.local.concurrency.snapshots import Modes
 from wal2lake.local.node import EngineParts
 from wal2lake.model import Oid

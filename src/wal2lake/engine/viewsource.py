@@ -44,7 +44,7 @@ from wal2lake.changelog import (
     PreparedTransaction,
     prepared_transactions,
 )
-from wal2lake.lake.batch.methods import Method, Total
+from wal2lake.lake.batch import Method, Total
 from wal2lake.launch.wakeup import RELOAD, notify
 from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.publish.limits import Room

@@ -1,14 +1,32 @@
-"""Lakehouse tables, and the only room that knows Spark.
+"""Lakehouse tables: Delta Lake, read and written with Arrow where possible, with Spark elsewhere.
 
-Takes: locations, column definitions, finished Parquet files, SQL text. Gives: table
-versions and cursors, Arrow batches. Owns: the Spark session, the jars, what a Delta
-commit is and when it is durable. Never: decides what to write, or reads the change log.
+Takes: locations, column definitions, finished Parquet files, SQL text. Gives: table versions and
+cursors, Arrow batches. Owns: the Spark session, what a Delta commit is and when it is durable.
+Never: decides what to write, or reads the change log.
 
-The port's values are imported from here without loading Spark; ``session``, ``delta``
-and ``query`` load it, ``stats`` needs PyArrow only.
+Each folder is a room with a face, its ``__init__``; other rooms import from the faces and from
+here. Only ``spark`` imports Spark. From top to bottom:
+
+    spark         the session, queries, the table port, batches, branches, merges
+    batch         the port that applies batches
+    branch        the net change of a transaction's branch, and checks of its rows
+    capture       the changes of rows, from a table's commits
+    compaction    small files as larger ones
+    plain         reading and changing a few rows without Spark
+    upsert        a keyed batch in memory: new rows and deletion vectors
+    staging       rows of the change log as typed Arrow and Parquet
+    delta         data files, deletion vectors, Delta's log
 """
 
+from wal2lake.lake.ahead import Ahead
+from wal2lake.lake.executors import Executors, Pool
+from wal2lake.lake.expressions import Expressions
+from wal2lake.lake.jars import JarSource, locate_jars
+from wal2lake.lake.keyindex import KeyIndex
+from wal2lake.lake.origins import LOCAL, BatchCommits, tagged
+from wal2lake.lake.partitions import instants
 from wal2lake.lake.port import (
+    INDEXED_COLUMNS,
     CommitConflict,
     Committed,
     Cursor,
@@ -17,19 +35,36 @@ from wal2lake.lake.port import (
     PhysicalField,
     TablePort,
     TableState,
+    can_cluster,
+    can_partition,
 )
-from wal2lake.lake.tablefiles import AddedFile, files_from_json, files_to_json
+from wal2lake.lake.tablefiles import AddedFile, DataFile, files_from_json, files_to_json
 
 __all__ = [
+    "INDEXED_COLUMNS",
+    "LOCAL",
     "AddedFile",
+    "Ahead",
+    "BatchCommits",
     "CommitConflict",
     "Committed",
     "Cursor",
+    "DataFile",
+    "Executors",
+    "Expressions",
     "FieldSpec",
+    "JarSource",
+    "KeyIndex",
     "NextField",
     "PhysicalField",
+    "Pool",
     "TablePort",
     "TableState",
+    "can_cluster",
+    "can_partition",
     "files_from_json",
     "files_to_json",
+    "instants",
+    "locate_jars",
+    "tagged",
 ]

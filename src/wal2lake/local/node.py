@@ -12,12 +12,9 @@ from typing import Final, TypeVar
 from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.lake import TablePort
+from wal2lake.lake import Expressions, TablePort
 from wal2lake.lake.compaction import Compactor
-from wal2lake.lake.expressions import Expressions
-from wal2lake.lake.spark.branch.branches import Branches
-from wal2lake.lake.spark.branch.keys import BranchKeys
-from wal2lake.lake.spark.query import Queries
+from wal2lake.lake.spark import Branches, BranchKeys, Queries
 from wal2lake.local.concurrency.activeorigins import (
     ActiveOrigins,
     SessionOrigin,

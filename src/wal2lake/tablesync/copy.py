@@ -25,18 +25,18 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from wal2lake.errors import ApplyError, PublisherError, StorageError, UsageError
-from wal2lake.lake.delta.datafile import TableWriter
-from wal2lake.lake.port import FieldSpec, PhysicalField
-from wal2lake.lake.staging.convert import (
+from wal2lake.lake import AddedFile, FieldSpec, PhysicalField
+from wal2lake.lake.delta import TableWriter
+from wal2lake.lake.staging import (
     NO_RULES,
     BadValue,
     ConversionRules,
+    Fills,
     SentColumn,
+    behind,
+    convert_columns,
     mapping_of,
 )
-from wal2lake.lake.staging.defaults import Fills, behind
-from wal2lake.lake.staging.wholerows import convert_columns
-from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
 from wal2lake.pg import Publisher, Session, connect
 from wal2lake.pg.quoting import quote_literal

@@ -38,22 +38,24 @@ from wal2lake.lake import (
     AddedFile,
     CommitConflict,
     Cursor,
+    Executors,
     FieldSpec,
+    Pool,
     TablePort,
     TableState,
     files_from_json,
     files_to_json,
 )
-from wal2lake.lake.executors import Executors, Pool
-from wal2lake.lake.staging.convert import ConversionRules, decodes_whole_in_binary
-from wal2lake.lake.staging.defaults import (
+from wal2lake.lake.staging import (
     NO_DEFAULTS,
     ColumnDefaults,
+    ConversionRules,
     Fill,
     Fills,
+    decodes_whole_in_binary,
     have_sequences,
+    incompatible_columns,
 )
-from wal2lake.lake.staging.rowchanges import incompatible_columns
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import RemoteTable

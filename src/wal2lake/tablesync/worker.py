@@ -43,9 +43,8 @@ from typing import Final
 from wal2lake.apply.schema.follow import TableAlteration
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapshot
 from wal2lake.errors import PublisherError, sqlstate_of
-from wal2lake.lake import TablePort
-from wal2lake.lake.executors import Executors
-from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
+from wal2lake.lake import Executors, TablePort
+from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import RepeatedErrors, get_logger
 from wal2lake.pg import Publisher, RemoteTable, Session, connect

@@ -44,16 +44,16 @@ from wal2lake.catalog import (
     local_writer,
 )
 from wal2lake.lake import Cursor, FieldSpec, NextField, TablePort, TableState
-from wal2lake.lake.branch.changes import Action
-from wal2lake.lake.capture.commits import ALTERS
-from wal2lake.lake.plain.widen import widened
+from wal2lake.lake.branch import Action
+from wal2lake.lake.capture import ALTERS
+from wal2lake.lake.plain import widened
 from wal2lake.model import Generated, Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pgtypes import mapping_for
 from wal2lake.pgtypes.columnnames import check_column_names
 
 if TYPE_CHECKING:
-    from wal2lake.lake.spark.branch.branches import Branch, Branches
+    from wal2lake.lake.spark import Branch, Branches
 
 _FINISH_SECONDS: Final = 30.0
 """Time for a temporary error after the table's commit to pass. Chosen arbitrarily."""

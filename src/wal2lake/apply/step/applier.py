@@ -52,12 +52,9 @@ from wal2lake.apply.targets import check_others, check_targets, first_change_of_
 from wal2lake.catalog import Catalog, Subscription, TableDef, WorkerKind
 from wal2lake.changelog import LogReader, RowsFile
 from wal2lake.errors import InternalError, Wal2LakeError
-from wal2lake.lake import CommitConflict, Cursor
-from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
-from wal2lake.lake.origins import BatchCommits
-from wal2lake.lake.staging.convert import ConversionRules
-from wal2lake.lake.staging.defaults import ColumnDefaults
-from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.lake import BatchCommits, CommitConflict, Cursor
+from wal2lake.lake.batch import BatchPort, Staged, StageRequest
+from wal2lake.lake.staging import ColumnDefaults, ConversionRules, LogSource, LsnRange
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
 from wal2lake.observe import failpoint
 from wal2lake.pgtypes import (

@@ -16,7 +16,7 @@ from wal2lake.apply.skipping import Skip
 from wal2lake.apply.step.restarts import pending_restarts
 from wal2lake.catalog import Catalog, ProgressFile
 from wal2lake.lake import TablePort
-from wal2lake.lake.staging.defaults import ColumnDefaults
+from wal2lake.lake.staging import ColumnDefaults
 from wal2lake.model import Lsn, Oid
 from wal2lake.observe import failpoint
 

@@ -27,7 +27,7 @@ from wal2lake.catalog import Catalog, OwnedSequence, TableDef
 from wal2lake.changelog import LogReader, RowsFile
 from wal2lake.errors import UsageError, sqlstate_of
 from wal2lake.lake import TablePort
-from wal2lake.lake.staging.defaults import ColumnDefaults, Fill, Fills
+from wal2lake.lake.staging import ColumnDefaults, Fill, Fills
 from wal2lake.model import Lsn, Oid
 
 _INSERT = ord("I")

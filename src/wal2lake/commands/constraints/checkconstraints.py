@@ -25,10 +25,14 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.lake import TableState
-from wal2lake.lake.branch.checks import rows_of
-from wal2lake.lake.staging.checks import CHECK_VIOLATION, violating
-from wal2lake.lake.staging.convert import mapping_of
-from wal2lake.lake.staging.generated import computed, inputs_of
+from wal2lake.lake.branch import rows_of
+from wal2lake.lake.staging import (
+    CHECK_VIOLATION,
+    computed,
+    inputs_of,
+    mapping_of,
+    violating,
+)
 from wal2lake.local.node import EngineParts
 from wal2lake.model import CheckConstraint
 from wal2lake.pgtypes.columnnames import derived_name

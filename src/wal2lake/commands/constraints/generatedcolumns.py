@@ -30,8 +30,7 @@ from wal2lake.commands.constraints.expressionerrors import named_for
 from wal2lake.commands.publication.filters import analyse_generation
 from wal2lake.commands.publication.operations import Mutable, unsupported
 from wal2lake.errors import UsageError
-from wal2lake.lake.spark.branch.branches import Branch
-from wal2lake.lake.spark.branch.generated import RowRefused, generate
+from wal2lake.lake.spark import Branch, RowRefused, generate
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Generation
 from wal2lake.pgtypes import format_type

@@ -21,8 +21,7 @@ from wal2lake.commands.constraints.checkconstraints import check_written
 from wal2lake.commands.constraints.generatedcolumns import compute_in
 from wal2lake.errors import UsageError
 from wal2lake.lake import FieldSpec, TableState
-from wal2lake.lake.spark.branch.branches import Branch
-from wal2lake.lake.spark.query import relation
+from wal2lake.lake.spark import Branch, relation
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import INVALID_OID
 from wal2lake.pgtypes import format_type

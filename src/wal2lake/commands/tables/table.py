@@ -31,8 +31,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.lake import FieldSpec
-from wal2lake.lake.port import INDEXED_COLUMNS, can_cluster, can_partition
+from wal2lake.lake import INDEXED_COLUMNS, FieldSpec, can_cluster, can_partition
 from wal2lake.local.access import (
     check_database_create,
     check_owner,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.engine.rows.plainanswers import plain_answer
 from wal2lake.lake import FieldSpec
-from wal2lake.lake.plain.read import PlainRead
+from wal2lake.lake.plain import PlainRead
 from wal2lake.local.node import EngineParts
 from wal2lake.pg import Check
 from wal2lake.sql.backend import Outcome, ResultBatch

@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from wal2lake.commands.publication.filters import analyse
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake import FieldSpec, TablePort
-from wal2lake.lake.ahead import Ahead
-from wal2lake.lake.plain.read import PlainRead
+from wal2lake.lake import Ahead, FieldSpec, TablePort
+from wal2lake.lake.plain import PlainRead
 from wal2lake.pgtypes.expressions import StoredFilter
 from wal2lake.sql.grammar.copying.filtered import filtered_rows
 from wal2lake.sql.query.translate import Resolver, SparkQuery, translate_query

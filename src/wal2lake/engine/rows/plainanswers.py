@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.lake import FieldSpec, TablePort
-from wal2lake.lake.plain.read import PlainRead
+from wal2lake.lake.plain import PlainRead
 from wal2lake.pg import Check
 from wal2lake.pgtypes import arrow_from_ddl
 from wal2lake.sql.query.matching import bounds, can_compare, matches

@@ -1,5 +1,10 @@
-"""Applies batches of the change log to Delta tables.
+"""The port that applies batches of the change log, and the choice of a method.
 
-batchport  the port that apply uses batches    the port on Delta: stages a batch, chooses a method,
-commits methods    the methods and their costs
+batchport  the port; ``lake.spark.batches`` implements it
+methods    the methods with their costs
 """
+
+from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
+from wal2lake.lake.batch.methods import Method, Total
+
+__all__ = ["BatchPort", "Method", "StageRequest", "Staged", "Total"]

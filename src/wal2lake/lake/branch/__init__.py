@@ -7,3 +7,8 @@ constraint. Owns: nothing. Never: Spark; ``lake.spark.branch`` makes and writes 
     checks     rows of a branch that violate a constraint
     lookup     finding few keys in files
 """
+
+from wal2lake.lake.branch.changes import Action, BranchChange, others_rows
+from wal2lake.lake.branch.checks import added_violation, rows_of
+
+__all__ = ["Action", "BranchChange", "added_violation", "others_rows", "rows_of"]

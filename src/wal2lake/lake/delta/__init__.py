@@ -13,3 +13,8 @@ interprets rows, or decides which rows to write.
     deletionvectors reading and writing them; ``z85`` is their text
     durability      fsync of files and directories
 """
+
+from wal2lake.lake.delta.datafile import TableWriter
+from wal2lake.lake.delta.durability import local_path
+
+__all__ = ["TableWriter", "local_path"]

@@ -1,8 +1,59 @@
-"""Spark itself: the session, the jars it needs, work for its executors, its errors.
+"""All that needs Spark: the session, queries, the table port, batches, branches and merges.
 
-Takes: settings, functions to run. Gives: a session whose driver is this process, answers or
-errors in PostgreSQL's words. Owns: the JVM's life and options, the pinned jars, FAIR pools.
-Never: what a table is.
+Takes: settings, locations, SQL text, functions to run. Gives: a session whose driver is this
+process; versions of tables; errors in PostgreSQL's words. Owns: the JVM's life and options, FAIR
+pools. Never: decides what to write.
 
-Modules: ``session``, ``jars``, ``executors``, ``errors``, ``texts``.
+    session       the JVM and its settings; ``classarchive`` makes it start faster
+    errors        Spark's errors as PostgreSQL's, by ``texts``
+    executors     functions in executors
+    query         SQL text in, Arrow batches out; ``warmup`` runs one at a start
+    delta         the table port
+    expressions   users' expressions that resolve conflicts
+    branch        tables that a transaction writes before it commits
+    merge         batches that do not fit into memory
+    batches       the batch port: it chooses between ``lake.upsert`` and ``merge``
 """
+
+from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.branch.branches import Branch, Branches, place_of_branches
+from wal2lake.lake.spark.branch.generated import RowRefused, generate, generated_rows
+from wal2lake.lake.spark.branch.keys import BranchKeys, Key
+from wal2lake.lake.spark.branch.rebase import Overtaken, rebase
+from wal2lake.lake.spark.classarchive import class_archive_path
+from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.executors import SparkExecutors
+from wal2lake.lake.spark.expressions import SparkExpressions
+from wal2lake.lake.spark.query import Queries, relation
+from wal2lake.lake.spark.session import (
+    SessionOptions,
+    session_alive,
+    start_session,
+    stop_session,
+)
+from wal2lake.lake.spark.warmup import warm_up
+
+__all__ = [
+    "Branch",
+    "BranchKeys",
+    "Branches",
+    "DeltaBatches",
+    "DeltaTables",
+    "Key",
+    "Overtaken",
+    "Queries",
+    "RowRefused",
+    "SessionOptions",
+    "SparkExecutors",
+    "SparkExpressions",
+    "class_archive_path",
+    "generate",
+    "generated_rows",
+    "place_of_branches",
+    "rebase",
+    "relation",
+    "session_alive",
+    "start_session",
+    "stop_session",
+    "warm_up",
+]

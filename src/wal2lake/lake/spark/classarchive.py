@@ -54,7 +54,7 @@ _STATEMENTS: Final = (
 """The kinds of what an engine does; a class that none of them needs is read from its jar."""
 
 
-def default_path() -> Path:
+def class_archive_path() -> Path:
     """Where this environment's archive is, if there is one."""
     return Path(sys.prefix) / "share" / "wal2lake" / "spark-classes.jsa"
 
@@ -124,7 +124,7 @@ def _use(spark: SparkSession, table: str) -> None:
 
 def main() -> int:
     """Make this environment's archive for make, unless there is a fresh one."""
-    archive = default_path()
+    archive = class_archive_path()
     try:
         jars = locate_jars(JarSource.from_environment(os.environ), os.environ)
         java = find_java(os.environ)

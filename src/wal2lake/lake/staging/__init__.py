@@ -6,5 +6,68 @@ PostgreSQL's text to the target's types, the layout of staged changes.
 Never: commits, or what several events of a key amount to.
 
 Modules: ``changes`` (the layout), ``logrows`` (reading the log), ``convert``, ``rowchanges``,
-``stage``. All but ``stage`` load without Spark: executors run them.
+``stage``. They load without Spark: executors run them.
 """
+
+from wal2lake.lake.staging.changes import (
+    COMMIT,
+    DELETE,
+    INSERT,
+    TRUNCATE,
+    UPDATE,
+    RowConflict,
+    RowFailure,
+)
+from wal2lake.lake.staging.checks import CHECK_VIOLATION, violating
+from wal2lake.lake.staging.convert import (
+    NO_RULES,
+    BadValue,
+    ConversionRules,
+    SentColumn,
+    decodes_whole_in_binary,
+    mapping_of,
+)
+from wal2lake.lake.staging.defaults import (
+    NO_DEFAULTS,
+    ColumnDefaults,
+    Fill,
+    Fills,
+    Volatile,
+    behind,
+    have_sequences,
+)
+from wal2lake.lake.staging.generated import computed, inputs_of
+from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.lake.staging.rowchanges import incompatible_columns
+from wal2lake.lake.staging.wholerows import convert_columns
+
+__all__ = [
+    "CHECK_VIOLATION",
+    "COMMIT",
+    "DELETE",
+    "INSERT",
+    "NO_DEFAULTS",
+    "NO_RULES",
+    "TRUNCATE",
+    "UPDATE",
+    "BadValue",
+    "ColumnDefaults",
+    "ConversionRules",
+    "Fill",
+    "Fills",
+    "LogSource",
+    "LsnRange",
+    "RowConflict",
+    "RowFailure",
+    "SentColumn",
+    "Volatile",
+    "behind",
+    "computed",
+    "convert_columns",
+    "decodes_whole_in_binary",
+    "have_sequences",
+    "incompatible_columns",
+    "inputs_of",
+    "mapping_of",
+    "violating",
+]

@@ -8,10 +8,11 @@ change by numbered keys, and finding keys in files. Never: Spark, commits, or a 
 
 from wal2lake.lake.upsert.memory import NotForUs, TooLarge, UpsertMemory
 from wal2lake.lake.upsert.plan import Upsert, load, plan_upsert
-from wal2lake.lake.upsert.stored import is_readable
+from wal2lake.lake.upsert.stored import StoredRows, is_readable
 
 __all__ = [
     "NotForUs",
+    "StoredRows",
     "TooLarge",
     "Upsert",
     "UpsertMemory",

@@ -39,14 +39,18 @@ import pyarrow as pa
 from wal2lake.apply.local import visible
 from wal2lake.catalog import TableChange, TableDef
 from wal2lake.catalog import local_writer as writer_of
-from wal2lake.lake import CommitConflict, Cursor, TableState
-from wal2lake.lake.branch.changes import Action, BranchChange, others_rows
-from wal2lake.lake.capture.messages import Emitted, More, OriginMark, with_more
-from wal2lake.lake.capture.moves import MovedKey, moved_from
-from wal2lake.lake.origins import LOCAL, tagged
-from wal2lake.lake.plain.change import FoundRows, PlainChange
-from wal2lake.lake.spark.branch.branches import Branch
-from wal2lake.lake.spark.branch.rebase import Overtaken, rebase
+from wal2lake.lake import LOCAL, CommitConflict, Cursor, TableState, tagged
+from wal2lake.lake.branch import Action, BranchChange, others_rows
+from wal2lake.lake.capture import (
+    Emitted,
+    More,
+    MovedKey,
+    OriginMark,
+    moved_from,
+    with_more,
+)
+from wal2lake.lake.plain import FoundRows, PlainChange
+from wal2lake.lake.spark import Branch, Overtaken, rebase
 from wal2lake.local.commits.uniqueness import key_of, refuse_repeated
 from wal2lake.local.commits.upkeep import tend
 from wal2lake.local.node import EngineParts

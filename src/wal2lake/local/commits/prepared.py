@@ -48,10 +48,8 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.lake import CommitConflict
-from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.messages import Emitted, More, with_more
-from wal2lake.lake.capture.moves import moved_from
-from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.capture import Emitted, More, moved_from, read_commit, with_more
+from wal2lake.lake.delta import local_path
 from wal2lake.local.commits.commit import (
     WrittenTable,
     changes_of,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import About, UsageError
-from wal2lake.lake.spark.branch.keys import Key
+from wal2lake.lake.spark import Key
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.sql.query.results import Rendering, columns_in
 from wal2lake.wire.frontback import FieldDescription, Format

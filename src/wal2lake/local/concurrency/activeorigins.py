@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 from wal2lake.errors import UsageError
-from wal2lake.lake.capture.messages import OriginMark
+from wal2lake.lake.capture import OriginMark
 
 
 class ActiveOrigins:

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from wal2lake.catalog import TableDef
 from wal2lake.errors import About, UsageError
 from wal2lake.lake import TableState
-from wal2lake.lake.branch.changes import Action
-from wal2lake.lake.branch.checks import added_violation
-from wal2lake.lake.staging.checks import CHECK_VIOLATION
+from wal2lake.lake.branch import Action, added_violation
+from wal2lake.lake.staging import CHECK_VIOLATION
 from wal2lake.local.access import check_tables
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.local.transaction.generation import refuse_altered

@@ -15,9 +15,8 @@ from wal2lake.catalog import TableDef
 from wal2lake.catalog import local_writer as writer_of
 from wal2lake.errors import About, UsageError
 from wal2lake.lake import CommitConflict, TableState
-from wal2lake.lake.branch.changes import Action
-from wal2lake.lake.spark.branch.branches import Branch
-from wal2lake.lake.spark.branch.generated import RowRefused, generate, generated_rows
+from wal2lake.lake.branch import Action
+from wal2lake.lake.spark import Branch, RowRefused, generate, generated_rows
 from wal2lake.local.node import EngineParts
 
 

@@ -40,12 +40,18 @@ from wal2lake.apply.local.visible import unfinished_copies
 from wal2lake.catalog import TableDef
 from wal2lake.catalog.xids import xid_of
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.lake.branch.changes import Action
-from wal2lake.lake.capture.commits import updated_by
-from wal2lake.lake.capture.messages import Emitted, More, OriginMark
-from wal2lake.lake.capture.moves import MOST_ROWS, KeyMoves, MovedKey
-from wal2lake.lake.partitions import instants
-from wal2lake.lake.spark.branch.branches import Branch, place_of_branches
+from wal2lake.lake import instants
+from wal2lake.lake.branch import Action
+from wal2lake.lake.capture import (
+    MOST_ROWS,
+    Emitted,
+    KeyMoves,
+    More,
+    MovedKey,
+    OriginMark,
+    updated_by,
+)
+from wal2lake.lake.spark import Branch, place_of_branches
 from wal2lake.local.commits.commit import (
     WrittenTable,
     commit_plainly,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.capture.messages import Emitted, OriginMark
+from wal2lake.lake.capture import Emitted, OriginMark
 from wal2lake.local.node import EngineParts
 from wal2lake.observe import get_logger
 from wal2lake.publish.capture.statements import Statement

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from wal2lake.errors import UsageError
 from wal2lake.lake import CommitConflict
-from wal2lake.lake.plain.change import FoundRows, PlainChange
+from wal2lake.lake.plain import FoundRows, PlainChange
 from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.generation import with_generated
 from wal2lake.pg import Check

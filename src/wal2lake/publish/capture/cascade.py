@@ -27,10 +27,15 @@ import pyarrow.compute as pc
 from wal2lake.catalog import Catalog, TableDef
 from wal2lake.changelog import LogReader, Manifest, RowsFile
 from wal2lake.lake import TablePort
-from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import Sent, relation_mark
-from wal2lake.lake.capture.replay import NotAsSent, SentTable, sent_changes
-from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.lake.capture import (
+    ComparisonMemory,
+    NotAsSent,
+    Sent,
+    SentTable,
+    relation_mark,
+    sent_changes,
+)
+from wal2lake.lake.staging import LogSource, LsnRange
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.pgtypes import RemoteTypes, remote_types_from_json
 from wal2lake.publish.capture.ordering import (

@@ -46,10 +46,14 @@ from wal2lake.changelog import (
 from wal2lake.changelog.manifest import encode_relation
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake import TablePort
-from wal2lake.lake.capture.commits import TableCommit
-from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.replay import NotAsSent, SentTable, sent_changes
-from wal2lake.lake.staging.logrows import LsnRange
+from wal2lake.lake.capture import (
+    ComparisonMemory,
+    NotAsSent,
+    SentTable,
+    TableCommit,
+    sent_changes,
+)
+from wal2lake.lake.staging import LsnRange
 from wal2lake.model import Lsn, Oid, Relation, SyncState
 from wal2lake.observe import get_logger
 from wal2lake.pgtypes import remote_types_from_json

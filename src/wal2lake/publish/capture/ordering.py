@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.catalog import local_writer
-from wal2lake.lake.capture.commits import TableCommit
-from wal2lake.lake.capture.messages import Emitted, OriginMark
+from wal2lake.lake.capture import Emitted, OriginMark, TableCommit
 from wal2lake.model import Lsn, Oid
 
 _SUBSCRIPTION: Final = re.compile(r"wal2lake:(\d+):(\d+):(\d+)")

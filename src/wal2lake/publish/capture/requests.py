@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wal2lake.changelog import TwoPhase
-from wal2lake.lake.capture.commits import TableCommit
-from wal2lake.lake.capture.messages import Emitted, OriginMark
+from wal2lake.lake.capture import Emitted, OriginMark, TableCommit
 from wal2lake.model import Lsn, Oid
 
 

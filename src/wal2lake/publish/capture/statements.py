@@ -37,11 +37,16 @@ from wal2lake.changelog.files import (
     write_temporary,
 )
 from wal2lake.lake import TablePort
-from wal2lake.lake.capture.commits import TableCommit, read_commit
-from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import Emitted, More
-from wal2lake.lake.capture.moves import MovedKey
-from wal2lake.lake.capture.rows import most_changes, row_changes
+from wal2lake.lake.capture import (
+    ComparisonMemory,
+    Emitted,
+    More,
+    MovedKey,
+    TableCommit,
+    most_changes,
+    read_commit,
+    row_changes,
+)
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.relations import key_of, relation_of
 from wal2lake.publish.capture.writer import Change

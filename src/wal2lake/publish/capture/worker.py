@@ -3,18 +3,15 @@
     tables' logs ──▶ what readers see now ──▶ transactions ──▶ segments ──▶ walsenders are told
                      (one moment)             (ordering)       (writer)
 
-It looks when it is told that something was committed, and every ``LOOK_SECONDS``, since writers
-outside the node tell nobody. While no slot is there it does nothing; the first slot begins at what
-is visible then.
+The thread looks at the tables when a session reports a commit, and every ``LOOK_SECONDS``, because
+writers outside the node report nothing. Without a slot it does nothing; the first slot begins at
+what is visible then.
 
-A message that belongs to no table's commit (pg_logical_emit_message) is brought by its session, and
-goes behind all that is visible then. So is the empty transaction that a definition (CREATE TABLE,
-GRANT) is for decoders, and so is a transaction that is prepared, and what ends it without
-a commit of a table. It is in the log twice: with its PREPARE, and found in its tables as any other.
-What a subscription has prepared is handed on (``handing``).
-
-Whoever needs all of now to be captured (a slot that is made, a SELECT of the log's position) asks
-for ``catch_up``: the answer is where the log ends and which versions that end is.
+Three kinds of transactions belong to no table's commit; their sessions hand them over, and they
+follow all that is visible then: a message (pg_logical_emit_message), the empty transaction of a
+definition (CREATE TABLE, GRANT), and a prepared transaction with its end. A prepared transaction
+is in the log twice: with its PREPARE, and as a commit of its tables. ``handing`` hands on those of
+subscriptions. ``catch_up`` captures all of now, for a new slot or a SELECT of the log's position.
 """
 
 from __future__ import annotations
@@ -38,14 +35,18 @@ from wal2lake.errors import (
     Wal2LakeError,
     words_of,
 )
-from wal2lake.lake import TablePort, TableState
-from wal2lake.lake.capture.commits import TableCommit, read_commit
-from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import Emitted, OriginMark
-from wal2lake.lake.capture.replay import NotAsSent
-from wal2lake.lake.capture.rows import most_changes, row_changes
-from wal2lake.lake.tablefiles import DataFile
-from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.lake import DataFile, TablePort, TableState
+from wal2lake.lake.capture import (
+    ComparisonMemory,
+    Emitted,
+    NotAsSent,
+    OriginMark,
+    TableCommit,
+    most_changes,
+    read_commit,
+    row_changes,
+)
+from wal2lake.lake.upsert import StoredRows
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.observe import RepeatedErrors, failpoint, get_logger
 from wal2lake.publish.capture.cascade import Cascade

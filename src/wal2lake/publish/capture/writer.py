@@ -34,7 +34,7 @@ from wal2lake.changelog import (
     open_writer,
 )
 from wal2lake.errors import InternalError
-from wal2lake.lake.capture.messages import Emitted
+from wal2lake.lake.capture import Emitted
 from wal2lake.model import Lsn, Relation
 from wal2lake.publish.capture.positions import (
     CHANGE_BYTES,

@@ -41,7 +41,7 @@ from wal2lake.changelog import (
     PreparedTransaction,
     SegmentFacts,
 )
-from wal2lake.lake.batch.methods import Method, Total
+from wal2lake.lake.batch import Method, Total
 from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.publish.limits import Room
 from wal2lake.publish.slots import SlotUse
