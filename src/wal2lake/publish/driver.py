@@ -1,7 +1,7 @@
-"""Drives a plugin: transactions in, callbacks out.
+"""Drives a plugin: calls its callbacks for transactions of the log.
 
-In: the log, a slot's position, a plugin. Out: the plugin's messages, through ``Context.write``; how
-far everything has been decoded. Called by the walsender, and by the SQL functions.
+In: the log, a slot's position, a plugin. Out: the plugin's messages, through ``Context.write``; the
+position up to which everything has been decoded. Called by the walsender, and by the SQL functions.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ class Decoding:
         *,
         together: bool = False,
     ) -> None:
-        """``work_mem``: bytes of a transaction that are held to see whether it is a large one,
-        if the plugin wants those in blocks. ``together``: the plugin may write many transactions
-        at once; then ``advance`` ends behind any of them, and ``xid`` is not theirs."""
+        """``work_mem``: bytes above which a transaction is passed in blocks, if the plugin streams.
+        ``together``: the plugin may write many transactions at once. Then ``advance`` may end after
+        such a group only, and ``xid`` is not set for its transactions."""
         self._work_mem = work_mem
         self._together = together
         self._by_rows = getattr(type(plugin), "run", None) is Base.run
-        """Rows are given one by one in any case."""
+        """Whether the plugin takes only single rows."""
         self._reader = reader
         self._plugin = plugin
         self._context = context
         self.position = start
-        """Everything below has been decoded."""
+        """Position up to which everything has been decoded."""
         self.xid = 0
-        """Number of the transaction that is being decoded; 0: none."""
+        """Number of the transaction that is being decoded; 0 if there is none."""
         self.counts = Counts()
-        """Counts of the changes that the plugin was given."""
+        """Counts of the changes passed to the plugin."""
         self._two_phase_at: Lsn | None = None
         self._slot: Callable[[], ReplicationSlot | None] = lambda: None
 
@@ -80,8 +80,8 @@ class Decoding:
         slot: Callable[[], ReplicationSlot | None],
         begin_two_phase: Callable[[Lsn], None],
     ) -> None:
-        """Start the plugin, whose errors get their context. ``slot``: as it is at any time;
-        ``begin_two_phase`` makes it one for prepared transactions, from a position on."""
+        """Start the plugin. ``slot`` returns the slot's present state. ``begin_two_phase`` enables
+        two_phase for the slot from a position on."""
         self._slot = slot
         plugin, context = self._plugin, self._context
         with self._callback("startup"):
@@ -89,14 +89,15 @@ class Decoding:
             check_callbacks(context.plugin, plugin)
         if context.two_phase:
             begin_two_phase(self.position)
-        found = slot()
-        if plugin.two_phase and found is not None and found.two_phase:
-            self._two_phase_at = found.two_phase_at or self.position
+        present_slot = slot()
+        if plugin.two_phase and present_slot is not None and present_slot.two_phase:
+            self._two_phase_at = present_slot.two_phase_at or self.position
 
     def advance(self, go_on: Callable[[], bool] = lambda: True) -> int:
-        """Decode what is in the log; how many transactions that were, or messages of none.
-        ``go_on`` is asked between two of them. 55000 if the slot has been invalidated: what comes
-        next need not be there any more."""
+        """Decode the log. Return the number of transactions and non-transactional messages.
+
+        ``go_on`` is called between two of them. Raises 55000 if the slot has been invalidated: the
+        log may lack what comes next."""
         try:
             return self._advance(go_on)
         except CorruptLogError:
@@ -111,25 +112,26 @@ class Decoding:
     def _advance(self, go_on: Callable[[], bool]) -> int:
         count = 0
         segments = self._reader.above(self.position)
-        # Behind the listing: as long as the slot is valid nothing that it needs has gone.
+        # Checked after the listing: while the slot is valid, the log has everything that it
+        # needs.
         self._check_slot()
-        for found in transactions_of(self._reader, segments, self.position):
-            if isinstance(found, Lsn):
-                self.position = max(self.position, found)
+        for item in transactions_of(self._reader, segments, self.position):
+            if isinstance(item, Lsn):
+                self.position = max(self.position, item)
                 continue
-            if isinstance(found, DecodedMessage):
+            if isinstance(item, DecodedMessage):
                 if not self._plugin.filter_by_origin(None):
                     self.xid = 0
-                    self._message(None, found)
-                self.position = end_of_message(found.lsn)
-            elif isinstance(found, Group):
-                decoded, goes_on = self._group(found, go_on)
+                    self._message(None, item)
+                self.position = end_of_message(item.lsn)
+            elif isinstance(item, Group):
+                decoded, goes_on = self._group(item, go_on)
                 count += decoded
                 if goes_on:
                     continue
                 break
             else:
-                transaction, runs = found
+                transaction, runs = item
                 if not self._plugin.filter_by_origin(transaction.origin):
                     self._decode(transaction, runs)
                 self.position = transaction.end_lsn
@@ -139,8 +141,8 @@ class Decoding:
         return count
 
     def _group(self, group: Group, go_on: Callable[[], bool]) -> tuple[int, bool]:
-        """Decode as many of the transactions as ``go_on`` allows; return how many, and its last
-        answer."""
+        """Decode transactions of a group while ``go_on`` returns true. Return their number, and the
+        last result of ``go_on``."""
         plugin, context = self._plugin, self._context
         count, size = group.transactions.num_rows, group.size
         none_is_large = not plugin.streams or size <= self._work_mem
@@ -166,13 +168,13 @@ class Decoding:
         return count, True
 
     def _run_by_run(self, group: Group) -> Iterator[Transaction]:
-        """Each is yielded when the plugin has been given it."""
+        """Yield each transaction after it has been passed to the plugin."""
         for transaction, runs in one_by_one(group):
             self._transaction(transaction, runs)
             yield transaction
 
     def _row_by_row(self, group: Group) -> Iterator[Transaction]:
-        """The same, without a slice of the log for each."""
+        """Yield each transaction, likewise, without slicing the log for each."""
         plugin, context = self._plugin, self._context
         self.counts.total_bytes += group.size
         for transaction, changes in group.changes():
@@ -190,7 +192,7 @@ class Decoding:
     def _decode(
         self, transaction: Transaction, runs: Iterator[Run | DecodedMessage]
     ) -> None:
-        """Decode a transaction whole, or as a step of one that was prepared."""
+        """Decode a transaction, or a step of a prepared transaction."""
         step, plugin, context = transaction.step, self._plugin, self._context
         if step is None:
             self._transaction(transaction, runs)
@@ -205,9 +207,11 @@ class Decoding:
                 self._transaction(transaction, runs)
             return
         assert since is not None
-        # As in PostgreSQL: what was prepared before is sent once it commits.
-        known = prepared.prepare_lsn >= since
-        if (step is Step.PREPARE and known) or (step is Step.COMMIT and not known):
+        # As in PostgreSQL, a transaction prepared before ``since`` is sent when it commits.
+        prepared_since = prepared.prepare_lsn >= since
+        if (step is Step.PREPARE and prepared_since) or (
+            step is Step.COMMIT and not prepared_since
+        ):
             self._transaction(transaction, runs, prepared=True)
         self.xid = int(transaction.xid)
         if step is Step.COMMIT:
@@ -224,7 +228,7 @@ class Decoding:
         *,
         prepared: bool = False,
     ) -> None:
-        """``prepared``: as one that is prepared, rather than committed."""
+        """Pass a transaction to the plugin. ``prepared``: as prepared, not as committed."""
         plugin, context = self._plugin, self._context
         self.xid = int(transaction.xid)
         self.counts.total_txns += 1
@@ -252,7 +256,8 @@ class Decoding:
     def _streamed(
         self, transaction: Transaction, pieces: Iterator[Piece], *, prepared: bool
     ) -> None:
-        """In blocks of at most ``work_mem``; a block's pieces are not held together."""
+        """Pass a transaction in blocks of at most ``work_mem`` bytes. The pieces of a block are not
+        held in memory together."""
         plugin, context = self._plugin, self._context
         counts = self.counts
         counts.stream_txns += 1
@@ -277,17 +282,17 @@ class Decoding:
             end(context, transaction)
 
     def _message(
-        self, transaction: Transaction | None, one: DecodedMessage, prefix: str = ""
+        self, transaction: Transaction | None, message: DecodedMessage, prefix: str = ""
     ) -> None:
         with self._callback(f"{prefix}message"):
             self._plugin.message(
-                self._context, transaction, one.lsn, one.prefix, one.content
+                self._context, transaction, message.lsn, message.prefix, message.content
             )
 
     def _changes(
         self, transaction: Transaction, changes: Iterator[Piece], prefix: str = ""
     ) -> None:
-        """``prefix``: of the callbacks' names, in errors."""
+        """Pass changes to the plugin. ``prefix``: of the callbacks' names, for errors."""
         plugin, context = self._plugin, self._context
         for run in changes:
             self.counts.total_bytes += _size(run)
@@ -310,7 +315,7 @@ class Decoding:
 
     @contextmanager
     def _callback(self, name: str, lsn: Lsn | None = None) -> Iterator[None]:
-        """``lsn``: of the one change that it is about."""
+        """Surround a callback; errors get its context. ``lsn``: of a single change."""
         try:
             yield
         except Wal2LakeError as error:
@@ -322,14 +327,14 @@ class Decoding:
         except Exception as error:
             if self._context.plugin in BUILT_IN:
                 raise
-            # The plugin is the user's own, and so are its words.
+            # The plugin is a user's, so the error has the plugin's own message.
             raise InternalError(
                 words_of(error), context=callback_context(self._context, name, lsn)
             ) from error
 
 
 def _pieces(changes: Iterator[Piece], most: int) -> Iterator[Piece]:
-    """All of them, cut so that none but a single row has more than about ``most`` bytes."""
+    """Split runs so that each has at most about ``most`` bytes, unless a single row has more."""
     for run in changes:
         if not isinstance(run, Run):
             yield run
@@ -353,16 +358,16 @@ def _emptied(held: deque[Piece]) -> Iterator[Piece]:
 
 
 def _each_once(options: Iterable[tuple[str, str | None]]) -> Mapping[str, str | None]:
-    found: dict[str, str | None] = {}
+    options_by_name: dict[str, str | None] = {}
     for name, value in options:
-        if name in found:
+        if name in options_by_name:
             raise SqlSyntaxError("conflicting or redundant options")
-        found[name] = value
-    return found
+        options_by_name[name] = value
+    return options_by_name
 
 
 def callback_context(context: Context, name: str, lsn: Lsn | None) -> str:
-    """PostgreSQL's context of an error in a callback."""
+    """Build PostgreSQL's context of an error in a callback."""
     return (
         f'slot "{context.slot}", output plugin "{context.plugin}",'
         f" in the {name} callback"

@@ -1,15 +1,15 @@
-"""Which tables, columns and rows a publication has, and what it asks of a replica identity.
+"""Determines a publication's tables, columns and rows, and checks replica identities.
 
-Comes in: records of the catalog. Goes out: ``PublishedRelation`` per table, as
-pg_get_publication_tables() has them; whether a table may be updated. Pure. Called by system views,
-by the front door before a write, and by decoding.
+In: records of the catalog. Out: one ``PublishedRelation`` per table, as in
+pg_get_publication_tables(); whether a table may be updated. Pure. Called by system views, by
+sessions before a write, and by decoding.
 
     publication            a table is published as
     -------------------    ---------------------------------------------------------------------
     FOR TABLE t            itself, with the column list and row filter given for it
     FOR TABLE root         its partition, without either; with publish_via_partition_root itself
-    FOR TABLES IN SCHEMA   itself, whole: each table that is there when somebody asks
-    FOR ALL TABLES         the same
+    FOR TABLES IN SCHEMA   itself, whole: each table that exists at the time of the call
+    FOR ALL TABLES         likewise
 
 Source: pg_get_publication_tables(), GetAllTablesPublicationRelations(),
 GetPublicationRelations() in pg_publication.c; pub_rf_contains_invalid_column(),
@@ -41,7 +41,7 @@ class PublishedRelation:
     columns: tuple[str, ...]
     """Columns that are sent, in the table's order."""
     named: PublishedTable | None = None
-    """The table's own column list and row filter; None: the table is sent whole."""
+    """The table's column list and row filter. None if the table is sent whole."""
 
 
 def published_tables(
@@ -49,14 +49,18 @@ def published_tables(
     tables: Sequence[TableDef],
     namespaces: Iterable[Namespace],
 ) -> list[PublishedRelation]:
-    """Return the tables that subscribers of one publication get."""
+    """Return the tables that one publication sends."""
     if publication.all_tables:
-        found = [t for t in tables if _is_sent(publication, t)]
-        return [PublishedRelation(publication, t, _all(publication, t)) for t in found]
+        sent_tables = [t for t in tables if _is_sent(publication, t)]
+        return [
+            PublishedRelation(publication, t, _all(publication, t)) for t in sent_tables
+        ]
     oids = {schema.nspid for schema in publication.schemas}
-    schemas = {one.name for one in namespaces if one.oid in oids}
+    schemas = {entry.name for entry in namespaces if entry.oid in oids}
     by_oid = {table.oid: table for table in tables}
-    named = [by_oid[one.relid] for one in publication.tables if one.relid in by_oid]
+    named = [
+        by_oid[entry.relid] for entry in publication.tables if entry.relid in by_oid
+    ]
     whole = [table for table in tables if table.namespace in schemas]
     sent: dict[Oid, TableDef] = {}
     for table in _by_root(publication, [*named, *whole], tables):
@@ -71,22 +75,25 @@ def all_published(
     tables: Sequence[TableDef],
     namespaces: Sequence[Namespace],
 ) -> list[PublishedRelation]:
-    """Return the tables that subscribers of several publications at once get: a partition whose
-    partitioned table one of them sends is not sent apart."""
+    """Return the tables that several publications send together. A partition is left out if one of
+    them sends its partitioned table."""
     publications = list(publications)
-    found = [
-        one
-        for each in publications
-        for one in published_tables(each, tables, namespaces)
+    relations = [
+        relation
+        for publication in publications
+        for relation in published_tables(publication, tables, namespaces)
     ]
-    if not any(each.via_root for each in publications):
-        return found
-    oids = {one.table.oid for one in found}
-    return [one for one in found if one.table.partition_of not in oids]
+    if not any(publication.via_root for publication in publications):
+        return relations
+    oids = {relation.table.oid for relation in relations}
+    return [
+        relation for relation in relations if relation.table.partition_of not in oids
+    ]
 
 
 def _is_sent(publication: Publication, table: TableDef) -> bool:
-    """Whether FOR ALL TABLES has it, and not under its other name."""
+    """Whether FOR ALL TABLES sends the table under this name (a partition and its root are one
+    table)."""
     if publication.via_root:
         return table.partition_of is None
     return table.partition_key is None
@@ -95,7 +102,7 @@ def _is_sent(publication: Publication, table: TableDef) -> bool:
 def _by_root(
     publication: Publication, chosen: Iterable[TableDef], tables: Sequence[TableDef]
 ) -> Iterable[TableDef]:
-    """Partitioned tables, or what they consist of."""
+    """Yield partitioned tables themselves, or their partitions."""
     for table in chosen:
         if table.partition_key is None or publication.via_root:
             yield table
@@ -117,7 +124,8 @@ def _published(
 
 
 def _all(publication: Publication, table: TableDef) -> tuple[str, ...]:
-    """Without a column list: generated columns are sent if the publication says so."""
+    """Return the columns sent without a column list: generated columns only if the publication
+    sends them."""
     return tuple(
         column.name
         for column in table.columns
@@ -135,24 +143,25 @@ def check_replica_identity(
     tables: Sequence[TableDef],
     namespaces: Sequence[Namespace],
 ) -> None:
-    """Raise if an UPDATE or DELETE of a table could not be sent so that subscribers find the row:
-    42P10 for a row filter or column list that the replica identity does not fit, 55000 without
-    one. Whether a row is touched does not matter."""
+    """Raise if subscribers could not find the row of an UPDATE or DELETE of a table: 42P10 if a row
+    filter or column list does not fit the replica identity, 55000 if there is none. It does not
+    matter whether the statement changes a row."""
     if table.partition_key is not None:
-        # Its partition is what is updated.
+        # The partition is the table that is updated.
         table = next((t for t in tables if t.partition_of == table.oid), table)
     sending = [
-        one
-        for one in publications
-        if operation in one.publishes and _has(one, table, tables, namespaces)
+        publication
+        for publication in publications
+        if operation in publication.publishes
+        and _sends(publication, table, tables, namespaces)
     ]
     verb = "update" if operation is PublishedOperation.UPDATE else "delete from"
-    what = f'cannot {verb} table "{table.name}"'
+    message = f'cannot {verb} table "{table.name}"'
     identity = table.identity_columns
     for named in _named(sending, table, namespaces):
         if identity is not None and not set(named.filter_columns) <= set(identity):
             raise UsageError(
-                what,
+                message,
                 sqlstate="42P10",
                 detail="Column used in the publication WHERE expression is not part of"
                 " the replica identity.",
@@ -162,18 +171,22 @@ def check_replica_identity(
             continue
         if identity is None or not set(identity) <= set(named.columns):
             raise UsageError(
-                what,
+                message,
                 sqlstate="42P10",
                 detail="Column list used by the publication does not cover the replica"
                 " identity.",
             )
-    known = [
+    generated = [
         name for name, _ in table.generated if identity is None or name in identity
     ]
-    whole = [one for one in sending if _sends_whole(one, table, namespaces)]
-    if known and not all(one.sends_generated for one in whole):
+    whole = [
+        publication
+        for publication in sending
+        if _sends_whole(publication, table, namespaces)
+    ]
+    if generated and not all(publication.sends_generated for publication in whole):
         raise UsageError(
-            what,
+            message,
             sqlstate="42P10",
             detail="Replica identity must not contain unpublished generated columns.",
         )
@@ -181,7 +194,7 @@ def check_replica_identity(
         return
     updating = operation is PublishedOperation.UPDATE
     raise UsageError(
-        f"{what} because it does not have a replica identity and publishes"
+        f"{message} because it does not have a replica identity and publishes"
         f" {'updates' if updating else 'deletes'}",
         sqlstate="55000",
         hint=f"To enable {'updating' if updating else 'deleting from'} the table, set"
@@ -189,17 +202,19 @@ def check_replica_identity(
     )
 
 
-def _has(
+def _sends(
     publication: Publication,
     table: TableDef,
     tables: Sequence[TableDef],
     namespaces: Sequence[Namespace],
 ) -> bool:
-    """Whether it sends the table, itself or as its partitioned table."""
+    """Whether a publication sends the table, as itself or as its partitioned table."""
     if publication.all_tables:
         return True
-    found = published_tables(publication, tables, namespaces)
-    return any(one.table.oid in (table.oid, table.partition_of) for one in found)
+    relations = published_tables(publication, tables, namespaces)
+    return any(
+        relation.table.oid in (table.oid, table.partition_of) for relation in relations
+    )
 
 
 def _named(
@@ -207,33 +222,37 @@ def _named(
     table: TableDef,
     namespaces: Sequence[Namespace],
 ) -> list[PublishedTable]:
-    """The column lists and row filters that hold for the table."""
-    found = []
-    for one in sending:
-        oids = {schema.nspid for schema in one.schemas}
+    """Return the column lists and row filters that apply to the table."""
+    entries = []
+    for publication in sending:
+        oids = {schema.nspid for schema in publication.schemas}
         if any(n.oid in oids and n.name == table.namespace for n in namespaces):
             continue
         relid = table.oid
         root = table.partition_of
-        if one.via_root and root is not None and one.table(root) is not None:
+        if (
+            publication.via_root
+            and root is not None
+            and publication.table(root) is not None
+        ):
             relid = root
-        named = one.table(relid)
+        named = publication.table(relid)
         if named is not None:
-            found.append(named)
-    return found
+            entries.append(named)
+    return entries
 
 
 def _sends_whole(
     publication: Publication, table: TableDef, namespaces: Sequence[Namespace]
 ) -> bool:
-    """Whether it has no column list for the table."""
+    """Whether a publication has no column list for the table."""
     return all(
         named.columns is None for named in _named([publication], table, namespaces)
     )
 
 
 def index_identity(table: TableDef) -> bool:
-    """Whether the primary key's index is what pg_get_replica_identity_index() gives."""
+    """Whether pg_get_replica_identity_index() returns the primary key's index."""
     by_key = (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX)
     has_index = bool(table.key) and not table.key_deferral.deferrable
     return has_index and table.replica_identity in by_key

@@ -1,7 +1,7 @@
-"""Decides what publications together send of each table: columns, operations, rows.
+"""Determines the columns, operations and rows of each table that publications send together.
 
-Comes in: what publications and tables were at a position of the log, the names that a client has
-asked for. Goes out: a ``Sending`` for each table; runs of rows with what the filters leave of them.
+In: definitions of publications and tables at a position of the log, the client's list of
+publications. Out: a ``Sending`` for each table; runs of rows with filters applied.
 
 Source: get_rel_sync_entry(), pgoutput_row_filter() in pgoutput.c.
 """
@@ -36,26 +36,28 @@ _OPERATIONS = {
 
 
 Warn = Callable[[Wal2LakeError, Lsn], None]
-"""Takes what is to be said of a publication that is not there, and the commit that asked for it."""
+"""Takes a warning about a missing publication, and the commit LSN at which it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Columns, operations and rows of one table that are sent."""
+    """Columns, operations and rows of one table to send."""
 
     operations: frozenset[str]
-    """I, U, D, T."""
+    """Operations to send: I, U, D, T."""
     columns: frozenset[str] | None
-    """None: all that the table had when it was changed."""
+    """Columns to send. None for all columns that the table had when it was changed."""
     filters: Mapping[str, Filter]
-    """By operation; all rows of those that have none."""
+    """Row filters by operation. Without a filter, all rows are sent."""
     root: TableDef | None = None
-    """Table as which this one is sent (publish_via_partition_root); None: as itself."""
+    """Table as which this one is sent (publish_via_partition_root). None if it is sent as
+    itself."""
     contradicted: str | None = None
-    """The table whose column lists are not the same: no change of it can be sent."""
+    """Name of the table if publications have different column lists for it. Then no change can be
+    sent."""
 
     def check(self) -> None:
-        """0A000 if there is no one list of columns."""
+        """Raise 0A000 if publications have different column lists."""
         if self.contradicted is not None:
             raise UsageError(
                 "cannot use different column lists for table"
@@ -68,7 +70,7 @@ class Sending:
         return self.columns is None or column in self.columns
 
     def shown(self, relation: Relation) -> Relation:
-        """The relation as subscribers know it."""
+        """Return the relation as which the table is sent."""
         root = self.root
         if root is None:
             return relation
@@ -78,20 +80,20 @@ class Sending:
 
 
 class ClientPublications:
-    """Publications of one client, as they were at the positions of the log that the client
-    reads."""
+    """Publications of one client, as defined at the positions of the log that the client reads."""
 
     def __init__(self, catalog: Catalog, warn: Warn) -> None:
-        """``warn`` is told of a publication that is not there, once."""
+        """``warn`` is called once for each missing publication."""
         self._catalog = catalog
         self._warn = warn
         self._counter = -1
         self._positions: Sequence[Lsn] = ()
-        """Where something begins to be otherwise."""
+        """Positions at which definitions change."""
         self._known: tuple[tuple[str, ...], Lsn | None] | None = None
-        """The last lookup: names, and the position from which they are valid."""
+        """Arguments of the last lookup: names, and the position from which the definitions are
+        valid."""
         self._missing: set[str] = set()
-        self._found: Mapping[Oid, Sending] = {}
+        self._sendings: Mapping[Oid, Sending] = {}
 
     def sending(self, names: Sequence[str], lsn: Lsn) -> Mapping[Oid, Sending]:
         """Return the tables that publications of these names sent at a position of the log, by
@@ -102,43 +104,47 @@ class ClientPublications:
             if positions != self._positions or not positions:
                 self._positions, self._known = positions, None
             self._counter = counter
-        # What an earlier release has captured is sent as what was noted first, or is there now.
+        # Changes that an earlier release captured have no definitions. The oldest recorded ones
+        # are used, or the present ones.
         place = max(0, bisect_right(self._positions, lsn) - 1)
         since = self._positions[place] if self._positions else None
         if self._known != (tuple(names), since):
             then = self._catalog.definitions_at(since)
-            self._found = self._look_up(names, then, lsn)
+            self._sendings = self._look_up(names, then, lsn)
             self._known = tuple(names), since
-        return self._found
+        return self._sendings
 
     def table(self, relid: Oid) -> TableDef | None:
-        """Return the table's definition now; None: it was dropped."""
+        """Return the table's present definition; None if it was dropped."""
         return self._catalog.table_by_oid(relid)
 
     def origin_number(self, name: str) -> int:
-        """Return an origin's number, as pg_replication_origin has it; 0: there is none of that
-        name."""
+        """Return an origin's number in pg_replication_origin; 0 if the name does not exist."""
         return self._catalog.origin_numbers().get(name, 0)
 
     def _look_up(
         self, names: Sequence[str], then: HistoricDefinitions, lsn: Lsn
     ) -> Mapping[Oid, Sending]:
-        chosen = [one for one in then.publications if one.name in names]
-        present = {one.name for one in chosen}
+        chosen = [
+            published for published in then.publications if published.name in names
+        ]
+        present = {published.name for published in chosen}
         for name in names:
             if name not in present and name not in self._missing:
                 self._missing.add(name)
                 self._warn(_skipped(name), lsn)
-        found: dict[Oid, list[PublishedRelation]] = {}
+        relations: dict[Oid, list[PublishedRelation]] = {}
         tables = then.tables
-        # The log has partitions, whichever name was used to write them.
+        # The log has partitions, whether they were written under their own name or their root's.
         partitions = {
             t.partition_of: t.oid for t in tables if t.partition_of is not None
         }
-        for one in all_published(chosen, tables, then.namespaces):
-            relid = partitions.get(one.table.oid, one.table.oid)
-            found.setdefault(relid, []).append(one)
-        return {relid: _together(relid, several) for relid, several in found.items()}
+        for published in all_published(chosen, tables, then.namespaces):
+            relid = partitions.get(published.table.oid, published.table.oid)
+            relations.setdefault(relid, []).append(published)
+        return {
+            relid: _sending_of(relid, several) for relid, several in relations.items()
+        }
 
 
 def _skipped(name: str) -> Wal2LakeError:
@@ -150,20 +156,24 @@ def _skipped(name: str) -> Wal2LakeError:
     )
 
 
-def _together(relid: Oid, several: Sequence[PublishedRelation]) -> Sending:
+def _sending_of(relid: Oid, several: Sequence[PublishedRelation]) -> Sending:
     first = several[0]
-    differ = any(set(one.columns) != set(first.columns) for one in several)
+    differ = any(set(relation.columns) != set(first.columns) for relation in several)
     operations, filters = set(), {}
     for letter, operation in _OPERATIONS.items():
-        senders = [one for one in several if operation in one.publication.publishes]
+        senders = [
+            relation
+            for relation in several
+            if operation in relation.publication.publishes
+        ]
         if not senders:
             continue
         operations.add(letter)
         condition = combined(
             None
-            if one.named is None or one.named.filter is None
-            else (decode(one.named.filter), one.named.filter_columns)
-            for one in senders
+            if relation.named is None or relation.named.filter is None
+            else (decode(relation.named.filter), relation.named.filter_columns)
+            for relation in senders
         )
         if condition is not None and letter != "T":
             filters[letter] = Filter(*condition)
@@ -171,9 +181,11 @@ def _together(relid: Oid, several: Sequence[PublishedRelation]) -> Sending:
     if differ and operations - {"T"}:
         name = first.table.qualified
         return Sending(frozenset(operations), None, {}, contradicted=name)
-    whole = any(one.named is None or one.named.columns is None for one in several)
+    whole = any(
+        relation.named is None or relation.named.columns is None for relation in several
+    )
     if not {name for name, _ in first.table.generated} <= set(first.columns):
-        # The log has them.
+        # The log has the generated columns.
         whole = False
     return Sending(
         frozenset(operations),
@@ -186,8 +198,8 @@ def _together(relid: Oid, several: Sequence[PublishedRelation]) -> Sending:
 def published_rows(
     sending: Sending, relation: Relation, rows: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """A run's rows as they are sent: those of operations that are published, which the filters
-    let through; an UPDATE may have become an INSERT or a DELETE, or both (``_in_two``)."""
+    """Return the rows of a run to send: rows of published operations that the filters accept. An
+    UPDATE may become an INSERT or a DELETE, or both (``_in_two``)."""
     blind = {
         letter
         for letter, filter_ in sending.filters.items()
@@ -203,11 +215,11 @@ def published_rows(
     if moved.any():
         keep[moved] = "U" in sending.operations
     if not relation.key_positions:
-        # Nobody could find the row.
+        # Subscribers could not find the row.
         keep &= (ops != _UPDATE) & (ops != _DELETE)
     for letter, filter_ in sending.filters.items():
         if letter == "D" and letter in blind:
-            # Who has the row is not known, and it is gone.
+            # The filter cannot be evaluated, so every DELETE is sent.
             continue
         if letter == "U" and letter in blind:
             here, by = np.flatnonzero(moved & (ops == _INSERT)), "I"
@@ -225,14 +237,14 @@ def published_rows(
             elif outcome is FilterOutcome.DELETE and letter == "U":
                 ops[place] = _DELETE
     for name, values in (("op", ops), ("old", old)):
-        at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, name, pa.array(values))
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, name, pa.array(values))
     return rows if keep.all() else rows.filter(pa.array(keep))
 
 
 def _is_blind(filter_: Filter, relation: Relation) -> bool:
-    """Old rows do not have all columns of the filter. Who writes through the node is refused then;
-    other writers, and subscriptions, are not."""
+    """Whether old rows lack columns of the filter. Sessions of the node cannot write such changes;
+    other writers and subscriptions can."""
     keys = {column.name for column in relation.columns if column.is_key}
     return bool(keys) and not keys.issuperset(filter_.columns)
 
@@ -240,8 +252,8 @@ def _is_blind(filter_: Filter, relation: Relation) -> bool:
 def _in_two(
     rows: pa.RecordBatch, relation: Relation
 ) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """UPDATEs as a DELETE of the old row, which a subscriber need not have, and an INSERT of the
-    new one; which rows are those."""
+    """Replace UPDATEs by a DELETE of the old row, which a subscriber need not have, and an INSERT
+    of the new one. The second value marks these rows."""
     ops = rows.column("op").to_numpy()
     updates = ops == _UPDATE
     if not updates.any():
@@ -253,29 +265,31 @@ def _in_two(
     ops = np.repeat(ops, times)
     ops[first[updates]], ops[first[updates] + 1] = _DELETE, _INSERT
     old = rows.column("old").to_numpy().copy()
-    # The identity has not changed: the new row has the old one's.
+    # Without an old row, the identity has not changed: take it from the new row.
     same = pa.array(moved & (old == 0))
     for i in relation.key_positions:
         name = f"o{i}"
         key = pc.if_else(same, rows.column(f"c{i}"), _column(rows, name))
-        at = rows.schema.get_field_index(name)
+        index = rows.schema.get_field_index(name)
         rows = (
-            rows.append_column(name, key) if at < 0 else rows.set_column(at, name, key)
+            rows.append_column(name, key)
+            if index < 0
+            else rows.set_column(index, name, key)
         )
     old[moved & (ops == _DELETE) & (old == 0)] = _KEY
     old[moved & (ops == _INSERT)] = 0
     for name, values in (("op", ops), ("old", old)):
-        at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, name, pa.array(values))
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, name, pa.array(values))
     return rows, moved
 
 
 def _outcomes(
     filter_: Filter, letter: str, relation: Relation, rows: pa.RecordBatch
 ) -> list[FilterOutcome]:
-    # A column that the table did not have yet is NULL.
-    known = {column.name: i for i, column in enumerate(relation.columns)}
-    places = [known.get(name) for name in filter_.columns]
+    # A column that did not exist yet is NULL.
+    places_by_name = {column.name: i for i, column in enumerate(relation.columns)}
+    places = [places_by_name.get(name) for name in filter_.columns]
     count = rows.num_rows
     new = [_column(rows, f"c{i}") for i in places]
     before = [_column(rows, f"o{i}") for i in places]
@@ -283,8 +297,10 @@ def _outcomes(
         has_old = (rows.column("old").to_numpy() != 0).tolist()
         return transforms(filter_, before, new, has_old)
     arrays = before if letter == "D" else new
-    found = filter_.matches(arrays, count)
-    return [FilterOutcome.KEEP if one else FilterOutcome.NOTHING for one in found]
+    matches = filter_.matches(arrays, count)
+    return [
+        FilterOutcome.KEEP if matched else FilterOutcome.NOTHING for matched in matches
+    ]
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:

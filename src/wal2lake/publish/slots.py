@@ -1,10 +1,10 @@
-"""Replication slots: who needs which part of the publisher's log.
+"""Manages replication slots, which hold the part of the publisher's log that clients need.
 
-In: commands and SQL functions. Out: PostgreSQL's answers and errors. A slot is a row of the
-catalog; who uses it at the moment is known here, since nobody uses one across a restart.
+In: commands and SQL functions. Out: PostgreSQL's results and errors. A slot is a row of the
+catalog. The session that uses it is recorded here only, because no use survives a restart.
 
-A slot begins at the end of all that was visible when it was made, which capture gives with the
-versions of the tables there: an exact snapshot.
+A slot begins at the end of everything that was visible when it was created. Capture returns that
+position with the versions of the tables: an exact snapshot.
 
 Source: src/backend/replication/slot.c, slotfuncs.c, logicalfuncs.c; reference 4.1.
 """
@@ -32,17 +32,17 @@ _NAME_BYTES: Final = 63
 
 @dataclass(frozen=True, slots=True)
 class SlotUse:
-    """A slot, and who uses it."""
+    """A slot and its user."""
 
     slot: ReplicationSlot
     session: int | None
-    """None: nobody."""
+    """Session that uses the slot, if any."""
     left_at: float
-    """Unix time: when somebody last did, or the engine's start."""
+    """Unix time of the end of the last use, or of the engine's start."""
 
 
 def refuse_invalidated(slot: ReplicationSlot) -> None:
-    """55000 if what it needs of the log may be gone."""
+    """Raise 55000 if the slot is invalidated: the log may lack what it needs."""
     if slot.invalidation is not None:
         raise UsageError(
             f'can no longer access replication slot "{slot.name}"',
@@ -63,8 +63,8 @@ class SlotManager:
         released: Callable[[], None],
         statistics: Statistics,
     ) -> None:
-        """``most``: max_replication_slots; ``released`` is told that less of the log may be
-        needed; ``statistics`` of slots that go are forgotten."""
+        """``most`` returns max_replication_slots. ``released`` is called when less of the log may
+        be needed. ``statistics`` of dropped slots are forgotten."""
         self._statistics = statistics
         self._catalog = catalog
         self._capture = capture
@@ -74,7 +74,7 @@ class SlotManager:
         self._users: dict[str, int] = {}
         self._started = time.time()
         self._left: dict[str, float] = {}
-        """When somebody has last used a slot, since the engine's start."""
+        """End of the last use of each slot since the engine's start."""
 
     def create(
         self,
@@ -86,7 +86,7 @@ class SlotManager:
         two_phase: bool = False,
         failover: bool = False,
     ) -> tuple[ReplicationSlot, Point]:
-        """A new slot, and the state of all tables at its consistent point."""
+        """Create a slot. Return it with the state of all tables at its consistent point."""
         begun = ReplicationSlot(
             name,
             plugin,
@@ -112,39 +112,39 @@ class SlotManager:
         temporary: bool | None = None,
         plugin: str | None = None,
     ) -> ReplicationSlot:
-        """A new slot that stands where ``source`` does; None: as that one is."""
-        found = self.need(source)
+        """Copy a slot with its position. ``temporary`` and ``plugin``: None to copy the value."""
+        source_slot = self.need(source)
         if temporary is None:
-            temporary = bool(found.temporary)
+            temporary = bool(source_slot.temporary)
         begun = ReplicationSlot(
             name,
-            plugin or found.plugin,
+            plugin or source_slot.plugin,
             Lsn(0),
             Lsn(0),
             session if temporary else 0,
         )
         with self._making(begun, session):
-            # Looked at now, when nothing that the new one needs can go any more.
-            found = self.need(source)
-            if found.invalidation is not None:
+            # Read again, now that the new slot keeps the log from being trimmed.
+            source_slot = self.need(source)
+            if source_slot.invalidation is not None:
                 raise UsageError(
                     f'cannot copy invalidated replication slot "{source}"',
                     sqlstate="55000",
                 )
-            if not found.confirmed_lsn:
+            if not source_slot.confirmed_lsn:
                 raise UsageError(
                     f'cannot copy unfinished logical replication slot "{source}"',
                     sqlstate="55000",
                     hint="Retry when the source replication slot's confirmed_flush_lsn is"
                     " valid.",
                 )
-            self._catalog.confirm_slot(name, found.confirmed_lsn)
+            self._catalog.confirm_slot(name, source_slot.confirmed_lsn)
         return self.need(name)
 
     @contextmanager
     def _making(self, begun: ReplicationSlot, session: int) -> Iterator[None]:
-        """Around what gives a new slot its position: until then it holds the whole log, and
-        nobody uses it; it goes if that fails, or with the engine."""
+        """Create a slot, and drop it if the body fails. Until the body gives it a position, the
+        slot holds the whole log and cannot be used by others."""
         name = begun.name
         check_name(name)
         if begun.failover:
@@ -172,7 +172,8 @@ class SlotManager:
             self._release(name)
 
     def drop(self, name: str, session: int, *, wait: Callable[[], None] | None) -> None:
-        """``wait``, called again and again until nobody uses it any more; None: refuse then."""
+        """Drop a slot. ``wait`` is called repeatedly while another session uses the slot; if it is
+        None, that is an error."""
         with self.using(name, session, wait=wait, invalid=True):
             self._catalog.drop_slot(name)
         with self._lock:
@@ -187,7 +188,7 @@ class SlotManager:
         failover: bool | None = None,
         two_phase: bool | None = None,
     ) -> None:
-        """ALTER_REPLICATION_SLOT."""
+        """Carry out ALTER_REPLICATION_SLOT."""
         with self.using(name, session) as slot:
             if failover:
                 _check_failover(slot)
@@ -199,7 +200,7 @@ class SlotManager:
             )
 
     def advance(self, name: str, session: int, to: Lsn) -> Lsn:
-        """pg_replication_slot_advance; where it is then."""
+        """Carry out pg_replication_slot_advance. Return the new position."""
         if not to:
             raise UsageError("invalid target WAL LSN", sqlstate="22023")
         with self.using(name, session) as slot:
@@ -215,34 +216,34 @@ class SlotManager:
         return reached
 
     def confirm(self, name: str, lsn: Lsn) -> None:
-        """Confirm that the slot's client has everything below ``lsn``."""
+        """Record that the slot's client has everything below ``lsn``."""
         self._catalog.confirm_slot(name, lsn)
         self._released()
 
     def begin_two_phase(self, name: str, lsn: Lsn) -> None:
-        """Send prepared transactions as such from ``lsn`` on, as the slot's client wants."""
+        """Enable two_phase for a slot from ``lsn`` on."""
         self._catalog.begin_two_phase(name, lsn)
 
     def all(self) -> list[ReplicationSlot]:
-        """All of them."""
+        """Return all slots."""
         return self._catalog.slots()
 
     def in_use(self) -> list[SlotUse]:
-        """All of them, and who uses them now."""
-        found = self._catalog.slots()
+        """Return all slots with their present users."""
+        slots = self._catalog.slots()
         with self._lock:
             return [
                 SlotUse(
-                    one,
-                    self._users.get(one.name),
-                    self._left.get(one.name, self._started),
+                    slot,
+                    self._users.get(slot.name),
+                    self._left.get(slot.name, self._started),
                 )
-                for one in found
+                for slot in slots
             ]
 
     def invalidate(self, use: SlotUse, reason: str) -> bool:
-        """It can be used no more, if it still stands where it did and the same session uses it
-        (or nobody); whether that was so."""
+        """Invalidate a slot if its position and its user are still those of ``use``. Return whether
+        it was invalidated."""
         name = use.slot.name
         with self._lock:
             return self._users.get(name) == use.session and (
@@ -250,11 +251,11 @@ class SlotManager:
             )
 
     def released(self) -> None:
-        """Less of the log may be needed."""
+        """Report that less of the log may be needed."""
         self._released()
 
     def need(self, name: str) -> ReplicationSlot:
-        """42704 if there is none."""
+        """Return a slot. Raises 42704 if it does not exist."""
         slot = self._catalog.slot(name)
         if slot is None:
             raise UndefinedObjectError(
@@ -263,7 +264,7 @@ class SlotManager:
         return slot
 
     def user_of(self, name: str) -> int | None:
-        """The session that uses it now."""
+        """Return the session that uses a slot, if any."""
         with self._lock:
             return self._users.get(name)
 
@@ -276,8 +277,8 @@ class SlotManager:
         wait: Callable[[], None] | None = None,
         invalid: bool = False,
     ) -> Iterator[ReplicationSlot]:
-        """Alone, for as long as that lasts; 55006 if somebody else does. ``invalid``: an
-        invalidated one will do."""
+        """Acquire a slot for the time of the context. Raises 55006 if another session uses it.
+        ``invalid``: whether the slot may be invalidated."""
         while True:
             with self._lock:
                 slot = self.need(name)
@@ -313,7 +314,7 @@ class SlotManager:
 
 
 def check_name(name: str) -> None:
-    """42602 if PostgreSQL would not have it."""
+    """Raise 42602 or 42622 if PostgreSQL would not accept the name."""
     if not name:
         raise UsageError('replication slot name "" is too short', sqlstate="42602")
     if len(name.encode()) > _NAME_BYTES:
@@ -330,7 +331,7 @@ def check_name(name: str) -> None:
 
 
 def _check_failover(slot: ReplicationSlot) -> None:
-    """0A000 if it ends with its session."""
+    """Raise 0A000 if the slot is temporary."""
     if slot.temporary:
         raise UsageError(
             "cannot enable failover for a temporary replication slot", sqlstate="0A000"

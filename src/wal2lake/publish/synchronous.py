@@ -1,14 +1,14 @@
-"""Synchronous standbys: which subscribers a COMMIT waits for, and the wait.
+"""Synchronous standbys: selects the subscribers that a COMMIT waits for, and waits.
 
 In: ``synchronous_standby_names``, walsenders with their positions. Out: priorities and states as in
-pg_stat_replication; the end of a wait. All but ``CommitWaits`` is pure.
+pg_stat_replication; the end of a wait. Everything but ``CommitWaits`` is pure.
 
     s1, s2            FIRST 1 (s1, s2)
-    2 (s1, s2, s3)    FIRST 2 (s1, s2, s3): the two of the smallest number in the list that stream
+    2 (s1, s2, s3)    FIRST 2 (s1, s2, s3): the first two in the list that stream
     ANY 2 (s1, s2)    any two of them
-    *                 whoever streams
+    *                 every streaming client
 
-The names are application names, which subscribers of PostgreSQL set to the subscription's name.
+The names are application names. PostgreSQL's subscribers set them to the subscription's name.
 
 Source: syncrep.c, syncrep_gram.y, syncrep_scanner.l; PostgreSQL manual, 19.6.2.
 """
@@ -30,18 +30,18 @@ from wal2lake.publish.walsender.page import WalsenderPositions
 _ALL: Final = "*"
 
 LEVELS: Final = {"remote_write": "write", "on": "flush", "remote_apply": "apply"}
-"""Values of synchronous_commit that wait, and for which position."""
+"""Values of synchronous_commit that wait, each with the position that it waits for."""
 
 _LONGEST_PAUSE_SECONDS: Final = 0.02
-"""Between two looks at the positions, which are memory."""
+"""Longest pause between two looks at the positions, which are in memory."""
 
 _LOOK_SECONDS: Final = 5.0
-"""For one look of capture; the wait for it goes on."""
+"""Time limit of one request to capture. The wait then repeats the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walsender:
-    """One that streams."""
+    """A streaming walsender."""
 
     pid: int
     application_name: str
@@ -50,61 +50,67 @@ class Walsender:
 
 @dataclass(frozen=True, slots=True)
 class Standbys:
-    """A list that was read."""
+    """A parsed list of standbys."""
 
     quorum: bool
-    """ANY; else FIRST."""
+    """True for ANY, False for FIRST."""
     count: int
     names: tuple[str, ...]
 
     def priority(self, application_name: str) -> int:
-        """The place in the list, from 1 on; 0: it is not there."""
+        """Return the place in the list, from 1; 0 if the name is not in the list."""
         wanted = application_name.lower()
         for place, name in enumerate(self.names, 1):
             if name == _ALL or name.lower() == wanted:
-                # Of a quorum all are equal.
+                # All members of a quorum have the same priority.
                 return 1 if self.quorum else place
         return 0
 
-    def state(self, one: Walsender, all_: Iterable[Walsender]) -> str:
-        """pg_stat_replication.sync_state."""
-        if not self.priority(one.application_name):
+    def state(self, walsender: Walsender, all_: Iterable[Walsender]) -> str:
+        """Return pg_stat_replication.sync_state."""
+        if not self.priority(walsender.application_name):
             return "async"
         if self.quorum:
             return "quorum"
-        chosen = {other.pid for other in self._chosen(all_)}
-        return "sync" if one.pid in chosen else "potential"
+        chosen = {candidate.pid for candidate in self._chosen(all_)}
+        return "sync" if walsender.pid in chosen else "potential"
 
     def confirmed(self, all_: Iterable[Walsender], word: str) -> Lsn | None:
-        """Up to where enough of them have it; None: there are not enough. ``word``: write, flush
-        or apply."""
+        """Return the position that enough standbys have reached; None if there are not enough
+        standbys. ``word``: write, flush or apply."""
         candidates = self._candidates(all_) if self.quorum else self._chosen(all_)
-        found = sorted((_position(one, word) for one in candidates), reverse=True)
-        return found[self.count - 1] if len(found) >= self.count else None
+        positions = sorted(
+            (_position(walsender, word) for walsender in candidates), reverse=True
+        )
+        return positions[self.count - 1] if len(positions) >= self.count else None
 
     def _candidates(self, all_: Iterable[Walsender]) -> list[Walsender]:
         return [
-            one
-            for one in all_
-            if one.positions.streaming
-            and one.positions.flush
-            and self.priority(one.application_name)
+            walsender
+            for walsender in all_
+            if walsender.positions.streaming
+            and walsender.positions.flush
+            and self.priority(walsender.application_name)
         ]
 
     def _chosen(self, all_: Iterable[Walsender]) -> list[Walsender]:
-        def place(one: Walsender) -> tuple[int, int]:
-            return self.priority(one.application_name), one.pid
+        def place(walsender: Walsender) -> tuple[int, int]:
+            return self.priority(walsender.application_name), walsender.pid
 
         return sorted(self._candidates(all_), key=place)[: self.count]
 
 
-def _position(one: Walsender, word: str) -> Lsn:
-    found = one.positions
-    return {"write": found.write, "flush": found.flush, "apply": found.apply}[word]
+def _position(walsender: Walsender, word: str) -> Lsn:
+    positions = walsender.positions
+    return {
+        "write": positions.write,
+        "flush": positions.flush,
+        "apply": positions.apply,
+    }[word]
 
 
 _AGAIN_SECONDS: Final = 0.5
-"""After capture has failed."""
+"""Pause after capture has failed."""
 
 
 # ---- the setting ---------------------------------------------------------------------
@@ -118,8 +124,7 @@ _TOKEN: Final = re.compile(
 
 
 def parse_standbys(text: str) -> Standbys | None:
-    """synchronous_standby_names; None: nobody is waited for. ConfigurationError if it is not
-    one."""
+    """Parse synchronous_standby_names; None if it is empty. Raises ConfigurationError."""
     if not text.strip():
         return None
     tokens = _tokens(text)
@@ -154,16 +159,16 @@ def parse_standbys(text: str) -> Standbys | None:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    at, end = 0, len(text.rstrip())
-    while at < end:
-        match = _TOKEN.match(text, at)
+    tokens: list[tuple[str, str]] = []
+    offset, end = 0, len(text.rstrip())
+    while offset < end:
+        match = _TOKEN.match(text, offset)
         if match is None:
-            rest = text[at:].strip()
+            rest = text[offset:].strip()
             if rest.startswith('"'):
                 raise _wrong(text, "unterminated quoted identifier")
             raise _wrong(text, f'syntax error at or near "{rest[:1]}"')
-        at = match.end()
+        offset = match.end()
         kind, value = str(match.lastgroup), str(match[str(match.lastgroup)])
         if kind == "quoted":
             kind, value = "name", value.replace('""', '"')
@@ -171,8 +176,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
             kind, value = "keyword", value.lower()
         elif value == _ALL:
             kind = "name"
-        found.append((kind, value))
-    return found
+        tokens.append((kind, value))
+    return tokens
 
 
 def _near(tokens: Sequence[tuple[str, str]]) -> str:
@@ -201,14 +206,14 @@ class CommitWaits:
         walsenders: Callable[[], Sequence[Walsender]],
         standbys: Callable[[], Standbys | None],
     ) -> None:
-        """``standbys`` as they are now: who changes the setting frees those who wait."""
+        """``standbys`` returns the present setting, so that a change of the setting ends waits."""
         self._capture = capture
         self._walsenders = walsenders
         self._standbys = standbys
 
     def wait(self, level: str, check: Callable[[], None]) -> bool:
-        """Until the standbys have what this session has committed, as far as ``level``
-        (synchronous_commit) asks; False: ``check`` has ended the wait with 57014."""
+        """Wait until the standbys have this session's commits, as ``level`` (synchronous_commit)
+        demands. Return False if ``check`` has ended the wait with 57014."""
         word = LEVELS.get(level)
         if word is None:
             return True
@@ -220,8 +225,8 @@ class CommitWaits:
                 if end is None:
                     end = self._captured(check)
                     continue
-                found = standbys.confirmed(self._walsenders(), word)
-                if found is not None and found >= end:
+                confirmed = standbys.confirmed(self._walsenders(), word)
+                if confirmed is not None and confirmed >= end:
                     return True
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -232,7 +237,8 @@ class CommitWaits:
         return True
 
     def _captured(self, check: Callable[[], None]) -> Lsn | None:
-        """Where the log ends when all that is visible now is in it; None: not yet."""
+        """Return the end of the log once it has everything visible now; None if that takes
+        longer."""
         try:
             point: Point = self._capture.catch_up(_LOOK_SECONDS, check)
         except TimeoutError:
@@ -240,7 +246,7 @@ class CommitWaits:
         except Wal2LakeError as error:
             if error.sqlstate == "57014":
                 raise
-            # It is tried again, and what was committed is not lost: the wait goes on.
+            # Capture retries, and the commit is not lost, so the wait goes on.
             time.sleep(_AGAIN_SECONDS)
             return None
         return point.lsn

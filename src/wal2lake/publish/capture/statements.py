@@ -1,20 +1,21 @@
 """Keeps the changes of each statement of a transaction until the transaction is in the log.
 
-A table's commit is the difference that a transaction makes: a row that was inserted and then
-updated is one that came, and which table was written first nobody knows. PostgreSQL tells every
-change of every statement, in their order. So while there is a slot, a transaction of several
-statements, or with messages among them, writes them down before it commits, from the branches that
-it has written (``lake.branch``); its commit's word names the file, and capture takes that in place
-of the difference. The difference is always there: it is taken if the file is not (a crash, a backup
-that has none), and of a transaction that changes more than ``MOST_ROWS`` rows.
+A table's commit is the net difference of a transaction: a row that was inserted and then updated
+appears as one inserted row, and the order of changes to different tables is lost. PostgreSQL sends
+every change of every statement, in order. So while there is a slot, a transaction of several
+statements, or of statements and messages, writes them to a file before it commits, from the
+branches that it has written (``lake.branch``). The commit names the file, and capture reads the
+file instead of the difference. Capture takes the difference if the file is missing (a crash, a
+backup without the files), and for a transaction that changes more than ``MOST_ROWS`` rows.
 
     for each run of rows of one table, TRUNCATE, or message
-        u64    length of what follows
-        Arrow's IPC stream, whose schema has ``_RELATION``: the table's columns of then, as JSON,
-        and ``_TRUNCATES``: the options of a TRUNCATE, which has no rows. A message has neither,
-        and one row: prefix, content
+        u64    length of the stream
+        Arrow's IPC stream, whose schema has ``_RELATION``: the table's columns at the time, as
+        JSON, and ``_TRUNCATES``: the options of a TRUNCATE, which has no rows. A message has
+        neither, and one row: prefix, content
 
-One file a transaction, whole or not there. Called by the front door (``keep``) and by capture.
+There is one file for each transaction, complete or missing. Called by sessions (``keep``) and by
+capture.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from wal2lake.publish.capture.relations import key_of, relation_of
 from wal2lake.publish.capture.writer import Change
 
 MOST_ROWS: Final = 100_000
-"""In one transaction, which is read again and held in memory for this: a guess."""
+"""Maximum rows of one transaction, which are held in memory. Chosen arbitrarily."""
 
 _RELATION: Final = b"wal2lake.relation"
 _TRUNCATES: Final = b"wal2lake.truncates"
@@ -65,14 +66,14 @@ class Statement:
     """A statement's changes of one table."""
 
     table: TableDef
-    """The table as the transaction sees it; ``location`` is that of its branch."""
+    """The table as the transaction sees it. ``location`` is its branch's."""
     before: int
-    """The branch's version."""
+    """Version of the branch before the statement."""
     after: int
     truncates: int | None = None
-    """It is a TRUNCATE, with these options."""
+    """Options of a TRUNCATE; None for other statements."""
     moved: tuple[MovedKey, ...] = ()
-    """Rows whose key it has changed."""
+    """Rows whose key the statement has changed."""
 
 
 class Statements:
@@ -81,39 +82,40 @@ class Statements:
     def __init__(
         self, directory: Path, tables: TablePort, memory: ComparisonMemory
     ) -> None:
-        """The directory is made with its first file."""
+        """The directory is created with its first file."""
         self._directory = directory
         self._tables = tables
         self._memory = memory
         self._left = self._names()
 
-    def keep(self, told: Sequence[Statement | Emitted]) -> str | None:
-        """Write down what a transaction has done and said, durably; the name of the file. None:
-        the difference says the same, or it is too much."""
-        if len(told) < 2 or all(isinstance(one, Emitted) for one in told):
+    def keep(self, entries: Sequence[Statement | Emitted]) -> str | None:
+        """Write a transaction's statements and messages to a file, durably. Return the file's name;
+        None if the difference has the same information, or there are too many rows."""
+        if len(entries) < 2 or all(isinstance(entry, Emitted) for entry in entries):
             return None
         commits = [
-            [] if isinstance(one, Emitted) else list(self._commits(one)) for one in told
+            [] if isinstance(entry, Emitted) else list(self._commits(entry))
+            for entry in entries
         ]
         changes = (
-            # A file that nobody has counted may be a large one.
-            most_changes(one, lambda _: MOST_ROWS + 1)
-            for found in commits
-            for one in found
+            # A file without a row count may be large.
+            most_changes(entry, lambda _: MOST_ROWS + 1)
+            for commits_of_entry in commits
+            for entry in commits_of_entry
         )
         if sum(changes) > MOST_ROWS:
             return None
         data = bytearray()
-        for one, found in zip(told, commits, strict=True):
-            if isinstance(one, Emitted):
-                _append(data, one)
+        for entry, commits_of_entry in zip(entries, commits, strict=True):
+            if isinstance(entry, Emitted):
+                _append(data, entry)
                 continue
-            for change in self._changes(one, found):
+            for change in self._changes(entry, commits_of_entry):
                 _append(data, change)
         return self._write(data) if data else None
 
     def read(self, name: str) -> list[Change | Emitted] | None:
-        """Return the entries that ``keep`` has written; None: they are not there."""
+        """Return the entries that ``keep`` has written; None if the file is missing."""
         try:
             data = memoryview((self._directory / name).read_bytes())
         except FileNotFoundError:
@@ -123,13 +125,13 @@ class Statements:
         return list(_changes_in(data))
 
     def drop(self, names: Iterable[str]) -> None:
-        """Nobody will ask for them any more."""
+        """Remove files that are not needed any more."""
         for name in names:
             remove(self._directory / name)
 
     def drop_left(self) -> None:
-        """Remove the entries of transactions that an earlier engine has not committed: the others
-        are captured."""
+        """Remove the files of an earlier engine's uncommitted transactions. Files of committed ones
+        have been captured."""
         self.drop(self._left)
         self._left = []
 
@@ -150,25 +152,29 @@ class Statements:
             raise storage_error("write to file", path, error) from error
         return name
 
-    def _commits(self, one: Statement) -> Iterator[TableCommit]:
-        """Yield the commits of its branch; a TRUNCATE is not read."""
-        if one.truncates is not None:
+    def _commits(self, statement: Statement) -> Iterator[TableCommit]:
+        """Yield the commits of a statement's branch; none for a TRUNCATE."""
+        if statement.truncates is not None:
             return
-        found = self._tables.actions(one.table.location, one.before + 1, one.after)
-        for version, actions in enumerate(found, one.before + 1):
-            yield replace(read_commit(version, actions), more=More(moved=one.moved))
+        actions_by_version = self._tables.actions(
+            statement.table.location, statement.before + 1, statement.after
+        )
+        for version, actions in enumerate(actions_by_version, statement.before + 1):
+            yield replace(
+                read_commit(version, actions), more=More(moved=statement.moved)
+            )
 
     def _changes(
-        self, one: Statement, commits: Sequence[TableCommit]
+        self, statement: Statement, commits: Sequence[TableCommit]
     ) -> Iterator[Change]:
-        table = one.table
-        if one.truncates is not None:
-            state = self._tables.state_at(table.location, one.after)
-            yield relation_of(table, state), one.truncates
+        table = statement.table
+        if statement.truncates is not None:
+            state = self._tables.state_at(table.location, statement.after)
+            yield relation_of(table, state), statement.truncates
         for commit in commits:
             state = self._tables.state_at(table.location, commit.version)
             relation = relation_of(table, state)
-            # Between statements a deferred key may be there twice.
+            # Between statements, two rows may have the same deferred key.
             late = table.key_deferral.deferrable
             key = [] if late else key_of(table, relation)
             for batch in row_changes(state, commit, relation, key, self._memory):
@@ -176,21 +182,21 @@ class Statements:
 
 
 def count_of(changes: Iterable[Change | Emitted]) -> int:
-    """How many there are."""
+    """Count the changes."""
     return sum(
-        one[1].num_rows
-        if not isinstance(one, Emitted) and not isinstance(one[1], int)
+        change[1].num_rows
+        if not isinstance(change, Emitted) and not isinstance(change[1], int)
         else 1
-        for one in changes
+        for change in changes
     )
 
 
-def _append(data: bytearray, one: Change | Emitted) -> None:
+def _append(data: bytearray, entry: Change | Emitted) -> None:
     marks = {}
-    if isinstance(one, Emitted):
-        batch = pa.RecordBatch.from_pylist([one._asdict()])
+    if isinstance(entry, Emitted):
+        batch = pa.RecordBatch.from_pylist([entry._asdict()])
     else:
-        relation, change = one
+        relation, change = entry
         marks[_RELATION] = _to_json(relation)
         if isinstance(change, int):
             marks[_TRUNCATES] = b"%d" % change
@@ -201,17 +207,17 @@ def _append(data: bytearray, one: Change | Emitted) -> None:
     schema = batch.schema.with_metadata(marks)
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_batch(batch.replace_schema_metadata(marks))
-    found = sink.getvalue()
-    data += _LENGTH.pack(found.size)
-    data += found
+    buffer = sink.getvalue()
+    data += _LENGTH.pack(buffer.size)
+    data += buffer
 
 
 def _changes_in(data: memoryview) -> Iterator[Change | Emitted]:
-    at = 0
-    while at < len(data):
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
-        with pa.ipc.open_stream(data[at : at + length]) as stream:
+    offset = 0
+    while offset < len(data):
+        (length,) = _LENGTH.unpack_from(data, offset)
+        offset += _LENGTH.size
+        with pa.ipc.open_stream(data[offset : offset + length]) as stream:
             marks = stream.schema.metadata or {}
             if _RELATION not in marks:
                 yield from (Emitted(**row) for row in stream.read_all().to_pylist())
@@ -221,26 +227,26 @@ def _changes_in(data: memoryview) -> Iterator[Change | Emitted]:
                 relation = _from_json(marks[_RELATION])
                 for batch in stream:
                     yield relation, batch.replace_schema_metadata()
-        at += length
+        offset += length
 
 
 def _to_json(relation: Relation) -> bytes:
-    found = {
+    description = {
         "relid": relation.relid,
         "namespace": relation.namespace,
         "name": relation.name,
         "identity": relation.identity.value,
         "columns": [[c.name, c.type_oid, c.typmod, c.is_key] for c in relation.columns],
     }
-    return json.dumps(found, separators=(",", ":")).encode()
+    return json.dumps(description, separators=(",", ":")).encode()
 
 
 def _from_json(text: bytes) -> Relation:
-    found: dict[str, Any] = json.loads(text)
+    description: dict[str, Any] = json.loads(text)
     return Relation(
-        Oid(found["relid"]),
-        found["namespace"],
-        found["name"],
-        ReplicaIdentity(found["identity"]),
-        tuple(Column(n, Oid(t), m, k) for n, t, m, k in found["columns"]),
+        Oid(description["relid"]),
+        description["namespace"],
+        description["name"],
+        ReplicaIdentity(description["identity"]),
+        tuple(Column(n, Oid(t), m, k) for n, t, m, k in description["columns"]),
     )

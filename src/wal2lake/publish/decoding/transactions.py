@@ -1,11 +1,11 @@
-"""From segments to transactions.
+"""Reads transactions from segments.
 
-In: the publisher's log, and from where on. Out: ``Transaction`` after ``Transaction``, in commit
-order, each with its changes by runs: neighbouring rows of one relation, as a slice of the log's own
-columns, and messages. Whoever wants single rows takes them from there. Small ones come together
-(``groups``). Between transactions come the messages that belong to none.
+In: the publisher's log, and a start position. Out: each ``Transaction``, in commit order, with its
+changes as runs (consecutive rows of one relation, as a slice of the log's columns) and messages.
+Single rows are taken from the runs. Small transactions are grouped (``groups``). Non-transactional
+messages come between transactions.
 
-Memory is that of one row group of each relation of a segment, and of the segment's messages.
+Memory holds one row group of each relation of a segment, and the segment's messages.
 """
 
 from __future__ import annotations
@@ -37,42 +37,40 @@ Piece = Run | Truncation | DecodedMessage
 
 Runs = Iterator[Run | DecodedMessage]
 
-_Found = tuple[Transaction, Runs] | Group | DecodedMessage
+_Decoded = tuple[Transaction, Runs] | Group | DecodedMessage
 
 
 def transactions_of(
     reader: LogReader, segments: Sequence[Manifest], start: Lsn
-) -> Iterator[_Found | Lsn]:
-    """Yield the transactions of the segments that commit at or above ``start``, and the messages of
-    none that are above; behind those of a segment, its end: it may have none. Many small
-    transactions are one ``Group``. The changes of one must be read, or left, before the next is
-    asked for."""
+) -> Iterator[_Decoded | Lsn]:
+    """Yield the transactions that commit at or above ``start``, and the non-transactional messages
+    above it. After the contents of each segment, yield its end; a segment may have no contents.
+    Many small transactions form a ``Group``. The changes of a transaction must be read or abandoned
+    before the next one is requested."""
     for manifest in segments:
         inside, alone = _messages(reader, manifest, start)
-        transactions: Iterator[_Found] = _of_segment(reader, manifest, start, inside)
+        transactions: Iterator[_Decoded] = _of_segment(reader, manifest, start, inside)
         yield from heapq.merge(transactions, alone, key=_position)
         yield manifest.sealed_lsn
 
 
-def _position(found: _Found) -> Lsn:
-    if isinstance(found, DecodedMessage):
-        return found.lsn
-    return found.first_commit if isinstance(found, Group) else found[0].commit_lsn
+def _position(item: _Decoded) -> Lsn:
+    if isinstance(item, DecodedMessage):
+        return item.lsn
+    return item.first_commit if isinstance(item, Group) else item[0].commit_lsn
 
 
 def _messages(
     reader: LogReader, manifest: Manifest, start: Lsn
 ) -> tuple[dict[Lsn, list[DecodedMessage]], list[DecodedMessage]]:
-    """Return the messages of transactions, by commit, and those of none."""
+    """Return the messages of transactions, by commit, and the non-transactional messages."""
     inside: defaultdict[Lsn, list[DecodedMessage]] = defaultdict(list)
     alone = []
     for file in manifest.messages_files:
-        for found in reader.read(file.file).to_pylist():
-            message = DecodedMessage(
-                Lsn(found["lsn"]), found["prefix"], found["content"]
-            )
-            if found["transactional"]:
-                inside[Lsn(found["commit_lsn"])].append(message)
+        for row in reader.read(file.file).to_pylist():
+            message = DecodedMessage(Lsn(row["lsn"]), row["prefix"], row["content"])
+            if row["transactional"]:
+                inside[Lsn(row["commit_lsn"])].append(message)
             elif message.lsn > start:
                 alone.append(message)
     return inside, alone
@@ -83,22 +81,24 @@ def _of_segment(
     manifest: Manifest,
     start: Lsn,
     messages: dict[Lsn, list[DecodedMessage]],
-) -> Iterator[_Found]:
+) -> Iterator[_Decoded]:
     if manifest.last_commit_lsn < start:
         return
-    sources = [_Rows(one.relation, reader.batches(one.file)) for one in manifest.files]
+    sources = [
+        _Rows(file.relation, reader.batches(file.file)) for file in manifest.files
+    ]
     steps = {} if manifest.captured is None else manifest.captured.steps
     table = reader.read(manifest.transactions_file)
-    done = np.searchsorted(table.column("commit_lsn").to_numpy(), int(start))
-    table = table.slice(int(done))
+    first = np.searchsorted(table.column("commit_lsn").to_numpy(), int(start))
+    table = table.slice(int(first))
     for begin, end, together in divided(manifest, table):
         some = table.slice(begin, end - begin)
         if together:
             yield _group(sources, some)
             continue
-        for found in some.to_pylist():
-            commit = Lsn(found["commit_lsn"])
-            transaction = transaction_of(found)
+        for row in some.to_pylist():
+            commit = Lsn(row["commit_lsn"])
+            transaction = transaction_of(row)
             if commit in steps:
                 step, prepared = steps[commit]
                 transaction = replace(transaction, step=step, two_phase=prepared)
@@ -111,7 +111,7 @@ def _of_segment(
 
 
 def one_by_one(group: Group) -> Iterator[tuple[Transaction, Runs]]:
-    """The transactions of a group as any other."""
+    """Yield the transactions of a group, each with its runs."""
     sources = [_Rows(run.relation, iter([run.rows])) for run in group.runs]
     for transaction in group.described():
         yield transaction, _merged(sources, transaction.commit_lsn)
@@ -137,14 +137,14 @@ class _Rows:
         self._held: Any = None
 
     def pieces(self, commit: Lsn) -> Iterator[tuple[int, pa.RecordBatch, Any]]:
-        """Rows of one transaction, in pieces: first ordinal, rows, ordinals. Those of earlier
-        ones are passed over."""
+        """Yield the rows of one transaction, in pieces: first ordinal, rows, ordinals. Rows of
+        earlier transactions are skipped."""
         for rows in self.between(int(commit), int(commit)):
             ordinals = rows.column("ordinal").to_numpy()
             yield int(ordinals[0]), rows, ordinals
 
     def between(self, first_commit: int, last_commit: int) -> Iterator[Any]:
-        """Rows of several, likewise."""
+        """Yield the rows of several transactions. Earlier rows are skipped."""
         while True:
             if self._held is None or not self._held.num_rows:
                 self._held = next(self._batches, None)
@@ -153,23 +153,23 @@ class _Rows:
             lsns = self._held.column("commit_lsn").to_numpy()
             first, last = np.searchsorted(lsns, [first_commit, last_commit + 1])
             rows = self._held.slice(int(first), int(last - first))
-            more = int(last) == len(lsns)
+            reached_end = int(last) == len(lsns)
             self._held = self._held.slice(int(last))
             if rows.num_rows:
                 yield rows
-            if not more:
+            if not reached_end:
                 return
 
 
 def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
-    """The changes of one transaction by their ordinals."""
+    """Yield the changes of one transaction, ordered by ordinal."""
     waiting: list[tuple[int, int, pa.RecordBatch, Any]] = []
     pieces = [source.pieces(commit) for source in sources]
 
     def take(number: int) -> None:
-        found = next(pieces[number], None)
-        if found is not None:
-            heapq.heappush(waiting, (found[0], number, found[1], found[2]))
+        piece = next(pieces[number], None)
+        if piece is not None:
+            heapq.heappush(waiting, (piece[0], number, piece[1], piece[2]))
 
     for number in range(len(sources)):
         take(number)
@@ -179,7 +179,8 @@ def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
             yield Run(sources[number].relation, rows)
             take(number)
             continue
-        # Up to where another relation goes on; those of one TRUNCATE may have one place.
+        # Up to the next row of another relation. The relations of one TRUNCATE may have the same
+        # ordinal.
         end = max(1, int(np.searchsorted(ordinals, waiting[0][0])))
         yield Run(sources[number].relation, rows.slice(0, end))
         if end < len(ordinals):
@@ -194,16 +195,18 @@ def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
 def _with_messages(
     runs: Iterator[Run], messages: list[DecodedMessage], transaction: Transaction
 ) -> Iterator[Run | DecodedMessage]:
-    """The changes of a transaction with its messages where they are among them."""
+    """Yield the changes of a transaction with its messages at their places."""
     first = transaction.first_lsn
-    waiting = deque(((one.lsn - first) // CHANGE_BYTES, one) for one in messages)
+    waiting = deque(
+        ((emitted.lsn - first) // CHANGE_BYTES, emitted) for emitted in messages
+    )
     for run in runs:
         rows: Any = run.rows
         ordinals = rows.column("ordinal").to_numpy()
         begin = 0
         while waiting and waiting[0][0] < ordinals[-1]:
-            at, message = waiting.popleft()
-            end = int(np.searchsorted(ordinals, at))
+            ordinal, message = waiting.popleft()
+            end = int(np.searchsorted(ordinals, ordinal))
             if end > begin:
                 yield Run(run.relation, rows.slice(begin, end - begin))
             yield message
@@ -214,7 +217,7 @@ def _with_messages(
 
 
 def truncations(runs: Iterator[Run | DecodedMessage]) -> Iterator[Piece]:
-    """The same, TRUNCATEs that follow each other with the same options together."""
+    """Combine consecutive TRUNCATEs with the same options."""
     waiting: list[Relation] = []
     ordinal = options = 0
     for piece in _pieces(runs):
@@ -227,28 +230,28 @@ def truncations(runs: Iterator[Run | DecodedMessage]) -> Iterator[Piece]:
             continue
         if not waiting:
             ordinal, options = piece.ordinal, piece.options
-        waiting += [one for one in piece.relations if one not in waiting]
+        waiting += [relation for relation in piece.relations if relation not in waiting]
     if waiting:
         yield Truncation(tuple(waiting), ordinal, options)
 
 
 def _pieces(runs: Iterator[Run | DecodedMessage]) -> Iterator[Piece]:
-    """Each TRUNCATE by itself."""
+    """Yield runs without TRUNCATEs, and each TRUNCATE by itself."""
     for run in runs:
         if isinstance(run, DecodedMessage):
             yield run
             continue
         rows: Any = run.rows
         begin = 0
-        for at in np.flatnonzero(rows.column("op").to_numpy() == _TRUNCATE).tolist():
-            if at > begin:
-                yield Run(run.relation, rows.slice(begin, at - begin))
-            known = "options" in rows.schema.names
+        for place in np.flatnonzero(rows.column("op").to_numpy() == _TRUNCATE).tolist():
+            if place > begin:
+                yield Run(run.relation, rows.slice(begin, place - begin))
+            has_options = "options" in rows.schema.names
             yield Truncation(
                 (run.relation,),
-                rows.column("ordinal")[at].as_py(),
-                rows.column("options")[at].as_py() if known else 0,
+                rows.column("ordinal")[place].as_py(),
+                rows.column("options")[place].as_py() if has_options else 0,
             )
-            begin = at + 1
+            begin = place + 1
         if begin < rows.num_rows:
             yield Run(run.relation, rows.slice(begin))

@@ -1,51 +1,51 @@
 """The interface of output plugins.
 
-A plugin turns the transactions of one slot into messages. It is an object; an installed package
-offers a class of such objects as an entry point in the group ``wal2lake.output_plugins``, and the
-setting ``publish.output_plugin_libraries`` allows it by that name.
+A plugin turns the transactions of one slot into messages. A plugin is an object. An installed
+package offers its class as an entry point in the group ``wal2lake.output_plugins``, and the setting
+``publish.output_plugin_libraries`` allows the plugin by that name.
 
-Callbacks come in PostgreSQL's order, from one thread:
+Callbacks are called in PostgreSQL's order, by one thread:
 
     startup                       once, with the options of START_REPLICATION
       begin                       for each transaction that is not filtered, in commit order
-        message                   those of the transaction, before its rows
+        message                   a message of the transaction
         change | truncate         in the order in which they were made
       commit
-      message                     one that belongs to no transaction, between two of them
+      message                     a non-transactional message, between two transactions
     shutdown                      once
 
-A transaction that has more than logical_decoding_work_mem is given in blocks to a plugin whose
+A transaction larger than logical_decoding_work_mem is passed in blocks to a plugin whose
 ``streams`` is true after its startup:
 
     stream_start                  of each block
       message                     in the first one
       change | truncate
     stream_stop
-    stream_commit                 behind the last block
+    stream_commit                 after the last block
 
-The log has only transactions that have committed, so the blocks of one follow each other, and none
-is aborted.
+The log has only committed transactions, so the blocks of a transaction are consecutive, and none is
+aborted.
 
-Of a slot that is for two phases, a plugin whose ``two_phase`` is true is told of a transaction when
-it is prepared, unless its ``filter_prepare`` wants it when it commits:
+For a slot with two_phase, a plugin whose ``two_phase`` is true gets a transaction when it is
+prepared, unless ``filter_prepare`` returns true:
 
     begin_prepare                 instead of begin
       message, change | truncate
     prepare                       instead of commit
-    commit_prepared, or           once it ends
+    commit_prepared, or           when it ends
     rollback_prepared
 
-A large one comes in blocks, with ``stream_prepare`` behind the last. One that was prepared before
-the slot knew of two phases is given so when it commits, all at once. Any other plugin is given what
-was prepared when it commits, as any transaction.
+A large prepared transaction comes in blocks, with ``stream_prepare`` after the last. If a
+transaction was prepared before the slot had two_phase, all these callbacks are called when it
+commits. Any other plugin gets a prepared transaction when it commits, like any transaction.
 
-``begin``, ``change`` and ``commit`` must be there; those of blocks and of prepared transactions, if
-``streams`` or ``two_phase`` is true. This is checked when the plugin is loaded, and after its
-startup. All else has a default in ``Base``.
+``begin``, ``change`` and ``commit`` are required. The callbacks of blocks are required if
+``streams`` is true, those of prepared transactions if ``two_phase`` is true. This is checked when
+the plugin is loaded, and after its startup. All other callbacks have a default in ``Base``.
 
-Output goes to ``context.write``; what one callback writes in several calls are several messages.
-Text plugins say so in ``is_text``: the SQL functions that return text take no others. An exception
-ends this decoding, with the slot's and the callback's name as context, and nothing else.
+Plugins write with ``context.write``. Each call writes one message. ``is_text`` is true for plugins
+that write text; SQL functions that return text accept no others. An exception ends this decoding
+only; the error's context has the slot's and the callback's name.
 
 Source: PostgreSQL manual, 47.6 "Logical Decoding Output Plugins".
 """
@@ -65,43 +65,44 @@ from wal2lake.publish.sending import Sending
 
 @dataclass(slots=True)
 class Context:
-    """Context of the callbacks."""
+    """Context of the callbacks of one decoding."""
 
     slot: str
     plugin: str
     """The plugin's name."""
     write: Callable[[bytes, Lsn, bool], None]
-    """A message, its position, and whether it is the last one of its callback."""
+    """Writes a message, with its position and whether it is the last one of its callback."""
     write_frames: Callable[[memoryview], None]
-    """Messages that are CopyData already (``wire.encoder.frames``)."""
+    """Writes messages that are CopyData already (``wire.encoder.frames``)."""
     sending: Callable[[Sequence[str], Lsn], Mapping[Oid, Sending]]
-    """Tables that publications of these names sent at a position of the log, by OID."""
+    """Returns the tables that publications of these names sent at a position of the log, by OID."""
     table: Callable[[Oid], TableDef | None]
-    """The table's definition now; None: it was dropped."""
+    """Returns the table's present definition; None if it was dropped."""
     origin_number: Callable[[str], int]
-    """Number of an origin, as pg_replication_origin has it; 0: the name does not exist any more."""
+    """Returns the number of an origin in pg_replication_origin; 0 if the name does not exist any
+    more."""
     two_phase: bool = False
-    """The client has asked for prepared transactions as such: to be set by ``startup``. The slot
-    has that from then on."""
+    """``startup`` sets this if the client requests prepared transactions. The slot then has
+    two_phase."""
 
 
 class OutputPlugin(Protocol):
-    """An output plugin; the module describes the callbacks. ``Base`` has a default for those that
-    are optional."""
+    """An output plugin. The module describes the callbacks. ``Base`` has defaults for the optional
+    ones."""
 
     is_text: bool
-    """Messages are text in the client's encoding."""
+    """Whether messages are text in the client's encoding."""
     streams: bool
-    """Large transactions are wanted in blocks."""
+    """Whether large transactions are passed in blocks."""
     two_phase: bool
-    """It has the callbacks of prepared transactions."""
+    """Whether the plugin has the callbacks of prepared transactions."""
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
-        """Begin; raises UsageError for options that it does not have."""
+        """Start the plugin. Raises UsageError for unknown options."""
         ...
 
     def begin(self, context: Context, transaction: Transaction) -> None:
-        """A transaction begins."""
+        """Begin a transaction."""
         ...
 
     def change(
@@ -111,17 +112,17 @@ class OutputPlugin(Protocol):
         relation: Relation,
         change: DecodedChange,
     ) -> None:
-        """A row."""
+        """Write the change of a row."""
         ...
 
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
-        """Many neighbouring rows at once, column by column; False: call ``change`` for each. A
-        TRUNCATE is not among them."""
+        """Write many consecutive rows at once, column by column. If it returns False, ``change`` is
+        called for each row. The rows contain no TRUNCATE."""
         ...
 
     def group(self, context: Context, group: Group) -> bool:
-        """Many small transactions at once, from begin to commit, column by column; False, and
-        nothing is written: each comes by itself."""
+        """Write many small transactions at once, from begin to commit, column by column. If it
+        returns False, it has written nothing, and each transaction is passed by itself."""
         ...
 
     def truncate(
@@ -132,51 +133,51 @@ class OutputPlugin(Protocol):
         options: int,
         lsn: Lsn,
     ) -> None:
-        """TRUNCATE of tables; ``options``: 1 CASCADE, 2 RESTART IDENTITY."""
+        """Write a TRUNCATE of tables. ``options``: 1 CASCADE, 2 RESTART IDENTITY."""
         ...
 
     def commit(self, context: Context, transaction: Transaction) -> None:
-        """It ends."""
+        """End a transaction."""
         ...
 
     def stream_start(
         self, context: Context, transaction: Transaction, first: bool
     ) -> None:
-        """A block of a large transaction; ``first``: its first one."""
+        """Begin a block of a large transaction. ``first``: whether it is the first block."""
         ...
 
     def stream_stop(self, context: Context, transaction: Transaction) -> None:
-        """The block ends."""
+        """End the block."""
         ...
 
     def stream_commit(self, context: Context, transaction: Transaction) -> None:
-        """Called when a transaction that came in blocks has committed."""
+        """Commit a transaction that was passed in blocks."""
         ...
 
     def filter_prepare(self, context: Context, xid: Xid, gid: str) -> bool:
-        """True: this one is wanted when it commits, as any transaction. The same answer whenever
-        it is asked."""
+        """Return True to get the transaction when it commits, like any transaction. Must always
+        return the same value for a transaction."""
         ...
 
     def begin_prepare(self, context: Context, transaction: Transaction) -> None:
-        """A prepared transaction begins; ``transaction.prepared`` has its PREPARE."""
+        """Begin a prepared transaction. ``transaction.prepared`` describes its PREPARE."""
         ...
 
     def prepare(self, context: Context, transaction: Transaction) -> None:
-        """It is prepared."""
+        """Prepare the transaction."""
         ...
 
     def stream_prepare(self, context: Context, transaction: Transaction) -> None:
-        """Called when a transaction that came in blocks is prepared."""
+        """Prepare a transaction that was passed in blocks."""
         ...
 
     def commit_prepared(self, context: Context, transaction: Transaction) -> None:
-        """Called when a prepared transaction has committed."""
+        """Commit a prepared transaction."""
         ...
 
     def rollback_prepared(self, context: Context, transaction: Transaction) -> None:
-        """Called when a prepared transaction is rolled back; it may have been prepared before the
-        client was there."""
+        """Roll back a prepared transaction. It may have been prepared before the client
+        connected."""
         ...
 
     def message(
@@ -187,15 +188,16 @@ class OutputPlugin(Protocol):
         prefix: str,
         content: bytes,
     ) -> None:
-        """pg_logical_emit_message; without a transaction where it belongs to none."""
+        """Write a message of pg_logical_emit_message. ``transaction`` is None for a
+        non-transactional message."""
         ...
 
     def filter_by_origin(self, origin: str | None) -> bool:
-        """True: transactions that came through it are not wanted."""
+        """Return True to leave out transactions with this origin."""
         ...
 
     def shutdown(self, context: Context) -> None:
-        """The end."""
+        """End the decoding."""
         ...
 
 
@@ -207,14 +209,14 @@ class Base:
     two_phase = False
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
-        """Takes no options."""
+        """Accept no options."""
 
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
-        """Row by row."""
+        """Request single rows."""
         return False
 
     def group(self, context: Context, group: Group) -> bool:
-        """One by one."""
+        """Request single transactions."""
         return False
 
     def truncate(
@@ -225,7 +227,7 @@ class Base:
         options: int,
         lsn: Lsn,
     ) -> None:
-        """TRUNCATE is left out."""
+        """Leave out TRUNCATE."""
 
     def stream_start(
         self, context: Context, transaction: Transaction, first: bool
@@ -239,7 +241,7 @@ class Base:
         """Likewise."""
 
     def filter_prepare(self, context: Context, xid: Xid, gid: str) -> bool:
-        """All are wanted when they are prepared."""
+        """Request all prepared transactions when they are prepared."""
         return False
 
     def begin_prepare(self, context: Context, transaction: Transaction) -> None:
@@ -265,14 +267,14 @@ class Base:
         prefix: str,
         content: bytes,
     ) -> None:
-        """Messages are left out."""
+        """Leave out messages."""
 
     def filter_by_origin(self, origin: str | None) -> bool:
-        """All are wanted."""
+        """Accept all origins."""
         return False
 
     def shutdown(self, context: Context) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 __all__ = [

@@ -1,10 +1,10 @@
-"""The engine's side of walsenders: start one, wait for its end, know who is there.
+"""The engine's side of walsenders: starts them, waits for their end, lists them.
 
-In: a client that wants to stream, and its slot. Out: how that ended. While the process runs nobody
-in the engine touches the client's socket; the thread of its session waits here.
+In: a client that wants to stream, and its slot. Out: the result of the stream. While the process
+runs, the engine does not use the client's socket; the thread of its session waits here.
 
-A pipe to each process gets a byte when the log has grown; its end tells the process that the engine
-has ended. The processes are forks of one ``Template``. Safe for all threads.
+A pipe to each process gets a byte when the log has grown. When the pipe is closed, the process
+knows that the engine has ended. The processes are forks of one ``Template``. Thread-safe.
 """
 
 from __future__ import annotations
@@ -34,32 +34,34 @@ class Task:
     slot: str
     plugin: str
     start: int
-    """Transactions that commit at or above are sent."""
+    """Start position: transactions that commit at or above it are sent."""
     options: tuple[tuple[str, str | None], ...]
     allowed: tuple[str, ...]
-    """Plugins that are not built in and may be used."""
+    """Allowed plugins that are not built in."""
     catalog: str
     warehouse: str
     log: str
     page: str
     timeout_ms: int
     work_mem: int
-    """Bytes; see ``Decoding``."""
+    """Bytes, as in ``Decoding``."""
     warns: bool = True
-    """The client wants to hear of warnings,"""
+    """Whether the client wants warnings, encoded with ``codec``."""
     codec: str = "utf-8"
-    """with text in this codec of Python."""
+    """Python's name of the client's encoding."""
 
     def to_json(self) -> str:
-        """For another process."""
+        """Encode the task for another process."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Task:
-        """The inverse."""
-        found = json.loads(text)
-        options = tuple((name, value) for name, value in found["options"])
-        return cls(**{**found, "allowed": tuple(found["allowed"]), "options": options})
+        """Decode the result of ``to_json``."""
+        decoded = json.loads(text)
+        options = tuple((name, value) for name, value in decoded["options"])
+        return cls(
+            **{**decoded, "allowed": tuple(decoded["allowed"]), "options": options}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,13 @@ class StreamResult:
     """How a stream ended."""
 
     done: bool
-    """By CopyDone: the connection goes on."""
+    """Whether the stream ended by CopyDone, so that the connection goes on."""
     left: bytes = b""
-    """Bytes that the client has sent behind the stream."""
+    """Bytes that the client has sent after the stream."""
     error: Wal2LakeError | None = None
-    """Error for the client; None: none."""
+    """Error for the client, if any."""
     fatal: bool = False
-    """It is then cut off."""
+    """Whether the client is disconnected after the error."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class _Running:
     pid: int
     slot: str
     process: int
-    """Process number, which no other process gets before the walsender is reaped."""
+    """Process number. It is not reused before the walsender is reaped."""
     grown: int
     page: Page
 
@@ -90,7 +92,7 @@ class Walsenders:
     """Walsenders of one engine."""
 
     def __init__(self, run_directory: Path, statistics: Statistics) -> None:
-        """``statistics``: where what they decode is counted."""
+        """``statistics`` counts the decoded transactions."""
         self._run_directory = run_directory
         self._statistics = statistics
         self._template = Template("wal2lake.publish.walsender")
@@ -98,17 +100,17 @@ class Walsenders:
         self._running: dict[int, _Running] = {}
 
     def prepare(self) -> None:
-        """Somebody will want to stream soon."""
-        # Whoever streams is told if that cannot be.
+        """Start the template process, because a client will stream soon."""
+        # ``stream`` reports the error.
         with suppress(OSError):
             self._template.prepare()
 
     def page_of(self, pid: int) -> str:
-        """Where the positions of a session's walsender are."""
+        """Return the path of the page of a session's walsender."""
         return str(page_path(self._run_directory, pid))
 
     def stream(self, pid: int, socket_fd: int, task: Task) -> StreamResult:
-        """Run one to its end, in the session's thread. ``pid``: the session's."""
+        """Run a walsender to its end, in the session's thread. ``pid``: the session's."""
         grown_read, grown_write = os.pipe()
         outcome_read, outcome_write = os.pipe()
         os.set_blocking(grown_write, False)
@@ -149,15 +151,15 @@ class Walsenders:
             path.unlink(missing_ok=True)
 
     def grown(self) -> None:
-        """The log has."""
+        """Tell all walsenders that the log has grown."""
         with self._lock:
-            for one in self._running.values():
-                # A pipe that is full says it already.
+            for walsender in self._running.values():
+                # A full pipe has bytes for the process already.
                 with suppress(BlockingIOError, BrokenPipeError):
-                    os.write(one.grown, b"g")
+                    os.write(walsender.grown, b"g")
 
     def user_of(self, slot: str) -> int | None:
-        """The session that streams from a slot."""
+        """Return the session that streams from a slot, if any."""
         with self._lock:
             return next((o.pid for o in self._running.values() if o.slot == slot), None)
 
@@ -167,12 +169,12 @@ class Walsenders:
             return [(o.pid, o.slot, o.page.read()) for o in self._running.values()]
 
     def end(self, pid: int) -> None:
-        """Cut a session's off (pg_terminate_backend)."""
-        self._signal(signal.SIGKILL, lambda one: one.pid == pid)
+        """Kill a session's walsender (pg_terminate_backend)."""
+        self._signal(signal.SIGKILL, lambda walsender: walsender.pid == pid)
 
     def stop(self) -> None:
-        """The node stops: all send what is there, and end when their clients have confirmed it, or
-        ``_STOP_SECONDS`` later."""
+        """Stop all walsenders. Each sends the rest of the log and ends when its client has
+        confirmed it, or ``_STOP_SECONDS`` later."""
         self._signal(signal.SIGTERM, lambda _: True)
         with self._lock:
             self._lock.wait_for(lambda: not self._running, _STOP_SECONDS)
@@ -183,34 +185,34 @@ class Walsenders:
 
     def _signal(self, number: int, which: Callable[[_Running], bool]) -> None:
         with self._lock:
-            for one in self._running.values():
-                if which(one):
+            for walsender in self._running.values():
+                if which(walsender):
                     with suppress(ProcessLookupError):
-                        os.kill(one.process, number)
+                        os.kill(walsender.process, number)
         self.grown()
 
 
 def _outcome(text: bytes) -> StreamResult:
     if not text:
-        # Killed, or it has died: its log says why.
+        # The process was killed or has crashed; the server log shows the cause.
         return StreamResult(False)
     try:
-        found: dict[str, Any] = json.loads(text)
+        outcome: dict[str, Any] = json.loads(text)
     except ValueError as error:
-        raise InternalError("a walsender has said nothing sensible") from error
-    told = None
-    if found["end"] in ("ERROR", "FATAL"):
-        told = Wal2LakeError(
-            found["message"],
-            sqlstate=found["sqlstate"],
-            detail=found["detail"],
-            hint=found["hint"],
-            context=found["context"],
-            original=found["original"],
+        raise InternalError("a walsender returned an invalid outcome") from error
+    error_for_client = None
+    if outcome["end"] in ("ERROR", "FATAL"):
+        error_for_client = Wal2LakeError(
+            outcome["message"],
+            sqlstate=outcome["sqlstate"],
+            detail=outcome["detail"],
+            hint=outcome["hint"],
+            context=outcome["context"],
+            original=outcome["original"],
         )
     return StreamResult(
-        found["end"] == "DONE",
-        bytes.fromhex(found["left"]),
-        told,
-        found["end"] == "FATAL",
+        outcome["end"] == "DONE",
+        bytes.fromhex(outcome["left"]),
+        error_for_client,
+        outcome["end"] == "FATAL",
     )
