@@ -1,26 +1,26 @@
-"""Passes transactions on that are prepared at a subscription's publisher.
+"""Hands on transactions that are prepared at a subscription's publisher.
 
-    checkpoints of spools ──▶ PREPARE in the log, with rows     (``tell``)
-    the batch that has it ──▶ COMMIT PREPARED, if it did just what was told  (``ending``)
-    no checkpoint, no commit ──▶ ROLLBACK PREPARED              (``end``)
+    checkpoint of a spool     ──▶ PREPARE in the log, with rows               (``hand_on``)
+    batch with its commit     ──▶ COMMIT PREPARED, if the changes are equal   (``ending``)
+    no checkpoint, no commit  ──▶ ROLLBACK PREPARED                           (``end``)
 
-A subscriber that is told of a PREPARE holds its rows until the end, and an apply worker that waits
-for such a row never comes to that end. So a PREPARE is *withdrawn*, by a ROLLBACK PREPARED, before
-anything else is told of the same tables that is not the publisher's own order, and if its commit
-has not changed just what was told. Its rows are then told with its COMMIT PREPARED, as an ordinary
-transaction. That is always right: they are told once as committed.
+A subscriber that has received a PREPARE locks its rows until the end, and an apply worker that
+waits for such a row never reaches that end. So a PREPARE is *withdrawn*, by a ROLLBACK PREPARED,
+before other changes of the same tables are sent that are not in the publisher's order, and if its
+commit turns out to have other changes. The rows are then sent with its commit, as an ordinary
+transaction. That is always correct: the rows are sent once as committed.
 
-A PREPARE is told when all below it is in the log, and only if its rows need nothing of the table
-and can meet nothing in it: every value was sent, and the tables have nobody's rows but the
-publisher's. Else nothing is told of it before its COMMIT PREPARED; so it is if it ends before the
-receiver has made its checkpoint.
+A PREPARE is handed on when everything below it is in the log, and only if its rows need no values
+of the table and cannot conflict with its rows: every value was sent, and the tables have only the
+publisher's rows. Otherwise, and if it ends before the receiver has made its checkpoint, the
+transaction is sent only when it commits.
 
-What the receiver promises (``changelog.log``, ``seal``): a checkpoint goes once the segment that
-has its commit is there, and before that segment may go; or, with ROLLBACK PREPARED, before anything
-is sealed that was sent behind it. So if a checkpoint is still there, and no segment has the commit,
-neither end is in what readers were shown before both were looked for.
+The receiver guarantees (``changelog.log``, ``seal``): a checkpoint is removed after the segment
+with its commit exists, and before that segment may be removed; or, with ROLLBACK PREPARED, before
+anything sent after it is sealed. So if a checkpoint still exists, and no segment has the commit,
+then neither end is in the state that readers saw before the two checks.
 
-Called by capture's thread.
+Called by the capture thread.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from wal2lake.publish.capture.relations import key_of, relation_of
 from wal2lake.publish.capture.writer import PublisherLogWriter
 
 Shown = Callable[[TableDef, Relation], Relation]
-"""Relation as which a table is in the log."""
+"""Maps a table and its relation to the relation in the log."""
 
 Key = tuple[int, int, Lsn]
 
@@ -70,26 +70,26 @@ _ENABLED: Final = "e"
 
 
 class OtherwisePrepared(Exception):
-    """A batch's transaction is not what its PREPARE has told."""
+    """Raised if a batch's transaction differs from its PREPARE in the log."""
 
-    def __init__(self, ones: Sequence[HandedOn]) -> None:
+    def __init__(self, transactions: Sequence[HandedOn]) -> None:
         super().__init__()
-        self.ones = ones
+        self.transactions = transactions
 
 
 @dataclass(slots=True)
 class _Search:
-    """For the commit of a prepared transaction in the log of its subscription."""
+    """Search for the commit of a prepared transaction in its subscription's log."""
 
     segment: int | None = None
-    """The last that was looked at."""
+    """Last segment that was searched."""
     commit: Lsn | None = None
     end: Lsn | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A prepared transaction."""
+class _Candidate:
+    """A prepared transaction that may be handed on."""
 
     one: HandedOn
     spool: PreparedSpool
@@ -98,45 +98,45 @@ class _Found:
 
 
 class HandingOn:
-    """Passes prepared transactions on, for one node."""
+    """Hands on prepared transactions of one node."""
 
     def __init__(
         self, catalog: Catalog, tables: TablePort, logs: Path, memory: ComparisonMemory
     ) -> None:
-        """``logs``: where each subscription's log is, by its OID."""
+        """``logs``: directory of the subscriptions' logs, each named by its OID."""
         self._catalog = catalog
         self._tables = tables
         self._logs = logs
         self._memory = memory
         self._searches: dict[Key, _Search] = {}
         self._refused: set[Key] = set()
-        """Transactions whose rows do not tell their changes."""
+        """Transactions that cannot be handed on before their commit."""
 
     def reached(self) -> Mapping[Oid, SnapshotVector]:
-        """Where each subscription stands; what readers are asked to see afterwards has it."""
+        """Return each subscription's newest vector. States read afterwards include it."""
         return self._catalog.newest_vectors()
 
     def end(self, writer: PublisherLogWriter, now_us: int) -> None:
-        """Withdraw what was rolled back. Behind what readers see was asked for, before any of it
-        is in the log."""
-        for one in list(writer.handed_on.values()):
-            if self._is_open(one):
+        """Withdraw transactions that were rolled back. Called after the visible state was read,
+        before any of it is added to the log."""
+        for handed_on in list(writer.handed_on.values()):
+            if self._is_open(handed_on):
                 continue
-            writer.withdraw(one, now_us)
-            writer.forget(one)
+            writer.withdraw(handed_on, now_us)
+            writer.forget(handed_on)
 
-    def _is_open(self, one: HandedOn) -> bool:
-        """It waits for its end, or that is in a segment."""
+    def _is_open(self, handed_on: HandedOn) -> bool:
+        """Whether a transaction has not ended, or its commit is in a segment."""
         try:
-            committed = self._commit_of(one) is not None
-            if self._is_here(one):
+            committed = self._commit_of(handed_on) is not None
+            if self._has_checkpoint(handed_on):
                 return True
-            # Only what has no end here waits for what is in segments.
-            return one.two_phase is not None and (
-                committed or self._commit_of(one) is not None
+            # The commit matters only if the PREPARE has no end in this node's log.
+            return handed_on.two_phase is not None and (
+                committed or self._commit_of(handed_on) is not None
             )
         except Wal2LakeError as error:
-            _say(one, error)
+            _log_deferred(handed_on, error)
             return False
 
     def settle(
@@ -145,53 +145,60 @@ class HandingOn:
         reached: Mapping[Oid, SnapshotVector],
         now_us: int,
     ) -> None:
-        """Withdraw what commits below all that was captured and was not in it."""
-        for one in list(writer.handed_on.values()):
-            search, vector = self._searches.get(one.key), reached.get(Oid(one.subid))
+        """Withdraw transactions whose commit is below the captured positions but was not
+        captured."""
+        for handed_on in list(writer.handed_on.values()):
+            search, vector = (
+                self._searches.get(handed_on.key),
+                reached.get(Oid(handed_on.subid)),
+            )
             if search is None or search.end is None:
                 continue
             if vector is None or search.end <= vector.lsn:
-                writer.withdraw(one, now_us)
+                writer.withdraw(handed_on, now_us)
 
     def in_the_way(
         self, writer: PublisherLogWriter, tables: Collection[Oid], subid: Oid | None
     ) -> list[HandedOn]:
-        """Return the transactions that others than ``subid`` have passed on for any of the
-        tables."""
+        """Return the transactions of other subscriptions than ``subid`` that were handed on for any
+        of the tables."""
         names = {int(relid) for relid in tables}
         return [
-            one
-            for one in writer.handed_on.values()
-            if one.two_phase is not None
-            and one.subid != subid
-            and not names.isdisjoint(one.tables)
+            handed_on
+            for handed_on in writer.handed_on.values()
+            if handed_on.two_phase is not None
+            and handed_on.subid != subid
+            and not names.isdisjoint(handed_on.tables)
         ]
 
     def ending(
         self, writer: PublisherLogWriter, subid: Oid, end: int, batch: Cascaded
     ) -> tuple[dict[int, HandedOn], Cascaded]:
-        """Return the transactions passed on that commit in a batch that ends at ``end``, by commit;
-        and the batch, which raises OtherwisePrepared behind its last change if it is not what was
-        passed on. OtherwisePrepared at once, if one commits below its end that it does not have."""
+        """Return the handed-on transactions that commit in a batch that ends at ``end``, by commit,
+        and the batch. The batch raises OtherwisePrepared after its last change if its changes
+        differ. Raises OtherwisePrepared at once if a transaction commits below ``end`` that is not
+        in the batch."""
         xids = batch.transactions.column("xid").to_numpy()
         lsns = batch.transactions.column("commit_lsn").to_numpy()
         ends, missed = {}, []
-        for one in writer.handed_on.values():
-            if one.subid != subid or one.two_phase is None:
+        for handed_on in writer.handed_on.values():
+            if handed_on.subid != subid or handed_on.two_phase is None:
                 continue
-            found = lsns[(xids == one.xid) & (lsns > int(one.prepare_lsn))]
-            search = self._searches.get(one.key)
-            if len(found):
-                ends[int(found[0])] = one
+            matching_lsns = lsns[
+                (xids == handed_on.xid) & (lsns > int(handed_on.prepare_lsn))
+            ]
+            search = self._searches.get(handed_on.key)
+            if len(matching_lsns):
+                ends[int(matching_lsns[0])] = handed_on
             elif search and search.commit is not None and search.commit < end:
-                missed.append(one)
+                missed.append(handed_on)
         if missed:
             raise OtherwisePrepared(missed)
         if not ends:
             return {}, batch
         return ends, Cascaded(batch.transactions, _compared(batch.changes, ends))
 
-    def tell(
+    def hand_on(
         self,
         writer: PublisherLogWriter,
         tables: Mapping[Oid, TableDef],
@@ -199,43 +206,44 @@ class HandingOn:
         reached: Mapping[Oid, SnapshotVector],
         shown: Shown,
     ) -> None:
-        """Hand on what is prepared and is not in the log. Behind all that was captured."""
-        looked = set(writer.handed_on)
+        """Hand on prepared transactions that are not in the log. Called after everything visible
+        was captured."""
+        present_keys = set(writer.handed_on)
         for subscription in self._catalog.subscriptions():
             vector = reached.get(subscription.oid)
             if subscription.two_phase != _ENABLED or vector is None:
                 continue
             for spool in self._spools(subscription.oid):
-                known = spool.transaction
-                one = HandedOn(
-                    int(subscription.oid), int(known.xid), known.prepare_lsn, None
+                prepared = spool.transaction
+                handed_on = HandedOn(
+                    int(subscription.oid), int(prepared.xid), prepared.prepare_lsn, None
                 )
-                looked.add(one.key)
+                present_keys.add(handed_on.key)
                 if (
-                    one.key in writer.handed_on
-                    or one.key in self._refused
+                    handed_on.key in writer.handed_on
+                    or handed_on.key in self._refused
                     or spool.end_lsn > vector.lsn
                     or not spool.has_rows
                 ):
                     continue
                 try:
-                    if self._commit_of(one) is None and spool.exists():
-                        found = _Found(one, spool, subscription, vector)
-                        self._tell(writer, found, tables, versions, shown)
+                    if self._commit_of(handed_on) is None and spool.exists():
+                        candidate = _Candidate(handed_on, spool, subscription, vector)
+                        self._tell(writer, candidate, tables, versions, shown)
                 except NotAsSent as reason:
-                    self._refused.add(one.key)
-                    _say(one, reason)
+                    self._refused.add(handed_on.key)
+                    _log_deferred(handed_on, reason)
                 except Wal2LakeError as error:
-                    # It has ended meanwhile, or its receiver says the same.
-                    self._refused.add(one.key)
-                    _say(one, error)
-        self._refused &= looked
-        self._searches = {k: s for k, s in self._searches.items() if k in looked}
+                    # The transaction has ended meanwhile, or its receiver reports the same error.
+                    self._refused.add(handed_on.key)
+                    _log_deferred(handed_on, error)
+        self._refused &= present_keys
+        self._searches = {k: s for k, s in self._searches.items() if k in present_keys}
 
     def _tell(
         self,
         writer: PublisherLogWriter,
-        found: _Found,
+        found: _Candidate,
         tables: Mapping[Oid, TableDef],
         versions: Mapping[Oid, int],
         shown: Shown,
@@ -262,7 +270,7 @@ class HandingOn:
                 or rel.paused
                 or int(rel.relid) in found.vector.apart
             ):
-                # It may be later.
+                # The transaction may be handed on later.
                 return
             if rel.relid not in parts:
                 version = versions[rel.relid]
@@ -281,7 +289,7 @@ class HandingOn:
                 parts[rel.relid] = part, shown(table, relation), []
             parts[rel.relid][2].append(file)
         if self.in_the_way(writer, parts, subscription.oid):
-            # A subscriber would wait for these rows before it comes to their end.
+            # A subscriber would wait for locked rows, and never reach their end.
             return
         known = spool.transaction
         span = LsnRange(int(known.prepare_lsn))
@@ -319,39 +327,41 @@ class HandingOn:
         try:
             return prepared_spools(self._directory(subid))
         except Wal2LakeError as error:
-            # Its receiver says it, too, and goes no further.
+            # The receiver reports the error, too, and stops.
             get_logger().debug("what is prepared cannot be read", error=error)
             return []
 
-    def _is_here(self, one: HandedOn) -> bool:
+    def _has_checkpoint(self, handed_on: HandedOn) -> bool:
         return any(
-            spool.transaction.xid == one.xid
-            and spool.transaction.prepare_lsn == one.prepare_lsn
-            for spool in self._spools(one.subid)
+            spool.transaction.xid == handed_on.xid
+            and spool.transaction.prepare_lsn == handed_on.prepare_lsn
+            for spool in self._spools(handed_on.subid)
         )
 
-    def _commit_of(self, one: HandedOn) -> Lsn | None:
-        """Where it commits, if a segment has that."""
-        search = self._searches.setdefault(one.key, _Search())
-        directory = self._directory(one.subid)
+    def _commit_of(self, handed_on: HandedOn) -> Lsn | None:
+        """Return the commit LSN of a transaction, if a segment has it."""
+        search = self._searches.setdefault(handed_on.key, _Search())
+        directory = self._directory(handed_on.subid)
         if search.commit is not None or not directory.is_dir():
             return search.commit
         reader = LogReader(directory)
-        found = (
-            reader.above(one.prepare_lsn)
+        segments = (
+            reader.above(handed_on.prepare_lsn)
             if search.segment is None
             else reader.after(search.segment)
         )
-        for manifest in found:
+        for manifest in segments:
             rows = reader.read(
                 manifest.transactions_file, ["xid", "commit_lsn", "end_lsn"]
             )
             xids = rows.column("xid").to_numpy()
             lsns = rows.column("commit_lsn").to_numpy()
-            at = np.flatnonzero((xids == one.xid) & (lsns > int(one.prepare_lsn)))
-            if len(at):
-                search.commit = Lsn(int(lsns[at[0]]))
-                search.end = Lsn(rows.column("end_lsn")[int(at[0])].as_py())
+            matching_rows = np.flatnonzero(
+                (xids == handed_on.xid) & (lsns > int(handed_on.prepare_lsn))
+            )
+            if len(matching_rows):
+                search.commit = Lsn(int(lsns[matching_rows[0]]))
+                search.end = Lsn(rows.column("end_lsn")[int(matching_rows[0])].as_py())
                 break
             search.segment = manifest.number
         return search.commit
@@ -360,7 +370,7 @@ class HandingOn:
 def _compared(
     changes: Iterator[tuple[Relation, pa.RecordBatch]], ends: Mapping[int, HandedOn]
 ) -> Iterator[tuple[Relation, pa.RecordBatch]]:
-    """The same; see ``HandingOn.ending``."""
+    """Yield the changes, and raise OtherwisePrepared at the end if they differ from ``ends``."""
     counts = dict.fromkeys(ends, 0)
     relations: dict[int, set[int]] = {lsn: set() for lsn in ends}
     for relation, batch in changes:
@@ -371,20 +381,21 @@ def _compared(
                 counts[lsn] += count
                 relations[lsn].add(_sum(relation))
         yield relation, batch
-    other = [
-        one
-        for lsn, one in ends.items()
-        if (counts[lsn], tuple(sorted(relations[lsn]))) != (one.changes, one.relations)
+    different = [
+        handed_on
+        for lsn, handed_on in ends.items()
+        if (counts[lsn], tuple(sorted(relations[lsn])))
+        != (handed_on.changes, handed_on.relations)
     ]
-    if other:
-        raise OtherwisePrepared(other)
+    if different:
+        raise OtherwisePrepared(different)
 
 
-def _say(one: HandedOn, reason: Exception) -> None:
+def _log_deferred(handed_on: HandedOn, reason: Exception) -> None:
     get_logger().debug(
         "what is prepared is handed on when it commits",
-        subid=one.subid,
-        xid=one.xid,
+        subid=handed_on.subid,
+        xid=handed_on.xid,
         reason=str(reason),
     )
 

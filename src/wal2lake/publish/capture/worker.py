@@ -314,7 +314,7 @@ class Capture:
         writer.versions = {int(k): max(v, before[k]) for k, v in visible.items()}
         self._handing.settle(writer, reached, _now_us())
         if any(slot.two_phase for slot in slots):
-            self._handing.tell(writer, by_oid, visible, reached, self._by_partition)
+            self._handing.hand_on(writer, by_oid, visible, reached, self._by_partition)
         for one in asked if slots else ():
             self._serve(one, by_oid, writer)
         failpoint("capture.read")
@@ -519,7 +519,7 @@ class Capture:
             ends, found = self._handing.ending(writer, source.subid, source.end, found)
             writer.replay(found.transactions, name, found.changes, versions, ends)
         except OtherwisePrepared as other:
-            for one in other.ones:
+            for one in other.transactions:
                 writer.withdraw(one, _now_us())
             return self._cascaded(transaction, tables, writer, versions)
         except NotAsSent as reason:

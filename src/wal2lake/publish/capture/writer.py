@@ -1,16 +1,16 @@
-"""Transactions into the segments of the publisher's log.
+"""Writes transactions to the segments of the publisher's log.
 
-In: one transaction after the other, its rows by relation as batches. Out: segments; where the log
-ends. One thread owns a LogWriter.
+In: transactions, one after the other, with rows as batches by relation. Out: segments; the end of
+the log. A single thread uses a writer.
 
-Rows carry the position of their commit, which is above all changes, and how many there are is
-known when the last one has been read. So it is taken far enough ahead for as many as there can be,
-and a transaction of any size goes by as a stream: its rows wait as the segment writer keeps them,
+Rows carry the position of their commit, which is above all changes, but the number of changes is
+known only after the last one was read. So the position leaves room for the maximum number of
+changes, and a transaction of any size is processed as a stream: the segment writer keeps its rows
 in memory and, beyond ``segment_bytes``, in files.
 
-What is prepared has its rows twice, where it is prepared and where it commits, so a decoder never
-goes back. Segments know what is prepared and has no end: a step that is asked for again, after a
-crash, is not taken twice.
+A prepared transaction has its rows twice, at its PREPARE and at its commit, so a decoder never
+reads backwards. Segments record prepared transactions without an end, so a step that is repeated
+after a crash is not added twice.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from wal2lake.wire.columnar.timeline import TRANSACTIONS_SCHEMA
 _TRUNCATE = ord("T")
 
 Change = tuple[Relation, pa.RecordBatch | int]
-"""Rows of one relation, or a TRUNCATE of it, with these options (1 CASCADE, 2 RESTART IDENTITY)."""
+"""Rows of one relation, or the options of a TRUNCATE of it (1 CASCADE, 2 RESTART IDENTITY)."""
 
 
 class PublisherLogWriter:
-    """The publisher's log, from its end on."""
+    """Appends to the publisher's log."""
 
     def __init__(
         self,
@@ -72,38 +72,39 @@ class PublisherLogWriter:
         *,
         unread: bool = False,
     ) -> None:
-        """Continue the log in ``directory``, which is made if there is none. ``xids``: numbers of
-        transactions that bring none. ``unread``: no slot needs what is there, damaged or not."""
+        """Continue the log in ``directory``, which is created if missing. ``xids``: source of
+        numbers for transactions without one. ``unread``: no slot needs the existing contents, so
+        damage is ignored."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._segments: SegmentWriter = open_writer(
             directory, segment_bytes=segment_bytes, unread=unread
         )
         self._end = max(self._segments.sealed_lsn, FIRST)
-        found = self._segments.captured
-        self.versions = {} if found is None else dict(found.versions)
-        """Each table's version up to which it is captured."""
+        captured = self._segments.captured
+        self.versions = {} if captured is None else dict(captured.versions)
+        """Captured version of each table."""
         self._xids = xids
-        self._last_xid = 0 if found is None else found.last_xid
-        """The highest number in the log."""
+        self._last_xid = 0 if captured is None else captured.last_xid
+        """Highest transaction number in the log."""
         xids.begin_above(self._last_xid)
-        self.prepared = {} if found is None else dict(found.prepared)
-        """Transactions that have been prepared and have no end, by number."""
-        handed_on = () if found is None else found.handed_on
-        self.handed_on = {one.key: one for one in handed_on}
-        """Transactions that subscriptions have prepared and that are in the log, until their
-        publisher has ended them."""
+        self.prepared = {} if captured is None else dict(captured.prepared)
+        """Prepared transactions without an end, by number."""
+        handed_on = () if captured is None else captured.handed_on
+        self.handed_on = {entry.key: entry for entry in handed_on}
+        """Prepared transactions of subscriptions that are in the log, until their publisher ends
+        them."""
         self._steps: dict[Lsn, tuple[Step, TwoPhase]] = {}
         self.origins: dict[str, Lsn] = {}
-        """By origin the end of its last transaction that was added since the node started."""
+        """For each origin, the end of its last transaction added since the node started."""
 
     @property
     def end(self) -> Lsn:
-        """Where the next transaction begins."""
+        """Position where the next transaction begins."""
         return self._end
 
     @property
     def sealed(self) -> Lsn:
-        """Everything below is in segments."""
+        """Position below which everything is in segments."""
         return max(self._segments.sealed_lsn, FIRST)
 
     def transaction(
@@ -117,17 +118,17 @@ class PublisherLogWriter:
         prepared: int | None = None,
         xid: int | None = None,
     ) -> int:
-        """Add one; returns the number of its changes, 0: there was none and nothing is added.
-        A message is one of them. ``prepared``: the number of a transaction that commits with it.
+        """Add a transaction. Return the number of its changes, messages included; with 0 changes,
+        nothing is added. ``prepared``: number of a prepared transaction that commits with it.
         ``xid``: the transaction's ID, if it has one.
 
-        ``time_us``: since 2000-01-01 UTC. There are no more than ``at_most`` changes.
-        ``captured``: the versions of its tables that it is; a segment that has it says so. After
-        an exception nothing of it is there.
+        ``time_us``: microseconds since 2000-01-01 UTC. ``at_most``: maximum number of changes.
+        ``captured``: versions of the tables after the transaction, which the segment records. After
+        an exception, nothing of the transaction was added.
         """
         commit = commit_of(self._end, at_most)
         count, messages = self._rows(changes, commit, at_most)
-        # Memory may ask for a segment before all is added that was found together.
+        # A full buffer may seal a segment before all transactions of the same look are added.
         self.versions.update(captured)
         before = None if prepared is None else self.prepared.pop(prepared, None)
         if before is not None:
@@ -145,109 +146,114 @@ class PublisherLogWriter:
         captured: Mapping[int, int],
         ends: Mapping[int, HandedOn] | None = None,
     ) -> int:
-        """Add transactions of another log, each with its own commit; returns how many have changes:
-        the others are left out. ``changes`` have the commit_lsn and ordinal that they have there,
-        in this order for each relation. ``ends``: which of them, by commit_lsn, commit what was
-        handed on when it was prepared; these have changes. Otherwise as ``transaction``.
+        """Add transactions of another log, each with its own commit. Return how many have changes;
+        the others are left out. ``changes`` have the other log's commit_lsn and ordinal, in this
+        order for each relation. ``ends``: by commit_lsn, the transactions that commit a handed-on
+        PREPARE; they have changes. Otherwise as in ``transaction``.
 
-        ``transactions``: commit_lsn, end_lsn, commit_time, changes (at most), in their order."""
-        theirs = transactions.column("commit_lsn").to_numpy()
+        ``transactions``: commit_lsn, end_lsn, commit_time, changes (maximum), in order."""
+        their_commits = transactions.column("commit_lsn").to_numpy()
         most = transactions.column("changes").to_numpy()
         commits = commits_of(self._end, most)
-        present = np.zeros(len(theirs), np.bool_)
+        present = np.zeros(len(their_commits), np.bool_)
         try:
             for relation, batch in changes:
                 lsn = batch.column("commit_lsn").to_numpy()
-                number = np.searchsorted(theirs, lsn)
+                number = np.searchsorted(their_commits, lsn)
                 ordinal = batch.column("ordinal").to_numpy()
                 if (
-                    number[-1] >= len(theirs)
-                    or (theirs[number] != lsn).any()
+                    number[-1] >= len(their_commits)
+                    or (their_commits[number] != lsn).any()
                     or (ordinal >= most[number]).any()
                 ):
                     raise InternalError("a change is of no transaction of its log")
                 present[number] = True
-                at = batch.schema.get_field_index("commit_lsn")
-                placed = batch.set_column(at, "commit_lsn", pa.array(commits[number]))
+                place = batch.schema.get_field_index("commit_lsn")
+                placed = batch.set_column(
+                    place, "commit_lsn", pa.array(commits[number])
+                )
                 self._take(ChangeBlock(relation, {}, placed))
-            told = transactions.filter(pa.array(present))
+            with_changes = transactions.filter(pa.array(present))
         except BaseException:
             self._segments.discard_open()
             raise
         self.versions.update(captured)
-        if told.num_rows:
+        if with_changes.num_rows:
             steps = {}
-            for lsn, one in (ends or {}).items():
-                del self.handed_on[one.key]
-                at = int(np.searchsorted(theirs, lsn))
-                if one.two_phase is not None and present[at]:
-                    steps[Lsn(commits[at])] = Step.COMMIT, one.two_phase
+            for lsn, handed_on in (ends or {}).items():
+                del self.handed_on[handed_on.key]
+                place = int(np.searchsorted(their_commits, lsn))
+                if handed_on.two_phase is not None and present[place]:
+                    steps[Lsn(commits[place])] = Step.COMMIT, handed_on.two_phase
             self._steps |= steps
-            ended = self._ended(told, commits[present], origin)
+            ended = self._ended(with_changes, commits[present], origin)
             self._end = Lsn(ended.column("end_lsn")[-1].as_py())
             self.origins[origin] = self._end
             self._segments.add(Decoded([], no_messages(), ended, self._end))
         self._note()
-        return int(told.num_rows)
+        return int(with_changes.num_rows)
 
     def hand_on(
         self,
-        one: HandedOn,
+        handed_on: HandedOn,
         gid: str,
         transaction: pa.Table,
         origin: str,
         changes: Iterator[tuple[Relation, pa.RecordBatch]],
     ) -> bool:
-        """Add a PREPARE of another log, the one ``transaction``, if it has changes; for the rest
-        see ``replay``. ``gid``: as it is known here."""
+        """Add a PREPARE of another log if it has changes. ``transaction`` has a single row.
+        ``gid``: the transaction's name here. Otherwise as in ``replay``."""
         (most,) = transaction.column("changes").to_pylist()
         (time_us,) = transaction.column("commit_time").to_pylist()
         commit = commit_of(self._end, most)
-        found = TwoPhase(gid, self._next_xid(), commit, end_of(commit), time_us)
-        self._steps[commit] = Step.PREPARE, found
-        self.handed_on[one.key] = replace(one, two_phase=found)
-        told = 0
+        two_phase = TwoPhase(gid, self._next_xid(), commit, end_of(commit), time_us)
+        self._steps[commit] = Step.PREPARE, two_phase
+        self.handed_on[handed_on.key] = replace(handed_on, two_phase=two_phase)
+        added = 0
         try:
-            told = self.replay(transaction, origin, changes, {})
+            added = self.replay(transaction, origin, changes, {})
         finally:
-            if not told:
-                del self._steps[commit], self.handed_on[one.key]
+            if not added:
+                del self._steps[commit], self.handed_on[handed_on.key]
                 self._note()
-        return told > 0
+        return added > 0
 
-    def withdraw(self, one: HandedOn, time_us: int) -> None:
-        """Roll back here what was handed on: its rows, if they come, come as a commit."""
-        if one.two_phase is not None:
+    def withdraw(self, handed_on: HandedOn, time_us: int) -> None:
+        """Roll back a handed-on transaction here. If it commits later, its rows are sent with the
+        commit."""
+        if handed_on.two_phase is not None:
             commit = commit_of(self._end, 0)
-            self._steps[commit] = Step.ROLLBACK, one.two_phase
-            self.handed_on[one.key] = replace(one, two_phase=None)
-            origin = f"pg_{one.subid}", one.prepare_lsn
+            self._steps[commit] = Step.ROLLBACK, handed_on.two_phase
+            self.handed_on[handed_on.key] = replace(handed_on, two_phase=None)
+            origin = f"pg_{handed_on.subid}", handed_on.prepare_lsn
             self._commit(time_us, origin, commit, 0, {})
             self._note()
 
-    def forget(self, one: HandedOn) -> None:
-        """Forget a withdrawn transaction: it has ended at its publisher."""
-        del self.handed_on[one.key]
+    def forget(self, handed_on: HandedOn) -> None:
+        """Forget a withdrawn transaction that has ended at its publisher."""
+        del self.handed_on[handed_on.key]
         self._note()
 
-    def _ended(self, told: pa.Table, commits: Any, origin: str) -> pa.RecordBatch:
-        """Transactions of another log, with their commits here."""
-        count = told.num_rows
+    def _ended(
+        self, transactions: pa.Table, commits: Any, origin: str
+    ) -> pa.RecordBatch:
+        """Build the rows of another log's transactions, with their commits here."""
+        count = transactions.num_rows
         fresh = np.isin(commits, [int(lsn) for lsn in self._steps], invert=True)
         numbers = int(fresh.sum())
         first = self._next_xid(numbers) if numbers else 0
         xids = first - 1 + np.cumsum(fresh)
-        for lsn, (_, one) in self._steps.items():
-            xids[commits == int(lsn)] = one.xid
+        for lsn, (_, two_phase) in self._steps.items():
+            xids[commits == int(lsn)] = two_phase.xid
         return pa.RecordBatch.from_pydict(
             {
                 "xid": xids,
                 "commit_lsn": commits,
                 "end_lsn": commits + COMMIT_BYTES,
-                "commit_time": told.column("commit_time").combine_chunks(),
+                "commit_time": transactions.column("commit_time").combine_chunks(),
                 "origin": pa.array([origin] * count, pa.string()),
-                "origin_lsn": told.column("end_lsn").combine_chunks(),
-                "changes": told.column("changes").combine_chunks(),
+                "origin_lsn": transactions.column("end_lsn").combine_chunks(),
+                "changes": transactions.column("changes").combine_chunks(),
             },
             schema=TRANSACTIONS_SCHEMA,
         )
@@ -261,21 +267,21 @@ class PublisherLogWriter:
         at_most: int,
         xid: int,
     ) -> TwoPhase:
-        """Add one that is prepared, if it is not there; also one without changes. For the rest
-        see ``transaction``."""
+        """Add a prepared transaction, unless the log has it; also one without changes. Otherwise as
+        in ``transaction``."""
         if number in self.prepared:
             return self.prepared[number]
         commit = commit_of(self._end, at_most)
         count, messages = self._rows(changes, commit, at_most)
-        found = TwoPhase(gid, xid, commit, end_of(commit), time_us)
-        self.prepared[number] = found
-        self._steps[commit] = Step.PREPARE, found
+        two_phase = TwoPhase(gid, xid, commit, end_of(commit), time_us)
+        self.prepared[number] = two_phase
+        self._steps[commit] = Step.PREPARE, two_phase
         self._commit(time_us, None, commit, count, messages)
         self._note()
-        return found
+        return two_phase
 
     def roll_back(self, number: int, time_us: int) -> None:
-        """Add the end of one that was prepared, if there is one."""
+        """Add the rollback of a prepared transaction, if there is one."""
         before = self.prepared.pop(number, None)
         if before is not None:
             commit = commit_of(self._end, 0)
@@ -284,12 +290,12 @@ class PublisherLogWriter:
             self._note()
 
     def empty(self, time_us: int, xid: int | None = None) -> None:
-        """Add one in which nothing is."""
+        """Add an empty transaction."""
         self._commit(time_us, None, commit_of(self._end, 0), 0, {}, xid)
         self._note()
 
     def _next_xid(self, count: int = 1) -> int:
-        """The first of ``count`` new numbers."""
+        """Take ``count`` new numbers and return the first."""
         first = xid_of(self._xids.take(count))
         self._last_xid = first + count - 1
         return first
@@ -300,16 +306,17 @@ class PublisherLogWriter:
         commit: Lsn,
         at_most: int,
     ) -> tuple[int, dict[int, Emitted]]:
-        """Add rows; how many changes there are, and messages, by their number among them."""
+        """Add rows. Return the number of changes, and the messages by their place among the
+        changes."""
         count = 0
         messages = {}
         try:
-            for one in changes:
-                if isinstance(one, Emitted):
-                    messages[count] = one
+            for change in changes:
+                if isinstance(change, Emitted):
+                    messages[count] = change
                     count += 1
                     continue
-                relation, batch = one
+                relation, batch = change
                 if isinstance(batch, int):
                     batch = _truncation(len(relation.columns), batch)
                 if batch.num_rows:
@@ -349,7 +356,7 @@ class PublisherLogWriter:
         self._segments.relieve()
 
     def message(self, message: Emitted) -> Lsn:
-        """Add one that belongs to no transaction; its position."""
+        """Add a non-transactional message. Return its position."""
         lsn = Lsn(self._end + CHANGE_BYTES)
         added = _messages({lsn: message}, None)
         self._segments.add(Decoded([], added, no_transactions(), lsn))
@@ -387,7 +394,9 @@ class PublisherLogWriter:
             schema=TRANSACTIONS_SCHEMA,
         )
         first = start_of(commit, count)
-        placed = {Lsn(first + CHANGE_BYTES * k): one for k, one in messages.items()}
+        placed = {
+            Lsn(first + CHANGE_BYTES * k): message for k, message in messages.items()
+        }
         added = _messages(placed, commit) if messages else no_messages()
         self._segments.add(Decoded([], added, ended, end_of(commit)))
         self._end = end_of(commit)
@@ -395,8 +404,8 @@ class PublisherLogWriter:
             self.origins[origin[0]] = self._end
 
     def seal(self, *, note: bool) -> Manifest | None:
-        """Make all that was added visible and durable, with ``versions`` as they are now.
-        ``note``: also if nothing was added, for there are tables that no segment knows."""
+        """Make everything added visible and durable, with the present ``versions``. ``note``: also
+        if nothing was added, because no segment has the versions of some tables."""
         self._note()
         if note and self._end <= self.sealed:
             self._end = Lsn(self.sealed + CHANGE_BYTES)
@@ -411,10 +420,10 @@ def _messages(messages: Mapping[Lsn, Emitted], commit: Lsn | None) -> pa.RecordB
                 "lsn": int(lsn),
                 "commit_lsn": None if commit is None else int(commit),
                 "transactional": commit is not None,
-                "prefix": one.prefix,
-                "content": one.content,
+                "prefix": message.prefix,
+                "content": message.content,
             }
-            for lsn, one in messages.items()
+            for lsn, message in messages.items()
         ],
         schema=MESSAGES_SCHEMA,
     )

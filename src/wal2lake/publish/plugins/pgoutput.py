@@ -1,15 +1,15 @@
-"""PostgreSQL's own plugin: what its subscribers read.
+"""PostgreSQL's own plugin, for its subscribers.
 
-Sends what the publications named by the client have, in the columns that they have: Begin with the
-first change (transactions without any are left out), Relation before a relation's first change and
-whenever it is another one, the rows, Commit. Long runs of rows are written column by column
-(``wire.encoder``), and so are all whose values go in binary.
+Sends the rows and columns of the client's publications: Begin with the first change (transactions
+without changes are left out), Relation before a relation's first change and whenever the relation
+changes, the rows, Commit. Long runs of rows, and all rows in binary format, are written column by
+column (``wire.encoder``).
 
-A large transaction goes in blocks if the client asked for that: Stream Start with a block's first
-change, and every message with the xid. Each such transaction brings its own Relation messages, for
-a parallel worker knows no others. Blocks without a change of interest are left out too.
+A large transaction is sent in blocks if the client requests that: Stream Start with a block's first
+change, and the xid in every message. Each such transaction has its own Relation messages, because a
+parallel worker knows no others. Blocks without published changes are left out, too.
 
-What is prepared is sent whatever is in it, as by PostgreSQL: its end is, too.
+As in PostgreSQL, a prepared transaction is sent even without published changes, and so is its end.
 
 Source: src/backend/replication/pgoutput/pgoutput.c; reference 4.3, 4.4.
 """
@@ -77,7 +77,7 @@ from wal2lake.wire.replication import (
 _PLACE: Final = ("commit_lsn", "ordinal")
 
 _FEW: Final = 16
-"""Rows that are written one by one sooner than together."""
+"""Below this number of rows, writing them one by one is faster."""
 
 _EPOCH_SECONDS: Final = 946_684_800
 
@@ -92,43 +92,43 @@ class PgOutput(Base):
         self._options: PgoutputOptions | None = None
         self._sending: Mapping[Oid, Sending] = {}
         self._sent: dict[Oid, Relation] = {}
-        """Relations as the client knows them."""
+        """Relations as last sent to the client."""
         self._begun = False
-        """True if this transaction, or this block of it, has begun."""
+        """Whether the Begin of this transaction, or of its present block, was sent."""
         self._xid: Xid | None = None
-        """The large transaction of the present block."""
+        """Transaction of the present block."""
         self._described: dict[Oid, Relation] = {}
-        """Relations as the client knows them by the blocks of this transaction."""
+        """Relations as last sent in the blocks of this transaction."""
         self._streamed = False
-        """This transaction has sent a block."""
-        self._noted: set[Oid] = set()
-        """Tables without a replica identity of which changes were left out."""
+        """Whether this transaction has sent a block."""
+        self._reported: set[Oid] = set()
+        """Tables whose unsent changes were reported."""
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
-        """Take the options; which tables are published is looked up with each transaction."""
-        given = [Option(name, value) for name, value in options.items()]
-        self._options = read_pgoutput_options(given, slot=context.slot)
+        """Read the options. Published tables are looked up for each transaction."""
+        parsed_options = [Option(name, value) for name, value in options.items()]
+        self._options = read_pgoutput_options(parsed_options, slot=context.slot)
         self.streams = self._options.streaming is not Streaming.OFF
         context.two_phase = self._options.two_phase
 
     def filter_by_origin(self, origin: str | None) -> bool:
-        """origin = none: only what began here."""
+        """Leave out transactions with an origin if origin = none."""
         assert self._options is not None
         return self._options.origin is OriginFilter.NONE and origin is not None
 
     def begin(self, context: Context, transaction: Transaction) -> None:
-        """Nothing yet: a transaction that changes nothing of interest is left out."""
+        """Write nothing yet: a transaction without published changes is left out."""
         self._begun = False
         self._look_up(context, transaction)
 
     def _look_up(self, context: Context, transaction: Transaction) -> None:
-        """Look up the publications as they were when the transaction committed."""
+        """Look up the publications as defined when the transaction committed."""
         assert self._options is not None
         names = self._options.publication_names
         self._sending = context.sending(names, transaction.commit_lsn)
 
     def commit(self, context: Context, transaction: Transaction) -> None:
-        """Commit, if there was a Begin."""
+        """Write Commit, if there was a Begin."""
         if self._begun:
             end = transaction.end_lsn
             message = Commit(transaction.commit_lsn, end, transaction.commit_time)
@@ -137,7 +137,7 @@ class PgOutput(Base):
     def stream_start(
         self, context: Context, transaction: Transaction, first: bool
     ) -> None:
-        """Nothing yet, as with ``begin``."""
+        """Write nothing yet, as in ``begin``."""
         self._begun = False
         self._xid = transaction.xid
         if first:
@@ -146,13 +146,14 @@ class PgOutput(Base):
             self._look_up(context, transaction)
 
     def stream_stop(self, context: Context, transaction: Transaction) -> None:
-        """Stream Stop, if there was a Stream Start."""
+        """Write Stream Stop, if there was a Stream Start."""
         self._xid = None
         if self._begun:
             context.write(write_message(StreamStop()), transaction.first_lsn, False)
 
     def stream_commit(self, context: Context, transaction: Transaction) -> None:
-        """Stream Commit, if there was a block; what it has described holds from here on."""
+        """Write Stream Commit, if there was a block. Its Relation messages are valid from here
+        on."""
         if not self._streamed:
             return
         self._sent.update(self._described)
@@ -163,7 +164,7 @@ class PgOutput(Base):
         context.write(write_message(message), end, True)
 
     def begin_prepare(self, context: Context, transaction: Transaction) -> None:
-        """Begin Prepare."""
+        """Write Begin Prepare."""
         self._begun = True
         self._look_up(context, transaction)
         message = BeginPrepare(*_prepared(transaction))
@@ -172,18 +173,18 @@ class PgOutput(Base):
         self._origin(context, transaction, origin, transaction.origin_lsn)
 
     def prepare(self, context: Context, transaction: Transaction) -> None:
-        """Prepare."""
+        """Write Prepare."""
         message = Prepare(*_prepared(transaction))
         context.write(write_message(message), transaction.prepared.prepare_end, True)
 
     def stream_prepare(self, context: Context, transaction: Transaction) -> None:
-        """Stream Prepare; what the blocks have described holds from here on."""
+        """Write Stream Prepare. The blocks' Relation messages are valid from here on."""
         self._sent.update(self._described)
         message = StreamPrepare(*_prepared(transaction))
         context.write(write_message(message), transaction.prepared.prepare_end, True)
 
     def commit_prepared(self, context: Context, transaction: Transaction) -> None:
-        """Commit Prepared."""
+        """Write Commit Prepared."""
         end = transaction.end_lsn
         message = CommitPrepared(
             transaction.commit_lsn,
@@ -195,7 +196,7 @@ class PgOutput(Base):
         context.write(write_message(message), end, True)
 
     def rollback_prepared(self, context: Context, transaction: Transaction) -> None:
-        """Rollback Prepared."""
+        """Write Rollback Prepared."""
         prepared, end = transaction.prepared, transaction.end_lsn
         message = RollbackPrepared(
             prepared.prepare_end,
@@ -208,12 +209,12 @@ class PgOutput(Base):
         context.write(write_message(message), end, True)
 
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
-        """Rows together if they are many, else one by one."""
+        """Write the rows of a run: many at once, few one by one."""
         sending = self._sending.get(run.relation.relid)
         if sending is None:
             return True
         if sending.contradicted is not None:
-            # An error of the change with which it begins.
+            # ``change`` raises the error for the first change.
             return False
         self._rows(context, transaction, run, sending)
         return True
@@ -222,7 +223,7 @@ class PgOutput(Base):
         self, context: Context, transaction: Transaction, run: Run, sending: Sending
     ) -> None:
         """Write the published changes of a run."""
-        self._note_unsent(run, sending)
+        self._warn_of_unsent(run, sending)
         rows = published_rows(sending, run.relation, run.rows)
         if not rows.num_rows:
             return
@@ -253,8 +254,8 @@ class PgOutput(Base):
             context.write_frames(piece)
 
     def group(self, context: Context, group: Group) -> bool:
-        """All of them column by column, if what is published is the same from the first to the
-        last, and no table has changed meanwhile."""
+        """Write a group column by column, if publications and tables are the same for all its
+        transactions."""
         assert self._options is not None
         names = self._options.publication_names
         sending = context.sending(names, group.first_commit)
@@ -270,9 +271,9 @@ class PgOutput(Base):
         new, rows_of = [], []
         present = np.zeros(len(commit), np.bool_)
         for run, (sent, columns) in zip(runs, shown, strict=True):
-            one = sending[run.relation.relid]
+            published = sending[run.relation.relid]
             try:
-                rows = published_rows(one, run.relation, run.rows)
+                rows = published_rows(published, run.relation, run.rows)
                 if self._options.binary:
                     rows = _binary(rows, run.relation, columns)
                 at_commit, ordinal = (rows.column(n).to_numpy() for n in _PLACE)
@@ -280,9 +281,9 @@ class PgOutput(Base):
                 lsns = first[number] + CHANGE_BYTES * ordinal
                 encoder = RowsEncoder(sent.relid, rows, columns, lsns=lsns)
             except Wal2LakeError:
-                # Those before the one that it is of are sent all the same.
+                # Transactions before the one with the error must be sent.
                 return False
-            self._note_unsent(run, one)
+            self._warn_of_unsent(run, published)
             if not rows.num_rows:
                 continue
             present[number] = True
@@ -291,25 +292,29 @@ class PgOutput(Base):
                 new.append((Lsn(int(at_commit[0])), int(ordinal[0]), sent))
         if not present.any():
             return True
-        told = group.transactions.filter(pa.array(present))
+        transactions = group.transactions.filter(pa.array(present))
         commit, first = commit[present], first[present]
-        time_of, end = (told.column(n).to_numpy() for n in ("commit_time", "end_lsn"))
+        time_of, end = (
+            transactions.column(n).to_numpy() for n in ("commit_time", "end_lsn")
+        )
         sources: list[MessageSource] = [
             # The last message of a callback has a position.
             begins(
                 commit,
                 time_of,
-                told.column("xid").to_numpy(),
+                transactions.column("xid").to_numpy(),
                 lsns=first if group.origin is None else np.zeros_like(first),
             )
         ]
         if group.origin is not None:
-            at_origin = told.column("origin_lsn").fill_null(0).to_numpy()
+            at_origin = transactions.column("origin_lsn").fill_null(0).to_numpy()
             sources.append(origins(commit, at_origin, group.origin, lsns=first))
-        # Partitions may share one.
+        # Partitions may be sent as the same relation.
         first_of = {
-            sent.relid: (at, nth, Lsn(0), RelationMessage(sent, None))
-            for at, nth, sent in sorted(new, key=itemgetter(0, 1), reverse=True)
+            sent.relid: (commit_lsn, ordinal, Lsn(0), RelationMessage(sent, None))
+            for commit_lsn, ordinal, sent in sorted(
+                new, key=itemgetter(0, 1), reverse=True
+            )
         }
         described = sorted(first_of.values(), key=itemgetter(0, 1))
         sources += [messages(described), *rows_of]
@@ -321,23 +326,24 @@ class PgOutput(Base):
         context.write(write_message(last), last.end_lsn, True)
         return True
 
-    def _note_unsent(self, run: Run, sending: Sending) -> None:
-        """Note changes that cannot be sent. Writers through the node are refused an UPDATE without
-        a replica identity; others are not, and a copy that goes its own way must be reported."""
+    def _warn_of_unsent(self, run: Run, sending: Sending) -> None:
+        """Warn of changes that cannot be sent, once for each table. Sessions cannot UPDATE a
+        published table without a replica identity, but other writers can, and subscribers' copies
+        then diverge."""
         relation = run.relation
-        if relation.key_positions or relation.relid in self._noted:
+        if relation.key_positions or relation.relid in self._reported:
             return
         ops = {chr(op) for op in np.unique(run.rows.column("op").to_numpy())}
         if ops & {"U", "D"} & sending.operations:
-            self._noted.add(relation.relid)
-            said = Wal2LakeError(
+            self._reported.add(relation.relid)
+            warning = Wal2LakeError(
                 "rows that were updated or deleted in table"
                 f' "{relation.namespace}.{relation.name}" are not sent',
                 detail="The table does not have a replica identity.",
                 hint="Set REPLICA IDENTITY using ALTER TABLE, and have subscribers copy the"
                 " table again.",
             )
-            get_logger().warning(said.message, error=said)
+            get_logger().warning(warning.message, error=warning)
 
     def change(
         self,
@@ -346,7 +352,7 @@ class PgOutput(Base):
         relation: Relation,
         change: DecodedChange,
     ) -> None:
-        """Rows come by runs, but for those that cannot be sent."""
+        """Raise the error of a change that cannot be sent. Other changes come in runs."""
         self._sending[relation.relid].check()
         raise AssertionError
 
@@ -379,7 +385,7 @@ class PgOutput(Base):
         options: int,
         lsn: Lsn,
     ) -> None:
-        """TRUNCATE of those that publish it."""
+        """Write TRUNCATE of the tables that publish it."""
         published = []
         for relation in relations:
             sending = self._sending.get(relation.relid)
@@ -403,7 +409,7 @@ class PgOutput(Base):
         prefix: str,
         content: bytes,
     ) -> None:
-        """If the client wants them."""
+        """Write a message, if the client requests messages."""
         assert self._options is not None
         if not self._options.messages:
             return
@@ -426,7 +432,8 @@ class PgOutput(Base):
             )
         else:
             message = StreamStart(self._xid, not self._streamed)
-            # PostgreSQL does not know it before the commit; once is enough.
+            # PostgreSQL does not know the origin's LSN before the commit. The first block has the
+            # origin.
             origin_lsn = Lsn(0)
             origin = None if self._streamed else origin
             self._streamed = True
@@ -451,12 +458,12 @@ class PgOutput(Base):
         relation: Relation,
         sending: Sending,
     ) -> tuple[int, ...]:
-        """Begin and Relation, if the client does not have them; the columns that are sent."""
+        """Write Begin and Relation, unless the client has them. Return the columns to send."""
         self._begin(context, transaction)
         sent, columns = _shown(relation, sending)
-        known = self._sent if self._xid is None else self._described
-        if known.get(sent.relid) != sent:
-            known[sent.relid] = sent
+        last_sent = self._sent if self._xid is None else self._described
+        if last_sent.get(sent.relid) != sent:
+            last_sent[sent.relid] = sent
             message = RelationMessage(sent, self._xid)
             context.write(write_message(message), transaction.first_lsn, False)
         return columns
@@ -464,13 +471,19 @@ class PgOutput(Base):
 
 def _prepared(transaction: Transaction) -> tuple[Lsn, Lsn, int, Xid, str]:
     """Return the fields of a PREPARE's messages."""
-    one = transaction.prepared
-    xid = Xid(one.xid)
-    return one.prepare_lsn, one.prepare_end, one.prepare_time, xid, one.gid
+    two_phase = transaction.prepared
+    xid = Xid(two_phase.xid)
+    return (
+        two_phase.prepare_lsn,
+        two_phase.prepare_end,
+        two_phase.prepare_time,
+        xid,
+        two_phase.gid,
+    )
 
 
 def _shown(relation: Relation, sending: Sending) -> tuple[Relation, tuple[int, ...]]:
-    """A relation as the client knows it, and which of its columns these are."""
+    """Return the relation as sent to the client, and the indexes of its columns."""
     columns = tuple(
         i for i, column in enumerate(relation.columns) if sending.has(column.name)
     )
@@ -486,17 +499,17 @@ def _some(values: Values | None, columns: tuple[int, ...]) -> Values:
 def _binary(
     rows: pa.RecordBatch, relation: Relation, columns: tuple[int, ...]
 ) -> pa.RecordBatch:
-    """The rows with binary values in the columns whose type has them here; the others stay
-    text, which subscribers take as well."""
+    """Convert columns to binary values if their type is supported. The others stay text, which
+    subscribers accept."""
     for prefix, flags in (("c", "b"), ("o", "ob")):
         for i in columns:
-            at = rows.schema.get_field_index(f"{prefix}{i}")
-            if at < 0:
+            index = rows.schema.get_field_index(f"{prefix}{i}")
+            if index < 0:
                 continue
-            values = rows.column(at).cast(pa.binary())
+            values = rows.column(index).cast(pa.binary())
             sent = text_to_binary(values, relation.columns[i].type_oid)
             if sent is not None:
-                rows = rows.set_column(at, f"{prefix}{i}", sent).append_column(
+                rows = rows.set_column(index, f"{prefix}{i}", sent).append_column(
                     f"{flags}{i}", sent.is_valid()
                 )
     return rows

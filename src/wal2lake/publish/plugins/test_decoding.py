@@ -1,7 +1,7 @@
 """PostgreSQL's example plugin: a line of text for each event.
 
-Options as there: include-xids, include-timestamp, force-binary, skip-empty-xacts, only-local,
-include-rewrites, stream-changes.
+Options as in PostgreSQL: include-xids, include-timestamp, force-binary, skip-empty-xacts,
+only-local, include-rewrites, stream-changes.
 
 Source: contrib/test_decoding/test_decoding.c.
 """
@@ -42,13 +42,13 @@ class TestDecoding(Base):
         self._skip_empty = False
         self._only_local = False
         self._begun = False
-        """The line that opens this transaction, or this block of it, is written."""
+        """Whether the line that opens this transaction, or its present block, was written."""
         self._block = False
         self._streamed = False
-        """This transaction has written a change in a block."""
+        """Whether this transaction has written a change in a block."""
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
-        """Take the options."""
+        """Read the options."""
         for name, value in options.items():
             if name == "include-xids":
                 self._xids = boolean(name, value)
@@ -72,11 +72,11 @@ class TestDecoding(Base):
                 )
 
     def filter_by_origin(self, origin: str | None) -> bool:
-        """only-local."""
+        """Leave out transactions with an origin if only-local is set."""
         return self._only_local and origin is not None
 
     def begin(self, context: Context, transaction: Transaction) -> None:
-        """BEGIN, at once or before the first change."""
+        """Write BEGIN, at once or before the first change."""
         self._begun = False
         if not self._skip_empty:
             self._begin(context, transaction)
@@ -87,7 +87,7 @@ class TestDecoding(Base):
         context.write(text.encode(), transaction.first_lsn, True)
 
     def commit(self, context: Context, transaction: Transaction) -> None:
-        """COMMIT."""
+        """Write COMMIT."""
         if not self._begun:
             return
         text = f"COMMIT {int(transaction.xid)}" if self._xids else "COMMIT"
@@ -96,19 +96,18 @@ class TestDecoding(Base):
         context.write(text.encode(), transaction.end_lsn, True)
 
     def filter_prepare(self, context: Context, xid: Xid, gid: str) -> bool:
-        """Filter as PostgreSQL does: a transaction whose name asks for it is decoded when it
-        commits."""
+        """Return True, as PostgreSQL does, if the transaction's name contains ``_nodecode``."""
         return "_nodecode" in gid
 
     def begin_prepare(self, context: Context, transaction: Transaction) -> None:
-        """BEGIN, as of any transaction."""
+        """Write BEGIN, as for any transaction."""
         self.begin(context, transaction)
 
     def prepare(self, context: Context, transaction: Transaction) -> None:
         """``PREPARE TRANSACTION 'g', txid 7``"""
         if self._begun:
-            one = transaction.prepared
-            time, end = one.prepare_time, one.prepare_end
+            two_phase = transaction.prepared
+            time, end = two_phase.prepare_time, two_phase.prepare_end
             self._step(context, transaction, "PREPARE TRANSACTION", time, end)
 
     def commit_prepared(self, context: Context, transaction: Transaction) -> None:
@@ -182,7 +181,7 @@ class TestDecoding(Base):
         )
 
     def _open(self, context: Context, transaction: Transaction) -> None:
-        """Write the lines that precede the first change, if they are not there."""
+        """Write the line that precedes the first change, unless it was written."""
         if self._begun:
             return
         if not self._block:
@@ -193,12 +192,12 @@ class TestDecoding(Base):
         context.write(text.encode(), transaction.first_lsn, True)
 
     def _in_block(
-        self, context: Context, transaction: Transaction, what: str, lsn: Lsn
+        self, context: Context, transaction: Transaction, kind: str, lsn: Lsn
     ) -> None:
-        """A block's line tells that there is a change, and not what it is."""
+        """Write the line of a change in a block, which has no details."""
         self._streamed = True
         of = f"TXN {int(transaction.xid)}" if self._xids else "transaction"
-        context.write(f"streaming {what} for {of}".encode(), lsn, True)
+        context.write(f"streaming {kind} for {of}".encode(), lsn, True)
 
     def change(
         self,
@@ -261,7 +260,7 @@ class TestDecoding(Base):
         if transaction is not None:
             self._open(context, transaction)
         if transaction is not None and self._block:
-            # Its content may yet be undone, so PostgreSQL does not tell it here.
+            # The message may yet be rolled back, so PostgreSQL does not write its content here.
             text = f"streaming message: transactional: 1 prefix: {prefix}, sz: {len(content)}"
             self._streamed = True
             context.write(text.encode(), lsn, True)
@@ -274,16 +273,16 @@ class TestDecoding(Base):
 
 
 def timestamp(time: int) -> str:
-    """Print a timestamptz in UTC; ``time``: in microseconds since 2000-01-01 UTC."""
-    at = _EPOCH + timedelta(microseconds=time)
-    shown = at.strftime("%Y-%m-%d %H:%M:%S")
-    if at.microsecond:
-        shown += f".{at.microsecond:06}".rstrip("0")
+    """Format a timestamptz in UTC. ``time``: microseconds since 2000-01-01 UTC."""
+    moment = _EPOCH + timedelta(microseconds=time)
+    shown = moment.strftime("%Y-%m-%d %H:%M:%S")
+    if moment.microsecond:
+        shown += f".{moment.microsecond:06}".rstrip("0")
     return f"{shown}+00"
 
 
 def boolean(name: str, value: str | None, *, missing: bool = True) -> bool:
-    """An option's; ``missing``: what it is without a value. 22023 if it is none."""
+    """Parse an option's boolean. ``missing``: its value if none is given. Raises 22023."""
     if value is None:
         return missing
     lowered = value.lower()

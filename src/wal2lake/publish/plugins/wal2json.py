@@ -1,11 +1,11 @@
-"""Transactions as JSON, in wal2json's two formats.
+"""Writes transactions as JSON, in wal2json's two formats.
 
     format-version 1    one object for each transaction, its changes in an array
     format-version 2    one object for each event: B, I, U, D, T, M, C
 
-Options as there, but for ``include-unchanged-toast``, which is gone there, too. A lake table has
-each row whole, so no value is left out as unchanged. Defaults are those of the table's definition
-in the catalog now, and so are primary keys; type modifiers are in what changes were written with.
+Options as in wal2json. ``include-unchanged-toast``, which wal2json has removed, is missing. A lake
+table has every row complete, so no value is left out as unchanged. Defaults and primary keys are
+those of the table's present definition. Type modifiers are those of the time of the change.
 
 Source: README.md and expected/ of wal2json 2.6.
 """
@@ -39,7 +39,7 @@ _ACTIONS: Final = {"insert": "I", "update": "U", "delete": "D", "truncate": "T"}
 
 @dataclass(slots=True)
 class _Options:
-    """By their names, ``-`` for ``_``."""
+    """Options by name, with ``_`` for ``-``."""
 
     include_transaction: bool = True
     include_xids: bool = False
@@ -74,7 +74,7 @@ _SWITCHES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Some columns of a row, side by side."""
+    """Some columns of a row, as parallel sequences."""
 
     columns: Sequence[Column]
     values: Sequence[bytes | None]
@@ -90,39 +90,39 @@ class Wal2Json(Base):
 
     _options: _Options = field(default_factory=_Options)
     _changes: int = 0
-    """Changes of the transaction so far."""
+    """Number of changes of the transaction so far."""
     _waiting: list[str] = field(default_factory=list)
-    """Parts of format 1's only message."""
+    """Parts of the single message of format 1."""
     _origins: Callable[[str], int] = lambda name: 0
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
-        """Take the options."""
+        """Read the options."""
         for name, value in options.items():
-            self._take(name, value)
+            self._set_option(name, value)
         self._origins = context.origin_number
 
-    def _take(self, name: str, value: str | None) -> None:
-        found = self._options
+    def _set_option(self, name: str, value: str | None) -> None:
+        parsed = self._options
         attribute = name.replace("-", "_")
         if name in _SWITCHES:
-            setattr(found, attribute, boolean(name, value))
+            setattr(parsed, attribute, boolean(name, value))
         elif name == "include-unchanged-toast":
             raise UsageError(f'parameter "{name}" was deprecated', sqlstate="42602")
         elif name == "actions":
             if value is not None:
-                found.actions = frozenset(_action(a) for a in _listed(name, value))
+                parsed.actions = frozenset(_action(a) for a in _listed(name, value))
         elif name == "filter-origins":
             listed = _listed(name, value or "")
-            if not all(one.isascii() and one.isdecimal() for one in listed):
+            if not all(part.isascii() and part.isdecimal() for part in listed):
                 raise _unparsed(name, value, "42602")
-            found.filter_origins = frozenset(map(int, listed))
+            parsed.filter_origins = frozenset(map(int, listed))
         elif name in ("filter-tables", "add-tables"):
             listed = _listed(name, value or "", keep=True)
-            setattr(found, attribute, tuple(_table(name, one) for one in listed))
+            setattr(parsed, attribute, tuple(_table(name, part) for part in listed))
         elif name in ("filter-msg-prefixes", "add-msg-prefixes"):
-            setattr(found, attribute, frozenset(_listed(name, value or "", keep=True)))
+            setattr(parsed, attribute, frozenset(_listed(name, value or "", keep=True)))
         elif name == "format-version":
-            found.format_version = _format_version(name, value)
+            parsed.format_version = _format_version(name, value)
         else:
             raise UsageError(
                 f'option "{name}" = "{"(null)" if value is None else value}" is unknown',
@@ -130,7 +130,7 @@ class Wal2Json(Base):
             )
 
     def filter_by_origin(self, origin: str | None) -> bool:
-        """filter-origins; what was written here is never left out."""
+        """Leave out the origins of filter-origins. Local transactions are never left out."""
         unwanted = self._options.filter_origins
         return bool(unwanted and origin) and self._origin(origin) in unwanted
 
@@ -140,7 +140,7 @@ class Wal2Json(Base):
     # ---- transactions ----------------------------------------------------------------
 
     def begin(self, context: Context, transaction: Transaction) -> None:
-        """``{"change":[`` or ``{"action":"B"}``."""
+        """Write ``{"change":[`` or ``{"action":"B"}``."""
         options = self._options
         self._changes = 0
         if options.format_version == 2:
@@ -161,7 +161,7 @@ class Wal2Json(Base):
         self._put(context, f'{text}{tab}"change":{space}[', transaction.first_lsn)
 
     def commit(self, context: Context, transaction: Transaction) -> None:
-        """``]}`` or ``{"action":"C"}``."""
+        """Write ``]}`` or ``{"action":"C"}``."""
         options = self._options
         if options.format_version == 2:
             if options.include_transaction:
@@ -176,19 +176,19 @@ class Wal2Json(Base):
             context.write(text.encode(), transaction.end_lsn, True)
 
     def _put(self, context: Context, text: str, lsn: Lsn) -> None:
-        """A part of what format 1 says of a transaction."""
+        """Write a part of a transaction in format 1."""
         if self._options.write_in_chunks:
             context.write(text.encode(), lsn, True)
         else:
             self._waiting.append(text)
 
     def _element(self, context: Context, lines: Iterable[str], lsn: Lsn) -> None:
-        """One more of format 1's array; ``lines`` of an object, without their commas."""
+        """Write an element of format 1's array. ``lines``: lines of an object, without commas."""
         tab, line, _ = self._blanks()
         self._changes += 1
         before = "" if self._options.write_in_chunks else line
         comma = "," if self._changes > 1 else ""
-        inner = f",{line}".join(tab * 3 + one for one in lines)
+        inner = f",{line}".join(tab * 3 + member for member in lines)
         self._put(
             context,
             f"{before}{tab * 2}{comma}{{{line}{inner}{line}{tab * 2}}}",
@@ -196,7 +196,8 @@ class Wal2Json(Base):
         )
 
     def _blanks(self) -> tuple[str, str, str]:
-        """Blanks of one step inwards, at a line's end, after a colon or comma."""
+        """Return the blanks for one level of indentation, at a line's end, and after a colon or
+        comma."""
         return ("\t", "\n", " ") if self._options.pretty_print else ("", "", "")
 
     def _event(
@@ -207,7 +208,7 @@ class Wal2Json(Base):
         lsn: Lsn,
         rest: str,
     ) -> None:
-        """One object of format 2, a line without blanks whatever ``pretty-print`` says."""
+        """Write an object of format 2: a line without blanks, even with ``pretty-print``."""
         options = self._options
         text = f'{{"action":"{action}"'
         if options.include_xids:
@@ -238,7 +239,8 @@ class Wal2Json(Base):
         relation: Relation,
         change: DecodedChange,
     ) -> None:
-        """A row, with what identifies it; an UPDATE or DELETE where nothing does is left out."""
+        """Write a row with its identity. An UPDATE or DELETE without a replica identity is left
+        out."""
         if change.op not in self._options.actions or not self._wanted(relation):
             return
         if change.op != "I" and not relation.key_positions:
@@ -280,49 +282,52 @@ class Wal2Json(Base):
         self._element(context, lines, change.lsn)
 
     def _named(self, relation: Relation, space: str = "") -> Iterator[str]:
-        """Schema and table; ``space`` behind a colon."""
+        """Yield schema and table. ``space`` follows a colon."""
         if self._options.include_schemas:
             yield f'"schema":{space}{_string(relation.namespace)}'
         yield f'"table":{space}{_string(relation.name)}'
 
     def _nested(self, name: str, lines: Sequence[str]) -> str:
         tab, line, space = self._blanks()
-        inner = f",{line}".join(tab * 4 + one for one in lines)
+        inner = f",{line}".join(tab * 4 + member for member in lines)
         return f'"{name}":{space}{{{line}{inner}{line}{tab * 3}}}'
 
     def _lists(self, row: _Row, kind: str) -> list[str]:
-        """Names, types, ... values, each an array with its name; ``kind``: column, key or pk."""
+        """Return the arrays of names, types, ... values. ``kind``: column, key or pk."""
         options = self._options
         whole = kind == "column"
-        found = [(f"{kind}names", [_string(c.name) for c in row.columns])]
+        lists = [(f"{kind}names", [_string(c.name) for c in row.columns])]
         if options.include_types or kind == "pk":
             typed = row.columns if options.include_types else ()
-            found.append((f"{kind}types", [self._type(c) for c in typed]))
+            lists.append((f"{kind}types", [self._type(c) for c in typed]))
         if options.include_type_oids and kind != "pk":
             oids = [str(int(c.type_oid)) for c in row.columns]
-            found.append((f"{kind}typeoids", oids))
+            lists.append((f"{kind}typeoids", oids))
         if whole and options.include_column_positions:
-            found.append(("columnpositions", list(map(str, row.positions))))
+            lists.append(("columnpositions", list(map(str, row.positions))))
         if whole and options.include_not_null:
             shown = map(_optional, row.definitions) if options.include_types else ()
-            found.append(("columnoptionals", list(shown)))
+            lists.append(("columnoptionals", list(shown)))
         if whole and options.include_default:
-            found.append(("columndefaults", list(map(_default, row.definitions))))
+            lists.append(("columndefaults", list(map(_default, row.definitions))))
         if kind != "pk":
             pairs = zip(row.columns, row.values, strict=True)
-            found.append((f"{kind}values", [self._value(c, v) for c, v in pairs]))
+            lists.append((f"{kind}values", [self._value(c, v) for c, v in pairs]))
         _, _, space = self._blanks()
         return [
-            f'"{name}":{space}[{f",{space}".join(values)}]' for name, values in found
+            f'"{name}":{space}[{f",{space}".join(values)}]' for name, values in lists
         ]
 
     def _type(self, column: Column) -> str:
         if self._options.include_typmod or self._options.format_version == 2:
             name = format_type(column.type_oid, column.typmod)
-            # A name that is quoted in SQL has JSON's quotes already; of an array they are inside.
+            # A name that is quoted in SQL has JSON's quotes already, unless an array's brackets
+            # follow.
             return name if re.fullmatch('".*"', name, re.DOTALL) else _string(name)
-        known = BUILT_IN.get(column.type_oid)
-        return _string(format_type(column.type_oid) if known is None else known.name)
+        built_in = BUILT_IN.get(column.type_oid)
+        return _string(
+            format_type(column.type_oid) if built_in is None else built_in.name
+        )
 
     def _value(self, column: Column, value: bytes | None) -> str:
         oid = int(column.type_oid)
@@ -344,13 +349,13 @@ class Wal2Json(Base):
         relation: Relation,
         change: DecodedChange,
     ) -> None:
-        text = "".join(f",{one}" for one in self._named(relation))
+        text = "".join(f",{member}" for member in self._named(relation))
         if change.new is not None:
             row = _row(context, relation, change.new)
             text += f',"columns":[{self._objects(row, whole=True)}]'
-        known = change.new if change.old is None else change.old
-        if change.op != "I" and known is not None:
-            row = _row(context, relation, known, identity=True)
+        identifying_values = change.new if change.old is None else change.old
+        if change.op != "I" and identifying_values is not None:
+            row = _row(context, relation, identifying_values, identity=True)
             text += f',"identity":[{self._objects(row)}]'
         if self._options.include_pk:
             key = self._primary_key(context, relation)
@@ -358,9 +363,9 @@ class Wal2Json(Base):
         self._event(context, change.op, transaction, change.lsn, text)
 
     def _objects(self, row: _Row, *, whole: bool = False, values: bool = True) -> str:
-        """Format 2's columns; ``whole``: of a new row."""
+        """Build format 2's columns. ``whole``: whether they are of a new row."""
         options = self._options
-        found = []
+        objects = []
         for column, value, position, definition in zip(
             row.columns, row.values, row.positions, row.definitions, strict=True
         ):
@@ -377,11 +382,11 @@ class Wal2Json(Base):
                 text += f',"position":{position}'
             if whole and options.include_default:
                 text += f',"default":{_default(definition)}'
-            found.append(text + "}")
-        return ",".join(found)
+            objects.append(text + "}")
+        return ",".join(objects)
 
     def _primary_key(self, context: Context, relation: Relation) -> _Row | None:
-        """None: it is not asked for, or there is none."""
+        """Return the primary key; None if it is not requested, or there is none."""
         table = context.table(relation.relid) if self._options.include_pk else None
         if table is None or not table.key:
             return None
@@ -399,12 +404,12 @@ class Wal2Json(Base):
         options: int,
         lsn: Lsn,
     ) -> None:
-        """Format 1 says nothing of it."""
+        """Write TRUNCATE, which format 1 leaves out."""
         if self._options.format_version == 1 or "T" not in self._options.actions:
             return
         for relation in relations:
             if self._wanted(relation):
-                text = "".join(f",{one}" for one in self._named(relation))
+                text = "".join(f",{member}" for member in self._named(relation))
                 self._event(context, "T", transaction, lsn, text)
 
     def message(
@@ -415,13 +420,14 @@ class Wal2Json(Base):
         prefix: str,
         content: bytes,
     ) -> None:
-        """Write a message with a wanted prefix; one outside of a transaction is an object alone."""
+        """Write a message, unless its prefix is filtered. A non-transactional message is an object
+        of its own."""
         options = self._options
         added = options.add_msg_prefixes
         if prefix in options.filter_msg_prefixes or (added and prefix not in added):
             return
         inside = "true" if transaction is not None else "false"
-        # Text in C: it ends at its first zero byte.
+        # As a C string, the content ends at its first zero byte.
         shown = _string(content.split(b"\0", 1)[0].decode(errors="replace"))
         if options.format_version == 2:
             text = f',"transactional":{inside},"prefix":{_string(prefix)},"content":{shown}'
@@ -437,7 +443,7 @@ class Wal2Json(Base):
         if transaction is not None:
             self._element(context, lines, lsn)
             return
-        inner = f",{line}".join(tab * 3 + one for one in lines)
+        inner = f",{line}".join(tab * 3 + member for member in lines)
         text = (
             f'{{{line}{tab}"change":{space}[{line}{tab * 2}{{{line}{inner}{line}'
             f"{tab * 2}}}{line}{tab}]{line}}}"
@@ -453,7 +459,8 @@ def _row(
     nulls: bool = True,
     identity: bool = False,
 ) -> _Row:
-    """``nulls``: columns that are null, too; ``identity``: columns of the replica identity only."""
+    """Build a row. ``nulls``: whether to include columns that are null. ``identity``: only columns
+    of the replica identity."""
     assert values is not None
     table = context.table(relation.relid)
     definitions = {} if table is None else {c.name: c for c in table.columns}
@@ -472,13 +479,13 @@ def _row(
     )
 
 
-def _picked(row: _Row, wanted: Sequence[bool]) -> _Row:
-    at = [i for i, one in enumerate(wanted) if one]
+def _picked(row: _Row, flags: Sequence[bool]) -> _Row:
+    indexes = [i for i, flag in enumerate(flags) if flag]
     return _Row(
-        [row.columns[i] for i in at],
-        [row.values[i] for i in at],
-        [row.positions[i] for i in at],
-        [row.definitions[i] for i in at],
+        [row.columns[i] for i in indexes],
+        [row.values[i] for i in indexes],
+        [row.positions[i] for i in indexes],
+        [row.definitions[i] for i in indexes],
     )
 
 
@@ -510,16 +517,16 @@ def _unparsed(name: str, value: str | None, sqlstate: str) -> UsageError:
 
 
 def _listed(name: str, value: str, *, keep: bool = False) -> list[str]:
-    """Split a value at commas. ``keep``: a backslash, which hides the character behind it,
-    stays."""
+    """Split a value at commas. ``keep``: whether to keep backslashes, which escape the next
+    character."""
     text = value.strip()
     if not text:
         return []
-    found = re.findall(r"\s*((?:\\.|[^\\,\s])+)\s*(,|$)", text, re.DOTALL)
-    again = "".join(re.sub(r"\s", "", one + comma) for one, comma in found)
+    parts = re.findall(r"\s*((?:\\.|[^\\,\s])+)\s*(,|$)", text, re.DOTALL)
+    again = "".join(re.sub(r"\s", "", part + comma) for part, comma in parts)
     if again != re.sub(r"\s", "", text) or text.endswith(","):
         raise _unparsed(name, value, "42602")
-    return [one if keep else re.sub(r"\\(.)", r"\1", one) for one, _ in found]
+    return [part if keep else re.sub(r"\\(.)", r"\1", part) for part, _ in parts]
 
 
 def _action(word: str) -> str:
@@ -529,7 +536,7 @@ def _action(word: str) -> str:
 
 
 def _table(option: str, text: str) -> tuple[str, str]:
-    """``schema.table``; an asterisk is all of them, and not the name of one."""
+    """Parse ``schema.table``. An asterisk stands for all schemas or tables."""
     parts = re.fullmatch(r"((?:\\.|[^\\.])+)\.((?:\\.|[^\\.])+)", text, re.DOTALL)
     if parts is None:
         raise _unparsed(option, text, "42602")

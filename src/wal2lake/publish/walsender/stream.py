@@ -4,17 +4,18 @@
                                                    │ status updates, CopyDone
     page (mapped memory) ◀── write, flush, apply ──┘
 
-It sleeps in one poll on two descriptors: the client's socket, and a pipe that gets a byte whenever
-the log has grown. The end of that pipe is the end of the engine.
+The walsender sleeps in one poll on two descriptors: the client's socket, and a pipe that gets a
+byte whenever the log has grown. When the pipe is closed, the engine has ended.
 
-Keepalives: after each look at the log that has sent nothing, at the log's end, so that positions go
-on where nothing is published; and at half of ``wal_sender_timeout``, with a wish for an answer.
+Keepalives are sent after each look at the log that has sent nothing, with the log's end, so that
+positions advance if nothing is published; and after half of ``wal_sender_timeout``, with a request
+for a reply.
 
-What a client may not say has PostgreSQL's three ends:
+Invalid messages of a client have the same three consequences as in PostgreSQL:
 
     a message of another kind              ConnectionEnd: FATAL
     a reply that is too short              ProtocolViolation: ERROR, the session goes on
-    a reply of another kind, an impossible a word in the log, the connection is cut
+    a reply of another kind, an impossible a log line, and the connection is closed
       length, the end in a message
 
 Source: src/backend/replication/walsender.c (ProcessRepliesIfAny); reference 3.7, 4.2.
@@ -54,23 +55,22 @@ from wal2lake.wire.frontback import (
 from wal2lake.wire.frontback.backend import CopyMode, CopyResponse
 
 _SEND_BYTES: Final = 256 * 1024
-"""Bytes that are gathered before they are sent: a client that reads in large gulps is a faster
-one."""
+"""Bytes to gather before sending: clients are faster if they read large chunks."""
 
 _RECEIVE_BYTES: Final = 64 * 1024
 
 _MESSAGE_BYTES: Final = 64 * 1024
-"""Bytes of a client's message at most: a status has 34."""
+"""Maximum bytes of a client's message. A status update has 34."""
 
 _KINDS: Final = {b"d": _MESSAGE_BYTES, b"c": 10_000, b"X": 10_000}
-"""Messages that a client may send, with their greatest length."""
+"""Messages that a client may send, with their maximum length."""
 
 _REPLY_BYTES: Final = {b"r": 34, b"h": 25, b"p": 9}
-"""Bytes of a CopyData that are read; the rest is ignored, as in PostgreSQL."""
+"""Bytes of a CopyData to read. The rest is ignored, as in PostgreSQL."""
 
 _CONFIRM_SECONDS: Final = 1.0
-"""Between two times that the slot learns what the client has: after a crash that much is sent
-again."""
+"""Interval between updates of the slot's confirmed position. After a crash, the changes of this
+time are sent again."""
 
 _EPOCH_SECONDS: Final = 946_684_800
 
@@ -79,15 +79,16 @@ class End(Enum):
     """Why a stream ended."""
 
     DONE = 0
-    """The client has said CopyDone: the connection goes on with commands."""
+    """The client has sent CopyDone. The connection goes on with commands."""
     GONE = 1
-    """The client has gone, or says nothing any more."""
+    """The client has disconnected, or does not respond."""
     ORDERED = 2
     """The node is stopping, and the client has been sent everything."""
 
 
 class ConnectionEnd(BaseException):
-    """FATAL: the client is told ``error``, and cut off. Like ``_Ended`` it passes a plugin."""
+    """Raised to send ``error`` as FATAL and disconnect. Like ``_Ended``, it passes through a
+    plugin."""
 
     def __init__(self, error: ProtocolViolation) -> None:
         super().__init__(error.message)
@@ -95,11 +96,11 @@ class ConnectionEnd(BaseException):
 
 
 class _Ended(BaseException):
-    """There is nobody to decode for: not an error of the plugin, which lets it through."""
+    """Raised if the client is gone. It is not an error of the plugin, and passes through it."""
 
 
 class Stream:
-    """One client's."""
+    """The stream of one client."""
 
     def __init__(
         self,
@@ -112,8 +113,8 @@ class Stream:
         timeout_seconds: float,
         log: Any,
     ) -> None:
-        """``grown``: the pipe's reading end. ``confirm`` takes a position into the slot.
-        ``timeout_seconds``: without a word of the client; 0: for ever."""
+        """``grown``: the pipe's reading end. ``confirm`` writes a position to the slot.
+        ``timeout_seconds``: longest silence of the client; 0 for no limit."""
         connection.setblocking(False)
         self._socket = connection
         self._grown = grown
@@ -126,7 +127,7 @@ class Stream:
         self._frames = FrameReader(_KINDS, peer="standby")
         self._lag = LagTracker()
         self._announced = Lsn(0)
-        """The client has been told of a position at or above."""
+        """Highest position that was sent to the client."""
         self._out = bytearray()
         self._poll = select.poll()
         self._poll.register(grown, select.POLLIN)
@@ -134,56 +135,56 @@ class Stream:
         self._asked = False
         self._flush = self._written = self._confirmed = Lsn(0)
         self._pinged = False
-        """The client was asked where it is, and has not answered."""
+        """Whether the client has not yet replied to a request for its positions."""
         self._confirmed_at = 0.0
         self._grew = False
-        """The log has, since it was looked at last."""
+        """Whether the log has grown since the last look."""
         self._end: End | None = None
         self._stopping = False
 
     def stop(self) -> None:
-        """Send what is there, then end when the client has confirmed it."""
+        """Send the rest of the log, and end when the client has confirmed it."""
         self._stopping = True
 
     @property
     def left(self) -> bytes:
-        """Bytes that the client has sent behind its CopyDone, or behind its mistake."""
+        """Bytes that the client has sent after its CopyDone, or after its invalid message."""
         return self._frames.take_rest()
 
     def write(self, payload: bytes, lsn: Lsn, last: bool) -> None:
-        """A plugin's message."""
+        """Send a plugin's message."""
         self._check_end()
-        at = lsn if last else Lsn(0)
+        shown_lsn = lsn if last else Lsn(0)
         self._announced = max(self._announced, lsn)
-        head = int(at).to_bytes(8, "big")
+        head = int(shown_lsn).to_bytes(8, "big")
         self._data(
             b"w" + head + head + _now().to_bytes(8, "big", signed=True) + payload
         )
 
     def write_frames(self, data: memoryview) -> None:
-        """Many of them, framed already."""
+        """Send many messages, which are framed already."""
         self._check_end()
         self._out += data
         if len(self._out) >= _SEND_BYTES:
             self._send()
 
-    def warn(self, said: Wal2LakeError, codec: str) -> None:
-        """A NoticeResponse, behind what was written."""
+    def warn(self, warning: Wal2LakeError, codec: str) -> None:
+        """Send a NoticeResponse after the gathered messages."""
         fields = Diagnostic(
             severity="WARNING",
-            sqlstate=said.sqlstate,
-            message=said.message,
-            detail=said.detail or "",
-            hint=said.hint or "",
-            where=said.context or "",
+            sqlstate=warning.sqlstate,
+            message=warning.message,
+            detail=warning.detail or "",
+            hint=warning.hint or "",
+            where=warning.context or "",
         )
         self._out += write_backend(ErrorResponse(fields, notice=True), encoding=codec)
 
     def run(self) -> End:
-        """Until it ends."""
+        """Stream until the end."""
         self._out += write_backend(CopyResponse(CopyMode.BOTH, 0))
         while self._end is None:
-            self._hear()
+            self._read_client()
             self._grew = False
             try:
                 self._decoding.advance(self._go_on)
@@ -203,16 +204,16 @@ class Stream:
                 if self._stopping and self._has_all():
                     return self._finish()
             self._send()
-            # What the client has said while it was sent something may have been the last word.
+            # The stream may have ended by a message that arrived during the send.
             if caught_up and not self._grew and self._end is None:
                 self._watch(select.POLLIN)
                 self._check_timeout()
-        self._tell_slot(force=True)
+        self._confirm_slot(force=True)
         return self._end or End.GONE
 
     def _ping(self) -> None:
-        """Ask the client for its positions, so that waiters (a synchronous commit, an orderly end)
-        learn soon what the client has, also of changes that were not sent to it."""
+        """Request the client's positions, so that waiters (a synchronous commit, an orderly end)
+        learn soon how far the client is, even if changes were not sent to it."""
         has = max(self._flush, self._written) >= self._announced
         if self._pinged or (self._has_all() if self._stopping else has):
             return
@@ -220,8 +221,8 @@ class Stream:
         self._keepalive(self._announced, True)
 
     def _has_all(self) -> bool:
-        """The client has confirmed what it was sent, and told of; as in WalSndDone(), what it has
-        written counts for one that never flushes."""
+        """Whether the client has confirmed everything sent, keepalives included. As in
+        WalSndDone(), the written position counts for a client that never flushes."""
         return (self._flush or self._written) >= self._announced
 
     def _check_end(self) -> None:
@@ -229,10 +230,10 @@ class Stream:
             raise _Ended
 
     def drain(self) -> None:
-        """Send what is gathered, before an error that ends the stream: messages stay whole. The
-        client is not heard meanwhile."""
+        """Send the gathered messages before an error that ends the stream, so that messages stay
+        whole. Messages of the client are not read meanwhile."""
         self._end = None
-        self._tell_slot(force=True)
+        self._confirm_slot(force=True)
         self._push()
 
     # ---- out ---------------------------------------------------------------------
@@ -247,12 +248,12 @@ class Stream:
         self._data(write_keepalive(Keepalive(end, _now(), reply)))
 
     def _send(self) -> None:
-        """All that is gathered; meanwhile the client is heard, and asked for a word."""
+        """Send the gathered messages. Meanwhile read the client's messages, and request replies."""
         while self._out and self._end is None:
             self._check_timeout()
             if not self._send_some():
                 self._watch(select.POLLIN | select.POLLOUT)
-            self._hear()
+            self._read_client()
 
     def _push(self) -> None:
         while self._out and self._end is None:
@@ -272,17 +273,18 @@ class Stream:
         return True
 
     def _go_on(self) -> bool:
-        """Between two transactions."""
+        """Check the client between two transactions. Return True to go on."""
         self._lag.sent(self._decoding.position, _now())
         self._check_timeout()
-        self._hear()
+        self._read_client()
         return self._end is None
 
     def _finish(self) -> End:
-        """The node is stopping: what is there has arrived; CommandComplete says that it is all."""
+        """End the stream when the node stops and the client has everything, with
+        CommandComplete."""
         self._out += b"C" + (4 + 7).to_bytes(4, "big") + b"COPY 0\0"
         self._send()
-        self._tell_slot(force=True)
+        self._confirm_slot(force=True)
         return End.ORDERED
 
     # ---- in ----------------------------------------------------------------------
@@ -298,7 +300,7 @@ class Stream:
                     self._end = End.GONE
 
     def _until_timeout(self) -> int:
-        """Milliseconds until something must be done."""
+        """Return the milliseconds until the next deadline."""
         soon = _CONFIRM_SECONDS if self._flush > self._confirmed else 10.0
         if self._timeout:
             limit = self._timeout if self._asked else self._timeout / 2
@@ -315,15 +317,15 @@ class Stream:
             )
 
     def _is_silent(self) -> bool:
-        """The client has said nothing for too long: it is given up."""
+        """Whether the client's silence has reached the timeout. Then the stream ends."""
         if not self._timeout or time.monotonic() - self._heard < self._timeout:
             return False
         self._log.info("terminating walsender process due to replication timeout")
         self._end = End.GONE
         return True
 
-    def _hear(self) -> None:
-        """All that the client has said."""
+    def _read_client(self) -> None:
+        """Read the client's messages."""
         while self._end is None:
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
@@ -340,7 +342,7 @@ class Stream:
             self._frames.feed(data)
             while self._end is None and (frame := self._next_frame()):
                 self._message(frame.kind, frame.body)
-        self._tell_slot()
+        self._confirm_slot()
 
     def _next_frame(self) -> Frame | None:
         kind = self._frames.next_kind
@@ -357,7 +359,7 @@ class Stream:
             return None
 
     def _cut(self, reason: str) -> None:
-        """End a connection whose message deserves no answer."""
+        """End the connection without a reply."""
         self._log.info(reason)
         self._end = End.GONE
 
@@ -365,7 +367,7 @@ class Stream:
         if kind == b"d":
             self._payload(body)
         elif kind == b"c":
-            # Whole messages only, also if this came in the middle of a transaction.
+            # Gathered messages are sent whole, even in the middle of a transaction.
             self._out += b"c\0\0\0\4"
             self._push()
             self._end = self._end or End.DONE
@@ -382,34 +384,34 @@ class Stream:
         length = _REPLY_BYTES[kind]
         if len(body) < length:
             raise ProtocolViolation("insufficient data left in message")
-        found = read_from_client(body[:length])
-        if isinstance(found, StandbyStatus):
-            # PostgreSQL would believe one that lies ahead, and lose what is between.
-            self._flush = max(self._flush, min(found.flush_lsn, self._announced))
-            self._written = found.write_lsn
+        reply = read_from_client(body[:length])
+        if isinstance(reply, StandbyStatus):
+            # PostgreSQL accepts a position beyond the sent one, and loses the changes in between.
+            self._flush = max(self._flush, min(reply.flush_lsn, self._announced))
+            self._written = reply.write_lsn
             self._pinged = False
             now_us = _now()
             self._page.set(
-                write=found.write_lsn,
-                flush=found.flush_lsn,
-                apply=found.apply_lsn,
+                write=reply.write_lsn,
+                flush=reply.flush_lsn,
+                apply=reply.apply_lsn,
                 reply_time=now_us,
             )
             self._lag.reported(
-                found.write_lsn,
-                found.flush_lsn,
-                found.apply_lsn,
+                reply.write_lsn,
+                reply.flush_lsn,
+                reply.apply_lsn,
                 self._decoding.position,
                 now_us,
             )
             self._page.set_lags(self._lag.lags_us)
-            if found.reply_requested:
+            if reply.reply_requested:
                 self._keepalive(self._decoding.position, False)
-        elif not isinstance(found, HotStandbyFeedback):
-            # A subscriber of PostgreSQL 19 asks where the primary is: here.
+        elif not isinstance(reply, HotStandbyFeedback):
+            # A subscriber of PostgreSQL 19 requests the primary's position, which is this node's.
             self._keepalive(self._decoding.position, False)
 
-    def _tell_slot(self, *, force: bool = False) -> None:
+    def _confirm_slot(self, *, force: bool = False) -> None:
         if self._flush <= self._confirmed:
             return
         now = time.monotonic()
@@ -423,10 +425,10 @@ class Stream:
 
 
 def _framed(payload: bytes) -> bytes:
-    """CopyData."""
+    """Frame a payload as CopyData."""
     return b"d" + (len(payload) + 4).to_bytes(4, "big") + payload
 
 
 def _now() -> int:
-    """Microseconds since 2000-01-01 UTC."""
+    """Return the microseconds since 2000-01-01 UTC."""
     return time.time_ns() // 1000 - _EPOCH_SECONDS * 1_000_000
