@@ -1,11 +1,11 @@
-"""The net change of a branch, as actions for the table that it is of. Pure.
+"""Computes the net change of a branch, as actions for its table. Pure.
 
 Comes in: the actions of the branch's commits after version 0, oldest first. Goes out: one
-``remove`` for each file of the table that is gone or has another deletion vector, one ``add`` for
-each file that is new or stays with a vector, and which files have to be moved.
+``remove`` for each file of the table that is removed or has another deletion vector, one ``add``
+for each file that is new or stays with a vector, and the files that have to be moved.
 
-A branch names the table's files by absolute URL, and its own relative to itself. Own files keep
-their relative paths in the table, so that descriptors of deletion vectors stay as they are; a
+A branch names the table's files by absolute URL, and its own files relative to itself. Own files
+keep their relative paths in the table, so that descriptors of deletion vectors stay valid. A
 deletion vector of the table has an absolute path in the branch and gets its own name back.
 
 Called by the commit of a transaction. Sources: Delta transaction log protocol, "Add File and
@@ -26,7 +26,7 @@ from wal2lake.lake.delta.z85 import decode_z85, encode_z85
 from wal2lake.lake.partitions import zoned
 
 Action = Mapping[str, Any]
-"""Delta's action as JSON: its name, and the object below it."""
+"""A Delta action as JSON: its name, and the object below it."""
 
 _SAFE: Final = "/!$&'()*+,;=@-._~"
 
@@ -35,11 +35,11 @@ _VECTOR_FILE: Final = re.compile(r"(?:(.*)/)?deletion_vector_([0-9a-f-]{36})\.bi
 _UUID_CHARACTERS: Final = 20
 
 _OF_ROW_TRACKING: Final = ("baseRowId", "defaultRowCommitVersion")
-"""Numbers of the branch; the table's commit gives its own."""
+"""Numbers that the branch assigned; the table's commit assigns its own."""
 
 
 def file_url(location: str) -> str:
-    """A place as Delta writes it in the log of another table."""
+    """Return a location as Delta writes it in the log of another table."""
     return f"file:{quote(location, safe=_SAFE)}" if location[:1] == "/" else location
 
 
@@ -48,18 +48,18 @@ class BranchChange:
     """A transaction's changes of one table."""
 
     actions: tuple[Action, ...]
-    """For the table's next version."""
+    """Actions for the table's next version."""
     files: tuple[str, ...]
     """Paths relative to the branch, the same in the table; not percent-encoded."""
 
     @property
     def touched(self) -> frozenset[str]:
-        """Files of the table that others must not have changed, as its log names them."""
+        """Files of the table, as its log names them, that no other writer may have changed."""
         return frozenset(a["remove"]["path"] for a in self.actions if "remove" in a)
 
     @property
     def added(self) -> tuple[Action, ...]:
-        """The ``add`` objects of files that are new."""
+        """The ``add`` objects of new files."""
         touched = self.touched
         return tuple(
             action["add"]
@@ -71,7 +71,8 @@ class BranchChange:
 @dataclass(slots=True)
 class _File:
     removed: Action | None
-    """The first ``remove``: what the table has. None: the file is the branch's own."""
+    """The first ``remove``, with the file as the table has it. None: the file is the branch's
+    own."""
     add: Action | None
 
 
@@ -80,9 +81,9 @@ def net_change(
     location: str,
     instants: frozenset[str] = frozenset(),
 ) -> BranchChange:
-    """Return the net change of the table at ``location``; 0A000 if the branch has changed more than
-    rows. ``instants``: see ``partitions``."""
-    found: dict[str, _File] = {}
+    """Return the net change of the table at ``location``. 0A000 if the branch has changed more
+    than rows. ``instants``: see ``partitions``."""
+    touched: dict[str, _File] = {}
     for commit in commits:
         for action in commit:
             if "metaData" in action or "protocol" in action:
@@ -93,16 +94,16 @@ def net_change(
                 )
             if "remove" in action:
                 remove = action["remove"]
-                known = found.setdefault(remove["path"], _File(remove, None))
-                known.add = None
+                entry = touched.setdefault(remove["path"], _File(remove, None))
+                entry.add = None
         for action in commit:
             if "add" in action:
                 add = action["add"]
-                found.setdefault(add["path"], _File(None, None)).add = add
+                touched.setdefault(add["path"], _File(None, None)).add = add
     table = _Table(location)
     actions: list[Action] = []
     files: list[str] = []
-    for path, file in found.items():
+    for path, file in touched.items():
         if file.removed is None and file.add is None:
             continue
         vector = None if file.add is None else file.add.get("deletionVector")
@@ -118,7 +119,7 @@ def net_change(
                 add = {k: v for k, v in add.items() if k not in _OF_ROW_TRACKING}
                 add = zoned(add, instants) if instants else add
             actions.append({"add": {**add, "dataChange": True}})
-            # Of the branch's own names: those of the table are paths here.
+            # Only the branch's own vectors have names; those of the table are paths here.
             written = None if vector is None else vector_file(vector)
             if written is not None:
                 files.append(written)
@@ -131,7 +132,7 @@ class _Table:
         self._plain = f"{unquote(self._url)}"
 
     def own(self, file: Action) -> dict[str, Any]:
-        """An action of the branch with the names that the table has."""
+        """Return an action of the branch with the names that the table uses."""
         own = {**file, "path": self._key(file["path"])}
         vector = file.get("deletionVector")
         if vector is not None and vector["storageType"] == "p":
@@ -148,20 +149,20 @@ class _Table:
 
     def _vector(self, vector: Action) -> Action:
         key = self._key(vector["pathOrInlineDv"])
-        found = _VECTOR_FILE.fullmatch(unquote(key))
-        if found is None or key == vector["pathOrInlineDv"]:
+        parts = _VECTOR_FILE.fullmatch(unquote(key))
+        if parts is None or key == vector["pathOrInlineDv"]:
             return vector
-        name = encode_z85(uuid.UUID(found[2]).bytes)
+        name = encode_z85(uuid.UUID(parts[2]).bytes)
         return {
             **vector,
             "storageType": "u",
-            "pathOrInlineDv": f"{found[1] or ''}{name}",
+            "pathOrInlineDv": f"{parts[1] or ''}{name}",
         }
 
 
 def vector_file(vector: Action) -> str | None:
-    """The file of a deletion vector, relative to the table that has it; None: it has none, or a
-    path."""
+    """Return the file of a deletion vector, relative to its table; None if the vector is inline or
+    has an absolute path."""
     if vector["storageType"] != "u":
         return None
     return _vector_path(vector["pathOrInlineDv"])
@@ -174,7 +175,7 @@ def _vector_path(name: str) -> str:
 
 
 def in_branch(file: Action, location: str) -> dict[str, Any]:
-    """An ``add`` of the table at ``location`` as version 0 of a branch has it."""
+    """Return an ``add`` of the table at ``location`` as version 0 of a branch has it."""
     url = file_url(location)
     path = str(file["path"])
     added = {**file, "dataChange": True}
@@ -194,9 +195,12 @@ def in_branch(file: Action, location: str) -> dict[str, Any]:
 def others_rows(
     commits: Iterable[Sequence[Action]], touched: frozenset[str] = frozenset()
 ) -> list[str] | None:
-    """Return the paths of files with new rows that others have committed to the table meanwhile,
-    under the names that these have in the end. None if they have changed the table's definition, or
-    files that are ``touched``, or the log does not have the commits any more."""
+    """Return the final paths of files with new rows that other writers have committed to the table
+    meanwhile.
+
+    None if they have changed the table's definition, or files in ``touched``, or if the log no
+    longer has the commits.
+    """
     new: set[str] = set()
     for commit in commits:
         if not commit or any("metaData" in a or "protocol" in a for a in commit):
@@ -204,7 +208,7 @@ def others_rows(
         removed = {a["remove"]["path"] for a in commit if "remove" in a}
         if removed & touched:
             return None
-        # A file may get a deletion vector, and a compaction moves rows into another one.
+        # A new file may get a deletion vector, or a compaction may move its rows to another file.
         moved = removed & new
         new -= removed
         for add in (a["add"] for a in commit if "add" in a):

@@ -1,8 +1,8 @@
-"""CHECK constraints of rows that a statement has written, and of all rows that are there.
+"""Checks CHECK constraints of the rows that a statement has written, or of all rows of a table.
 
 Comes in: files of a version of a table or branch. Goes out: the first row that violates a
-constraint, as PostgreSQL tells of it. Delta knows nothing of these constraints, so who writes has
-to look. Called by transactions of the front door and by ALTER TABLE. Memory is that of a few rows.
+constraint, in PostgreSQL's words. Delta does not know these constraints, so each writer must
+check. Called by transactions of the front door and by ALTER TABLE. Memory is that of a few rows.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from wal2lake.model import CheckConstraint
 
 _ROWS: Final = 1 << 16
 _BYTES: Final = 8 << 20
-"""Looked at together; guesses."""
+"""Rows and bytes that are checked at once; guesses."""
 
 
 def rows_of(
     tables: TablePort, state: TableState, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Some columns of all rows of a version."""
+    """Yield some columns of all rows of a version."""
     return rows_in(state, tables.files(state) or (), columns)
 
 
@@ -39,23 +39,24 @@ def added_violation(
     checks: Sequence[CheckConstraint],
     relation: str,
 ) -> Violation | None:
-    """The first among the rows of ``added``, ``add`` objects of the version's log."""
+    """Return the first violation among the rows of ``added``, ``add`` objects of the version's
+    log."""
     files = [DataFile(add) for add in added]
     wanted = sorted({name for check in checks for name in check.columns})
     if not any(violating(checks, rows).any() for rows in rows_in(state, files, wanted)):
         return None
     names = [field.name for field in state.fields]
     for rows in rows_in(state, files, names):
-        found = first_violation(checks, relation, state.fields, rows)
-        if found is not None:
-            return found[1]
+        violation = first_violation(checks, relation, state.fields, rows)
+        if violation is not None:
+            return violation[1]
     return None
 
 
 def rows_in(
     state: TableState, files: Sequence[DataFile], columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Some columns of all rows of files of a version; 0A000 if only Spark can read them."""
+    """Yield some columns of all rows of files of a version. 0A000 if only Spark can read them."""
     if not is_readable(state):
         raise FeatureNotSupportedError(
             "CHECK constraints and generated columns of the table at"
@@ -63,7 +64,7 @@ def rows_in(
             detail="It has columns or features that only Spark reads.",
         )
     names = [field.name for field in state.fields]
-    # An expression without columns is asked about each row, too.
+    # An expression without columns is evaluated for each row, too.
     places = [names.index(name) for name in columns] or [0]
     rows = opened(Files(state, files))
     for batch in rows.live_batches(places, _ROWS, _BYTES):

@@ -1,14 +1,14 @@
-"""Keys looked up in this process: few that came, in the files that can hold them.
+"""Looks few added keys up in this process, in the files that can hold them.
 
-Comes in: files that have brought rows, files that may have the same keys, the key. Goes out: a key
-that is there too often, or nothing; or ``TooLarge``: Spark has to look. Called by ``keys``.
+Comes in: files with added rows, files that may have the same keys, the key. Goes out: a key that
+occurs too often, or nothing; ``TooLarge`` if Spark must look. Called by ``keys``.
 
-Why this way. A query of Spark's takes a second of planning and scheduling, whatever it finds.
-Reading a key column of a million rows takes a twentieth of that, and apply finds the keys of
-its batches so: this is its search (``lake.upsert``) with another question.
+Why this way. A Spark query takes a second of planning and scheduling, whatever it finds. Reading a
+key column of a million rows takes a twentieth of that. Apply finds the keys of its batches in the
+same way: this module uses its search (``lake.upsert``).
 
-Equal is what PostgreSQL's ``=`` says (``pgtypes.equality``); two NaN are one key. NULLs are no
-matter: a key has none.
+Keys are equal if PostgreSQL's ``=`` says so (``pgtypes.equality``); two NaN are one key. NULLs
+need no care: a key has none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wal2lake.lake.upsert.stored import StoredRows, is_readable
 from wal2lake.pgtypes.equality import loose_columns
 
 _FEW: Final = 10_000
-"""Rows brought. More are rare, and Spark's time is then a small part of writing them."""
+"""Most added rows. More are rare, and then Spark's time is a small part of writing them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,12 @@ def find(
     more_than: int,
     index: KeyIndex | None = None,
 ) -> pa.RecordBatch | None:
-    """A row ``k0``..: a key that ``coming`` brings and ``stored``, which has the same columns,
-    has in more rows than that. None: there is none.
+    """Return a row ``k0``.. of a key that ``coming`` adds and more than ``more_than`` rows of
+    ``stored`` have; None if there is none. Both have the same columns.
 
-    Raises TooLarge for what is not looked up here: many rows, or much to read; tables
-    that are not plain, not on this machine, or have types that are not ours."""
+    Raises TooLarge if there are many rows or much to read, and for tables that are not plain, not
+    on this machine, or have types that this node does not write.
+    """
     places = _positions(coming, key)
     root = local_path(coming.state.location)
     if root is None:
@@ -72,43 +73,46 @@ def find(
     loose = loose_columns(coming.state.fields, places)
     with open_keys(table.columns, str(root / "_keys"), loose=loose) as keys:
         shape = ChangeShape(coming.state.fields, places)
-        given = (table.columns, np.zeros(0, np.int64))
+        key_columns = (table.columns, np.zeros(0, np.int64))
         there = opened(stored)
-        there.files = candidates(shape, stored.state, there.files, given)
-        found = there.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
-        at = _first(
-            keys.numbers, np.bincount(found.key, minlength=keys.count), more_than
+        there.files = candidates(shape, stored.state, there.files, key_columns)
+        places_found = there.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
+        refused = _first(
+            keys.numbers, np.bincount(places_found.key, minlength=keys.count), more_than
         )
-    if not at.size:
+    if not refused.size:
         return None
-    return table.take(pa.array(at)).combine_chunks().to_batches()[0]
+    return table.take(pa.array(refused)).combine_chunks().to_batches()[0]
 
 
-def _first(numbers: Index, there: Index, more_than: int) -> Index:
-    """The first row that PostgreSQL refuses, or none: one whose key was there before the statement,
-    or that an earlier row has brought. ``numbers``: the rows' keys; ``there``: how often each is in
-    what was looked through, which with ``more_than`` has the rows themselves."""
-    brought = np.bincount(numbers, minlength=len(there)) if more_than else 0
-    before = there > brought
+def _first(numbers: Index, counts: Index, more_than: int) -> Index:
+    """Return the first row that PostgreSQL would refuse, or none: its key existed before the
+    statement, or an earlier row has it.
+
+    ``numbers``: the rows' keys. ``there``: how often the stored files have each key; with
+    ``more_than`` they include the rows themselves.
+    """
+    brought = np.bincount(numbers, minlength=len(counts)) if more_than else 0
+    before = counts > brought
     again = np.ones(len(numbers), np.bool_)
     again[np.unique(numbers, return_index=True)[1]] = False
-    refused = (there > more_than)[numbers] & (before[numbers] | again)
+    refused = (counts > more_than)[numbers] & (before[numbers] | again)
     return np.flatnonzero(refused)[:1]
 
 
 def _positions(coming: Files, key: Sequence[str]) -> tuple[int, ...]:
-    """Return the positions of the key's columns; TooLarge if this reader does not take them, or too
-    many rows come."""
+    """Return the positions of the key's columns. TooLarge if this reader does not support their
+    types, or too many rows were added."""
     state = coming.state
     counts = [file.rows for file in coming.files]
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts) or sum(known) > _FEW or not is_readable(state):
+    present = [count for count in counts if count is not None]
+    if len(present) < len(counts) or sum(present) > _FEW or not is_readable(state):
         raise TooLarge
     names = [field.name for field in state.fields]
     positions = tuple(map(names.index, key))
     for field in map(state.fields.__getitem__, positions):
         ddl = field.spark_ddl.lower()
-        # Spark pads CHAR when it reads, and has ideas of its own of what else is equal.
+        # Spark pads CHAR on reading, and compares collated and nested values by its own rules.
         if (
             ddl.startswith("char")
             or "collate" in ddl
@@ -119,18 +123,20 @@ def _positions(coming: Files, key: Sequence[str]) -> tuple[int, ...]:
 
 
 def opened(files: Files) -> StoredRows:
-    """Their rows."""
-    return StoredRows(files.state, [_here(files.state, file) for file in files.files])
+    """Return a reader of the files' rows."""
+    return StoredRows(
+        files.state, [_by_path(files.state, file) for file in files.files]
+    )
 
 
-def _here(state: TableState, file: DataFile) -> DataFile:
-    """A file by its plain path: a branch names the table's by URL, whose percent signs are
-    decoded once."""
+def _by_path(state: TableState, file: DataFile) -> DataFile:
+    """Return a file under its plain path. A branch names the table's files by URL, whose percent
+    signs are decoded once."""
     root = local_path(state.location)
     if ":" in file.key.split("/", 1)[0]:
         place = local_path(file.key)
     else:
-        # Absolute ones too: then it is the path alone.
+        # Joining an absolute path yields that path alone.
         place = None if root is None else root / file.path
     if place is None:
         raise TooLarge

@@ -1,11 +1,11 @@
-"""Large values, kept in a file while their rows are compared.
+"""Keeps large values in a file while their rows are compared.
 
-Comes in: batches of binary columns. Goes out: the same batches with a short mark in the place of
-each large value, equal for equal values; and, of batches of such columns, all values again, in
-pieces of bounded size. DuckDB has some thousand rows in memory at once, several times, whatever
-they hold: with marks they are small.
+Comes in: batches of binary columns. Goes out: the same batches with a short mark in place of each
+large value, equal for equal values; and batches of such columns with all values restored, in
+pieces of bounded size. DuckDB holds some thousand rows in memory at once, several times, whatever
+their size; with marks the rows are small.
 
-Called by ``comparison``. In memory: a digest and a place of each different value.
+Called by ``comparison``. Memory: a digest and a mark for each distinct value.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _LARGE: Final = 4096
-"""Bytes. Some thousand rows of several columns of that size are little, and a value that large
-takes longer to read than to digest."""
+"""Bytes. Some thousand rows of several columns of that size take little memory, and a value that
+large takes longer to read than to digest."""
 
 _PIECE_BYTES: Final = 32 << 20
-"""Bytes of large values that are brought back at once; a row brings all of its own."""
+"""Bytes of large values that are restored at once; a row is never divided."""
 
 
 @contextmanager
 def kept_apart(directory: Path) -> Iterator[Apart]:
-    """For one comparison; the file goes with it."""
+    """Open the file for one comparison; it is removed at the end."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=directory) as file:
         yield Apart(file)
@@ -42,27 +42,27 @@ class Apart:
     """Large values of one comparison."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """``file``: for them, empty."""
+        """``file``: an empty file for the values."""
         self._file = file
         self._end = 0
         self._places: dict[bytes, bytes] = {}
-        """By digest: the mark."""
-        # No value begins so.
+        """Marks by digest."""
+        # No value begins with these random bytes.
         self._prefix = os.urandom(16)
 
     def put(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows without their large values. OSError."""
+        """Replace the large values of the rows by marks. Raises OSError."""
         columns = [self.marked(column) for column in batch.columns]
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def marked(self, values: pa.Array) -> pa.Array:
-        """The same of one column. OSError."""
+        """Replace the large values of one column by marks. Raises OSError."""
         large = pc.fill_null(pc.greater_equal(pc.binary_length(values), _LARGE), False)
         if not pc.any(large).as_py():
             return values
         marks: list[bytes | None] = [None] * len(values)
-        for at in np.flatnonzero(large.to_numpy(zero_copy_only=False)).tolist():
-            marks[at] = self._mark(memoryview(values[at].as_buffer()))
+        for row in np.flatnonzero(large.to_numpy(zero_copy_only=False)).tolist():
+            marks[row] = self._mark(memoryview(values[row].as_buffer()))
         return pc.if_else(large, pa.array(marks, pa.binary()), values)
 
     def _mark(self, value: memoryview) -> bytes:
@@ -76,7 +76,7 @@ class Apart:
         return self._places[digest]
 
     def back(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
-        """The rows with all their values. OSError."""
+        """Yield the rows with all their values. Raises OSError."""
         if not self._places:
             yield pa.Table.from_batches([batch])
             return
@@ -85,24 +85,27 @@ class Apart:
         ]
         sizes = np.zeros(batch.num_rows, np.int64)
         for i in binary:
-            for at, (_, size) in self._marked(batch.column(i)).items():
-                sizes[at] += size
+            for row, (_, size) in self._marked(batch.column(i)).items():
+                sizes[row] += size
         first, held = 0, 0
-        for at, size in enumerate(sizes.tolist()):
+        for row, size in enumerate(sizes.tolist()):
             if held and held + size > _PIECE_BYTES:
-                yield self._restored(batch.slice(first, at - first), binary)
-                first, held = at, 0
+                yield self._restored(batch.slice(first, row - first), binary)
+                first, held = row, 0
             held += size
         yield self._restored(batch.slice(first), binary)
 
     def _marked(self, values: pa.Array) -> dict[int, tuple[int, int]]:
-        """Where marks stand: offset and size of what they stand for."""
+        """Return the offset and the size of the value for each marked row."""
         marked = pc.fill_null(pc.starts_with(values, pattern=self._prefix), False)
-        found = {}
-        for at in np.flatnonzero(marked.to_numpy(zero_copy_only=False)).tolist():
-            mark = values[at].as_py()[len(self._prefix) :]
-            found[at] = int.from_bytes(mark[:8], "big"), int.from_bytes(mark[8:], "big")
-        return found
+        places = {}
+        for row in np.flatnonzero(marked.to_numpy(zero_copy_only=False)).tolist():
+            mark = values[row].as_py()[len(self._prefix) :]
+            places[row] = (
+                int.from_bytes(mark[:8], "big"),
+                int.from_bytes(mark[8:], "big"),
+            )
+        return places
 
     def _restored(self, batch: pa.RecordBatch, binary: list[int]) -> pa.Table:
         table = pa.Table.from_batches([batch])
@@ -111,8 +114,8 @@ class Apart:
             if not marked:
                 continue
             values = batch.column(i).to_pylist()
-            for at, (offset, size) in marked.items():
+            for row, (offset, size) in marked.items():
                 self._file.seek(offset)
-                values[at] = self._file.read(size)
+                values[row] = self._file.read(size)
             table = table.set_column(i, table.field(i), pa.array(values, pa.binary()))
         return table

@@ -1,11 +1,11 @@
-"""A commit of a table's log, as far as it changes rows. Pure.
+"""Reads the changes of rows from a commit of a table's log. Pure.
 
 Comes in: the actions of one version, as JSON objects. Goes out: a ``TableCommit``: each file whose
-rows are others now, as it was and as it is, and who has committed.
+rows have changed, before and after, and the commit's writer.
 
-Delta's change data feed says the same where it is switched on; the actions say it of every
-commit, by whomever. An action with ``dataChange`` false (OPTIMIZE, a compaction) moves rows and
-changes none.
+Delta's change data feed has the same information where it is switched on; the actions have it for
+every commit, of any writer. An action with ``dataChange`` false (OPTIMIZE, a compaction) moves
+rows and changes none.
 
 Source: Delta transaction log protocol, "Actions", "Deletion Vectors".
 """
@@ -24,13 +24,13 @@ _TRUNCATES: Final = re.compile(r"truncate(?: (?:prepared )?\d+)?|TRUNCATE")
 """Names of commits that empty a table: ours, and Delta's."""
 
 ALTERS: Final = "alter table"
-"""The word of commits that write rows anew because columns have changed: PostgreSQL says nothing of
-such rows, for a subscriber's table is altered by its own administrator."""
+"""Operation of commits that rewrite rows because columns have changed. PostgreSQL publishes
+nothing for such rows, because a subscriber's table is altered by its own administrator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """One file of the table. None where it is not a file of that version."""
+    """One file of the table; None on a side where that version does not have the file."""
 
     before: DataFile | None
     after: DataFile | None
@@ -38,33 +38,33 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One version."""
+    """The row changes of one version."""
 
     version: int
     time_ms: int
-    """When, since 1970; 0: it does not say."""
+    """Milliseconds since 1970; 0 if unknown."""
     operation: str
-    """Our own word for it, or Delta's."""
+    """Our own name for it, or Delta's."""
     cursors: Mapping[str, int]
-    """Applications whose cursor it carries."""
+    """Cursors that it carries, by application."""
     touched: tuple[Touched, ...]
     metadata: Mapping[str, Any] | None
-    """The table's definition, if it is another one from here on."""
+    """The table's definition, if it changes here."""
     more: More = field(default_factory=More)
-    """The transaction's messages, the replication origin of its session, and the like."""
+    """The transaction's messages, the replication origin of its session, and similar facts."""
 
     updated: int = 0
-    """How many rows it has updated, as it says itself: what it has taken away was updated, if it is
-    so many rows."""
+    """Number of rows that it has updated, by its own record. If it has removed as many rows, then
+    all of them were updated."""
 
     @property
     def truncates(self) -> bool:
-        """All rows of before are gone; what it brings came after that."""
+        """True if all earlier rows are removed; rows that it adds were written after that."""
         return _TRUNCATES.fullmatch(self.operation) is not None
 
     @property
     def changes_rows(self) -> bool:
-        """There is something to say of it."""
+        """True if there is something to publish."""
         if self.operation == ALTERS and self.metadata is not None:
             return False
         return bool(self.touched) or self.truncates or self.more.sent is not None
@@ -98,7 +98,7 @@ def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableComm
         )
         if before is None or after is None or before.vector != after.vector
     ]
-    operation, more = word_and_more(
+    operation, remarks = word_and_more(
         str(info.get("userMetadata") or info.get("operation") or "")
     )
     return TableCommit(
@@ -108,18 +108,18 @@ def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableComm
         cursors,
         tuple(touched),
         metadata,
-        more,
-        more.updated or updated_by(info),
+        remarks,
+        remarks.updated or updated_by(info),
     )
 
 
 def updated_by(info: Mapping[str, Any]) -> int:
-    """How many rows were updated, by Delta's account of an UPDATE, or of a MERGE that deletes
-    none. 0: it does not say."""
+    """Return the number of updated rows, by Delta's metrics of an UPDATE, or of a MERGE that
+    deletes none; 0 if unknown."""
     metrics = info.get("operationMetrics") or {}
     deleted = metrics.get("numTargetRowsDeleted") or 0
-    found = metrics.get("numUpdatedRows") or metrics.get("numTargetRowsUpdated") or 0
+    updated = metrics.get("numUpdatedRows") or metrics.get("numTargetRowsUpdated") or 0
     try:
-        return 0 if int(deleted) else int(found)
+        return 0 if int(deleted) else int(updated)
     except (TypeError, ValueError):
         return 0

@@ -1,21 +1,21 @@
 """Compares the rows that a commit has removed and added, in DuckDB, and pairs them.
 
-Comes in: rows as PostgreSQL's text, columns v0, v1, ...; the positions of the key; what the commit
-says of keys that have changed. Goes out: tables with ``kind``, g0.. of what went and v0.. of what
-came, in the order in which a subscriber with a unique index takes them:
+Comes in: rows as PostgreSQL's text, columns v0, v1, ...; the positions of the key; the key changes
+that the commit records. Goes out: tables with ``kind``, g0.. of removed rows and v0.. of added
+rows, in an order in which a subscriber with a unique index can apply them:
 
-    DELETE     a row that went
+    DELETE     a removed row
     UPDATE     on both sides with the same key and other values
-    MOVE       an UPDATE that the commit knows of: its key is another one (``moves``)
-    INSERT     a row that came
+    MOVE       an UPDATE that the commit records, with another key (``moves``)
+    INSERT     an added row
 
-and of each kind in that in which they are stored. A row on both sides that is equal was only
-written again, and is left out, unless the commit has updated all that went: PostgreSQL tells of an
-UPDATE that leaves a row as it was, too. Rows without a key are compared as a whole, equal ones told
-apart by their number.
+and within each kind in the order in which they are stored. An equal row on both sides was only
+rewritten, and is left out, unless the commit has updated all removed rows: PostgreSQL also
+publishes an UPDATE that changes no value. Rows without a key are compared as a whole, and equal
+ones are distinguished by a number.
 
-Beyond ``ComparisonMemory`` it is on disk; so are large values (``apart``), for which there are
-marks. Called by ``rows``.
+Data beyond ``ComparisonMemory`` is on disk. So are large values (``apart``), which short marks
+represent. Called by ``rows``.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class ComparisonMemory:
 
     bytes: int
     directory: Path
-    """For what is more than that."""
+    """Directory for data beyond that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A commit's own words about its rows."""
+    """A commit's own record of its rows."""
 
     moved: Sequence[MovedKey] = ()
     """Rows whose key has changed."""
     updated: int = 0
-    """How many it has updated."""
+    """Number of rows that it has updated."""
 
 
 def compare(
@@ -62,10 +62,10 @@ def compare(
     came: Iterable[pa.Table],
     schema: pa.Schema,
     key: Sequence[int],
-    said: Said,
+    recorded: Said,
     memory: ComparisonMemory,
 ) -> Iterator[pa.Table]:
-    """Compare the rows; the module has the rules. ``schema`` is that of the rows. StorageError if
+    """Compare the rows by the module's rules. ``schema`` is that of the rows. StorageError if
     neither memory nor disk suffices."""
     config = {
         "memory_limit": f"{max(memory.bytes, 64 << 20)}B",
@@ -79,12 +79,13 @@ def compare(
         ):
             comparison = _Comparison(database, schema, key, apart)
             try:
-                yield from comparison.run(gone, came, said)
+                yield from comparison.run(gone, came, recorded)
             except duckdb.Error:
                 failure = comparison.failure
                 if failure is None:
                     raise
-                # DuckDB has only its text. Its own cause stays: it tells a file that is gone.
+                # DuckDB's error has only the failure's text. Keep the failure's own cause, which
+                # identifies a missing file.
                 raise failure from failure.__cause__
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         raise StorageError(
@@ -97,8 +98,8 @@ def compare(
 
 
 class _Comparison:
-    """In a database of its own: tables gone and came, with a number ``n`` from 0 of equal keys,
-    and their order ``m``."""
+    """One comparison in a database of its own: tables gone and came, with a number ``n`` from 0
+    among rows of equal keys, and their order ``m``."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class _Comparison:
         self._database = database
         self._apart = apart
         self.failure: Exception | None = None
-        """Exception that has ended the reading of rows."""
+        """Exception that ended the reading of rows."""
         self._schema = schema
         self._all = range(len(schema))
         self._key = key
@@ -122,7 +123,7 @@ class _Comparison:
         self,
         gone: Iterable[pa.Table],
         came: Iterable[pa.Table],
-        said: Said,
+        recorded: Said,
     ) -> Iterator[pa.Table]:
         for name, tables in (("gone", gone), ("came", came)):
             source = pa.RecordBatchReader.from_batches(self._schema, self._read(tables))
@@ -132,20 +133,20 @@ class _Comparison:
             self._database.unregister("source")
         if self._key:
             self._number_repeated()
-        all_updated = self._database.table("gone").shape[0] == said.updated
-        self._move([one for one in said.moved if self._fits(one)])
+        all_updated = self._database.table("gone").shape[0] == recorded.updated
+        self._move([move for move in recorded.moved if self._fits(move)])
         by = [f"v{i}" for i in self._by] + ["n"]
         on = " and ".join(f"g.{c} is not distinct from c.{c}" for c in by)
         same = " and ".join(f"g.v{i} is not distinct from c.v{i}" for i in self._all)
-        told = "true" if all_updated else f"not ({same})"
-        found = self._database.sql(
+        is_change = "true" if all_updated else f"not ({same})"
+        pairs = self._database.sql(
             f"select case when c.n is null then {DELETE} when g.n is null then {INSERT}"
             f" else {UPDATE} end as kind, coalesce(g.m, c.m) as place, {self._both()}"
             f" from gone g full join came c on {on}"
-            f" where g.n is null or c.n is null or {told}"
+            f" where g.n is null or c.n is null or {is_change}"
             " union all select * from moves order by kind, place"
         )
-        for batch in found.to_arrow_reader(_BATCH_ROWS):
+        for batch in pairs.to_arrow_reader(_BATCH_ROWS):
             yield from self._apart.back(batch)
 
     def _read(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
@@ -172,28 +173,29 @@ class _Comparison:
         return f"row_number() over (partition by {self._keys}{order}) - 1"
 
     def _number_repeated(self) -> None:
-        """Number rows of equal keys: writers from outside may write a key several times."""
+        """Number the rows of equal keys, if there are any: foreign writers may write a key several
+        times."""
         repeated = "select exists (select 1 from {} group by {} having count(*) > 1)"
         for name in ("gone", "came"):
             query = repeated.format(name, self._keys)
             if self._database.execute(query).fetchall() == [(True,)]:
-                for one in ("gone", "came"):
-                    self._create(one, one, self._number())
+                for side in ("gone", "came"):
+                    self._create(side, side, self._number())
                 return
 
-    def _fits(self, one: MovedKey) -> bool:
-        return len(one.old) == len(one.new) == len(self._by)
+    def _fits(self, move: MovedKey) -> bool:
+        return len(move.old) == len(move.new) == len(self._by)
 
     def _move(self, moved: Sequence[MovedKey]) -> None:
-        """Take what has moved out of both sides, into a table of its own."""
-        self._register(((one, 0, 0) for one in moved), "said")
+        """Move the rows of recorded key changes from both sides to a table of their own."""
+        self._register(((move, 0, 0) for move in moved), "recorded")
         pairs = chosen(
             moved, self._counted("gone", "o", moved), self._counted("came", "w", moved)
         )
         if self._key:
-            # One row of each key is enough: several of it are a foreign writer's.
-            first = [one for one, old, new in pairs if old == new == 0]
-            pairs = [(one, 0, 0) for one in arranged(first)]
+            # Take one row of each key: only foreign writers write a key several times.
+            first = [move for move, old, new in pairs if old == new == 0]
+            pairs = [(move, 0, 0) for move in arranged(first)]
         self._register(pairs, "pair")
         self._database.execute(
             f"create table moves as select {MOVE} as kind, p.place, {self._both()}"
@@ -210,32 +212,32 @@ class _Comparison:
 
     def _on(self, side: str, rows: str) -> str:
         return " and ".join(
-            f"p.{side}{at} is not distinct from {rows}.v{i}"
-            for at, i in enumerate(self._by)
+            f"p.{side}{place} is not distinct from {rows}.v{i}"
+            for place, i in enumerate(self._by)
         )
 
     def _counted(
         self, name: str, side: str, moved: Sequence[MovedKey]
     ) -> dict[Key, int]:
-        """How many rows of it have each of the keys."""
+        """Count the rows of the table ``name`` for each of the keys."""
         counts = self._database.execute(
-            f"select p.place, count(*) from said p join {name} r on {self._on(side, 'r')}"
-            " group by p.place"
+            f"select p.place, count(*) from recorded p join {name} r"
+            f" on {self._on(side, 'r')} group by p.place"
         ).fetchall()
-        return {moved[at].old if side == "o" else moved[at].new: n for at, n in counts}
+        return {moved[i].old if side == "o" else moved[i].new: n for i, n in counts}
 
     def _register(self, pairs: Iterable[tuple[MovedKey, int, int]], name: str) -> None:
-        """Register a table of pairs: place, o0.. and w0.. of the keys, numbers no and nw."""
+        """Create a table of pairs: place, o0.. and w0.. of the keys, numbers no and nw."""
         listed = list(pairs)
         columns = {
             "place": pa.array(range(len(listed)), pa.int64()),
             "no": pa.array([old for _, old, _ in listed], pa.int64()),
             "nw": pa.array([new for _, _, new in listed], pa.int64()),
         }
-        for at in range(len(self._by)):
+        for i in range(len(self._by)):
             for side, which in (("o", 0), ("w", 1)):
-                texts = pa.array([one[which][at] for one, _, _ in listed], pa.string())
-                columns[f"{side}{at}"] = self._apart.marked(texts.cast(pa.binary()))
+                texts = pa.array([move[which][i] for move, _, _ in listed], pa.string())
+                columns[f"{side}{i}"] = self._apart.marked(texts.cast(pa.binary()))
         self._database.register("source", pa.table(columns))
         self._database.execute(f"create table {name} as select * from source")
         self._database.unregister("source")

@@ -1,8 +1,8 @@
-"""Encodes a transaction's words beside its rows in the commit of one of its tables. Pure. Pure.
+"""Encodes facts about a transaction that its rows do not show, in the commit of one table. Pure.
 
-Comes in: the commit's word (its user metadata in the table's log), what pg_logical_emit_message was
-given, the replication origin of the session, and what its rows do not tell of the statements.
-Goes out: one text, and all of it again:
+Comes in: the name of the operation, the messages of pg_logical_emit_message, the replication
+origin of the session, and facts about the statements that the rows do not show. Goes out: one
+text, the commit's user metadata in the table's log; and all of it decoded again:
 
     local transaction 7 with {"messages": [["prefix", "Y29udGVudA=="]], "origin": ["o", 5, null]}
     truncate with {"truncate": 3}
@@ -10,7 +10,7 @@ Goes out: one text, and all of it again:
     local transaction with {"xid": 2031}
     upsert with {"sent": [26447808, 2000, [2774310287], true]}
 
-So it is there if and only if the rows are, and nobody has to remove it.
+So the facts exist if and only if the rows do, and need no cleanup of their own.
 """
 
 from __future__ import annotations
@@ -45,34 +45,36 @@ class Emitted(NamedTuple):
 
 
 class OriginMark(NamedTuple):
-    """Where a transaction comes from, as pg_replication_origin_xact_setup said."""
+    """Origin of a transaction, as set by pg_replication_origin_xact_setup."""
 
     name: str
     lsn: int
-    """Position of the transaction at its origin; 0: not known."""
+    """Position of the transaction at its origin; 0 if unknown."""
     time_us: int | None
-    """Commit time at its origin, since 2000-01-01 UTC; None: not known."""
+    """Commit time at its origin, since 2000-01-01 UTC; None if unknown."""
 
 
 class Sent(NamedTuple):
-    """A subscription's batch that a table has taken just as it was sent: whoever has the changes
-    of the log, and nothing else, has what this commit did to the table."""
+    """A subscription's batch that a table has taken exactly as it was sent: the changes of the log
+    alone tell what this commit did to the table."""
 
     position: int
     """The lowest commit LSN that counts; the commit's cursor is above the last."""
     changes: int
-    """How many rows of the log that were, TRUNCATEs among them."""
+    """Number of rows of the log, TRUNCATEs included."""
     relations: tuple[int, ...]
-    """The ``relation_mark`` of each relation version that they are of."""
+    """The ``relation_mark`` of each relation version of the rows."""
     found_whole: bool
-    """The old rows that were sent are those that the table had; False: their keys are."""
+    """True if the old rows that were sent equal those that the table had; False if only their keys
+    do."""
 
 
 def relation_mark(relation: Relation) -> int:
-    """Return the identity of a publisher's relation: its OID, its name and those of its columns."""
+    """Return the identity of a publisher's relation: its OID, its name and those of its
+    columns."""
     names = [column.name for column in relation.columns]
-    known = [int(relation.relid), relation.namespace, relation.name, *names]
-    return zlib.crc32(json.dumps(known).encode())
+    identity = [int(relation.relid), relation.namespace, relation.name, *names]
+    return zlib.crc32(json.dumps(identity).encode())
 
 
 def sent(
@@ -82,14 +84,14 @@ def sent(
     *,
     found_whole: bool = True,
 ) -> Sent:
-    """Describe a batch in its commit."""
+    """Describe a batch for its commit."""
     marks = sorted({relation_mark(relation) for relation in relations})
     return Sent(position, changes, tuple(marks), found_whole)
 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """A commit's words beside its operation."""
+    """Facts that a commit carries besides its operation."""
 
     messages: tuple[Emitted, ...] = ()
     origin: OriginMark | None = None
@@ -98,66 +100,66 @@ class More:
     moved: tuple[MovedKey, ...] = ()
     """Rows of this table whose key it has changed."""
     updated: int = 0
-    """How many rows of this table it has updated, if that is all that it has done to any."""
+    """Number of rows of this table that it has updated, if it has only updated rows."""
     statements: str = ""
-    """Where its statements are written down one by one (``publish.capture.statements``)."""
+    """Name of the file that records its statements one by one (``publish.capture.statements``)."""
     sent: Sent | None = None
-    """Where its changes are in the log of a subscription; None: it is not just those."""
+    """Position of its changes in the log of a subscription; None if it has other changes."""
     xid: int = 0
-    """The local transaction's number; 0: the commit does not say."""
+    """The local transaction's number; 0 if the commit has none."""
 
 
 NOTHING_MORE: Final = More()
 
 
-def with_more(operation: str, said: More) -> str:
-    """A commit's word, and what its transaction says."""
-    more: dict[str, Any] = {}
-    if said.messages:
-        more["messages"] = [
-            (m.prefix, base64.b64encode(m.content).decode()) for m in said.messages
+def with_more(operation: str, remarks: More) -> str:
+    """Append the facts to the name of the operation."""
+    values: dict[str, Any] = {}
+    if remarks.messages:
+        values["messages"] = [
+            (m.prefix, base64.b64encode(m.content).decode()) for m in remarks.messages
         ]
-    if said.origin is not None:
-        more["origin"] = said.origin
-    if said.truncate_options:
-        more["truncate"] = said.truncate_options
-    if said.moved:
-        more["moved"] = said.moved
-    if said.updated:
-        more["updated"] = said.updated
-    if said.statements:
-        more["statements"] = said.statements
-    if said.sent is not None:
-        more["sent"] = said.sent
-    if said.xid:
-        more["xid"] = said.xid
-    return f"{operation}{_MARK}{json.dumps(more)}" if more else operation
+    if remarks.origin is not None:
+        values["origin"] = remarks.origin
+    if remarks.truncate_options:
+        values["truncate"] = remarks.truncate_options
+    if remarks.moved:
+        values["moved"] = remarks.moved
+    if remarks.updated:
+        values["updated"] = remarks.updated
+    if remarks.statements:
+        values["statements"] = remarks.statements
+    if remarks.sent is not None:
+        values["sent"] = remarks.sent
+    if remarks.xid:
+        values["xid"] = remarks.xid
+    return f"{operation}{_MARK}{json.dumps(values)}" if values else operation
 
 
 def word_and_more(text: str) -> tuple[str, More]:
-    """The inverse; a text that anybody else wrote is a word alone."""
+    """Decode a commit's text; the text of a foreign writer is an operation without facts."""
     operation, mark, rest = text.partition(_MARK)
     if not mark:
         return text, More()
     try:
-        more = json.loads(rest)
-        found = [
+        values = json.loads(rest)
+        messages = [
             Emitted(str(p), base64.b64decode(c, validate=True))
-            for p, c in more.get("messages", ())
+            for p, c in values.get("messages", ())
         ]
-        origin = more.get("origin")
+        origin = values.get("origin")
         if origin is not None:
             name, lsn, time_us = origin
             time = None if time_us is None else int(time_us)
             origin = OriginMark(str(name), int(lsn), time)
-        options = int(more.get("truncate", 0)) & _OPTIONS
-        moved = moved_from(more.get("moved", ()))
-        updated = int(more.get("updated", 0))
-        statements = str(more.get("statements", ""))
-        xid = int(more.get("xid", 0))
+        options = int(values.get("truncate", 0)) & _OPTIONS
+        moved = moved_from(values.get("moved", ()))
+        updated = int(values.get("updated", 0))
+        statements = str(values.get("statements", ""))
+        xid = int(values.get("xid", 0))
         if not 0 <= xid <= _LAST_XID:
             xid = 0
-        as_sent = more.get("sent")
+        as_sent = values.get("sent")
         if as_sent is not None:
             position, changes, marks, whole = as_sent
             marks = tuple(map(int, marks))
@@ -167,5 +169,5 @@ def word_and_more(text: str) -> tuple[str, More]:
     if _NAME.fullmatch(statements) is None:
         statements = ""
     return operation, More(
-        tuple(found), origin, options, moved, updated, statements, as_sent, xid
+        tuple(messages), origin, options, moved, updated, statements, as_sent, xid
     )

@@ -1,21 +1,22 @@
-"""A batch of a subscription, as its publisher's transactions made it.
+"""Replays a batch of a subscription as its publisher's transactions made it.
 
-Comes in: a table's commit that is just what was sent (``messages.Sent``), and the rows files of the
-subscription's log that have it. Goes out: those changes in their order, in the values that the
-table has, as record batches:
+Comes in: a table's commit of exactly the changes that were sent (``messages.Sent``), and the row
+files of the subscription's log that have them. Goes out: those changes in their order, with the
+values that the table has, as record batches:
 
     commit_lsn i64  ordinal i64, both the publisher's  op u8 (I U D T)  old u8 (0, K, O)
     c<i> binary, the new row  o<i> binary, the old key or row  options u8, of a TRUNCATE
 
-Values go through the conversion that apply gave them, and are PostgreSQL's text as ``rows`` has it.
-What was not sent because it had not changed (TOAST) is the row's value before: of an earlier change
-in the batch, or what the commit has taken out of the table. So is an old row that is told whole, if
-others may have written the table: there the publisher's has its key, and need not have the rest.
-For both a table's events are walked one by one, which is done for no others.
+Values go through the same conversion as in apply, and are PostgreSQL's text, as in ``rows``. A
+value that was not sent because it had not changed (TOAST) is the row's earlier value: from an
+earlier change in the batch, or from the row that the commit removed from the table. The same holds
+for an old row that must be sent whole, if other writers may have written the table: then the
+publisher's old row has the right key, and perhaps other values. In both cases a table's events are
+walked one by one.
 
-``NotAsSent`` if the log's rows cannot tell what the table's changes have to: it has columns of its
-own, or its replica identity is another than the publisher's. The difference that the commit makes
-tells it then.
+``NotAsSent`` if the log's rows do not have what the table's changes need: the table has columns of
+its own, or another replica identity than the publisher. Then the changes are derived from the
+difference that the commit makes.
 
 Called by capture (``publish``).
 """
@@ -52,11 +53,11 @@ _PLACE: Final = ("commit_lsn", "ordinal")
 _KINDS: Final = ("c", "u", "b", "o", "ob")
 
 _BINARY: Final = {"c": "b", "o": "ob"}
-"""The column that says which values of a kind are in binary form."""
+"""The column that marks the values of a kind in binary form."""
 
 
 class NotAsSent(Exception):
-    """Reports that a batch is not just what was sent; the module explains it."""
+    """A batch is not exactly what was sent; see the module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +65,22 @@ class SentTable:
     """One table's part of a batch."""
 
     state: TableState
-    """Behind its commit."""
+    """The table after its commit."""
     commit: TableCommit
     relation: Relation
-    """The relation as its changes are told: all its columns, and its replica identity."""
+    """The relation as subscribers see it: all its columns, and its replica identity."""
     key: Sequence[int]
-    """Positions in it of the primary key; empty: there is none."""
+    """Positions of the primary key in the relation; empty if there is none."""
     found_whole: bool
-    """True if old rows are whole; ``messages.Sent`` explains it."""
+    """True if old rows are whole; see ``messages.Sent``."""
     types: RemoteTypes
     """The publisher's types that are not built in."""
     memory: ComparisonMemory
-    """For values that have to be remembered."""
+    """Memory for values that must be remembered."""
 
     @property
     def tells_own(self) -> bool:
-        """Old rows are told by more than what is known to be the publisher's, too."""
+        """True if old rows need values that are not known to equal the publisher's."""
         return not self.found_whole and not set(self.relation.key_positions) <= set(
             self.key
         )
@@ -92,29 +93,32 @@ def sent_changes(
     *,
     has_unchanged: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``span`` in all the sources, which follow each other. ``has_unchanged``: some
-    value may not have been sent. NotAsSent, CorruptLogError or StorageError at any of them: then
-    what came before it is to be forgotten, too."""
+    """Yield the changes of ``span`` in all sources, which follow each other. ``has_unchanged``:
+    some values may not have been sent.
+
+    Raises NotAsSent, CorruptLogError or StorageError at any of them; the caller must then discard
+    the changes before it, too.
+    """
     walks = (has_unchanged or table.tells_own) and table.key
     filler = _Filler(table) if walks else None
     last = (-1, -1)
     for source in sources:
         layout = _Layout(table, source.relation)
         for batch in read_rows(LogPart(source), span, layout.wanted):
-            found, unknown = layout.changes(batch)
-            lsn, ordinal = (found.column(name).to_numpy() for name in _PLACE)
+            changes, unknown = layout.changes(batch)
+            lsn, ordinal = (changes.column(name).to_numpy() for name in _PLACE)
             if (int(lsn[0]), int(ordinal[0])) < last:
                 raise NotAsSent("rows of several relation versions alternate")
             last = int(lsn[-1]), int(ordinal[-1])
             if filler is not None:
-                found = filler.filled(found, unknown)
+                changes = filler.filled(changes, unknown)
             elif unknown:
                 raise NotAsSent("a value that was not sent is not in the old row")
-            yield found
+            yield changes
 
 
 class _Layout:
-    """Rows of one of the publisher's relation versions as rows of the table."""
+    """Converts rows of one of the publisher's relation versions to rows of the table."""
 
     def __init__(self, table: SentTable, sent: Relation) -> None:
         relation = table.relation
@@ -147,7 +151,7 @@ class _Layout:
         return [name for name in (*names, "options") if name in present]
 
     def changes(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, Mask]]:
-        """The rows, and where a column's value was not sent."""
+        """Return the rows, and where a column's value was not sent."""
         op = batch.column("op").to_numpy()
         kind = batch.column("old").to_numpy()
         self._check_old(op, kind)
@@ -160,19 +164,19 @@ class _Layout:
             if new is None:
                 raise NotAsSent("a column was not sent")
             missing = _flags(batch, f"u{position}")
-            known = self._found_whole or i in self._key
-            if missing is not None and old is not None and known:
-                there = missing & old.values.is_valid().to_numpy(zero_copy_only=False)
-                # An old row that is whole has what is NULL, too.
-                there |= missing & (kind == _ROW)
-                new, missing = new.filled(there, old), missing & ~there
+            is_same = self._found_whole or i in self._key
+            if missing is not None and old is not None and is_same:
+                filled = missing & old.values.is_valid().to_numpy(zero_copy_only=False)
+                # A whole old row also has the values that are NULL.
+                filled |= missing & (kind == _ROW)
+                new, missing = new.filled(filled, old), missing & ~filled
             news.append(_text(new, spec, column))
             if missing is not None and missing.any():
                 unknown[i] = missing
             if i in self._identity and old is not None:
                 olds[i] = _text(old, spec, column)
-        told, olds = self._old(op, kind, news, olds)
-        columns["old"] = pa.array(told)
+        old_kinds, olds = self._old(op, kind, news, olds)
+        columns["old"] = pa.array(old_kinds)
         if "options" in batch.schema.names:
             columns["options"] = batch.column("options")
         columns |= {f"c{i}": values for i, values in enumerate(news)}
@@ -180,7 +184,7 @@ class _Layout:
         return pa.RecordBatch.from_pydict(columns), unknown
 
     def _check_old(self, op: Any, kind: Any) -> None:
-        """The old rows that were sent have what ours must have."""
+        """Check that the old rows that were sent have the columns that ours need."""
         needs = (op == _UPDATE) | (op == _DELETE)
         if not self._identity or not needs.any():
             return
@@ -193,29 +197,29 @@ class _Layout:
     def _old(
         self, op: Any, kind: Any, news: Sequence[pa.Array], olds: dict[int, pa.Array]
     ) -> tuple[Any, dict[int, pa.Array]]:
-        """Which old rows are told, and those."""
-        none = np.zeros(len(op), np.uint8)
+        """Return the kinds of old rows that are sent, and the old rows."""
+        no_kinds = np.zeros(len(op), np.uint8)
         if self._tells_own:
-            # Of which row; what it had is put in behind.
-            had = pa.array(kind != 0)
+            # Only the keys; ``_Filler`` adds the rows' values.
+            has_old = pa.array(kind != 0)
             named = {
-                i: pc.if_else(had, olds[i], news[i]) if i in olds else news[i]
+                i: pc.if_else(has_old, olds[i], news[i]) if i in olds else news[i]
                 for i in self._key
             }
             changed = (op == _UPDATE) | (op == _DELETE)
-            return np.where(changed, _ROW, none).astype(np.uint8), named
+            return np.where(changed, _ROW, no_kinds).astype(np.uint8), named
         if not self._identity or not olds:
-            return none, {}
+            return no_kinds, {}
         if self._whole:
-            return np.where(kind != 0, _ROW, none).astype(np.uint8), olds
+            return np.where(kind != 0, _ROW, no_kinds).astype(np.uint8), olds
         moved = np.zeros(len(op), np.bool_)
         for i, values in olds.items():
             moved |= _differ(values, news[i])
-        told = (op == _DELETE) | (moved & (op == _UPDATE) & (kind != 0))
-        where = pa.array(told)
-        nothing = pa.scalar(None, pa.binary())
-        return np.where(told, _KEY, none).astype(np.uint8), {
-            i: pc.if_else(where, values, nothing) for i, values in olds.items()
+        has_key = (op == _DELETE) | (moved & (op == _UPDATE) & (kind != 0))
+        where = pa.array(has_key)
+        null = pa.scalar(None, pa.binary())
+        return np.where(has_key, _KEY, no_kinds).astype(np.uint8), {
+            i: pc.if_else(where, values, null) for i, values in olds.items()
         }
 
     def _column(
@@ -234,11 +238,11 @@ class _Layout:
 
 
 def _text(sent: SentColumn, spec: FieldSpec, column: Column) -> pa.Array:
-    """Return the text as the table has it."""
-    found = convert_column(sent, spec, mapping_of(spec))
-    if found.bad:
+    """Return the values as the table has them, as text."""
+    converted = convert_column(sent, spec, mapping_of(spec))
+    if converted.bad:
         raise NotAsSent("a value is not what was sent")
-    return as_text(found.array, column)
+    return as_text(converted.array, column)
 
 
 def _flags(batch: pa.RecordBatch, name: str) -> Mask | None:
@@ -249,24 +253,25 @@ def _flags(batch: pa.RecordBatch, name: str) -> Mask | None:
 
 
 def _differ(left: pa.Array, right: pa.Array) -> Mask:
-    """Where two texts are not the same; NULL is NULL."""
+    """Mark where two texts differ; NULL equals NULL."""
     unequal = pc.fill_null(pc.not_equal(left, right), False)
     nulls = pc.xor(left.is_null(), right.is_null())
-    found: Mask = pc.or_(unequal, nulls).to_numpy(zero_copy_only=False)
-    return found
+    differ: Mask = pc.or_(unequal, nulls).to_numpy(zero_copy_only=False)
+    return differ
 
 
 _Row = list[bytes | None]
 
 _ROW_BYTES: Final = 250
-"""Bytes that Python needs for a row that is remembered by its key; measured."""
+"""Python's bytes for a row that is remembered by its key; measured."""
 
 _VALUE_BYTES: Final = 41
-"""The same for each of its values, besides the value: an object of its own, and its place."""
+"""Python's bytes for each value of such a row, besides the value: the object, and its
+reference."""
 
 
 class _Filler:
-    """Knows what rows hold, from one change of the batch to the next."""
+    """Tracks the contents of rows, from one change of the batch to the next."""
 
     def __init__(self, table: SentTable) -> None:
         relation = table.relation
@@ -274,81 +279,83 @@ class _Filler:
         self._columns = range(len(relation.columns))
         self._named = set(table.key) <= set(relation.key_positions)
         self._known: dict[tuple[bytes | None, ...], _Row | None] = {}
-        """Rows that the batch has made, by key; None: there is no row."""
+        """Rows that the batch has made, by key; None if the batch removed the row."""
         self._stored: dict[tuple[bytes | None, ...], _Row] | None = None
-        """Rows that the commit has removed from the table, once somebody asks."""
+        """Rows that the commit has removed from the table; read at the first use."""
         self._left = table.memory.bytes
         self._emptied = False
 
     def filled(
         self, batch: pa.RecordBatch, unknown: Mapping[int, Mask]
     ) -> pa.RecordBatch:
-        """The batch, which follows those before, with all its values."""
+        """Return the next batch with all its values."""
         if not self._named:
             raise NotAsSent("rows are not known by the primary key")
         self._take(batch)
         columns = [batch.column(f"c{i}").to_pylist() for i in self._columns]
         names = batch.schema.names
-        nothing: _Row = [None] * batch.num_rows
+        nulls: _Row = [None] * batch.num_rows
         key = self._table.key
         old_key = [
-            batch.column(f"o{i}").to_pylist() if f"o{i}" in names else nothing
+            batch.column(f"o{i}").to_pylist() if f"o{i}" in names else nulls
             for i in key
         ]
         ops = batch.column("op").to_pylist()
         kinds = batch.column("old").to_pylist()
         olds: list[_Row] = [[None] * batch.num_rows for _ in self._columns]
-        for at, (op, kind) in enumerate(zip(ops, kinds, strict=True)):
+        for row_number, (op, kind) in enumerate(zip(ops, kinds, strict=True)):
             if op == _TRUNCATE:
                 self._known.clear()
                 self._emptied = True
                 continue
-            old = tuple(column[at] for column in old_key)
+            old = tuple(column[row_number] for column in old_key)
             if self._table.tells_own and op != _INSERT:
                 for column, value in zip(olds, self._before(old), strict=True):
-                    column[at] = value
+                    column[row_number] = value
             if op == _DELETE:
                 self._known[old] = None
                 continue
-            new = tuple(columns[i][at] for i in key)
+            new = tuple(columns[i][row_number] for i in key)
             old = old if kind else new
-            missing = [i for i, mask in unknown.items() if mask[at]]
+            missing = [i for i, mask in unknown.items() if mask[row_number]]
             if missing:
                 before = self._before(old)
                 for i in missing:
-                    columns[i][at] = before[i]
+                    columns[i][row_number] = before[i]
             if old != new:
                 self._known[old] = None
-            self._known[new] = [column[at] for column in columns]
-        found = {name: batch.column(name) for name in names}
-        found |= {f"c{i}": pa.array(columns[i], pa.binary()) for i in unknown}
+            self._known[new] = [column[row_number] for column in columns]
+        columns_by_name = {name: batch.column(name) for name in names}
+        columns_by_name |= {f"c{i}": pa.array(columns[i], pa.binary()) for i in unknown}
         if self._table.tells_own:
-            found |= {f"o{i}": pa.array(olds[i], pa.binary()) for i in self._columns}
-        return pa.RecordBatch.from_pydict(found)
+            columns_by_name |= {
+                f"o{i}": pa.array(olds[i], pa.binary()) for i in self._columns
+            }
+        return pa.RecordBatch.from_pydict(columns_by_name)
 
     def _before(self, key: tuple[bytes | None, ...]) -> _Row:
-        """The row that a key has."""
-        found = self._known.get(key)
-        if found is None and key not in self._known and not self._emptied:
+        """Return the row that a key has now."""
+        row = self._known.get(key)
+        if row is None and key not in self._known and not self._emptied:
             if self._stored is None:
                 self._stored = self._read()
-            found = self._stored.get(key)
-        if found is None:
+            row = self._stored.get(key)
+        if row is None:
             raise NotAsSent("a row that has changed was not there")
-        return found
+        return row
 
     def _read(self) -> dict[tuple[bytes | None, ...], _Row]:
         table = self._table
-        found = {}
+        by_key = {}
         for rows in rows_gone(table.state, table.commit, table.relation):
             self._take(rows)
             values = [column.to_pylist() for column in rows.columns]
             for row in zip(*values, strict=True):
-                found[tuple(row[i] for i in table.key)] = list(row)
-        return found
+                by_key[tuple(row[i] for i in table.key)] = list(row)
+        return by_key
 
     def _take(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Before they become Python's objects."""
+        """Count the memory of rows before they become Python objects."""
         each = _ROW_BYTES + _VALUE_BYTES * len(self._columns)
         self._left -= rows.nbytes + each * rows.num_rows
         if self._left < 0:

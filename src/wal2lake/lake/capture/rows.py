@@ -1,4 +1,4 @@
-"""The rows that a commit has changed, as PostgreSQL's text, by operation.
+"""Reads the rows that a commit has changed, as PostgreSQL's text, by operation.
 
 Comes in: a commit, and the table's definition in that version. Goes out: record batches:
 
@@ -7,8 +7,8 @@ Comes in: a commit, and the table's definition in that version. Goes out: record
 deletes first, then updates, then inserts, so that a unique index never has a key twice. ``i``
 counts the columns of the relation. Without a replica identity no row has an old one.
 
-What came and what went is compared (``comparison``). A commit that only brings rows, or only takes
-some away, needs no comparison and is read as a stream.
+Removed and added rows are compared (``comparison``). A commit that only adds rows, or only removes
+rows, needs no comparison and is read as a stream.
 
 Called by capture (``publish``).
 """
@@ -52,16 +52,18 @@ def row_changes(
     key: Sequence[int],
     memory: ComparisonMemory,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the row changes of one commit. ``relation`` has the columns of ``state``, in an order
-    of its own; ``key``: positions in it of the primary key, empty if there is none. Raises
-    StorageError if a file is not there any more."""
+    """Yield the row changes of one commit. Raises StorageError if a file is missing.
+
+    ``relation`` has the columns of ``state``, in an order of its own. ``key``: positions of the
+    primary key in it, empty if there is none.
+    """
     reader = _Reader(state, relation)
     touched = commit.touched
     if commit.truncates:
         touched = tuple(Touched(None, t.after) for t in touched if t.after is not None)
-    gone = [piece for one in touched for piece in reader.gone(one)]
-    came = [piece for one in touched for piece in reader.came(one)]
-    # The parts of a statement are numbered.
+    gone = [piece for file in touched for piece in reader.gone(file)]
+    came = [piece for file in touched for piece in reader.came(file)]
+    # Names of a statement's part files are numbered in order.
     came.sort(key=lambda piece: piece.file.key)
     layout = _Layout(relation)
     if not gone:
@@ -72,44 +74,45 @@ def row_changes(
             yield from layout.deletes(table)
     else:
         rows = (reader.read(gone), reader.read(came))
-        said = Said(commit.more.moved, commit.updated)
-        for table in compare(*rows, reader.schema, key, said, memory):
+        recorded = Said(commit.more.moved, commit.updated)
+        for table in compare(*rows, reader.schema, key, recorded, memory):
             yield from layout.compared(table)
 
 
 def rows_gone(
     state: TableState, commit: TableCommit, relation: Relation
 ) -> Iterator[pa.Table]:
-    """The rows that a commit has taken out of the table, or written anew: columns v0, v1, ..."""
+    """Yield the rows that a commit has removed or rewritten: columns v0, v1, ..."""
     reader = _Reader(state, relation)
-    yield from reader.read([p for one in commit.touched for p in reader.gone(one)])
+    yield from reader.read([p for file in commit.touched for p in reader.gone(file)])
 
 
 def as_text(values: pa.Array, column: Column) -> pa.Array:
-    """A column's values as the log has them: PostgreSQL's text, as binary."""
+    """Return a column's values as the log has them: PostgreSQL's text, as binary."""
     oid, typmod = int(column.type_oid), column.typmod
-    found = plain_text(values, oid, typmod)
-    if found is None:
+    converted = plain_text(values, oid, typmod)
+    if converted is None:
         texts = arrow_to_text(values, oid, typmod, extra_float_digits=1)
-        found = pa.array(texts, pa.binary())
-    return found
+        converted = pa.array(texts, pa.binary())
+    return converted
 
 
 def most_changes(commit: TableCommit, rows_of: Callable[[DataFile], int]) -> int:
-    """How many changes ``row_changes`` can give, and a TRUNCATE; by what the log says of the files.
-    ``rows_of`` counts one of which it does not."""
-    found = int(commit.truncates)
-    for one in commit.touched:
-        before = None if commit.truncates else one.before
-        if before is not None and one.after is not None:
-            # Rows that are deleted now, and those that a RESTORE brings back.
-            found += before.deleted + one.after.deleted
+    """Return an upper bound of the changes that ``row_changes`` yields, a TRUNCATE included, by
+    what the log holds about the files. ``rows_of`` counts the rows of a file without
+    statistics."""
+    count = int(commit.truncates)
+    for touched in commit.touched:
+        before = None if commit.truncates else touched.before
+        if before is not None and touched.after is not None:
+            # Rows that are deleted now, and rows that a RESTORE brings back.
+            count += before.deleted + touched.after.deleted
             continue
-        for file in (before, one.after):
+        for file in (before, touched.after):
             if file is not None:
                 rows = rows_of(file) if file.rows is None else file.rows
-                found += rows - file.deleted
-    return found
+                count += rows - file.deleted
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +121,11 @@ class _Piece:
 
     file: DataFile
     rows: Rows | None
-    """None: all that its deletion vector leaves."""
+    """None: all rows that its deletion vector leaves."""
 
 
 class _Reader:
-    """Rows of a table's files as text, columns in the relation's order."""
+    """Reads rows of a table's files as text, columns in the relation's order."""
 
     def __init__(self, state: TableState, relation: Relation) -> None:
         self._state = state
@@ -134,7 +137,7 @@ class _Reader:
         )
 
     def gone(self, touched: Touched) -> Iterator[_Piece]:
-        """Yield the rows that the file had and has no more."""
+        """Yield the rows that the file had before the commit and no longer has."""
         before, after = touched.before, touched.after
         if before is not None and after is None:
             yield _Piece(before, None)
@@ -144,8 +147,8 @@ class _Reader:
                 yield _Piece(after, rows)
 
     def came(self, touched: Touched) -> Iterator[_Piece]:
-        """Yield the rows that the file has and had not: a new file's rows, or those that a RESTORE
-        brings back."""
+        """Yield the rows that the file has and did not have before: a new file's rows, or rows
+        that a RESTORE brings back."""
         before, after = touched.before, touched.after
         if before is None and after is not None:
             yield _Piece(after, None)
@@ -155,7 +158,7 @@ class _Reader:
                 yield _Piece(after, rows)
 
     def read(self, pieces: Sequence[_Piece]) -> Iterator[pa.Table]:
-        """Their rows, a row group at a time."""
+        """Yield the rows of pieces, a row group at a time."""
         for piece in pieces:
             stored = StoredRows(self._state, [piece.file])
             for table in stored.picked(0, piece.rows, self._positions):
@@ -176,7 +179,7 @@ class _Reader:
 
 
 class _Layout:
-    """Record batches as the log has them, but for their positions."""
+    """Builds record batches as the log has them, but without positions."""
 
     def __init__(self, relation: Relation) -> None:
         count = len(relation.columns)
@@ -185,17 +188,18 @@ class _Layout:
         self._new = list(range(count))
 
     def inserts(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """``table``: v0, v1, ..."""
+        """Yield inserts of the rows of ``table``: v0, v1, ..."""
         yield from self._batches(table, _INSERT, new="v")
 
     def deletes(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The same rows, gone."""
+        """Yield deletes of the rows of ``table``: v0, v1, ..."""
         yield from self._batches(table, _DELETE, old="v")
 
     def compared(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """``kind``, and g0.. of what went, v0.. of what came."""
+        """Yield the changes of a comparison: ``kind``, g0.. of removed rows, v0.. of added
+        rows."""
         kinds = table.column("kind").to_numpy()
-        # Where the key is the same only FULL has an old row to tell.
+        # If the key is unchanged, only replica identity FULL sends an old row.
         update = {"new": "v", "old": "g" if self._whole else ""}
         for kind, op, sides in (
             (DELETE, _DELETE, {"old": "g"}),

@@ -1,15 +1,16 @@
-"""Branches of Delta tables: made, cut back, carried over, removed.
+"""Opens branches of Delta tables, cuts them back, carries their files over, and removes them.
 
 Comes in: a table, a version of it, a place. Goes out: a Delta table there that begins with that
 version's files and takes any statement of Spark's. Called by transactions of the front door, and
 by ``merge``.
 
-A branch of a version of a plain table on this machine is written by us in two milliseconds: its
-files are known, and its checksum file saves Delta a look at them. Of an earlier version they are
-those that its checksum names, so while a batch is committed to its tables, and is not visible yet,
-nobody waits. Any other is Delta's own shallow clone, with all of its features.
+A branch of a plain table on this machine is written here in two milliseconds: its files are known,
+and its checksum file saves Delta from reading them. The files of an earlier version are those that
+its checksum lists; so a transaction need not wait while a batch is committed to its tables and is
+not visible yet. Every other branch is Delta's own shallow clone, with all of the table's features.
 
-Nothing of a branch is synced: it ends with its process. What a commit takes from it is.
+A branch is not synced, because it ends with its process. The files that a commit takes from it
+are.
 
 Sources: Delta transaction log protocol; delta-spark 4.4 CloneTableBase.scala.
 """
@@ -50,12 +51,12 @@ from wal2lake.pgtypes.spark_ddl import identifier
 _NO_LINK: Final = frozenset(
     {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 )
-"""Another file system, or one without hard links: the file is copied."""
+"""Errors of another file system, or of one without hard links: the file is copied instead."""
 
 
 def place_of_branches(warehouse: str, node: object) -> str:
-    """Where all branches of a node are, by its system identifier. No schema has the name: what
-    begins with an underscore is encoded."""
+    """Return the location of all branches of a node, named by its system identifier. No schema has
+    that name, because a leading underscore is encoded."""
     return f"{warehouse}/_transactions/{node}"
 
 
@@ -65,14 +66,14 @@ class Branch:
 
     location: str
     table: str
-    """Location of the table that it is of."""
+    """Location of the table that was branched."""
     table_id: str
     base: int
-    """The table's version that it began with."""
+    """The table's version with which the branch began."""
 
 
 class Branches:
-    """On one session; safe for all threads, a branch for one at a time."""
+    """Opens branches on one session; safe for all threads, one thread at a time for a branch."""
 
     def __init__(
         self, spark: SparkSession, tables: DeltaTables, queries: Queries
@@ -82,7 +83,7 @@ class Branches:
         self._queries = queries
         self._lock = threading.Lock()
         self._open: defaultdict[str, set[str]] = defaultdict(set)
-        """Places, by table."""
+        """Locations of open branches, by table."""
 
     def open(
         self,
@@ -95,9 +96,11 @@ class Branches:
     ) -> Branch:
         """Branch a table at ``place``, which is empty; ``version`` None: the newest one.
 
-        ``marked``: with ``origins.COLUMNS`` behind the table's, if it is one that we write."""
+        ``marked``: add ``origins.COLUMNS`` after the table's columns, if this module writes the
+        branch.
+        """
         with self._lock:
-            # Before it is decided which files it begins with.
+            # Register the branch before choosing the files with which it begins.
             self._open[table].add(place)
         try:
             state = self._tables.state(table)
@@ -114,8 +117,8 @@ class Branches:
         return Branch(place, table, state.table_id, base)
 
     def of(self, table: str) -> int:
-        """How many there are of a table: their transactions cannot commit what they have changed
-        in files that have gone."""
+        """Return how many branches of a table are open. Their transactions cannot commit changes
+        of files that have been removed."""
         with self._lock:
             return len(self._open.get(table, ()))
 
@@ -128,37 +131,37 @@ class Branches:
     def begin_anew(
         self, state: TableState, metadata: Mapping[str, Any], place: str
     ) -> Branch:
-        """Without rows and with other columns: all that the table will hold is to be inserted.
-        See ``TablePort.metadata``."""
+        """Create a branch without rows and with other columns, for a transaction that inserts all
+        rows again. See ``TablePort.metadata``."""
         self._tables.create_like(place, metadata)
         return Branch(place, state.location, state.table_id, state.version)
 
     def _write(self, state: TableState, base: int, place: str, *, marked: bool) -> bool:
-        """Version 0, with the files of version ``base``; False: it is for Delta to do."""
+        """Write version 0, with the files of version ``base``; False if Delta must do it."""
         root, target = local_path(state.location), local_path(place)
         if root is None or target is None:
             return False
-        known = self._files_of(state, root, base)
-        if known is None:
+        listed = self._files_of(state, root, base)
+        if listed is None:
             return False
-        version, files = known
+        version, files = listed
         if version.bins is None or not is_plain(version.protocol):
             return False
-        found = [in_branch(file.action, state.location) for file in files]
+        adds = [in_branch(file.action, state.location) for file in files]
         metadata = {**version.metadata, "id": str(uuid.uuid4())}
         if marked:
             metadata = with_marks(metadata)
         txn_id = str(uuid.uuid4())
         commit = [
             *commit_lines(metadata, version.protocol, txn_id, version.domains),
-            *(dump({"add": add}) for add in found),
+            *(dump({"add": add}) for add in adds),
         ]
         checksum = checksum_line(
             metadata,
             version.protocol,
             txn_id,
             domains=version.domains,
-            files=[DataFile(add) for add in found],
+            files=[DataFile(add) for add in adds],
             bins=version.bins,
         )
         write_locally(target, commit, checksum)
@@ -167,23 +170,23 @@ class Branches:
     def _files_of(
         self, state: TableState, root: Path, base: int
     ) -> tuple[Version, Iterable[DataFile]] | None:
-        """A version and its files, with all that is said of them."""
+        """Return a version and its files, with everything that its log holds about them."""
         if base != state.version:
-            before = read_version(state.location, root, base)
+            summed = read_version(state.location, root, base)
             if (
-                before is None
-                or before.files is None
-                or before.version.state.table_id != state.table_id
+                summed is None
+                or summed.files is None
+                or summed.version.state.table_id != state.table_id
             ):
                 return None
-            return before.version, before.files.values()
+            return summed.version, summed.files.values()
         newest, files = self._tables.newest(state.location), self._tables.files(state)
         if files is None or newest is None or newest.state.version != state.version:
             return None
         return newest, files
 
     def is_marked(self, branch: Branch) -> bool:
-        """Whether it has ``origins.COLUMNS``."""
+        """Whether the branch has ``origins.COLUMNS``."""
         return any(field.name in COLUMNS for field in self.state(branch).fields)
 
     def state(self, branch: Branch) -> TableState:
@@ -197,14 +200,14 @@ class Branches:
         return net_change(commits, branch.table, instants(state.physical_fields))
 
     def cut_back(self, branch: Branch, version: int) -> None:
-        """Undo what came after a version: remove those above it, from the top."""
+        """Remove the versions above ``version``, from the newest down."""
         if self.state(branch).version <= version:
             return
         with self._delta.calling(branch.location):
             log = self._delta.path(f"{branch.location}/_delta_log")
             files = log.getFileSystem(self._delta.hadoop_conf())
-            found = [status.getPath() for status in files.listStatus(log)]
-            for path in sorted(found, key=lambda path: path.getName(), reverse=True):
+            paths = [status.getPath() for status in files.listStatus(log)]
+            for path in sorted(paths, key=lambda path: path.getName(), reverse=True):
                 name = path.getName()
                 pointer = name == "_last_checkpoint"
                 if pointer or (name[:20].isdecimal() and int(name[:20]) > version):
@@ -224,7 +227,7 @@ class Branches:
         sync_files([root / file for file in files], below=root)
 
     def take_back(self, branch: Branch, files: Sequence[str]) -> None:
-        """Undo ``carry_over``: no commit names them, nor will one."""
+        """Undo ``carry_over`` for files that no commit names or will name."""
         for file in files:
             remove_file(f"{branch.table.rstrip('/')}/{file}")
 
@@ -241,8 +244,8 @@ class Branches:
                 )
 
     def drop(self, branch: Branch) -> None:
-        """Remove it. What cannot be removed now goes with the next start: the transaction has
-        ended, whatever becomes of its files."""
+        """Remove a branch. Files that cannot be removed now are removed at the next start: the
+        transaction has ended, and a failure here must not change its result."""
         self._close(branch.table, branch.location)
         try:
             self._tables.drop(branch.location)
@@ -250,7 +253,7 @@ class Branches:
             get_logger().warning("could not remove a branch", error=error)
 
     def sweep(self, place: str) -> None:
-        """At a start: remove what an earlier process has left below ``place``."""
+        """Remove at a start all branches that an earlier process has left below ``place``."""
         with self._delta.calling(place):
             path = self._delta.path(place)
             path.getFileSystem(self._delta.hadoop_conf()).delete(path, True)

@@ -1,9 +1,9 @@
-"""Generated columns of the rows that a statement has written.
+"""Computes generated columns of the rows that a statement has written.
 
-Comes in: a branch, the commit that a statement of Spark's has made of it, with nothing of value in
-the generated columns of its new files. Goes out: the same commit with files that have the values,
-in the place of that one; whoever reads the branch's commits one by one sees each row once. Called
-by transactions of the front door and by ALTER TABLE. Memory is that of a few rows.
+Comes in: a branch, and the commit that a Spark statement has made on it, without valid values in
+the generated columns of its new files. Goes out: the same commit, replaced by one whose files have
+the values; a reader of the branch's commits sees each row once. Called by transactions of the
+front door and by ALTER TABLE. Memory is that of a few rows.
 
 Source: ExecComputeStoredGenerated() in nodeModifyTable.c.
 """
@@ -28,7 +28,7 @@ _OF_ROWS: Final = ("remove", "add")
 
 
 class RowRefused(Exception):
-    """A row that cannot be."""
+    """A generated column of a row cannot be computed, or is null and must not be."""
 
     def __init__(self, why: NotComputed) -> None:
         super().__init__(why.message)
@@ -42,13 +42,13 @@ def generated_rows(
     relation: str,
     rows: pa.Table,
 ) -> pa.Table:
-    """Rows in a version's columns, with the generated ones computed. ``RowRefused`` if one cannot
-    be; ``required``: columns that must not be null."""
+    """Return rows in a version's columns, with the generated columns computed. Raises
+    ``RowRefused``. ``required``: columns that must not be null."""
     rows, failed = computed(generated, state.fields, rows)
     missing = missing_value(generated, required, relation, rows)
-    found = [*failed[:1], *(() if missing is None else (missing,))]
-    if found:
-        raise RowRefused(min(found, key=lambda one: one.row))
+    failures = [*failed[:1], *(() if missing is None else (missing,))]
+    if failures:
+        raise RowRefused(min(failures, key=lambda failure: failure.row))
     return rows
 
 
@@ -63,9 +63,12 @@ def generate(
     required: frozenset[str],
     relation: str,
 ) -> list[Action]:
-    """Compute the columns in the files that the commit behind ``version``, the branch's last, has
-    ``added``; the ``add`` objects of those that are there instead. ``RowRefused`` as above. The new
-    commit has the cursor of ``writer``."""
+    """Compute the columns in the files ``added`` by the branch's last commit, the one after
+    ``version``.
+
+    Returns the ``add`` objects of the files that replace them. Raises ``RowRefused``. The new
+    commit has the cursor of ``writer``.
+    """
     state = branches.state(branch)
     (commit,) = tables.actions(branch.location, version + 1, state.version)
     files = [DataFile(add) for add in added]
@@ -83,8 +86,8 @@ def generate(
         for kind in _OF_ROWS
         if kind in action and not (kind == "add" and action[kind]["path"] in old)
     ]
-    new: list[Action] = [add_action(one, data_change=True) for one in written]
-    said: Action = next((a["commitInfo"] for a in commit if "commitInfo" in a), {})
+    new: list[Action] = [add_action(file, data_change=True) for file in written]
+    info: Action = next((a["commitInfo"] for a in commit if "commitInfo" in a), {})
     branches.cut_back(branch, version)
     done = branches.state(branch).cursor(writer) or 0
     tables.commit_changes(
@@ -92,6 +95,6 @@ def generate(
         [*kept, *({"add": add} for add in new)],
         Cursor(writer, done + 1),
         read_version=version,
-        operation=str(said.get("userMetadata") or ""),
+        operation=str(info.get("userMetadata") or ""),
     )
     return new

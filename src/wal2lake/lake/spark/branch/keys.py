@@ -1,11 +1,11 @@
-"""Is a key there twice, now that a statement has added rows?
+"""Finds keys that more than one row has after a statement has added rows.
 
 Comes in: a branch, the files that a statement has added to it, the key. Goes out: a key that more
-than one row has, or nothing. Delta enforces no key, so who writes has to look.
+than one row has, or nothing. Delta enforces no key, so each writer must check.
 
-What is looked at is limited to the keys that came: file statistics say which files can hold them
-(integers: often none, and then nothing is read). Few keys are looked up in this process
-(``lookup``); the rest is one join of the key columns in Spark. NULLs are no matter: a key has none.
+The check is limited to the keys of the added rows: file statistics show which files can hold them
+(for integers often none, and then nothing is read). Few keys are looked up in this process
+(``lookup``); otherwise Spark joins the key columns once. NULLs need no care: a key has none.
 
 Called by transactions of the front door. Source: Delta transaction log protocol, "Per-file
 Statistics".
@@ -37,7 +37,7 @@ from wal2lake.pgtypes.equality import alike_key
 from wal2lake.pgtypes.spark_ddl import identifier
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "integer", "bigint")
-"""Types whose bounds in file statistics are the values."""
+"""Types whose bounds in file statistics are exact values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Key:
 
 
 class BranchKeys:
-    """On one session; safe for all threads."""
+    """Checks keys on one session; safe for all threads."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class BranchKeys:
         queries: Queries,
         index: KeyIndex | None = None,
     ) -> None:
-        """``index``: where keys of large files are."""
+        """``index``: positions of keys in large files."""
         self._spark = spark
         self._index = index
         self._tables = tables
@@ -66,8 +66,12 @@ class BranchKeys:
     def repeated(
         self, branch: Branch, added: Sequence[Action], key: Key, job_group: str
     ) -> pa.RecordBatch | None:
-        """A row of the key's columns: a key of ``added``, the ``add`` objects of the branch's
-        newest commit, that is in the branch more than once. None: there is none."""
+        """Return a row of the key's columns: a key that the branch has more than once. None if
+        there is none.
+
+        ``added`` are the ``add`` objects of the branch's newest commit; only their keys are
+        checked.
+        """
         state = self._tables.state(branch.location)
         coming = [DataFile(add) for add in added]
         rows = sum(file.rows or 2 for file in coming)
@@ -77,17 +81,17 @@ class BranchKeys:
         if not rows or (alone and rows == 1):
             return None
         with suppress(TooLarge, pa.ArrowInvalid):
-            return self._here(state, coming, state, files, key, more_than=1)
+            return self._look_up(state, coming, state, files, key, more_than=1)
         with self._view(state, coming, key) as view:
             source = view
             if not alone:
-                where = _between(key, bounds)
+                condition = _between(key, bounds)
                 source = (
                     f"(SELECT {_columns(state, key)} FROM"
-                    f" {relation(branch.location, state.version)}{where}) AS stored"
+                    f" {relation(branch.location, state.version)}{condition}) AS stored"
                     f" LEFT SEMI JOIN {view} AS coming ON {_same(key)}"
                 )
-            return self._one(
+            return self._first_row(
                 f"SELECT {_shown(key)} FROM {source} GROUP BY {_grouped(key)}"
                 " HAVING count(*) > 1 LIMIT 1",
                 job_group,
@@ -98,25 +102,29 @@ class BranchKeys:
         branch: Branch,
         added: Sequence[Action],
         newest: TableState,
-        others: Sequence[str],
+        foreign: Sequence[str],
         key: Key,
         job_group: str,
     ) -> pa.RecordBatch | None:
-        """The same of rows that the branch has in files ``added`` (the branch's, or of its table
-        with the same path) and the table in files ``others``, as its log names them."""
+        """Return a key that rows in files ``added`` share with rows that other writers have
+        committed.
+
+        The branch has the files ``added`` (its own, or its table's with the same path), and the
+        table the files ``others``, as its log names them. None if there is no such key.
+        """
         state = self._tables.state(branch.location)
         coming = [DataFile(add) for add in added]
         files = self._tables.files(newest)
         if files is not None:
-            paths = frozenset(others)
+            paths = frozenset(foreign)
             files = [file for file in files if file.key in paths]
         with suppress(TooLarge, pa.ArrowInvalid):
-            return self._here(state, coming, newest, files, key, more_than=0)
-        where = _between(key, _bounds(state, coming, key))
+            return self._look_up(state, coming, newest, files, key, more_than=0)
+        condition = _between(key, _bounds(state, coming, key))
         ours = _in_files(add["path"] for add in added)
-        theirs = _in_files(others)
-        both = " WHERE " if not where else f"{where} AND "
-        return self._one(
+        theirs = _in_files(foreign)
+        both = " WHERE " if not condition else f"{condition} AND "
+        return self._first_row(
             f"SELECT {_shown(key)} FROM (SELECT {_columns(state, key)} FROM"
             f" {relation(newest.location, newest.version)}{both}{theirs}) AS stored"
             f" LEFT SEMI JOIN (SELECT {_columns(state, key)} FROM"
@@ -129,7 +137,7 @@ class BranchKeys:
     def _view(
         self, state: TableState, coming: Sequence[DataFile], key: Key
     ) -> Iterator[str]:
-        """The keys of these files, as a view of Spark's."""
+        """Register the keys of these files as a view in Spark."""
         name = f"wal2lake_keys_{uuid.uuid4().hex}"
         files = {file.path: file.partition for file in coming}
         frame = rows_of_files(self._spark, state, files, key.columns)
@@ -139,7 +147,7 @@ class BranchKeys:
         finally:
             self._spark.catalog.dropTempView(name)
 
-    def _here(
+    def _look_up(
         self,
         state: TableState,
         coming: Sequence[DataFile],
@@ -149,8 +157,8 @@ class BranchKeys:
         *,
         more_than: int,
     ) -> pa.RecordBatch | None:
-        """Look it up in this process. TooLarge, or ArrowInvalid for values that only Spark can
-        read as their column's type: it is for Spark."""
+        """Look keys up in this process. If Spark must do it, raises TooLarge, or ArrowInvalid for
+        values that only Spark can read as their column's type."""
         if files is None:
             raise TooLarge
         return find(
@@ -161,7 +169,7 @@ class BranchKeys:
             index=self._index,
         )
 
-    def _one(self, sql: str, job_group: str) -> pa.RecordBatch | None:
+    def _first_row(self, sql: str, job_group: str) -> pa.RecordBatch | None:
         with self._queries.run(sql, job_group=job_group).batches as batches:
             return next((batch for batch in batches if batch.num_rows), None)
 
@@ -172,7 +180,7 @@ def _alone(
     coming: Sequence[DataFile],
     bounds: dict[str, tuple[int, int]],
 ) -> bool:
-    """No other file can hold one of the keys."""
+    """Whether no other file can hold one of the keys."""
     if files is None:
         return False
     mine = {file.key for file in coming}
@@ -181,8 +189,8 @@ def _alone(
         if file.key in mine:
             continue
         for name, (low, high) in bounds.items():
-            found = file.bounds(physical[name])
-            if found is not None and (found[1] < low or high < found[0]):
+            limits = file.bounds(physical[name])
+            if limits is not None and (limits[1] < low or high < limits[0]):
                 break
         else:
             return False
@@ -190,12 +198,12 @@ def _alone(
 
 
 def _columns_of(state: TableState, key: Key) -> list[str]:
-    """Return the key's columns as they are stored and as they are compared."""
+    """Return SQL for the key's columns as they are stored and as they are compared."""
     compared = alike_key(state.fields, key.columns)
-    found = []
-    for at, (name, alike) in enumerate(zip(key.columns, compared, strict=True)):
-        found += [f"{identifier(name)} AS k{at}", f"{alike} AS c{at}"]
-    return found
+    columns = []
+    for i, (name, alike) in enumerate(zip(key.columns, compared, strict=True)):
+        columns += [f"{identifier(name)} AS k{i}", f"{alike} AS c{i}"]
+    return columns
 
 
 def _columns(state: TableState, key: Key) -> str:
@@ -203,33 +211,37 @@ def _columns(state: TableState, key: Key) -> str:
 
 
 def _shown(key: Key) -> str:
-    return ", ".join(f"first(k{at}) AS k{at}" for at in range(len(key.columns)))
+    return ", ".join(f"first(k{i}) AS k{i}" for i in range(len(key.columns)))
 
 
 def _grouped(key: Key) -> str:
-    return ", ".join(f"c{at}" for at in range(len(key.columns)))
+    return ", ".join(f"c{i}" for i in range(len(key.columns)))
 
 
 def _same(key: Key) -> str:
     places = range(len(key.columns))
-    return " AND ".join(f"stored.c{at} = coming.c{at}" for at in places)
+    return " AND ".join(f"stored.c{i} = coming.c{i}" for i in places)
 
 
 def _bounds(
     state: TableState, coming: Sequence[DataFile], key: Key
 ) -> dict[str, tuple[int, int]]:
-    """(lowest, highest) value of each key column that statistics say it of, by its name."""
+    """Return the (lowest, highest) value of each key column that has exact statistics, by its
+    name."""
     physical = {field.name: field for field in state.physical_fields}
-    found: dict[str, tuple[int, int]] = {}
+    limits: dict[str, tuple[int, int]] = {}
     for name in key.columns:
         if physical[name].spark_ddl.lower() not in _INTEGERS:
             continue
-        known: list[Any] = [
+        per_file: list[Any] = [
             file.bounds(physical[name].physical_name) for file in coming
         ]
-        if known and all(one is not None for one in known):
-            found[name] = min(one[0] for one in known), max(one[1] for one in known)
-    return found
+        if per_file and all(bounds is not None for bounds in per_file):
+            limits[name] = (
+                min(bounds[0] for bounds in per_file),
+                max(bounds[1] for bounds in per_file),
+            )
+    return limits
 
 
 def _between(key: Key, bounds: dict[str, tuple[int, int]]) -> str:

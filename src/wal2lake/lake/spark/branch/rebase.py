@@ -1,22 +1,22 @@
-"""Rebases a branch onto a table that has gone on since. The rule:
+"""Rebases a branch onto a table that other writers have changed since. The rule:
 
-    a branch has taken       others meanwhile          then
+    the branch has removed   other writers             then
     ---------------------    ----------------------    -------------------------------------------
     rows of a file           nothing of the file       the branch's vector
-    rows of a file           other rows of it          all are gone: of the base, theirs and ours
+    rows of a file           other rows of it          the base's, theirs and ours are removed
     rows of a file           one of the same           overtaken: both have changed a row
-    a whole file             nothing of the file       it goes
+    a whole file             nothing of the file       the file is removed
     a whole file             rows of it                overtaken, likewise
-    any of its rows          the file is gone          overtaken: its rows may be elsewhere now
-    any of its rows          rows have come back       overtaken (a RESTORE)
+    any of its rows          removed the file          overtaken: its rows may be elsewhere now
+    any of its rows          brought rows back         overtaken (a RESTORE)
 
-An UPDATE takes a row away and brings another, so a row that both have updated is one that both
-have taken away. A row is its number in its file, which never changes while the file is there. New
-files of both sides stay; whether they bring the same key is looked at by ``keys``.
+An UPDATE removes a row and adds another, so a row that both have updated is a row that both have
+removed. A row is identified by its number in its file, which never changes while the file exists.
+New files of both sides stay; ``keys`` checks whether they have a key in common.
 
-So it is snapshot isolation by row: who commits first wins. The actions are those of the newest
-version: from its vectors to the united ones, so what its log says of the commit, and what capture
-reads from it, is what the branch has changed, once, and nothing of the others.
+So this is snapshot isolation by row: the first committer wins. The actions lead from the newest
+version's vectors to the united ones. The log of the commit, and what capture reads from it, is
+therefore the branch's change alone.
 
 Called by the commit of a transaction, under the table's locks. Sources: Delta transaction log
 protocol, "Deletion Vectors"; PostgreSQL manual, 13.2.2.
@@ -38,16 +38,18 @@ _NONE: Rows = np.zeros(0, np.uint64)
 
 
 class Overtaken(Exception):
-    """Others have changed what the branch has changed. Its text says what, as a sentence."""
+    """Another writer has changed the same data. The text says in a sentence what was changed."""
 
 
 def rebase(
     branch: Branch, change: BranchChange, commits: Iterable[Sequence[Action]]
 ) -> BranchChange:
-    """``change`` on the version that others' ``commits``, all since the branch's base, have made.
-    New vectors are files of the branch, as all of ``BranchChange.files``; not synced.
+    """Rebase ``change`` on the version made by other writers' ``commits``, all since the branch's
+    base. New vectors are files of the branch, like all of ``BranchChange.files``; they are not
+    synced.
 
-    Raises Overtaken, and StorageError for a vector that cannot be read or written."""
+    Raises Overtaken, and StorageError for a vector that cannot be read or written.
+    """
     theirs = _others_files(commits, change.touched)
     if not theirs:
         return change
@@ -60,14 +62,14 @@ def rebase(
     for path, file in theirs.items():
         if file is None or not file.is_plain:
             raise Overtaken("Others have written the same files anew.")
-        before = _gone(branch, DataFile(base[path]), own)
-        there = _gone(branch, file, own)
+        at_base = _gone(branch, DataFile(base[path]), own)
+        at_newest = _gone(branch, file, own)
         if path not in ours:
-            if not np.array_equal(before, there):
+            if not np.array_equal(at_base, at_newest):
                 raise Overtaken("Others have changed the same rows.")
             whole.append(file)
             continue
-        gone = united(before, there, _gone(branch, DataFile(ours[path]), own))
+        gone = united(at_base, at_newest, _gone(branch, DataFile(ours[path]), own))
         if len(gone) == file.rows:
             whole.append(file)
         else:
@@ -82,8 +84,8 @@ def rebase(
 
 
 def united(base: Rows, theirs: Rows, ours: Rows) -> Rows:
-    """Rows of a file that are gone behind both, of those that were at the base and are behind each
-    alone; Overtaken if there can be no such file."""
+    """Return the rows of a file that are deleted after both changes, from those deleted at the
+    base and after each change alone. Raises Overtaken if the changes conflict."""
     if np.setdiff1d(base, theirs).size:
         raise Overtaken("Others have brought back rows of the same files.")
     taken = np.setdiff1d(ours, base)
@@ -95,19 +97,20 @@ def united(base: Rows, theirs: Rows, ours: Rows) -> Rows:
 def _others_files(
     commits: Iterable[Sequence[Action]], touched: frozenset[str]
 ) -> dict[str, DataFile | None]:
-    """Return those of ``touched`` that others have touched, too, as they are now; None: the file is
-    gone."""
-    found: dict[str, DataFile | None] = {}
+    """Return the newest state of files in ``touched`` that other writers have touched, too; None
+    for a file that they removed."""
+    files: dict[str, DataFile | None] = {}
     for commit in commits:
         for kind in ("remove", "add"):
             for file in (DataFile(a[kind]) for a in commit if kind in a):
                 if file.key in touched:
-                    found[file.key] = file if kind == "add" else None
-    return found
+                    files[file.key] = file if kind == "add" else None
+    return files
 
 
 def _gone(branch: Branch, file: DataFile, own: frozenset[str]) -> Rows:
-    """Row numbers. ``own``: files that the branch has, and its table not yet."""
+    """Return the numbers of a file's deleted rows. ``own``: files that only the branch has so
+    far."""
     if file.vector is None:
         return _NONE
     where = branch.location if vector_file(file.vector) in own else branch.table
@@ -115,24 +118,25 @@ def _gone(branch: Branch, file: DataFile, own: frozenset[str]) -> Rows:
 
 
 def _with(change: BranchChange, replaced: Sequence[Replaced]) -> BranchChange:
-    """The change with other actions of these files."""
-    paths = {one.file.key for one in replaced}
+    """Replace the actions of these files in the change."""
+    paths = {entry.file.key for entry in replaced}
     now = time.time_ns() // 1_000_000
     actions = [
         action
         for action in change.actions
-        if not {one["path"] for one in action.values()} & paths
+        if not {entry["path"] for entry in action.values()} & paths
     ]
-    for one in replaced:
-        actions.append({"remove": one.remove(now, data_change=True)})
-        add = one.add(data_change=True)
+    for entry in replaced:
+        actions.append({"remove": entry.remove(now, data_change=True)})
+        add = entry.add(data_change=True)
         if add is not None:
             actions.append({"add": add})
     return BranchChange(tuple(actions), _files(change, actions))
 
 
 def _files(change: BranchChange, actions: Sequence[Action]) -> tuple[str, ...]:
-    """Without vectors that no file has any more, and with those that are new."""
+    """Return the change's files without vectors that no file uses any more, and with the new
+    ones."""
     used = _vectors(actions)
     left = _vectors(change.actions) - used
     new = sorted(used - _vectors(change.actions))
@@ -141,5 +145,5 @@ def _files(change: BranchChange, actions: Sequence[Action]) -> tuple[str, ...]:
 
 def _vectors(actions: Sequence[Action]) -> set[str]:
     added = (DataFile(a["add"]).vector for a in actions if "add" in a)
-    found = (vector_file(vector) for vector in added if vector is not None)
-    return {name for name in found if name is not None}
+    files = (vector_file(vector) for vector in added if vector is not None)
+    return {name for name in files if name is not None}
