@@ -389,7 +389,10 @@ def test_rules_are_written_as_the_hint_says(line: str, hint: str, instead: str) 
 def test_files_of_the_door(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('[node]\nhba_file = "rules"\n')
     settings = load(tmp_path, {})
-    assert refused(Entrance.of, settings).hint == 'It is that of "hba_file" of [node].'
+    assert (
+        refused(Entrance.of, settings).hint
+        == 'The setting "hba_file" of [node] names it.'
+    )
     (tmp_path / "rules").write_text("host all all all trust\n")
     Entrance.of(settings)
 
@@ -412,7 +415,7 @@ def test_files_of_the_door(tmp_path: Path) -> None:
     whole = certificate.read_text()
     certificate.write_text("DER")
     error = refused(lambda: encrypt(ssl="true", **files))
-    assert str(error.hint).startswith("It must be in PEM format;")
+    assert str(error.hint).startswith("Both must be in PEM format;")
     certificate.write_text(whole)
     assert encrypt(ssl="true", **files) is not None
 

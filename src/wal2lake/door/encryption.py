@@ -157,6 +157,6 @@ def _unusable(description: str, path: Path, error: Exception) -> ConfigurationEr
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
     return ConfigurationError(
         f'could not load {description} file "{path}": {reason or error}',
-        hint="It must be in PEM format; the key without a passphrase, and that of the"
-        " certificate.",
+        hint="Both must be in PEM format; the key must fit the certificate and have no"
+        " passphrase.",
     )

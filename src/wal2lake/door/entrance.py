@@ -51,6 +51,6 @@ def _rules(settings: Settings) -> AccessRules:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f'could not open file "{path}": {reason_of(error)}',
-            hint='It is that of "hba_file" of [node].',
+            hint='The setting "hba_file" of [node] names it.',
         ) from error
     return parse_rules(text, str(path))

@@ -157,8 +157,8 @@ def advance_origin(node: EngineParts, caller: Caller, name: str, lsn: int) -> No
                 raise UsageError(
                     f'replication origin "{name}" cannot go back to {Lsn(lsn)}',
                     sqlstate="55000",
-                    detail=f"All tables have what is below {now.floor}; it would not be"
-                    " applied again.",
+                    detail=f"All tables have the changes below {now.floor}, which would not"
+                    " be applied again.",
                     hint="wal2lake.recopy_table() copies a table again, and ALTER"
                     " SUBSCRIPTION ... REFRESH PUBLICATION WITH (recopy = true) all.",
                 )
@@ -203,6 +203,6 @@ def _check_even(node: EngineParts, sub: Subscription, lsn: Lsn) -> None:
                 f'replication origin "pg_{sub.oid}" cannot be advanced now',
                 sqlstate="55000",
                 detail=f'Table "{table.qualified}" has changes up to {Lsn(cursor)}, which'
-                " a crash has kept from the others.",
-                hint="Enable the subscription until they have them, too.",
+                " the other tables lack after a crash.",
+                hint="Enable the subscription until all tables have them.",
             )

@@ -208,7 +208,7 @@ def _values(
             "check constraint or generated column that reads the new column"
             f' "{column.column.name}" of relation "{plan.before.name}", which has rows, is'
             " not supported",
-            hint="Add the column first, and then what reads it.",
+            hint="Add the column first, and then the constraint or generated column.",
         )
     kind = mapping_of(field_spec(column.column)).arrow_type
     return pa.chunked_array([pa.nulls(rows.num_rows, kind)])

@@ -368,7 +368,7 @@ def _notify_paused(
         caller.notice(
             Notice(
                 f'table "{table.qualified}" stays paused and is not copied now',
-                detail="What it has missed is gone: it will be copied when it is resumed."
+                detail="The log lacks changes that it missed: it will be copied when resumed."
                 if is_gone
                 else None,
                 hint=f"SELECT wal2lake.recopy_table({int(table.oid)}) copies it.",

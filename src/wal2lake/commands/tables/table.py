@@ -335,8 +335,8 @@ def _check_partition_columns(new: NewTable) -> None:
         if field.name in new.partition_columns and not can_partition(field.spark_ddl):
             raise FeatureNotSupportedError(
                 f'lake tables cannot be partitioned by column "{field.name}"',
-                detail=f"It is kept as {field.spark_ddl}: not every value comes back"
-                " from the name of a partition as it was.",
+                detail=f"Its values are stored as {field.spark_ddl}, and not all of them"
+                " can be read back from the name of a partition.",
                 hint="Partition by columns of type smallint, integer, bigint,"
                 " numeric(p,s), boolean, date or timestamp.",
             )
@@ -351,17 +351,17 @@ def _check_clustering(new: NewTable) -> None:
         if not can_cluster(field.spark_ddl):
             raise FeatureNotSupportedError(
                 f'lake tables cannot be clustered by column "{field.name}"',
-                detail=f"It is kept as {field.spark_ddl}: files do not say the lowest and"
-                " the highest of its values.",
-                hint="Cluster by columns of a type that is kept as a whole number,"
+                detail=f"Its values are stored as {field.spark_ddl}, for which files have"
+                " no minimum and maximum.",
+                hint="Cluster by columns of a type that is stored as whole number,"
                 " decimal, date, timestamp or text.",
             )
         if position >= INDEXED_COLUMNS:
             raise FeatureNotSupportedError(
                 f'lake tables cannot be clustered by column "{field.name}"',
-                detail="Files say the lowest and the highest values of a table's first"
+                detail="Files have the minimum and maximum of only a table's first"
                 f" {INDEXED_COLUMNS} columns.",
-                hint="Declare it among them.",
+                hint="Declare the column among them.",
             )
 
 
@@ -375,7 +375,7 @@ def _reclaim(node: EngineParts, location: str) -> None:
         raise DuplicateObjectError(
             f'a Delta table already exists at "{location}"',
             sqlstate="42P07",
-            hint="It was not made by this node. Move it away, or use another schema.",
+            hint="This node did not create it. Move it away, or use another schema.",
         )
     node.tables.drop(location)
 
@@ -478,7 +478,7 @@ def _drop_one(node: EngineParts, table: TableDef) -> None:
         raise UsageError(
             f'table "{table.name}" is being copied',
             sqlstate="55006",
-            hint="It is dropped; what it holds is removed when it is created again.",
+            hint="It is dropped; its files are removed when the table is created again.",
         )
     # A running statement or commit must not either.
     with node.tables.writing(table.location):

@@ -299,7 +299,7 @@ def _on_newest(
     """Rebase the change onto the table's newest version."""
     state = node.tables.state(written.table.location)
     if state.table_id != written.branch.table_id:
-        raise _conflict(written.table, "It has been made anew.")
+        raise _conflict(written.table, "It has been recreated.")
     # Constraints change without a new version of the table.
     now = node.catalog.table_by_oid(written.table.oid)
     if now is not None and _constraints(now) != _constraints(written.table):
@@ -496,11 +496,11 @@ def finish(
         except Exception as error:
             if not _begun(node, changes) and _is_taken_back(take_back):
                 raise
-            get_logger().error("a commit is tried again", error=error)
+            get_logger().error("retrying a commit", error=error)
             if time.monotonic() > deadline:
                 # The next engine finishes the commit before it accepts connections.
                 get_logger().critical(
-                    "a commit cannot be finished: the engine ends", error=error
+                    "could not finish a commit, ending the engine", error=error
                 )
                 os._exit(1)
         time.sleep(_PAUSE_SECONDS)
@@ -514,7 +514,9 @@ def _is_taken_back(take_back: Callable[[], None]) -> bool:
     try:
         take_back()
     except Exception as error:
-        get_logger().error("a commit could not be taken back", error=error)
+        get_logger().error(
+            "could not remove the record of a failed commit", error=error
+        )
         return False
     return True
 

@@ -205,7 +205,7 @@ def _undo(node: EngineParts, transaction: PreparedCommit) -> None:
         _roll_back(node, transaction)
     except (Wal2LakeError, TimeoutError) as error:
         get_logger().error(
-            "a prepared transaction is not rolled back yet", exc_info=error
+            "could not roll back a prepared transaction yet", exc_info=error
         )
 
 
@@ -331,7 +331,7 @@ def finish_interrupted(node: EngineParts) -> None:
         try:
             end(node, transaction)
         except (Wal2LakeError, TimeoutError) as error:
-            get_logger().error("a prepared transaction has not ended", exc_info=error)
+            get_logger().error("could not end a prepared transaction", exc_info=error)
 
 
 def _commit_messages(node: EngineParts, transaction: PreparedCommit) -> None:

@@ -31,4 +31,4 @@ def tend(node: EngineParts, table: TableDef, own: int = 0) -> None:
         )
     except Exception as error:
         # The caller's commit stands, so an error must not reach its client.
-        get_logger().warning("could not look after a table", error=error)
+        get_logger().warning("could not compact a table", error=error)

@@ -78,7 +78,9 @@ def empty_transaction(
         node.publishing.capture.defined(check, None if xid is None else xid())
     except Exception as error:
         # The definition stands, and subscribers miss nothing.
-        get_logger().warning("a definition is not decoded", reason=str(error))
+        get_logger().warning(
+            "could not log a definition for decoding", reason=str(error)
+        )
 
 
 def is_read(node: EngineParts) -> bool:
@@ -106,7 +108,9 @@ def recorded_statements(
         name = node.publishing.statements.keep(events)
     except Exception as error:
         # Capture then derives the changes from the versions; the commit must not fail for that.
-        get_logger().warning("statements are not written down", reason=str(error))
+        get_logger().warning(
+            "could not store statements for decoding", reason=str(error)
+        )
     try:
         yield name or ""
     except BaseException:

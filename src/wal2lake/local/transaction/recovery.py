@@ -54,18 +54,18 @@ def _finish(
     name: str,
     number: int | None = None,
 ) -> None:
-    """``number``: of a ``LocalCommit``."""
+    """Finish the commits of one transaction. ``number``: a ``LocalCommit``'s."""
     log = get_logger()
-    log.info("recovery of a local transaction", tables=len(changes))
+    log.info("recovering a local transaction", tables=len(changes))
     for change in changes:
         try:
-            # What a power loss tore is not there: its maker was told nothing.
+            # Remove a version that a power failure has torn; its commit was not confirmed.
             node.tables.recover(change.location, change.read_version)
             commit_one(node, on_newest(node, change), name)
         except (CommitConflict, UndefinedObjectError) as error:
             log.error(
-                "a part of a local transaction is lost: its table has been changed by"
-                " others since",
+                "lost a part of a local transaction: a writer outside of the node has"
+                " changed its table",
                 location=change.location,
                 error=error,
             )

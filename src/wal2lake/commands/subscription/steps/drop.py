@@ -229,7 +229,7 @@ def remove_orphans(node: EngineParts) -> None:
             if path.is_dir() is not (pattern is _LOG_NAME):
                 continue
             get_logger().warning(
-                "removing what a dropped subscription has left", path=str(path)
+                "removing files of a dropped subscription", path=str(path)
             )
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -324,7 +324,7 @@ def end_copies(
                 " in time",
                 severity="WARNING",
                 sqlstate="55006",
-                detail="The commit that it has begun may still be made, and no other.",
+                detail="It may still finish the commit that it has begun, but no other.",
             )
         )
 

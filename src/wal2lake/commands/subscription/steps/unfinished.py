@@ -174,7 +174,9 @@ class UnfinishedCommands:
             try:
                 self._look()
             except Exception as error:
-                get_logger().error("could not look for commands", exc_info=error)
+                get_logger().error(
+                    "could not look for interrupted commands", exc_info=error
+                )
             self._wake.wait(
                 self._node.settings.subscription.wal_retrieve_retry_interval_ms / 1000
             )
@@ -205,7 +207,9 @@ class UnfinishedCommands:
             except _StepAside:
                 pass
             except Exception as error:
-                get_logger().error("could not clean up", exc_info=error)
+                get_logger().error(
+                    "could not complete an interrupted command", exc_info=error
+                )
 
         self._at_work = {k: t for k, t in self._at_work.items() if t.is_alive()}
         self._at_work[key] = threading.Thread(
@@ -307,7 +311,7 @@ class UnfinishedCommands:
                         lambda: nullcontext(tables),
                     )
                 get_logger().info(
-                    f'tables of subscription "{name}" are copied anew: the ALTER'
+                    f'tables of subscription "{name}" will be copied again: the ALTER'
                     " SUBSCRIPTION was interrupted"
                 )
             except Wal2LakeError as error:
@@ -316,7 +320,7 @@ class UnfinishedCommands:
                 )
                 self._log_once(
                     (subid, WorkerKind.RECOPY),
-                    f'could not copy the tables of subscription "{name}" anew:'
+                    f'could not start to copy the tables of subscription "{name}" again:'
                     f" {error.message}",
                     error,
                 )
@@ -325,7 +329,7 @@ class UnfinishedCommands:
         """Log a failure once, not at every attempt."""
         if self._logged.get(key) != text:
             self._logged[key] = text
-            get_logger().warning(f"{text}; it is tried again", error=error)
+            get_logger().warning(f"{text}; will retry", error=error)
 
 
 def _log_notice(subscription: str, notice: Notice) -> None:
