@@ -22,12 +22,16 @@ from wal2lake.changelog import files
 from wal2lake.errors import PublisherError
 from wal2lake.launch import is_locked
 from wal2lake.observe.failpoints import VARIABLE
+from wal2lake.observe.locks import VARIABLE as CHECK_LOCKS
 from wal2lake.pg.connection import CONNECT_TIMEOUT
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.sql.grammar import quote_identifier
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, available_versions
 from wal2lake.testing.waits import wait_until
+
+# Nodes that tests start check the order in which their threads take locks.
+os.environ.setdefault(CHECK_LOCKS, "1")
 
 # A busy machine takes longer for an example: that says nothing about it.
 hypothesis_settings.register_profile("wal2lake", deadline=None)

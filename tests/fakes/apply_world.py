@@ -36,6 +36,7 @@ from wal2lake.lake.staging.changes import RowConflict, RowFailure, Seq
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.lake.upsert.conflicts import unresolved
 from wal2lake.model import Coercion, ConflictType, Lsn, Oid, SyncState, merged
+from wal2lake.observe import LockRank, OrderedLock
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.testing.waits import wait_until
 
@@ -73,7 +74,7 @@ class Table:
     writers: dict[int, str] = field(default_factory=dict)
     """Application by version; nobody of ours made the others."""
     id: str = "1"
-    writing: threading.RLock = field(default_factory=threading.RLock)
+    writing: OrderedLock = field(default_factory=lambda: OrderedLock(LockRank.TABLE))
 
     @property
     def version(self) -> int:
@@ -128,7 +129,7 @@ class Lake:
         table.cursors.clear()
         return removed
 
-    def writing(self, location: str) -> threading.RLock:
+    def writing(self, location: str) -> OrderedLock:
         return self.tables[location].writing
 
     def sync(self, location: str, version: int) -> None:
@@ -351,7 +352,7 @@ class Side:
         self.log.connected(Lsn(0))
         self.known: dict[int, object] = {}
         self.worker: ApplyWorker | None = None
-        self.lock = threading.RLock()
+        self.lock = OrderedLock(LockRank.SUBSCRIPTION)
         """Held by whoever writes the subscription's tables."""
 
     def location(self, relid: int) -> str:

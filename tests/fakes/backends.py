@@ -17,8 +17,9 @@ from wal2lake.catalog import (
 )
 from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.lake import FieldSpec
-from wal2lake.local.node import EngineParts, SubscriptionLocks
+from wal2lake.local.node import EngineParts
 from wal2lake.model import Lsn, Oid
+from wal2lake.observe import KeyedLocks, LockRank
 from wal2lake.settings import Settings
 
 SCHEMA = pa.schema([("a", pa.int32())])
@@ -112,7 +113,7 @@ def new_backend(catalog: Catalog, queries: FakeQueries, directory: Path) -> Lake
         queries=below,
         apply=workers,
         sync=workers,
-        locks=SubscriptionLocks(),
+        locks=KeyedLocks(LockRank.SUBSCRIPTION),
         branches=unused,
         keys=unused,
         compactor=unused,

@@ -3,7 +3,6 @@ answers as it is told."""
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -24,8 +23,9 @@ from wal2lake.catalog import (
 from wal2lake.commands import roles, subscription
 from wal2lake.commands.subscription import refresh
 from wal2lake.commands.subscription.targets import Choices, WantedTables
-from wal2lake.local.node import Caller, EngineParts, SubscriptionLocks
+from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
+from wal2lake.observe import KeyedLocks, LockRank
 from wal2lake.pg import Check, RemoteColumn, RemoteTable
 from wal2lake.settings import Settings
 from wal2lake.sql.backend import Notice
@@ -69,13 +69,13 @@ class World:
         sync: Any = self.sync
         self.versions: defaultdict[str, int] = defaultdict(int)
         """Of tables, by location."""
-        self.writing: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        self.writing: KeyedLocks[str] = KeyedLocks(LockRank.TABLE)
         tables: Any = SimpleNamespace(
             state=self.state,
             exists=lambda location: False,
             create=lambda *_: None,
             drop=self.dropped.append,
-            writing=lambda location: self.writing[location],
+            writing=self.writing.of,
             sync=lambda *_: None,
         )
         self.node = EngineParts(
@@ -85,7 +85,7 @@ class World:
             queries=unused,
             apply=unused,
             sync=sync,
-            locks=SubscriptionLocks(),
+            locks=KeyedLocks(LockRank.SUBSCRIPTION),
             branches=unused,
             keys=unused,
             compactor=unused,

@@ -3,8 +3,6 @@ storage, and the system views over it."""
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +18,8 @@ from wal2lake.commands.tables import altertable
 from wal2lake.commands.tables import table as tables
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import Wal2LakeError
-from wal2lake.local.node import Caller, EngineParts, SubscriptionLocks
+from wal2lake.local.node import Caller, EngineParts
+from wal2lake.observe import KeyedLocks, LockRank, OrderedLock
 from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import Settings
 from wal2lake.sql.backend import Notice
@@ -36,12 +35,10 @@ Answer = tuple[object, ...]
 class _Storage:
     """Tables of no rows."""
 
-    locks: defaultdict[str, threading.RLock] = field(
-        default_factory=lambda: defaultdict(threading.RLock)
-    )
+    locks: KeyedLocks[str] = field(default_factory=lambda: KeyedLocks(LockRank.TABLE))
 
-    def writing(self, location: str) -> threading.RLock:
-        return self.locks[location]
+    def writing(self, location: str) -> OrderedLock:
+        return self.locks.of(location)
 
     def exists(self, location: str) -> bool:
         return False
@@ -70,7 +67,7 @@ class PublishingNode:
             queries=unused,
             apply=unused,
             sync=sync,
-            locks=SubscriptionLocks(),
+            locks=KeyedLocks(LockRank.SUBSCRIPTION),
             branches=unused,
             keys=unused,
             compactor=unused,

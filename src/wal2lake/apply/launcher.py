@@ -24,7 +24,7 @@ from wal2lake.lake import TablePort
 from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid
-from wal2lake.observe import get_logger
+from wal2lake.observe import OrderedLock, get_logger
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.05
@@ -46,7 +46,7 @@ class ApplyLauncher:
         settings: Settings,
         tables: TablePort,
         batches: BatchPort,
-        commit_lock: Callable[[Oid], threading.RLock],
+        commit_lock: Callable[[Oid], OrderedLock],
         alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,

@@ -49,7 +49,7 @@ from wal2lake.lake import CommitConflict, TablePort
 from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Lsn, Oid
-from wal2lake.observe import RepeatedErrors, failpoint, get_logger
+from wal2lake.observe import OrderedLock, RepeatedErrors, failpoint, get_logger
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
@@ -76,7 +76,7 @@ class ApplyWorker:
         tables: TablePort,
         batches: BatchPort,
         progress: ProgressFile,
-        commit_lock: threading.RLock,
+        commit_lock: OrderedLock,
         alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,

@@ -57,10 +57,10 @@ from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
 from wal2lake.local.commits.prepared import finish_interrupted
 from wal2lake.local.concurrency.sequences import SequenceLocks
-from wal2lake.local.node import EngineParts, SubscriptionLocks
+from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.recovery import recover
-from wal2lake.model import DATABASE
-from wal2lake.observe import configure, get_logger
+from wal2lake.model import DATABASE, Oid
+from wal2lake.observe import KeyedLocks, LockRank, configure, get_logger
 from wal2lake.pg import limit_connecting
 from wal2lake.settings import Settings, load
 from wal2lake.sql.backend import Backend, SessionContext
@@ -134,7 +134,7 @@ class _Engine:
         spark = start_session(options)
         try:
             tables = DeltaTables(spark)
-            locks = SubscriptionLocks()
+            locks: KeyedLocks[Oid] = KeyedLocks(LockRank.SUBSCRIPTION)
             index = KeyIndex(
                 settings.run_directory / "keyindex", settings.apply.key_index_bytes
             )

@@ -19,7 +19,6 @@ Sources: Delta transaction log protocol, sections "Add File and Remove File",
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +27,7 @@ from typing import Any, Final, Protocol
 from wal2lake.errors import Retry, StorageError
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.model import INVALID_OID, Domain, Oid
+from wal2lake.observe import OrderedLock
 
 _ROW_TRACKING: Final = "delta.enableRowTracking"
 _CONSTRAINT: Final = "delta.constraints."
@@ -361,10 +361,11 @@ class TablePort(Protocol):
         the place of all files; None: they stay. Otherwise as ``commit_changes``."""
         ...
 
-    def writing(self, location: str) -> threading.RLock:
-        """Held by whoever commits to the table by another way (Spark's MERGE and DML), around
-        it: meanwhile ``commit_files`` of other threads waits. After locks of subscriptions,
-        and re-entrant."""
+    def writing(self, location: str) -> OrderedLock:
+        """Return the table's lock (``LockRank.TABLE``).
+
+        A caller that commits to the table in another way (Spark's MERGE and DML) holds it
+        meanwhile, so that ``commit_files`` of other threads waits."""
         ...
 
     def sync(self, location: str, version: int) -> None:

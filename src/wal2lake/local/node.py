@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -28,6 +26,7 @@ from wal2lake.local.concurrency.sequences import (
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.local.concurrency.turns import NodeTurns, Turns, Waiter
 from wal2lake.model import ObjectKind, Oid
+from wal2lake.observe import KeyedLocks, LockRank, OrderedLock
 from wal2lake.pg import Check
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.publish.capture.worker import CATCH_UP_SECONDS
@@ -41,19 +40,6 @@ PERMISSION_DENIED: Final = "42501"
 K = TypeVar("K", bound=Hashable)
 
 
-class SubscriptionLocks:
-    """One lock for each subscription."""
-
-    def __init__(self) -> None:
-        self._locks: defaultdict[Oid, threading.RLock] = defaultdict(threading.RLock)
-        self._guard = threading.Lock()
-
-    def of(self, subid: Oid) -> threading.RLock:
-        """Return the lock of one subscription."""
-        with self._guard:
-            return self._locks[subid]
-
-
 @dataclass(slots=True)
 class EngineParts:
     """The engine's parts. Shared by all sessions."""
@@ -64,7 +50,7 @@ class EngineParts:
     queries: Queries
     apply: ApplyLauncher
     sync: TableSync
-    locks: SubscriptionLocks
+    locks: KeyedLocks[Oid]
     """A lock for each subscription; changing its tables or its vector needs the lock."""
     branches: Branches
     """Writes of transactions before they commit."""
@@ -85,10 +71,11 @@ class EngineParts:
     """Tables that prepared transactions hold."""
     snapshots: Snapshots = field(default_factory=Snapshots)
     """Views that statements have of commits under way."""
-    ddl_lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held by commands that create or drop objects, so that two do not interleave. Taken last
-    but for ``locks``, and never while a publisher is talked to: one that does not answer must
-    not stop the commands of others."""
+    ddl_lock: OrderedLock = field(
+        default_factory=lambda: OrderedLock(LockRank.DEFINITIONS)
+    )
+    """Held by commands that create or drop objects, so that two do not interleave. Never held while
+    a publisher is talked to: one that does not answer must not stop the commands of others."""
     turns: NodeTurns = field(default_factory=NodeTurns)
     """Turns of commands that must not interleave."""
 

@@ -1,11 +1,21 @@
 """Makes a running process observable to operators and tests.
 
 Takes: events as key-value pairs, failpoint names. Gives: log lines on stderr, faults on
-request. Owns: the log configuration of a process. Never: decides anything.
+request, locks whose order a test can check. Owns: the log configuration of a process, the order
+of locks. Never: decides anything.
 """
 
 from wal2lake.observe.failpoints import failpoint
+from wal2lake.observe.locks import KeyedLocks, LockRank, OrderedLock
 from wal2lake.observe.logs import configure, get_logger
 from wal2lake.observe.repeats import RepeatedErrors
 
-__all__ = ["RepeatedErrors", "configure", "failpoint", "get_logger"]
+__all__ = [
+    "KeyedLocks",
+    "LockRank",
+    "OrderedLock",
+    "RepeatedErrors",
+    "configure",
+    "failpoint",
+    "get_logger",
+]

@@ -26,7 +26,6 @@ Called by the worker's thread. Source: DESIGN 6 (Apply), invariants 2 and 6; wor
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -56,7 +55,7 @@ from wal2lake.lake import BatchCommits, CommitConflict, Cursor
 from wal2lake.lake.batch import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging import ColumnDefaults, ConversionRules, LogSource, LsnRange
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
-from wal2lake.observe import failpoint
+from wal2lake.observe import OrderedLock, failpoint
 from wal2lake.pgtypes import (
     ConflictResolutions,
     RemoteTypes,
@@ -142,7 +141,7 @@ class BatchApplier:
         schemas: SchemaFollower,
         batches: BatchPort,
         publisher: VectorPublisher,
-        commit_lock: threading.RLock,
+        commit_lock: OrderedLock,
         defaults: ColumnDefaults,
     ) -> None:
         """``commit_lock`` is held from the evaluation of a batch until the batch is published.

@@ -27,7 +27,6 @@ Called by ``local`` and ``recovery``. Source: CommitTransaction() in xact.c.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -55,7 +54,7 @@ from wal2lake.local.commits.uniqueness import key_of, refuse_repeated
 from wal2lake.local.commits.upkeep import tend
 from wal2lake.local.node import EngineParts
 from wal2lake.model import Modified, Oid
-from wal2lake.observe import failpoint, get_logger
+from wal2lake.observe import OrderedLock, failpoint, get_logger
 from wal2lake.pg import Check
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.query.results import Rendering
@@ -129,7 +128,7 @@ def hold_tables(
             time.sleep(_LOOK_SECONDS)
 
 
-def _take(lock: threading.RLock, taken: ExitStack, check: Check) -> None:
+def _take(lock: OrderedLock, taken: ExitStack, check: Check) -> None:
     while not lock.acquire(timeout=_LOOK_SECONDS):
         check()
     taken.callback(lock.release)

@@ -16,8 +16,7 @@ Source: PostgreSQL manual, CREATE SEQUENCE, notes; TRUNCATE, notes; ResetSequenc
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence, TableDef
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.lake import CommitConflict
 from wal2lake.model import Oid
+from wal2lake.observe import KeyedLocks, LockRank, OrderedLock
 from wal2lake.pg import Check
 from wal2lake.sql.query.writes import SequenceRange
 
@@ -41,15 +41,13 @@ class SequenceLocks:
     The numbers count from the engine's start, which no transaction survives."""
 
     def __init__(self) -> None:
-        self._locks: defaultdict[Oid, threading.RLock] = defaultdict(threading.RLock)
-        self._guard = threading.Lock()
+        self._locks: KeyedLocks[Oid] = KeyedLocks(LockRank.SEQUENCE)
         self.restarts: Counter[Oid] = Counter()
         """Increased after each restart, under the lock of the sequence's table."""
 
-    def of(self, oid: Oid) -> threading.RLock:
+    def of(self, oid: Oid) -> OrderedLock:
         """Return the lock of a sequence."""
-        with self._guard:
-            return self._locks[oid]
+        return self._locks.of(oid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,7 @@ def _conflict(detail: str) -> CommitConflict:
 
 
 @contextmanager
-def held(lock: threading.RLock, check: Check) -> Iterator[None]:
+def held(lock: OrderedLock, check: Check) -> Iterator[None]:
     """Hold a lock; ``check`` is called during the wait, and ends it by raising."""
     while not lock.acquire(timeout=_LOOK_SECONDS):
         check()

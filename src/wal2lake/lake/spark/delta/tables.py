@@ -35,7 +35,6 @@ import json
 import threading
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -88,7 +87,7 @@ from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.delta.uniqueness import any_key_taken, any_key_twice
 from wal2lake.lake.spark.session import use_pool
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
-from wal2lake.observe import failpoint
+from wal2lake.observe import KeyedLocks, LockRank, OrderedLock, failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
 
 LOOK_BACK: Final = 16
@@ -107,7 +106,7 @@ class DeltaTables:
         self._creation = Creation(self._delta)
         self._checkpoints = Beside("write a checkpoint", self._checkpoint)
         self._beside = [self._checkpoints]
-        self._writing: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        self._writing: KeyedLocks[str] = KeyedLocks(LockRank.TABLE)
         self._lock = threading.Lock()
 
     def create(
@@ -472,10 +471,9 @@ class DeltaTables:
         failpoint("lake.commit_synced")
         return done
 
-    def writing(self, location: str) -> threading.RLock:
+    def writing(self, location: str) -> OrderedLock:
         """Return the table's lock, as in TablePort."""
-        with self._lock:
-            return self._writing[location]
+        return self._writing.of(location)
 
     def _commit_here(self, wanted: _Wanted) -> Committed | None:
         """Write the next version with ``log.commit``; None if Delta must write it."""
