@@ -31,7 +31,7 @@ from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
 from wal2lake.pg import CopyDataPayloads
 from wal2lake.pgtypes import convert_sent, mapping_for
 from wal2lake.pgtypes.binary import TIMESTAMP_EPOCH, numeric_to_binary
-from wal2lake.receive.gulps import described, divide
+from wal2lake.receive.gulps import divide, read_relations
 from wal2lake.wire.columnar import Decoder
 from wal2lake.wire.copyboth import XLogData, write_payload
 from wal2lake.wire.pgoutput import (
@@ -265,7 +265,7 @@ def bound(runs: list[Feed], *, binary: bool = False) -> int:
         )
         is_open = taken.gulp is not None and taken.gulp.open_at_end
         if binary and taken.gulp is not None:
-            _, in_block = described(taken.gulp, in_block=in_block)
+            _, in_block = read_relations(taken.gulp, in_block=in_block)
     return sum(len(lengths) for _, lengths in runs)
 
 

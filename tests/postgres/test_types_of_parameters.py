@@ -6,7 +6,7 @@ import psycopg
 from tests.conftest import Database
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.engine.session.parametertypes import parameter_types, said_types
+from wal2lake.engine.session.parametertypes import parameter_types, stated_types
 from wal2lake.model import Oid
 from wal2lake.sql.grammar.parser import parse
 from wal2lake.sql.query.translate import TableRef
@@ -88,7 +88,7 @@ _OF_CATALOGS = [
 
 def ours(sql: str, *, system: bool) -> list[int]:
     statement = parse(sql)
-    said = said_types(sql, statement, ())
+    said = stated_types(sql, statement, ())
     return parameter_types(
         sql,
         statement,
