@@ -114,7 +114,7 @@ def test_a_history_in_batches_ends_as_the_model(
             parallelism=parallelism,
         )
         assert not staged.failures
-        assert staged.found.rows == len(batch)
+        assert staged.contents.rows == len(batch)
         merge = plan_merge(
             spark_session,
             state,
@@ -267,7 +267,7 @@ def test_inserts_become_files_of_the_table_with_statistics(
         parallelism=parallelism,
     )
     assert staged.failures == ()
-    assert staged.found.rows == 280
+    assert staged.contents.rows == 280
     assert rows_of(spark_session, location) == []
     lake.commit_files(location, staged.files, Cursor("app", 300))
     found = by_key(rows_of(spark_session, location))
@@ -322,7 +322,7 @@ def test_rows_that_do_not_convert_are_located_and_leave_no_file(
         LsnRange(0, 130),
         parallelism=0,
     )
-    assert (cut.found.rows, cut.failures) == (120, ())
+    assert (cut.contents.rows, cut.failures) == (120, ())
 
 
 @pytest.mark.parametrize("parallelism", [0, 2])
@@ -365,7 +365,7 @@ def test_what_a_policy_changes_is_counted_by_reason_with_its_lsns(
         assert found.failures == ()
         reason = 'invalid byte sequence for encoding "UTF8"'
         column = FIELDS[2].name
-        assert merged(found.found.coercions) == (
+        assert merged(found.contents.coercions) == (
             Coercion(column, "null", reason, 2, Lsn(13), Lsn(100), "\\xff"),
             Coercion(
                 column, "null", f"{reason}: 0x00", 1, Lsn(160), Lsn(160), "a\\x00b"

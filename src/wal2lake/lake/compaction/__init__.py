@@ -1,9 +1,9 @@
-"""Small files of tables as larger ones, beside the commits that leave them.
+"""Rewrites small files of tables as larger ones, beside the commits that leave them.
 
-Takes: tables that have had a commit. Gives: files with the same rows, and the commit that puts them
-in the place of others, whatever has changed meanwhile.
-Owns: which files are worth it, and where each row was; the order of clustered tables.
-Never: rewrites while a batch or a statement waits for it.
+Takes: tables that have had a commit. Gives: files with the same rows, and the commit that replaces
+the old files by them, whatever has changed meanwhile. Owns: the choice of files, the old position
+of each row, and the order of clustered tables. Never: rewrites while a batch or a statement waits
+for it.
 """
 
 from wal2lake.lake.compaction.clustered import cluster, worth_clustering

@@ -1,30 +1,29 @@
-"""Files of a clustered table: rows that are near each other by its columns, in the same ones.
+"""Rewrites files of a clustered table so that rows that are near each other share a file.
 
 Comes in: the files of a version of a table that is clustered (``TableState.clustering``). Goes
-out: which of them are worth it, and the same rows in files of bounded size, each with a range of
-its own. What a later version's commit must say to have them is ``rewrite.carried``. Called by
-``compactor``.
+out: the files that are worth rewriting, and the same rows in files of bounded size, each with a
+range of its own. ``rewrite.carried`` builds the commit. Called by ``compactor``.
 
-Why this way. What is written together is a *cube*: whoever looks for a key opens one file of it.
-New files, which batches, copies and others leave, have any rows (``loose``). When there are enough
-of them they become a cube, with each cube that is not more than twice as large as what has been
-taken already:
+Why this way. The files that are written together are a *cube*: a lookup of a key opens one file of
+it. New files, which batches, copies and other writers leave, have arbitrary rows (``loose``). When
+there are enough of them they become a cube, together with each cube that is at most twice as large
+as the files taken so far:
 
     loose files   16 x 0.1 MB ─┐
     a cube               3 MB ─┴─▶  a cube of 4.6 MB     (3 <= 2 * 1.6)
     a cube              40 MB       stays                (40 > 2 * 4.6)
 
-So each cube is more than twice as large as the next smaller one, and their number is the logarithm
-of the table's size: these are the files that a lookup opens. A row that is written again is then in
-a cube that is half as large again at least, so that is done as many times as the same logarithm
-says. Beyond ``MOST_CUBE_BYTES`` or ``MOST_ROWS`` cubes stay as they are.
+So each cube is more than twice as large as the next smaller one, and their number, which is the
+number of files that a lookup opens, is logarithmic in the table's size. A row that is rewritten is
+then in a cube that is at least half as large again, so each row is rewritten a logarithmic number
+of times. Beyond ``MOST_CUBE_BYTES`` or ``MOST_ROWS`` cubes stay as they are.
 
-The order of all rows is made of the clustering columns alone, which are read first: of one column
-its own, of several the bits of each row's rank in each of them, interleaved (Z-order). The rows
-follow in pieces that fit into memory.
+The order of all rows is computed from the clustering columns alone, which are read first. For one
+column it is the column's own order; for several, the bits of each row's rank in each column are
+interleaved (Z-order). The rows follow in pieces that fit into memory.
 
 Sources: Delta transaction log protocol, "Clustered Table"; delta-spark 4.4
-OptimizeTableStrategy.scala and ZCubeInfo.scala, whose OPTIMIZE goes on with these files.
+OptimizeTableStrategy.scala and ZCubeInfo.scala, whose OPTIMIZE continues with these files.
 """
 
 from __future__ import annotations
@@ -56,27 +55,28 @@ from wal2lake.lake.upsert.memory import UpsertMemory
 from wal2lake.lake.upsert.stored import StoredRows
 
 FILE_BYTES: Final = 16 << 20
-"""Bytes of a cube's files, about: fewer are opened sooner, smaller ones leave more unopened."""
+"""Approximate bytes of a cube's files: fewer files are opened sooner, smaller files leave more
+unopened."""
 
 LOOSE_BYTES: Final = 32 << 20
-"""Bytes of files in no cube from which on they are written as one, however few they are."""
+"""Bytes of loose files from which they are rewritten as a cube, however few they are."""
 
 MOST_CUBE_BYTES: Final = 512 << 20
-"""Written in one go at most."""
+"""Most bytes that are written at once."""
 
 MOST_ROWS: Final = 8_000_000
-"""The same: their order and where they were take 24 bytes each, besides the values of the
-clustering columns."""
+"""Most rows that are written at once: their order and old positions take 24 bytes each, besides
+the values of the clustering columns."""
 
 _FIRST_ROWS: Final = 32 * 1024
-"""Rows of the first piece at most: it tells how large rows are in memory."""
+"""Most rows of the first piece, which shows how large rows are in memory."""
 
 _RANK_BITS: Final = 16
-"""Bits of the rank of each clustering column, of which there are four at the most."""
+"""Bits of the rank of each clustering column; there are at most four columns."""
 
 
 class Left(Exception):
-    """Given up: the table goes."""
+    """The work was abandoned because the table is being dropped."""
 
 
 Numbers = npt.NDArray[np.int32]
@@ -85,7 +85,7 @@ Numbers = npt.NDArray[np.int32]
 def worth_clustering(
     files: Sequence[DataFile], columns: Sequence[str]
 ) -> list[DataFile]:
-    """Which files to write as one cube; empty: leave the table as it is."""
+    """Return the files to write as one cube; empty if the table should stay as it is."""
     named = references(columns)
     loose: list[DataFile] = []
     cubes: dict[str, list[DataFile]] = {}
@@ -106,7 +106,7 @@ def worth_clustering(
     chosen: list[DataFile] = []
     for file in sorted(loose, key=live_bytes):
         taken = [*chosen, file]
-        # Whatever its size, one can be read alone.
+        # A single file can be read, whatever its size.
         if len(taken) > 1 and _bytes(taken) > MOST_BYTES:
             break
         if _fits(taken):
@@ -124,8 +124,8 @@ def cluster(
     chosen: Sequence[DataFile],
     is_left: Callable[[], bool] = lambda: False,
 ) -> Compaction:
-    """Write the rows of the chosen files as a cube; nothing is visible yet. Left as soon as
-    ``is_left`` says so: a large one takes a minute."""
+    """Write the rows of the chosen files as a cube; nothing is visible yet. Raises ``Left`` as
+    soon as ``is_left`` is true: a large cube takes a minute."""
     stored = StoredRows(state, chosen)
     file, row = _ordered(state, stored, is_left)
     count = max(1, -(-_bytes(chosen) // FILE_BYTES))
@@ -139,7 +139,7 @@ def cluster(
             added = pieces.write(file[here], row[here])
             written.append(Rewritten(replace(added, cube=cube), file[here], row[here]))
     except BaseException:
-        discard_added(state.location, [one.added for one in written])
+        discard_added(state.location, [file_written.added for file_written in written])
         raise
     return Compaction(state, tuple(chosen), tuple(written))
 
@@ -147,7 +147,8 @@ def cluster(
 def _ordered(
     state: TableState, stored: StoredRows, is_left: Callable[[], bool]
 ) -> tuple[Numbers, Numbers]:
-    """All rows, as places of their files and numbers in them, in the order of the clustering."""
+    """Return all rows in the order of the clustering: positions of their files, and row numbers in
+    them."""
     names = [field.name for field in state.fields]
     columns = [names.index(name) for name in state.clustering]
     file: list[Numbers] = []
@@ -160,15 +161,16 @@ def _ordered(
         row.append(rows.astype(np.int32))
         values.append(table.select(range(len(columns))))
     order = order_of(pa.concat_tables(values)) if values else np.zeros(0, np.int64)
-    nothing = [np.zeros(0, np.int32)]
+    empty = [np.zeros(0, np.int32)]
     return (
-        np.concatenate(file or nothing)[order],
-        np.concatenate(row or nothing)[order],
+        np.concatenate(file or empty)[order],
+        np.concatenate(row or empty)[order],
     )
 
 
 def order_of(columns: pa.Table) -> npt.NDArray[np.int64]:
-    """Places of rows in the order of one column, NULLs last, or in the Z-order of several."""
+    """Return the positions of rows in the order of one column, NULLs last, or in the Z-order of
+    several."""
     if columns.num_columns == 1:
         order: npt.NDArray[np.int64] = pc.sort_indices(columns.column(0)).to_numpy()
         return order
@@ -183,8 +185,8 @@ def order_of(columns: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def _rank(column: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    """How many rows have a smaller value, in parts of all: equal ones are equal, and however
-    values are spread, each bit divides them."""
+    """Return the share of rows with a smaller value. Equal values have equal ranks, and each bit
+    divides the rows evenly, however values are distributed."""
     rank: npt.NDArray[np.uint64] = pc.rank(
         column, sort_keys="ascending", tiebreaker="min"
     ).to_numpy()
@@ -192,7 +194,7 @@ def _rank(column: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
 
 
 class _Pieces:
-    """Rows in an order of ours, as many at a time as fit into memory."""
+    """Writes rows in a given order, as many at a time as fit into memory."""
 
     def __init__(
         self, state: TableState, stored: StoredRows, is_left: Callable[[], bool]
@@ -202,14 +204,14 @@ class _Pieces:
         self._stored = stored
         self._columns = range(len(state.fields))
         self._marked = stored.are_marked()
-        # What is read is bounded by the pieces' rows.
+        # The number of rows in a piece bounds memory.
         self._unbounded = UpsertMemory(1 << 62)
         size = stored.scan_bytes(self._columns, range(len(stored.files)))
         rows = sum(file.rows or 0 for file in stored.files)
         self._rows = max(1, min(_FIRST_ROWS, SORTED_BYTES * rows // max(1, size)))
 
     def write(self, file: Numbers, row: Numbers) -> AddedFile:
-        """One data file of these rows."""
+        """Write one data file of these rows."""
         with DataFileWriter(
             self._state.location, self._state.physical_fields
         ) as writer:

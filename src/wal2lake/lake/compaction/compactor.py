@@ -1,9 +1,9 @@
-"""Compactions of all tables, written beside apply.
+"""Compacts all tables, beside apply.
 
-Comes in: tables that have just had a commit. Goes out: now and then another one, of a compaction
-that was written meanwhile. Called behind the commit of a batch, or of a local transaction, where
-nobody else of the node is between two versions of the table: it costs them a commit of a few
-milliseconds.
+Comes in: tables that have just had a commit. Goes out: now and then another commit, of a
+compaction that was written meanwhile. Called after the commit of a batch or of a local
+transaction, when no other writer of the node is between two versions of the table. The caller pays
+for a commit of a few milliseconds.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from wal2lake.lake.upsert.stored import is_readable
 from wal2lake.observe import get_logger
 
 LOOK_EVERY: Final = 16
-"""Commits of a table between two looks at its files."""
+"""Commits of a table between two checks of its files."""
 
 _MOST_WAITS: Final = 256
-"""Commits behind which one that is written waits for open transactions: each leaves a file that
-every query opens."""
+"""Commits for which a written compaction waits for open transactions: each commit leaves a file
+that every query opens."""
 
 _MOST_ROWS: Final = 16_000_000
-"""Rows of all compactions that wait for a commit: each row's former place takes 8 bytes."""
+"""Most rows of all compactions that wait for a commit: each row's old position takes 8 bytes."""
 
 _LOOKS: Final = 3
-"""Between a table's version and its files others may commit."""
+"""Attempts to read a table's version and its files together: another writer may commit in
+between."""
 
 
 class CompactedTables(Protocol):
@@ -55,7 +56,7 @@ class CompactedTables(Protocol):
         ...
 
     def goes_on_beside(self, work: Beside) -> None:
-        """Run work beside, as in DeltaTables."""
+        """Register background work, as in DeltaTables."""
         ...
 
     def commit_files(
@@ -74,7 +75,7 @@ class CompactedTables(Protocol):
 
 
 class Compactor:
-    """One for all tables of a process; safe for all threads."""
+    """Compacts the tables of a process; safe for all threads."""
 
     def __init__(self, tables: CompactedTables) -> None:
         self._tables = tables
@@ -82,16 +83,19 @@ class Compactor:
         self._keys: dict[str, tuple[int, ...]] = {}
         self._written: dict[str, Compaction] = {}
         self._commits: Counter[str] = Counter()
-        """By location, since its files were last looked at."""
+        """Commits by location since its files were last checked."""
         self._waits: Counter[str] = Counter()
-        """The same, since a compaction might have been committed."""
+        """Commits by location since its compaction could have been committed."""
         self._beside = Beside("compact small files", self._write)
         tables.goes_on_beside(self._beside)
 
     def ask(self, location: str, key: Sequence[int]) -> None:
-        """Look at the table's files, some time from now. ``key``: positions of the columns by which
-        rows are ordered, unless the table is clustered by others. Nothing happens while a
-        compaction of it waits."""
+        """Queue a check of the table's files. Nothing happens while a compaction of the table
+        waits.
+
+        ``key``: positions of the columns by which rows are ordered, unless the table is clustered
+        by other columns.
+        """
         with self._lock:
             if location in self._written:
                 return
@@ -99,7 +103,8 @@ class Compactor:
         self._beside.ask(location)
 
     def take(self, location: str) -> Compaction | None:
-        """Take the compaction that has been written since; the caller commits or discards it."""
+        """Return the compaction that has been written meanwhile; the caller commits or discards
+        it."""
         with self._lock:
             return self._written.pop(location, None)
 
@@ -111,13 +116,13 @@ class Compactor:
         *,
         others: bool = False,
     ) -> Committed:
-        """A table is at that version, by a commit that has this cursor: commit what has been
-        written of it, and now and then look again at its files. ``key`` as in ``ask``. Nothing
-        that goes wrong here may say that the caller's commit has not happened, so nothing is
-        raised.
+        """Commit a written compaction of a table that is at version ``state`` by a commit with
+        this cursor, and now and then check its files again. ``key`` as in ``ask``. Raises nothing,
+        because no failure here may suggest that the caller's commit has failed.
 
-        ``others``: there are transactions that cannot commit if a file goes whose rows they have
-        changed. They are waited for, as VACUUM does, but not for ever."""
+        ``others``: there are open transactions that cannot commit if a file is removed whose rows
+        they have changed. As in VACUUM, the compaction waits for them, but only up to a limit.
+        """
         if self._is_time(state.location):
             self.ask(state.location, key)
         compaction = self._due(state.location, others=others)
@@ -126,16 +131,16 @@ class Compactor:
         try:
             done = self._commit(compaction, state, cursor)
         except CommitConflict:
-            # Somebody else writes: another time.
+            # Another writer was first; the next check tries again.
             done = None
         except Exception as error:
-            # Perhaps it is committed, so its files stay.
+            # The commit may have succeeded, so the files stay.
             get_logger().warning("could not commit a compaction", error=error)
             return Committed(state.version)
         if done is None:
             compaction.discard()
         elif state.clustering:
-            # A large one is clustered piece by piece.
+            # A large table is clustered piece by piece.
             self.ask(state.location, key)
         return done or Committed(state.version)
 
@@ -178,14 +183,14 @@ class Compactor:
         return done
 
     def wait(self) -> None:
-        """Until all that was asked for is written."""
+        """Wait until all queued compactions are written."""
         self._beside.wait()
 
     def _write(self, location: str) -> None:
         with self._lock:
             key = self._keys.pop(location, ())
             if location in self._written:
-                # It was asked for while that was written.
+                # It was queued while that compaction was written.
                 return
         for _ in range(_LOOKS):
             state = self._tables.state(location)
@@ -208,14 +213,15 @@ class Compactor:
             self._keep(compact(state, chosen, key))
 
     def _keep(self, compaction: Compaction) -> None:
-        """Until somebody takes it; those that have waited longest make room for it."""
+        """Keep a compaction until a caller takes it; the compactions that have waited longest are
+        dropped to make room."""
         given_up = []
         with self._lock:
             self._written[compaction.state.location] = compaction
             while (
                 len(self._written) > 1
-                and sum(one.rows for one in self._written.values()) > _MOST_ROWS
+                and sum(kept.rows for kept in self._written.values()) > _MOST_ROWS
             ):
                 given_up.append(self._written.pop(next(iter(self._written))))
-        for one in given_up:
-            one.discard()
+        for dropped in given_up:
+            dropped.discard()

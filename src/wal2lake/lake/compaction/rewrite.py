@@ -1,23 +1,24 @@
-"""Small files of a table as one: what a stream of small commits needs now and then.
+"""Rewrites small files of a table as one, which a stream of small commits needs now and then.
 
-Comes in: the files of a version. Goes out: which of them are worth it, the same rows in fewer
-files, and what a later version's commit must say to have them. Called by ``compactor``.
+Comes in: the files of a version. Goes out: the files that are worth rewriting, the same rows in
+fewer files, and the parts of a later version's commit that replaces the old files. Called by
+``compactor``.
 
-Why this way. Each small batch leaves a file, and each later batch and query opens them all.
-Rewriting those that are small, or mostly deleted, whenever there are ``MANY`` of them,
-writes each row a few times in its life, until its file has outgrown ``SMALL_BYTES``. A larger file
-most of whose rows are deleted is written anew however few there are: what is read of it for
-nothing is more than what is written.
+Why this way. Each small batch leaves a file, and each later batch and query opens them all. Files
+that are small, or mostly deleted, are rewritten whenever there are ``MANY`` of them. So each row
+is written a few times in its life, until its file has outgrown ``SMALL_BYTES``. A larger file most
+of whose rows are deleted is rewritten however few such files there are: reading its deleted rows
+costs more than writing the rest.
 
-The table goes on while that is written. So it is known where each row came from, and a row
-that has gone meanwhile, by a deletion vector or with its file, is gone in the new file, too
-(``carried``).
+The table changes while the new files are written. So the origin of each row is recorded, and a row
+that has been deleted meanwhile, by a deletion vector or with its file, is deleted in the new file,
+too (``carried``).
 
-The rows come in the order of the key, if there are not too many to be sorted in memory: then the
-row groups of a file, and files of one range of keys, say which keys they do not have.
+Rows are ordered by the key, if they can be sorted in memory: then the statistics of row groups and
+files show which keys they do not have.
 
-The commit says that no data has changed (``dataChange`` false), so that a change feed
-of the table shows nothing.
+The commit says that no data has changed (``dataChange`` false), so that a change feed of the table
+shows nothing.
 """
 
 from __future__ import annotations
@@ -44,27 +45,29 @@ from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.lake.upsert.stored import StoredRows
 
 MANY: Final = 8
-"""Opening a file costs each batch and query about 0.5 ms, rewriting 16 small ones once about 50."""
+"""Opening a file costs each batch and query about 0.5 ms, rewriting 16 small files once about
+50."""
 
 MANY_IN_PARTITION: Final = 4
-"""The same of one partition, of several that have ``MANY`` small files together."""
+"""The same limit for one partition, if there are several and together they have ``MANY`` small
+files."""
 
 SMALL_BYTES: Final = 8 << 20
 
 MOST_BYTES: Final = 64 << 20
-"""Written in one go at most, as files are."""
+"""Most bytes of files that are rewritten at once."""
 
 SORTED_BYTES: Final = 64 << 20
-"""The same, not compressed, in the order of the key: it takes three times as much memory."""
+"""Most uncompressed bytes that are sorted by the key, which takes three times as much memory."""
 
 _FILE, _ROW = "_wal2lake_file", "_wal2lake_row"
-"""Where a row was, while it is sorted."""
+"""Columns with the position of a row while it is sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A new file, and where each of its rows was: a place in ``Compaction.chosen``, and the number
-    of the row in that file."""
+    """A new file, and the position of each of its rows before: an index into
+    ``Compaction.chosen``, and the number of the row in that file."""
 
     added: AddedFile
     file: npt.NDArray[np.int32]
@@ -76,29 +79,29 @@ class Compaction:
     """The same rows in fewer files."""
 
     state: TableState
-    """Version whose rows are written."""
+    """Version whose rows are rewritten."""
     chosen: tuple[DataFile, ...]
     files: tuple[Rewritten, ...]
 
     @property
     def rows(self) -> int:
-        """That were written."""
-        return sum(len(one.row) for one in self.files)
+        """Number of rewritten rows."""
+        return sum(len(file.row) for file in self.files)
 
     def discard(self) -> None:
-        """Remove what was written; nobody has committed it."""
-        discard_added(self.state.location, [one.added for one in self.files])
+        """Remove the new files, which no commit names."""
+        discard_added(self.state.location, [file.added for file in self.files])
 
 
 def worth_compacting(files: Sequence[DataFile]) -> list[DataFile]:
-    """Which files to rewrite as one; empty: leave the table as it is."""
+    """Return the files to rewrite as one; empty if the table should stay as it is."""
     small = sorted(
         (file for file in files if file.is_plain and _is_small(file)), key=live_bytes
     )
     groups: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
     for file in small:
         groups.setdefault(tuple(sorted(file.partition.items())), []).append(file)
-    # A batch leaves a file in each partition that it meets: fewer are many there.
+    # A batch leaves a file in each partition that it changes, so the limit is lower there.
     many = MANY_IN_PARTITION if len(groups) > 1 and len(small) >= MANY else MANY
     candidates = [
         file
@@ -120,25 +123,26 @@ def compact(
     state: TableState, chosen: Sequence[DataFile], key: Sequence[int] = ()
 ) -> Compaction:
     """Write the rows of the chosen files as one new file for each partition; nothing is visible
-    yet. ``key``: positions of the columns by which they are to be ordered."""
+    yet. ``key``: positions of the columns by which rows are ordered."""
     groups: dict[tuple[tuple[str, str | None], ...], list[int]] = {}
     for number, file in enumerate(chosen):
         groups.setdefault(tuple(sorted(file.partition.items())), []).append(number)
     written: list[Rewritten] = []
     try:
         for numbers in groups.values():
-            one = _rewritten(state, [chosen[i] for i in numbers], key)
-            if one is not None:
-                at = np.array(numbers, np.int32)[one.file]
-                written.append(replace(one, file=at))
+            rewritten = _rewritten(state, [chosen[i] for i in numbers], key)
+            if rewritten is not None:
+                chosen_file = np.array(numbers, np.int32)[rewritten.file]
+                written.append(replace(rewritten, file=chosen_file))
     except BaseException:
-        discard_added(state.location, [one.added for one in written])
+        discard_added(state.location, [rewritten.added for rewritten in written])
         raise
     return Compaction(state, tuple(chosen), tuple(written))
 
 
 def is_rotten(file: DataFile) -> bool:
-    """Most of its rows are gone, and neither what is left nor what is read is too much."""
+    """Whether most of its rows are deleted, and reading it and writing the rest is not too
+    expensive."""
     return (
         file.deleted * 2 > (file.rows or 0)
         and live_bytes(file) <= MOST_BYTES
@@ -155,7 +159,7 @@ def live_bytes(file: DataFile) -> int:
 def _rewritten(
     state: TableState, files: Sequence[DataFile], key: Sequence[int]
 ) -> Rewritten | None:
-    """The rows of one partition's files; None: they have none."""
+    """Rewrite the rows of one partition's files; None if there are none."""
     columns = range(len(state.fields))
     stored = StoredRows(state, files)
     tables = _grouped(_placed(stored, columns))
@@ -179,7 +183,7 @@ def _rewritten(
 
 
 def _placed(stored: StoredRows, columns: Sequence[int]) -> Iterator[pa.Table]:
-    """Rows that are not deleted, with where they are."""
+    """Yield the rows that are not deleted, with their positions."""
     for number, rows, table in stored.live_places(columns):
         file = np.full(len(rows), number, np.int32)
         yield table.append_column(_FILE, pa.array(file)).append_column(
@@ -194,16 +198,19 @@ class Carried:
     adds: tuple[AddedFile, ...]
     replaced: tuple[Replaced, ...]
     emptied: tuple[AddedFile, ...] = ()
-    """New files all of whose rows have gone: no part of the table."""
+    """New files all of whose rows have been deleted; they do not become part of the table."""
 
 
 def carried(
     compaction: Compaction, state: TableState, files: Mapping[str, DataFile]
 ) -> Carried | None:
-    """On the version ``state``, which has these ``files`` by ``DataFile.key``: rows that have gone
-    since are gone in the new files, and files that have gone are not replaced. None: there is
-    nothing left to replace, the table is another one, rows that were gone have come back (a
-    RESTORE), or some have gone of a table that has no deletion vectors."""
+    """Carry a compaction over to the version ``state``, which has these ``files`` by
+    ``DataFile.key``: rows deleted since are deleted in the new files, and files removed since are
+    not replaced.
+
+    None if no file is left to replace, the table's definition has changed, deleted rows have come
+    back (a RESTORE), or rows have been deleted in a table without deletion vectors.
+    """
     before = compaction.state
     if (
         before.table_id != state.table_id
@@ -235,17 +242,17 @@ def carried(
     adds: list[AddedFile] = []
     emptied: list[AddedFile] = []
     partly: list[tuple[AddedFile, npt.NDArray[np.uint64]]] = []
-    for one in compaction.files:
-        dead = _dead(one, gone)
+    for rewritten in compaction.files:
+        dead = _dead(rewritten, gone)
         if not dead.size:
-            adds.append(one.added)
-        elif len(dead) == len(one.row):
-            emptied.append(one.added)
+            adds.append(rewritten.added)
+        elif len(dead) == len(rewritten.row):
+            emptied.append(rewritten.added)
         else:
-            partly.append((one.added, dead))
+            partly.append((rewritten.added, dead))
     if partly:
         if not state.has_vectors:
-            # Rows of it would come back.
+            # Without vectors the deleted rows would come back.
             return None
         vectors = write_vectors(state.location, [dead for _, dead in partly])
         adds += [
@@ -256,14 +263,14 @@ def carried(
 
 
 def _dead(
-    one: Rewritten, gone: Mapping[int, npt.NDArray[np.uint64] | None]
+    rewritten: Rewritten, gone: Mapping[int, npt.NDArray[np.uint64] | None]
 ) -> npt.NDArray[np.uint64]:
-    """Rows of a new file that are no more where they were; ascending."""
-    dead = np.zeros(len(one.row), np.bool_)
+    """Return the rows of a new file that have been deleted at their old positions; ascending."""
+    dead = np.zeros(len(rewritten.row), np.bool_)
     for number, rows in gone.items():
-        here = np.flatnonzero(one.file == number)
+        here = np.flatnonzero(rewritten.file == number)
         if rows is not None:
-            here = here[np.isin(one.row[here], rows)]
+            here = here[np.isin(rewritten.row[here], rows)]
         dead[here] = True
     return np.flatnonzero(dead).astype(np.uint64)
 
@@ -274,25 +281,25 @@ def _are_sortable(state: TableState, key: Sequence[int]) -> bool:
 
 
 def _sorted(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
-    """All rows in order, as row groups; as they come, if they are larger in memory than
-    their files say: values that repeat are stored once."""
-    found: list[pa.Table] = []
-    coming = iter(tables)
+    """Yield all rows in order, as row groups. If they are larger in memory than their files
+    suggest (repeated values are stored once), yield them unsorted."""
+    collected: list[pa.Table] = []
+    remaining = iter(tables)
     size = 0
-    for table in coming:
-        found.append(table)
+    for table in remaining:
+        collected.append(table)
         size += table.nbytes
         if size > SORTED_BYTES:
-            yield from found
-            yield from coming
+            yield from collected
+            yield from remaining
             return
-    if found:
-        rows = pa.concat_tables(found)
+    if collected:
+        rows = pa.concat_tables(collected)
         yield from row_groups(rows.sort_by([(name, "ascending") for name in names]))
 
 
 def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Row groups of small files as larger ones."""
+    """Yield row groups of small files joined into larger ones."""
     group: list[pa.Table] = []
     rows = size = 0
     for table in tables:

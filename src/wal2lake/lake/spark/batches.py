@@ -202,9 +202,9 @@ class DeltaBatches:
                 request.state,
                 inserts.failures,
                 inserts=inserts,
-                coercions=merged(inserts.found.coercions),
+                coercions=merged(inserts.contents.coercions),
                 work=Work(rows, 0),
-                changes=inserts.found.rows,
+                changes=inserts.contents.rows,
             )
         directory = self._staging / uuid.uuid4().hex
         try:
@@ -219,14 +219,14 @@ class DeltaBatches:
             staged = _Staged(
                 request.state,
                 changes.failures,
-                coercions=merged(changes.found.coercions),
+                coercions=merged(changes.contents.coercions),
                 directory=directory,
-                changes=changes.found.rows,
+                changes=changes.contents.rows,
             )
             if not changes.failures and (changes.paths or changes.held):
                 files = self._tables.files(request.state)
                 staged.work = Work(
-                    changes.found.rows, _read_bytes(request.state, changes, files)
+                    changes.contents.rows, _read_bytes(request.state, changes, files)
                 )
                 began = time.monotonic()
                 if files is not None:
@@ -275,7 +275,7 @@ class DeltaBatches:
         # Spark cannot resolve conflicts.
         resolves = bool(request.resolutions.chosen and changes.shape.key)
         # Spark neither checks the rows that UPDATEs make, nor computes their columns.
-        checks = bool(_needs_new_rows(request) and changes.found.updates)
+        checks = bool(_needs_new_rows(request) and changes.contents.updates)
         why: str | None = None
         only_here = resolves or checks or request.counted
         for alone in (False, True) if only_here else (False,):
@@ -343,7 +343,7 @@ class DeltaBatches:
         if (
             shape.key
             and not (request.resolutions.chosen or shape.repeats or shape.truncate)
-            and not (_needs_new_rows(request) and changes.found.updates)
+            and not (_needs_new_rows(request) and changes.contents.updates)
             and work.rows > _LEAST_CHOICE
             # A MERGE does not report conflicts, so it needs a batch that has none.
             and request.trusted
@@ -489,7 +489,7 @@ def _defers(request: StageRequest) -> bool:
 def _method(staged: _Staged) -> Method:
     if staged.merge is not None:
         replaces, changes = staged.merge.net.replaces, staged.merge.staged
-        if replaces and not (staged.merge.net.whole or changes.found.inserts):
+        if replaces and not (staged.merge.net.whole or changes.contents.inserts):
             return Method.TRUNCATE
         if replaces:
             return Method.OVERWRITE

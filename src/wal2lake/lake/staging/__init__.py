@@ -1,12 +1,13 @@
-"""From rows of the change log to typed Parquet: the first half of every batch.
+"""Converts rows of the change log to typed Parquet: the first half of every batch.
 
-Takes: rows files of the log, the target table, which transactions count. Gives: data files of
+Takes: row files of the log, the target table, the transactions that count. Gives: data files of
 the table, or staged changes; and the events that cannot be applied. Owns: conversion of
-PostgreSQL's text to the target's types, the layout of staged changes.
-Never: commits, or what several events of a key amount to.
+PostgreSQL's text to the target's types, the layout of staged changes. Never: commits, or the net
+change of several events of a key.
 
 Modules: ``changes`` (the layout), ``logrows`` (reading the log), ``convert``, ``rowchanges``,
-``stage``. They load without Spark: executors run them.
+``stage``, ``wholerows``, ``defaults``, ``generated``, ``checks``. They load without Spark:
+executors run them.
 """
 
 from wal2lake.lake.staging.changes import (

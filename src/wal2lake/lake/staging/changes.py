@@ -1,7 +1,7 @@
-"""The layout of staged changes: what staging writes and the net change reads.
+"""Defines the layout of staged changes, which staging writes and the net change reads.
 
-A staged file holds typed rows of one target table, one row per event of the log, columns
-by the target's position so that no column name of a user can clash with ours:
+A staged file holds typed rows of one target table, one row per event of the log. Columns are named
+by the target's position, so that no column name of a user can clash with ours:
 
     lsn bigint        commit LSN of the event's transaction
     ord bigint        its ordinal there; (lsn, ord) orders the batch and is unique in it
@@ -11,9 +11,9 @@ by the target's position so that no column name of a user can clash with ours:
     u<i> boolean      n<i> is not known: the stored value stays. Only columns that have it
     o<i> <type>       moved: the old key's columns. Only if the batch has such rows
 
-So ``n`` at the key's positions is the key of every event but T, and a batch without
-moved rows needs nothing else. A file lacks the u<i> and o<i> that it has no use for;
-Spark reads a missing column as null, which means false and "not moved".
+So ``n`` at the key's positions is the key of every event but T, and a batch without moved rows
+needs nothing else. A file omits the u<i> and o<i> that it does not need; Spark reads a missing
+column as null, which means false and "not moved".
 
 Pure values: executors import this module, and so may tests without Spark.
 """
@@ -32,12 +32,12 @@ UPDATE: Final = ord("U")
 DELETE: Final = ord("D")
 TRUNCATE: Final = ord("T")
 COMMIT: Final = ord("C")
-"""No event: of a failure that shows when its transaction ends."""
+"""Not an event: marks a failure that shows when its transaction ends."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Seq:
-    """Where an event stands: ordered first by commit, then inside the transaction."""
+    """Position of an event: ordered first by commit, then inside the transaction."""
 
     commit_lsn: int
     ordinal: int
@@ -54,89 +54,92 @@ class RowFailure:
     message: str
     """PostgreSQL's primary message."""
     conflict: ConflictType | None = None
-    """Conflict that the event has met; None: none."""
+    """Conflict that the event met; None if none."""
     detail: str | None = None
     key: str | None = None
     """Key of the row, as PostgreSQL writes it, for a conflict."""
     modified: Modified | None = None
-    """Writer of the row that the event met; None: not known."""
+    """Writer of the row that the event met; None if unknown."""
     row: str | None = None
-    """New row of a conflict, as PostgreSQL writes it; None: there is none, or it was not asked
-    for."""
+    """New row of a conflict, as PostgreSQL writes it; None if there is none, or it was not
+    requested."""
     local: str | None = None
     """The stored row that it met, like ``row``."""
     identity: str | None = None
-    """Key that the row had, like ``row``, of an UPDATE to a key that is taken."""
+    """Old key of an UPDATE to a taken key, like ``row``."""
     hint: str | None = None
     """Remedy, if the failure is not about a value or a conflict."""
     divides: bool = False
-    """It is no failure of this event: the batch is too large, and what is below is not."""
+    """True if the event itself does not fail: the batch is too large, and its part below the event
+    is not."""
     op: int | None = None
-    """Kind of the event, one of the letters above, as a code point; None: not known."""
+    """Kind of the event, one of the letters above, as a code point; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowConflict:
-    """An event that found another state than the publisher's and did not stop the batch, or the
-    rest of them: beyond ``NAMED_CONFLICTS`` of a batch they are only counted."""
+    """An event that found another state than the publisher's and did not stop the batch; or the
+    remaining events of this kind, which beyond ``NAMED_CONFLICTS`` of a batch are only counted."""
 
     type: ConflictType
     commit_lsn: int
     """Commit LSN of the first event, if there are several."""
     key: str | None
     row: str | None = None
-    """The new row, as PostgreSQL writes it; None: there is none, or it was not asked for."""
+    """The new row, as PostgreSQL writes it; None if there is none, or it was not requested."""
     count: int = 1
     resolution: Resolution = Resolution.SKIP
     local: str | None = None
     """The row that it met, like ``row``."""
     modified: Modified | None = None
-    """Writer of the existing row; None: not known."""
+    """Writer of the existing row; None if unknown."""
 
 
 NAMED_CONFLICTS: Final = 1000
-"""Conflicts of one table in one batch that are named at most."""
+"""Most conflicts of one table in one batch that are reported one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeShape:
-    """Contents that one table's staged batch can have; a smaller shape has a cheaper plan."""
+    """Which contents one table's staged batch can have; a smaller shape has a cheaper plan."""
 
     fields: tuple[FieldSpec, ...]
     """The target's columns; position i is column i of the staged files."""
     key: tuple[int, ...]
-    """Positions of the columns that name a row: of the target's primary key, in key order, or
-    if ``repeats`` of its whole content. Empty: there are no updates and deletes."""
+    """Positions of the columns that identify a row: the target's primary key, in key order, or its
+    whole content if ``repeats``. Empty: there are no updates and deletes."""
     unchanged: frozenset[int] = frozenset()
-    """Columns of which some value in the batch is not known."""
+    """Columns with a value that is not known in the batch."""
     moved: bool = False
-    """Some UPDATE changed the key."""
+    """True if some UPDATE changed the key."""
     truncate: Seq | None = None
-    """The last TRUNCATE: only what comes after it counts, on an empty table."""
+    """The last TRUNCATE: only later events count, on an empty table."""
     repeats: bool = False
-    """The table has no primary key: it may hold a row many times, and an UPDATE or DELETE
+    """True if the table has no primary key: it may hold a row many times, and an UPDATE or DELETE
     touches one of them. Every UPDATE counts as ``moved``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
-    """Whether an insert may meet an existing row, and how to say so."""
+    """Whether an insert may meet an existing row, and the names for the error."""
 
     trusted: bool
-    """Nobody but the subscription wrote the table since its copy, and the publication
-    publishes every operation: then the publisher's own constraint speaks for us."""
+    """True if no writer but the subscription has written the table since its copy, and the
+    publication publishes every operation: then the publisher's own constraint guarantees unique
+    keys."""
     constraint: str
     """The primary key's name, for the message."""
     relation: str
-    """The target's qualified name, for the same."""
+    """The target's qualified name, for the message."""
     deferrable: bool = False
-    """The key is judged at the end of each transaction, and rows come with their whole content."""
+    """True if the key is checked at the end of each transaction, and rows come with their whole
+    content."""
     counted: tuple[int, ...] = ()
-    """Rows are found by their content; the positions of such a key's columns."""
+    """Positions of a deferrable key's columns, if rows are found by their content."""
 
 
 def spark_schema(shape: ChangeShape) -> str:
-    """The DDL that reads staged files of this shape."""
+    """Return the DDL that reads staged files of this shape."""
     parts = ["lsn bigint", "ord bigint", "op tinyint", "moved boolean"]
     parts += [f"n{i} {f.spark_ddl}" for i, f in enumerate(shape.fields)]
     parts += [f"u{i} boolean" for i in sorted(shape.unchanged)]
@@ -146,14 +149,14 @@ def spark_schema(shape: ChangeShape) -> str:
 
 
 def smallest(failures: Iterable[RowFailure]) -> RowFailure | None:
-    """The first failure in log order, below whose transaction a batch is cut."""
+    """Return the first failure in log order, below whose transaction a batch is cut."""
     return min(failures, key=lambda f: f.seq, default=None)
 
 
 def key_taken(
     seq: Seq, uniqueness: Uniqueness, *, inserted: bool, key: str | None = None
 ) -> RowFailure:
-    """The failure of an INSERT, or of an UPDATE that moves a row, to a key that is taken."""
+    """Build the failure of an INSERT, or of an UPDATE that moves a row, to a key that is taken."""
     kind = ConflictType.INSERT_EXISTS if inserted else ConflictType.UPDATE_EXISTS
     return RowFailure(
         seq,

@@ -1,11 +1,12 @@
-"""CHECK constraints of rows that are about to be written.
+"""Checks CHECK constraints of rows that are about to be written.
 
-Comes in: a table's constraints, rows in its stored columns. Goes out: which rows violate one, and
-what PostgreSQL says of the first. NULL is not false: such a row is accepted. Called by staging, by
-copies, for UPDATEs once their rows are known (``upsert.checking``), and by local writes.
+Comes in: a table's constraints, rows in its stored columns. Goes out: the rows that violate a
+constraint, and PostgreSQL's error for the first one. NULL is not false: such a row is accepted.
+Called by staging, by copies, for UPDATEs once their rows are known (``upsert.checking``), and by
+local writes.
 
-Of several constraints PostgreSQL evaluates the first by name first, and an error of an expression
-(division by zero) is the row's, too.
+PostgreSQL evaluates constraints in the order of their names, and an error of an expression
+(division by zero) is an error of the row, too.
 
 Source: ExecRelCheck() and ExecConstraints() in execMain.c.
 """
@@ -37,7 +38,7 @@ CHECK_VIOLATION: Final = "23514"
 _BOOL: Final = 16
 
 _COMPILED: Final = 256
-"""Constraints that are kept ready, in each process."""
+"""Number of compiled constraints that each process keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,14 @@ class Violation:
     sqlstate: str
     message: str
     detail: str | None
-    """With the row's values."""
+    """Detail with the row's values."""
     constraint: str | None
-    """Name of the constraint; None: an expression has failed."""
+    """Name of the constraint; None if an expression has failed."""
 
 
 @lru_cache(maxsize=_COMPILED)
 def _negated(check: CheckConstraint) -> StoredFilter:
-    """True for rows that violate it."""
+    """Return a filter that is true for rows that violate the constraint."""
     tree = decode(check.expression)
     return StoredFilter(Expression(ExpressionNode.NOT, _BOOL, (tree,)), check.columns)
 
@@ -62,11 +63,11 @@ def _negated(check: CheckConstraint) -> StoredFilter:
 def violating(
     checks: Sequence[CheckConstraint], rows: pa.Table
 ) -> npt.NDArray[np.bool_]:
-    """Which rows violate one of the constraints, or make its expression fail."""
-    found = np.zeros(rows.num_rows, np.bool_)
+    """Mark the rows that violate one of the constraints, or make its expression fail."""
+    violations = np.zeros(rows.num_rows, np.bool_)
     for check in checks:
-        found |= _violating(check, rows)
-    return found
+        violations |= _violating(check, rows)
+    return violations
 
 
 def _violating(check: CheckConstraint, rows: pa.Table) -> npt.NDArray[np.bool_]:
@@ -84,7 +85,7 @@ def _violating(check: CheckConstraint, rows: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _evaluated(check: CheckConstraint, rows: pa.Table) -> npt.NDArray[np.bool_]:
     if not check.columns:
-        # Nothing in it depends on the row.
+        # The expression does not depend on the row.
         values = pa.array(np.zeros(rows.num_rows, np.int8))
         batch = pa.record_batch([values], names=[""])
     else:
@@ -101,8 +102,8 @@ def explained(
     fields: Sequence[FieldSpec],
     row: pa.Table,
 ) -> Violation:
-    """Explain the violation by a row that ``violating`` has found; ``relation``: the bare name."""
-    for check in sorted(checks, key=lambda one: one.name.encode()):
+    """Build the error for a row that ``violating`` has marked; ``relation``: the bare name."""
+    for check in sorted(checks, key=lambda constraint: constraint.name.encode()):
         try:
             if not _evaluated(check, row)[0]:
                 continue
@@ -126,15 +127,16 @@ def first_violation(
     rows: pa.Table,
     where: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[int, Violation] | None:
-    """The first row (among ``where``) that violates a constraint; its place in ``rows``."""
+    """Return the first row (among ``where``) that violates a constraint, by its position in
+    ``rows``."""
     if not checks or not rows.num_rows:
         return None
     places = np.arange(rows.num_rows)
     if where is not None:
         places = places[where]
         rows = rows.filter(pa.array(where))
-    at = np.flatnonzero(violating(checks, rows))
-    if not at.size:
+    positions = np.flatnonzero(violating(checks, rows))
+    if not positions.size:
         return None
-    first = int(at[0])
+    first = int(positions[0])
     return int(places[first]), explained(checks, relation, fields, rows.slice(first, 1))

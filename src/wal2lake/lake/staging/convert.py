@@ -1,16 +1,16 @@
-"""Columns of PostgreSQL's values as the typed columns of a target table.
+"""Converts columns of PostgreSQL's values to the typed columns of a target table.
 
 Comes in: columns by name, as PostgreSQL sent them (``SentColumn``: text, or for some rows the
-type's binary form), and the target's fields. Goes out: a typed Arrow table with exactly
-those fields, and the values that could not be stored, by row. Called inside Spark's Python
-workers by staging and by the initial copy: what was the same value at the publisher must be
-stored as the same, however it came.
+type's binary form), and the target's fields. Goes out: a typed Arrow table with exactly those
+fields, and the values that could not be stored, by row. Called inside Spark's Python workers by
+staging and by the initial copy: values that are the same at the publisher must be stored as the
+same, in whatever form they were sent.
 
-The target's field decides, not the publisher's column: PostgreSQL's subscriber too gives the
-text to the input function of its own column. A binary value is read as the publisher's
-type, for it says nothing otherwise, and then means its text. What type the target has stands
-in the field: its PostgreSQL type, stored as its Spark type (which a user may have chosen).
-What becomes of a value that the field cannot hold say the table's ``ConversionRules``.
+The target's field decides, not the publisher's column: PostgreSQL's subscriber, too, passes the
+text to the input function of its own column. A binary value is read as the publisher's type, since
+it has no meaning otherwise, and then stands for its text. The target's type is in the field: its
+PostgreSQL type, stored as its Spark type (which a user may have chosen). The table's
+``ConversionRules`` decide about values that the field cannot hold.
 
 Source: PostgreSQL worker.c, slot_store_data.
 """
@@ -54,7 +54,7 @@ from wal2lake.pgtypes.receive.columns import sent_to_text
 from wal2lake.pgtypes.receive.remote import FIRST_NORMAL_OID, base_type
 
 FAILURES_KEPT: Final = 5
-"""Per column of one call: the first is what counts, the others help the operator."""
+"""Failures kept per column of one call: the first one counts, the others help the operator."""
 
 
 Mask = npt.NDArray[np.bool_]
@@ -67,15 +67,15 @@ class SentColumn:
     values: pa.Array
     """Binary, null for NULL."""
     binary: Mask | None = None
-    """Where the value is in its type's binary form; None: nowhere."""
+    """Rows whose value is in its type's binary form; None if there are none."""
     type_oid: Oid = INVALID_OID
-    """The publisher's type; 0: it is not known, and all is text."""
+    """The publisher's type; 0: unknown, and all values are text."""
     typmod: int = -1
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in."""
 
     def text_of(self, row: int) -> bytes:
-        """One value as text; its own bytes where they have none."""
+        """Return one value as text; its own bytes if they have no text form."""
         value = self.values[row : row + 1]
         if self.binary is not None and self.binary[row]:
             texts, _ = sent_to_text(value, int(self.type_oid), self.types)
@@ -83,17 +83,17 @@ class SentColumn:
                 return bytes(texts[0].as_py())
         return bytes(value[0].as_py())
 
-    def filled(self, where: Mask, other: SentColumn) -> SentColumn:
-        """This column with the values ``where`` of another one of the same type."""
+    def filled(self, where: Mask, source: SentColumn) -> SentColumn:
+        """Return this column with the values ``where`` of another one of the same type."""
         if not where.any():
             return self
-        values = pc.if_else(pa.array(where), other.values, self.values)
-        if self.binary is None and other.binary is None:
+        values = pc.if_else(pa.array(where), source.values, self.values)
+        if self.binary is None and source.binary is None:
             return replace(self, values=values)
         nowhere = np.zeros(len(where), np.bool_)
-        mine = nowhere if self.binary is None else self.binary
-        theirs = nowhere if other.binary is None else other.binary
-        binary = np.where(where, theirs, mine)
+        own_binary = nowhere if self.binary is None else self.binary
+        source_binary = nowhere if source.binary is None else source.binary
+        binary = np.where(where, source_binary, own_binary)
         return replace(self, values=values, binary=binary)
 
 
@@ -106,11 +106,11 @@ class BadValue:
     column: str
     sqlstate: str
     message: str
-    """PostgreSQL's, without the value."""
+    """PostgreSQL's message, without the value."""
     detail: str | None = None
-    """With the row's values."""
+    """Detail with the row's values."""
     hint: str | None = None
-    """Where it is not the value that was sent."""
+    """Set if the failing value is not one that was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,14 @@ class ConversionRules:
 
     policies: ValuePolicies = NO_POLICIES
     required: frozenset[str] = frozenset()
-    """Columns that must not be null: no policy makes anything so there."""
+    """Columns that must not be null: no policy makes their values NULL."""
     key: frozenset[str] = frozenset()
-    """Columns of the primary key: another value would be another row, so no policy
-    applies to them."""
+    """Columns of the primary key: another value would identify another row, so no policy applies
+    to them."""
     max_value_bytes: int = MAX_VALUE_BYTES
     follows: bool = False
-    """The publisher's NOT NULL is followed, so what it sends may not be looked at: within a
-    transaction that alters its table it may be null for a while."""
+    """True if the publisher's NOT NULL is followed. Then NULLs that it sends are not checked:
+    within a transaction that alters its table the column may be null for a while."""
 
     checks: tuple[CheckConstraint, ...] = ()
     """CHECK constraints of the table."""
@@ -144,8 +144,8 @@ class ConversionRules:
     def widens(
         self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
     ) -> bool:
-        """Whether a value that the column cannot hold may make it text; a key's column, too, for
-        all of its values are text then."""
+        """Whether a value that the column cannot hold may change its type to text. A key column
+        may change, too, because all of its values are then text."""
         return self._policy(namespace, table, field, sent) is ValuePolicy.WIDEN
 
     def _policy(
@@ -184,8 +184,7 @@ _READ: Final = frozenset(
         ConversionKind.TIMESTAMPTZ,
     )
 )
-"""Kinds whose conversion expects the output of the type's own function, unless it is told
-otherwise."""
+"""Kinds whose conversion by default expects the output of the type's own output function."""
 
 _NUMERIC: Final = 1700
 
@@ -198,14 +197,14 @@ class Converted:
 
     array: pa.Array
     bad: tuple[BadValue, ...] = ()
-    """In row order; the first few. Null in the array."""
+    """The first few bad values, in row order; null in the array."""
     changes: tuple[CoercedValues, ...] = ()
     """Values that a policy replaced."""
 
 
 @lru_cache(maxsize=10_000)
 def mapping_of(field: FieldSpec) -> TypeMapping:
-    """How text becomes a value of this field; UsageError if nothing can."""
+    """Return the mapping from text to values of this field. UsageError if there is none."""
     wanted = arrow_from_ddl(field.spark_ddl)
     if field.pg_type_oid == INVALID_OID:
         oid, typmod = result_type(field.spark_ddl)
@@ -214,11 +213,11 @@ def mapping_of(field: FieldSpec) -> TypeMapping:
     default = mapping_for(oid, typmod, type_name=field.pg_type_name)
     if default.arrow_type == wanted:
         return default
-    known = type_by_oid(oid)
-    if known is None:
+    builtin = type_by_oid(oid)
+    if builtin is None:
         chosen = {field.pg_type_name or "unknown": field.spark_ddl}
-    elif known.is_array and pa.types.is_list(wanted):
-        element = format_type(known.element_oid, typmod)
+    elif builtin.is_array and pa.types.is_list(wanted):
+        element = format_type(builtin.element_oid, typmod)
         chosen = {element: ddl_from_arrow(wanted.value_type)}
     else:
         chosen = {format_type(oid, typmod): field.spark_ddl}
@@ -226,10 +225,10 @@ def mapping_of(field: FieldSpec) -> TypeMapping:
 
 
 def source_type(sent: SentColumn, field: FieldSpec) -> tuple[int, int]:
-    """(type OID, typmod) at the publisher, below domains.
+    """Return (type OID, typmod) at the publisher, below domains.
 
-    The stream has the domain's own OID. What that is says the publisher's catalog, which is
-    asked for it in binary format only; for text, what was noted when the table was made.
+    The stream has the domain's own OID. Its base type is in the publisher's catalog, which is
+    queried in binary format only; for text, the field records it since the table was created.
     """
     oid, domain = base_type(int(sent.type_oid), sent.types), field.pg_domain
     if domain is None or sent.type_oid < FIRST_NORMAL_OID:
@@ -247,8 +246,8 @@ def convert_column(
     policy: ValuePolicy = ValuePolicy.ERROR,
     rules: ConversionRules = NO_RULES,
 ) -> Converted:
-    """Convert one column; a value that cannot be stored is null, and listed, unless the
-    policy has another way."""
+    """Convert one column; a value that cannot be stored is null and reported, unless the policy
+    replaces it."""
     converted = coerce(
         sent.values,
         sent.binary,
@@ -259,20 +258,22 @@ def convert_column(
         rules.max_value_bytes,
         nullable=rules.nullable(field),
     )
-    found = [
+    bad_values = [
         BadValue(int(row), field.name, failure.sqlstate, failure.message)
         for failure in converted.failures
         for row in failure.rows[:FAILURES_KEPT]
     ]
-    found.sort(key=lambda bad: bad.row)
-    return Converted(converted.array, tuple(found[:FAILURES_KEPT]), converted.changes)
+    bad_values.sort(key=lambda bad: bad.row)
+    return Converted(
+        converted.array, tuple(bad_values[:FAILURES_KEPT]), converted.changes
+    )
 
 
 def decodes_whole_in_binary(
     field: FieldSpec, type_oid: Oid, typmod: int, types: RemoteTypes
 ) -> bool:
-    """Whether values of this type of the publisher's go into the field without a text of
-    each, if they come in binary format."""
+    """Whether values of this publisher's type, sent in binary format, are converted to the field
+    without a text of each."""
     sent = SentColumn(pa.nulls(0, pa.binary()), None, type_oid, typmod, types)
     mapping = _for_source(mapping_of(field), field, sent)
     return decodes_whole(int(type_oid), types, mapping)
@@ -281,16 +282,15 @@ def decodes_whole_in_binary(
 def _for_source(
     mapping: TypeMapping, field: FieldSpec, sent: SentColumn
 ) -> TypeMapping:
-    """Return the mapping that values of this type of the publisher's must pass to be values of the
-    field."""
+    """Return the mapping by which values of this publisher's type become values of the field."""
     return _with_input(_with_length(mapping, field, sent), field, sent)
 
 
 def _with_input(
     mapping: TypeMapping, field: FieldSpec, sent: SentColumn
 ) -> TypeMapping:
-    """A type does not take any text as it is, if it comes as another type's, nor numeric one of
-    another scale."""
+    """Add the type's input function, if values are sent as another type, or as numeric of another
+    scale: then the type does not accept every text unchanged."""
     source, typmod = source_type(sent, field)
     own = type_by_oid(field.pg_type_oid)
     if own is None or source == INVALID_OID:
@@ -302,8 +302,8 @@ def _with_input(
     if element is not None:
         if element.kind not in _READ or reads_any(own.element_oid):
             return mapping
-        known = type_by_oid(source)
-        if known is not None and known.element_oid == own.element_oid:
+        source_info = type_by_oid(source)
+        if source_info is not None and source_info.element_oid == own.element_oid:
             return mapping
         reads = (int(own.element_oid), field.pg_typmod)
         return replace(mapping, element=replace(element, reads=reads))
@@ -311,7 +311,7 @@ def _with_input(
         return mapping
     is_text = mapping.kind is ConversionKind.TEXT
     if is_text and type_by_oid(source) is None and not has_input(own.oid):
-        # A type of the publisher's that is not known here, a domain perhaps.
+        # The publisher's type is unknown here; it may be a domain.
         return mapping
     return replace(mapping, reads=(int(own.oid), field.pg_typmod))
 
@@ -319,7 +319,7 @@ def _with_input(
 def _with_length(
     mapping: TypeMapping, field: FieldSpec, sent: SentColumn
 ) -> TypeMapping:
-    """With the length that the field declares, unless the publisher has seen to it."""
+    """Add the length that the field declares, unless the publisher has enforced it."""
     if sent.type_oid == field.pg_type_oid and sent.typmod == field.pg_typmod:
         return mapping
     length = declared_length(field.pg_type_oid, field.pg_typmod)
@@ -327,18 +327,18 @@ def _with_length(
         return mapping
     if mapping.element is not None:
         return replace(mapping, element=replace(mapping.element, length=length))
-    known = type_by_oid(field.pg_type_oid)
+    builtin = type_by_oid(field.pg_type_oid)
     if mapping.kind is not ConversionKind.TEXT or (
-        known is not None and known.is_array
+        builtin is not None and builtin.is_array
     ):
-        # A whole array that is kept as text.
+        # A whole array is kept as text.
         return mapping
     return replace(mapping, length=length)
 
 
 def not_filled(fill: Fill | None, column: str, row: int | None) -> list[BadValue]:
-    """Return the fault of ``row``, the first one that needs a default; nothing if the default is
-    there."""
+    """Return the fault of ``row``, the first one that needs a default; nothing if the default
+    could be evaluated."""
     if fill is None or fill.error is None or row is None:
         return []
     return [BadValue(row, column, *fill.error)]
@@ -350,19 +350,19 @@ def nulls_refused(
     relation: str | None = None,
     rows: Mask | None = None,
 ) -> tuple[BadValue, ...]:
-    """The first null (among ``rows``) of a column that must not have one."""
+    """Return the first null (among ``rows``) of a column that must not be null."""
     if array.null_count == 0:
         return ()
     null = array.is_null().to_numpy(zero_copy_only=False)
     if rows is not None:
         null = null & rows
-    at = np.flatnonzero(null)
-    if not at.size:
+    positions = np.flatnonzero(null)
+    if not positions.size:
         return ()
     of_relation = "" if relation is None else f' of relation "{relation}"'
     return (
         BadValue(
-            int(at[0]),
+            int(positions[0]),
             field.name,
             "23502",
             f'null value in column "{field.name}"{of_relation} '

@@ -1,16 +1,16 @@
 """Fills the columns that the publisher does not send, as an INSERT would.
 
-Comes in: for each such column with a default a ``Fill``, which somebody above has evaluated for
-the batch in hand (``ColumnDefaults``). Goes out: arrays of it. Called inside Spark's Python
-workers by staging and by the initial copy.
+Comes in: for each such column with a default a ``Fill``, which the caller has evaluated for the
+batch (``ColumnDefaults``). Goes out: arrays of it. Called inside Spark's Python workers by staging
+and by the initial copy.
 
-Values of a sequence are taken by that somebody, too, as many as there will be rows, and are gone
-if the batch does not come to its end: each part of it is told where its own begin.
+The caller also takes the values of sequences, one for each row, and they are lost if the batch
+fails. Each part of the batch is given its first value.
 
 PostgreSQL evaluates a default for each row that is inserted; now() is the time at which the
-subscriber's transaction began, and a batch is one transaction here. So but for functions that
-are volatile one value is enough for all rows. A default that cannot be evaluated stops the first
-row that needs it.
+subscriber's transaction began, and a batch is one transaction here. So one value is enough for all
+rows, except for volatile functions. A default that cannot be evaluated stops the first row that
+needs it.
 
 Source: worker.c (slot_fill_defaults), copyfrom.c.
 """
@@ -42,39 +42,40 @@ class Volatile(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A column's default. One of the four."""
+    """A column's default. Exactly one of ``value``, ``volatile``, ``error`` and ``sequence`` is
+    set."""
 
     value: pa.Array | None = None
-    """One value for all rows, in the type that the column is stored as."""
+    """One value for all rows, in the column's stored type."""
     volatile: Volatile | None = None
     error: tuple[str, str] | None = None
-    """SQLSTATE and message: there is no value."""
+    """SQLSTATE and message if the default cannot be evaluated."""
     sequence: Oid | None = None
-    """Each row has a value of its own, of this one."""
+    """Sequence that gives each row a value of its own."""
     first: int | None = None
-    """That of the next row, once they have been taken."""
+    """The next row's value of the sequence, once the values have been taken."""
     step: int = 1
 
 
 Fills = Mapping[str, Fill]
-"""By column."""
+"""Defaults by column."""
 
 
 class ColumnDefaults(Protocol):
-    """From any thread; what goes wrong with a default is in its ``Fill``."""
+    """Evaluates defaults, for any thread; an error of a default is in its ``Fill``."""
 
     def __call__(self, relid: Oid, columns: Collection[str]) -> Fills:
-        """Return the present defaults of those of the columns of a table of ours that have one."""
+        """Return the present defaults of those of the table's columns that have one."""
         ...
 
     def numbered(self, fills: Fills, rows: int) -> Fills:
-        """The same, with values of sequences for so many rows, which nobody else gets any
-        more."""
+        """Return the same defaults with values of sequences taken for so many rows; no other
+        session gets these values."""
         ...
 
     def restarting(self, sequences: Collection[Oid]) -> AbstractContextManager[None]:
-        """A context in which nobody else takes values of these sequences. When it ends without an
-        error, transactions that took values before have to be repeated (40001)."""
+        """Return a context in which no other session takes values of these sequences. If it ends
+        without an error, transactions that took values before must be repeated (40001)."""
         ...
 
 
@@ -82,15 +83,15 @@ class _NoDefaults:
     """Stands for a table without defaults."""
 
     def __call__(self, relid: Oid, columns: Collection[str]) -> Fills:
-        """None."""
+        """Return no defaults."""
         return {}
 
     def numbered(self, fills: Fills, rows: int) -> Fills:
-        """The same."""
+        """Return the same defaults."""
         return fills
 
     def restarting(self, sequences: Collection[Oid]) -> AbstractContextManager[None]:
-        """Nobody takes values."""
+        """Return an empty context."""
         return nullcontext()
 
 
@@ -98,12 +99,12 @@ NO_DEFAULTS: Final[ColumnDefaults] = _NoDefaults()
 
 
 def have_sequences(fills: Fills) -> bool:
-    """Whether some are of ``ColumnDefaults.numbered``."""
+    """Whether a default takes values of a sequence."""
     return any(fill.sequence is not None for fill in fills.values())
 
 
 def behind(fills: Fills, rows: int) -> Fills:
-    """For the rows behind so many."""
+    """Return the defaults for the rows after the first ``rows``."""
     if not rows or not have_sequences(fills):
         return fills
     return {
@@ -114,12 +115,12 @@ def behind(fills: Fills, rows: int) -> Fills:
     }
 
 
-_DIGITS: Final = [at for at in range(36) if at not in (8, 13, 18, 23)]
-"""Where a UUID's text has no hyphen."""
+_DIGITS: Final = [i for i in range(36) if i not in (8, 13, 18, 23)]
+"""Positions in a UUID's text that are not hyphens."""
 
 
 def _uuids(count: int) -> pa.Array:
-    """Random ones, of version 4."""
+    """Return random UUIDs of version 4."""
     raw = np.frombuffer(os.urandom(16 * count), np.uint8).reshape(count, 16).copy()
     raw[:, 6] = raw[:, 6] & 0x0F | 0x40
     raw[:, 8] = raw[:, 8] & 0x3F | 0x80
@@ -133,10 +134,12 @@ def _uuids(count: int) -> pa.Array:
 
 
 def _numbers(first: int, step: int, count: int, kind: pa.DataType) -> pa.Array:
-    """``first``, ``first + step`` ... as an integer column has them; 22003 for one beyond it.
+    """Return ``first``, ``first + step`` ... in an integer column's type; 22003 if one does not
+    fit.
 
-    Where a TRUNCATE restarts the sequence, numbers count backwards from it: those of the rows
-    that it removes may be below what the type has, and become anything."""
+    If a TRUNCATE restarts the sequence, numbers count backwards from it. Numbers of rows that it
+    removes may be out of the type's range, and are clipped.
+    """
     start = (first + (1 << 63)) % (1 << 64) - (1 << 63)
     numbers = start + step * np.arange(count)
     limits = np.iinfo(kind.to_pandas_dtype())
@@ -152,8 +155,8 @@ def _numbers(first: int, step: int, count: int, kind: pa.DataType) -> pa.Array:
 def filled(
     fill: Fill | None, rows: npt.NDArray[np.bool_], kind: pa.DataType
 ) -> pa.Array:
-    """Return an array as long as ``rows``: the default there, null elsewhere, and where there is no
-    default."""
+    """Return an array as long as ``rows``: the default in the marked rows, null elsewhere, and
+    null everywhere if there is no default."""
     count = int(rows.sum())
     if fill is None or fill.error is not None or not count:
         return pa.nulls(len(rows), kind)

@@ -1,11 +1,11 @@
-"""The values of generated columns, for rows that are about to be written.
+"""Computes the values of generated columns, for rows that are about to be written.
 
-Comes in: a table's generated columns, rows in its stored columns. Goes out: the same rows with what
-PostgreSQL would compute, and why some have no value. Whatever stood in these columns before is
-not looked at. Called by staging, by copies, for UPDATEs once their rows are known (``upsert``), by
+Comes in: a table's generated columns, rows in its stored columns. Goes out: the same rows with the
+values that PostgreSQL would compute, and why some have no value. Earlier values of these columns
+are ignored. Called by staging, by copies, for UPDATEs once their rows are known (``upsert``), by
 local writes and by ALTER TABLE.
 
-Generated columns are computed before NOT NULL and CHECK are looked at, and read none of each other.
+Generated columns are computed before NOT NULL and CHECK are checked, and read none of each other.
 
 Source: ExecComputeStoredGenerated() in nodeModifyTable.c.
 """
@@ -31,7 +31,7 @@ from wal2lake.pgtypes.expressions import Computation, decode
 from wal2lake.pgtypes.expressions.operators import TEXTS
 
 _COMPILED: Final = 256
-"""Expressions that are kept ready, in each process."""
+"""Number of compiled expressions that each process keeps."""
 
 _NOT_NULL_VIOLATION: Final = "23502"
 
@@ -46,11 +46,11 @@ class NotComputed:
     column: str
     sqlstate: str
     message: str
-    """PostgreSQL's."""
+    """PostgreSQL's message."""
 
     @property
     def hint(self) -> str | None:
-        """For an operator; None: that of any column."""
+        """Remedy for an operator; None if the general hint for a column applies."""
         return (
             None if self.sqlstate == _NOT_NULL_VIOLATION else computed_here(self.column)
         )
@@ -63,7 +63,7 @@ def _computation(generation: Generation, type_oid: int, typmod: int) -> Computat
 
 
 def inputs_of(generated: Generated) -> set[str]:
-    """The columns that the values are computed from."""
+    """Return the columns from which the values are computed."""
     return {column for _, generation in generated for column in generation.columns}
 
 
@@ -73,22 +73,27 @@ def computed(
     rows: pa.Table,
     where: Mask | None = None,
 ) -> tuple[pa.Table, list[NotComputed]]:
-    """The rows with their generated columns (``where`` only), and those that have none, whose value
-    is null then; in row order. ``fields``: the table's; ``rows`` has what is computed and read."""
+    """Compute the generated columns of the rows (``where`` only). Return the rows, and the
+    failures in row order; a value that cannot be computed is null.
+
+    ``fields``: the table's. ``rows`` has the generated columns and the columns that they read.
+    """
     if not generated or not rows.num_rows or (where is not None and not where.any()):
         return rows, []
     by_name = {field.name: field for field in fields}
     failed: list[NotComputed] = []
     part = rows if where is None else rows.filter(pa.array(where))
-    at = np.arange(rows.num_rows) if where is None else np.flatnonzero(where)
+    positions = np.arange(rows.num_rows) if where is None else np.flatnonzero(where)
     for name, generation in generated:
         array, wrong = _column(by_name[name], generation, part)
-        failed += [replace(one, row=int(at[one.row])) for one in wrong]
+        failed += [
+            replace(failure, row=int(positions[failure.row])) for failure in wrong
+        ]
         place = rows.schema.get_field_index(name)
         if where is not None:
             array = _in_place(rows.column(place), array, where)
         rows = rows.set_column(place, rows.schema.field(place), array)
-    return rows, sorted(failed, key=lambda one: one.row)
+    return rows, sorted(failed, key=lambda failure: failure.row)
 
 
 def _column(
@@ -97,7 +102,7 @@ def _column(
     computation = _computation(generation, int(field.pg_type_oid), field.pg_typmod)
     arrays = [rows.column(name).combine_chunks() for name in computation.columns]
     texts, failures = computation.texts(arrays, rows.num_rows)
-    # Texts may be of any length: the column's is applied now.
+    # The expression's texts may have any length; the column's length is applied now.
     typmod = -1 if field.pg_type_oid in TEXTS else field.pg_typmod
     sent = SentColumn(texts, None, field.pg_type_oid, typmod)
     converted = convert_column(sent, field, mapping_of(field))
@@ -113,7 +118,7 @@ def _column(
 
 
 def _in_place(column: pa.ChunkedArray, values: pa.Array, where: Mask) -> pa.Array:
-    """The column with other values ``where``."""
+    """Return the column with other values ``where``."""
     place = np.cumsum(where) - 1 + len(column)
     taken = np.where(where, place, np.arange(len(column)))
     both = pa.chunked_array([*column.chunks, values.cast(column.type)], column.type)
@@ -127,21 +132,22 @@ def missing_value(
     rows: pa.Table,
     where: Mask | None = None,
 ) -> NotComputed | None:
-    """The first row (among ``where``) in which a generated column is null and must not be."""
-    found: list[NotComputed] = []
+    """Return the first row (among ``where``) in which a generated column is null and must not
+    be."""
+    failures: list[NotComputed] = []
     for name, _ in generated:
         if name not in required:
             continue
         null = pc.is_null(rows.column(name)).to_numpy().astype(np.bool_)
-        at = np.flatnonzero(null if where is None else null & where)
-        if at.size:
-            found.append(
+        positions = np.flatnonzero(null if where is None else null & where)
+        if positions.size:
+            failures.append(
                 NotComputed(
-                    int(at[0]),
+                    int(positions[0]),
                     name,
                     _NOT_NULL_VIOLATION,
                     f'null value in column "{name}" of relation "{relation}" violates'
                     " not-null constraint",
                 )
             )
-    return min(found, key=lambda one: one.row, default=None)
+    return min(failures, key=lambda failure: failure.row, default=None)

@@ -1,11 +1,11 @@
-"""Reading a rows file of the change log, range by range.
+"""Reads a row file of the change log, range by range.
 
-Comes in: a file in log layout and the LSNs that count. Goes out: record batches of the
-rows with cursor <= commit LSN < cut, in log order. Called inside Spark's Python workers.
+Comes in: a file in log layout and the LSNs that count. Goes out: record batches of the rows with
+cursor <= commit LSN < cut, in log order. Called inside Spark's Python workers.
 
-The rows of a file are in log order, so the range is a slice, and row groups outside of it
-are not read: their statistics say so. Every page's checksum is verified; whatever
-cannot be read as it was written is a CorruptLogError that names the file.
+The rows of a file are in log order, so the range is a slice, and row groups outside of it are
+skipped by their statistics. Every page's checksum is verified. A file that cannot be read as it
+was written is a CorruptLogError that names the file.
 
 Source: docs/formats/segments.md (log layout); Parquet format, "Checksumming".
 """
@@ -36,35 +36,35 @@ from wal2lake.lake.delta.durability import local_path
 from wal2lake.model import Relation
 
 BATCH_ROWS: Final = 128 * 1024
-"""Rows decoded and converted at a time: about 15 MB of text at 100 bytes a row, few
-enough that a batch of six columns stays near the cache. A guess."""
+"""Rows decoded and converted at a time: about 15 MB of text at 100 bytes a row, few enough that a
+batch of six columns stays near the cache. A guess."""
 
 
 _SMALL_BYTES: Final = 1 << 20
-"""Bytes of a file that is read at once: its cost is to open it, and to wait for other threads."""
+"""Size of a file up to which it is read at once: opening it, and waiting for other threads, costs
+most."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """A rows file: one relation version of one segment."""
+    """A row file: one relation version of one segment."""
 
     path: str
     """URL or absolute path."""
     relation: Relation
     rows: int
-    """Number of rows by the manifest; plans the work."""
+    """Number of rows by the manifest; used to plan the work."""
     size: int
-    """Bytes of the file, as the manifest says; plans the work."""
+    """Bytes of the file by the manifest; used to plan the work."""
     commit_lsn: int | None = None
-    """Commit LSN of all rows of a file that was written before its transaction committed; None: the
-    file has it row by row."""
+    """Commit LSN of all rows of a file that was written before its transaction committed; None:
+    each row has its own."""
     rolled_back: tuple[int, ...] = ()
     """Subtransactions whose rows do not count."""
     inserts_before: int = 0
-    """In the batch's files before this one, all of them counted."""
+    """Number of inserts in all files of the batch before this one."""
     constants: tuple[str | None, ...] = ()
-    """Values that all rows have in the last columns of ``relation``, which the file does not
-    have."""
+    """Values that all rows have in the last columns of ``relation``, which are not in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class LsnRange:
     """The transactions of a batch, by commit LSN."""
 
     cursor: int
-    """The first that counts: the table's cursor."""
+    """The first LSN that counts: the table's cursor."""
     cut: int | None = None
-    """The first that does not; None: all."""
+    """The first LSN that does not count; None: all count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def plan_parts(
 ) -> list[tuple[LogPart, ...]]:
     """Divide sources among tasks, evenly by rows.
 
-    Reads the footers of those that are larger than a task's share, which are divided unless
+    Reads the footers of sources that are larger than a task's share, which are divided unless
     ``whole``. ``parallelism`` 0 and 1 are one task.
     """
     tasks = max(1, parallelism)
@@ -106,7 +106,8 @@ def plan_parts(
             for group in range(metadata.num_row_groups):
                 rows = metadata.row_group(group).num_rows
                 parts.append((rows, LogPart(source, group, group + 1)))
-    # The largest first, each to the task that has least: within 4/3 of the best plan.
+    # Assign the largest part first, each to the task with the least rows: this is within 4/3
+    # of the best plan.
     loads: list[tuple[int, list[LogPart]]] = [(0, []) for _ in range(tasks)]
     for rows, part in sorted(parts, key=lambda p: -p[0]):
         least = min(range(tasks), key=lambda t: loads[t][0])
@@ -124,7 +125,7 @@ def plan_parts(
 def read_rows(
     part: LogPart, span: LsnRange, wanted: Callable[[Collection[str]], list[str]]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the rows in ``span``; ``wanted`` chooses among the file's columns."""
+    """Yield batches of the rows in ``span``; ``wanted`` chooses among the file's columns."""
     path = part.source.path
     streamed = part.source.commit_lsn is not None
     with _open(path) as file:
@@ -136,8 +137,8 @@ def read_rows(
         if not groups:
             return
         present = set(file.schema_arrow.names)
-        by = "xid" if streamed else "commit_lsn"
-        columns = [by, "ordinal", "op", "old", *wanted(present)]
+        order_column = "xid" if streamed else "commit_lsn"
+        columns = [order_column, "ordinal", "op", "old", *wanted(present)]
         missing = set(columns[:4]) - present
         if missing:
             raise corrupt(path, f"It has no column {min(missing)}.")
@@ -165,13 +166,13 @@ def _batches(
             BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
         )
         return
-    # A stream of batches changes threads for each of them.
+    # Iterating over batches would switch threads for each batch.
     table = file.read_row_groups(groups, columns, use_threads=False)
     yield from table.combine_chunks().to_batches()
 
 
 def corrupt(path: str, detail: str, original: str | None = None) -> CorruptLogError:
-    """The error for a file of the log that is not what was written."""
+    """Build the error for a file of the log whose content is not what was written."""
     return CorruptLogError(
         f'change log file "{path}" is corrupted',
         detail=detail,
@@ -194,7 +195,7 @@ def _open(path: str) -> Any:
 
 
 def _local(path: Path) -> Any:
-    """A file to read from; one that is small is in memory, read at once."""
+    """Return a source to read; a small file is read into memory at once."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size <= _SMALL_BYTES:
             return pa.BufferReader(file.read())
@@ -202,8 +203,8 @@ def _local(path: Path) -> Any:
 
 
 def _unreadable(path: str, error: Exception) -> Wal2LakeError:
-    """Return the error for an unreadable file. A refusal of the operating system says nothing about
-    the file, unless the file is gone."""
+    """Return the error for an unreadable file. An error of the operating system proves nothing
+    about the file, unless the file is missing."""
     if isinstance(error, FileNotFoundError):
         return corrupt(path, "The file is missing.")
     if isinstance(error, OSError) and error.errno:
@@ -221,30 +222,31 @@ def _all_groups(metadata: Any, part: LogPart) -> list[int]:
 
 
 def _of_transaction(batch: pa.RecordBatch, source: LogSource) -> pa.RecordBatch:
-    """Rows of a streamed file as of any other: those that count, with their commit LSN."""
-    at = batch.schema.get_field_index("xid")
+    """Return the rows of a streamed file in the layout of other files: the rows that count, with
+    their commit LSN."""
+    xid_column = batch.schema.get_field_index("xid")
     if source.rolled_back:
         gone = np.array(source.rolled_back, np.int64)
-        keep = np.isin(batch.column(at).to_numpy(), gone, invert=True)
+        keep = np.isin(batch.column(xid_column).to_numpy(), gone, invert=True)
         batch = batch.filter(pa.array(keep))
     lsn = np.full(batch.num_rows, source.commit_lsn, np.int64)
-    return batch.set_column(at, "commit_lsn", pa.array(lsn))
+    return batch.set_column(xid_column, "commit_lsn", pa.array(lsn))
 
 
 def _with_constants(batch: pa.RecordBatch, source: LogSource) -> pa.RecordBatch:
-    """In new rows, and in old ones."""
+    """Add the constants to new and old rows."""
     first = len(source.relation.columns) - len(source.constants)
-    for at, text in enumerate(source.constants, first):
+    for position, text in enumerate(source.constants, first):
         value = pa.scalar(None if text is None else text.encode(), pa.binary())
         values = pa.repeat(value, batch.num_rows)
-        for name in (f"c{at}", f"o{at}"):
+        for name in (f"c{position}", f"o{position}"):
             batch = batch.append_column(name, values)
     return batch
 
 
 def _row_groups(metadata: Any, part: LogPart, span: LsnRange) -> list[int]:
     last = metadata.num_row_groups if part.last is None else part.last
-    found = []
+    groups = []
     for group in range(part.first, last):
         described = metadata.row_group(group)
         column = next(
@@ -252,14 +254,14 @@ def _row_groups(metadata: Any, part: LogPart, span: LsnRange) -> list[int]:
             for i in range(described.num_columns)
             if described.column(i).path_in_schema == "commit_lsn"
         )
-        known = column.statistics
-        if known is not None and known.has_min_max:
-            if known.max < span.cursor:
+        statistics = column.statistics
+        if statistics is not None and statistics.has_min_max:
+            if statistics.max < span.cursor:
                 continue
-            if span.cut is not None and known.min >= span.cut:
+            if span.cut is not None and statistics.min >= span.cut:
                 continue
-        found.append(group)
-    return found
+        groups.append(group)
+    return groups
 
 
 def _within(batch: pa.RecordBatch, span: LsnRange) -> pa.RecordBatch:

@@ -1,21 +1,21 @@
-"""One batch of log rows as staged changes of one target table.
+"""Converts one batch of log rows to staged changes of one target table.
 
-Comes in: a record batch in log layout, of one relation version, and the target. Goes out: a
-typed table in the layout of ``changes.py``, what it contains, and the rows that cannot be
-applied. Pure; called inside Spark's Python workers by ``staging.py``.
+Comes in: a record batch in log layout, of one relation version, and the target. Goes out: a typed
+table in the layout of ``changes.py``, a summary of its contents, and the rows that cannot be
+applied. Pure; called inside Spark's Python workers by ``stage``.
 
-What is decided here, once for both ways of applying:
+Decided here, once for both ways of applying:
 
-- columns go by name; a replicated column that the target lacks is PostgreSQL's error, a
-  column of the target that is not replicated has its default in an INSERT and stays in an UPDATE,
-  unless it is generated: then it is computed;
-- the key of an event: the new one, or the old one of a DELETE; an UPDATE whose old key was
-  sent and differs (as values, not as text) has *moved* its row;
-- an unchanged TOAST value that came all the same, in a sent old row, is known;
-- of a table without a primary key the old row, whole, names the row (REPLICA IDENTITY FULL).
+- Columns are matched by name. A replicated column that the target lacks is PostgreSQL's error. A
+  column of the target that is not replicated gets its default in an INSERT and keeps its value in
+  an UPDATE; if it is generated, it is computed.
+- The key of an event is the new one, or the old one of a DELETE. An UPDATE whose old key was
+  sent and differs (as values, not as text) has *moved* its row.
+- An unchanged TOAST value is known if a sent old row has it.
+- In a table without a primary key the whole old row identifies the row (REPLICA IDENTITY FULL).
 
-Sources: PostgreSQL relation.c (logicalrep_rel_open, logicalrep_report_missing_attrs),
-worker.c (check_relation_updatable), heapam.c (ExtractReplicaIdentity).
+Sources: PostgreSQL relation.c (logicalrep_rel_open, logicalrep_report_missing_attrs), worker.c
+(check_relation_updatable), heapam.c (ExtractReplicaIdentity).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from wal2lake.pgtypes.moments import numbered
 
 @dataclass(frozen=True, slots=True)
 class StageTarget:
-    """The table that rows are staged for; picklable."""
+    """The table for which rows are staged; picklable."""
 
     namespace: str
     name: str
@@ -68,7 +68,7 @@ class StageTarget:
     physical: tuple[PhysicalField, ...]
     """Same order as ``fields``."""
     key: tuple[str, ...]
-    """Primary key columns; empty: a row is named by its ``content``."""
+    """Primary key columns; empty: ``content`` identifies a row."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in, for values in binary format."""
     rules: ConversionRules = NO_RULES
@@ -77,21 +77,22 @@ class StageTarget:
     fills: Fills = field(default_factory=dict)
     """Values that inserts put into columns that are not sent."""
     commits: BatchCommits | None = None
-    """Transactions of the batch: rows that go into the table as they are carry their writer."""
+    """Transactions of the batch, whose writer is added to rows that go into the table as they
+    are."""
 
     def behind(self, inserts: int) -> StageTarget:
-        """For the rows behind so many."""
+        """Return the target for the rows after so many inserts."""
         fills = behind(self.fills, inserts)
         return self if fills is self.fills else replace(self, fills=fills)
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns that name a row."""
+        """The columns that identify a row."""
         return self.key or self.content
 
     @property
     def identity_positions(self) -> tuple[int, ...]:
-        """Where they are in ``fields``; a key's in key order."""
+        """Their positions in ``fields``; a key's columns in key order."""
         names = [f.name for f in self.fields]
         return tuple(names.index(k) for k in self.identity)
 
@@ -103,7 +104,7 @@ class StageTarget:
 
 @dataclass(slots=True)
 class StagedContents:
-    """Contents of staged rows; adds up over batches."""
+    """Summary of staged rows; can be added up over batches."""
 
     inserts: int = 0
     updates: int = 0
@@ -116,19 +117,19 @@ class StagedContents:
 
     @property
     def rows(self) -> int:
-        """All of them."""
+        """Number of all rows."""
         return self.inserts + self.updates + self.deletes + self.truncates
 
-    def add(self, other: StagedContents) -> None:
-        """Take in another part of the same batch of transactions."""
-        self.inserts += other.inserts
-        self.updates += other.updates
-        self.deletes += other.deletes
-        self.truncates += other.truncates
-        self.unchanged |= other.unchanged
-        self.moved |= other.moved
-        self.coercions += other.coercions
-        both = [s for s in (self.last_truncate, other.last_truncate) if s is not None]
+    def add(self, part: StagedContents) -> None:
+        """Add the summary of another part of the same batch of transactions."""
+        self.inserts += part.inserts
+        self.updates += part.updates
+        self.deletes += part.deletes
+        self.truncates += part.truncates
+        self.unchanged |= part.unchanged
+        self.moved |= part.moved
+        self.coercions += part.coercions
+        both = [s for s in (self.last_truncate, part.last_truncate) if s is not None]
         self.last_truncate = max(both, default=None)
 
 
@@ -148,8 +149,9 @@ def columns_wanted(
 
 
 def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | None:
-    """(SQLSTATE, message) if the target lacks a replicated column, or the relation's columns are
-    not those that name a row: a batch must not find rows by fewer columns than it was sent."""
+    """Return (SQLSTATE, message) if the target lacks a replicated column, or if the relation's
+    columns are not those that identify a row: a batch must not find rows by fewer columns than it
+    was sent."""
     names = {f.name for f in target.fields}
     sent = [c.name for c in relation.columns if c.name]
     missing = [name for name in sent if name not in names]
@@ -176,13 +178,13 @@ def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | 
 def incompatible_columns(
     table: str, sent: Collection[str], generated: Generated
 ) -> str | None:
-    """Return PostgreSQL's text about replicated columns that the target, ``schema.table``,
-    computes; None: there are none."""
-    found = [name for name, _ in generated if name in sent]
-    if not found:
+    """Return PostgreSQL's message about replicated columns that are generated in the target,
+    ``schema.table``; None if there are none."""
+    columns = [name for name, _ in generated if name in sent]
+    if not columns:
         return None
-    word = "column" if len(found) == 1 else "columns"
-    listed = ", ".join(f'"{name}"' for name in found)
+    word = "column" if len(columns) == 1 else "columns"
+    listed = ", ".join(f'"{name}"' for name in columns)
     return (
         f'logical replication target relation "{table}" has incompatible generated'
         f" {word}: {listed}"
@@ -192,7 +194,7 @@ def incompatible_columns(
 def insert_rows(
     batch: pa.RecordBatch, relation: Relation, target: StageTarget
 ) -> tuple[pa.Table, StagedContents, tuple[RowFailure, ...]]:
-    """A batch of INSERTs as rows of the target, its columns in its order."""
+    """Convert a batch of INSERTs to rows of the target, with its columns in its order."""
     rows = _Rows(batch, relation, target)
     arrays = []
     bad: list[BadValue] = []
@@ -214,14 +216,14 @@ def insert_rows(
     if target.commits is not None:
         lsn = batch.column("commit_lsn").to_numpy()
         table = target.commits.of(lsn).appended(table)
-    found = StagedContents(inserts=batch.num_rows, coercions=rows.coercions)
-    return table, found, rows.located(bad)
+    contents = StagedContents(inserts=batch.num_rows, coercions=rows.coercions)
+    return table, contents, rows.located(bad)
 
 
 def change_rows(
     batch: pa.RecordBatch, relation: Relation, target: StageTarget
 ) -> tuple[pa.Table, StagedContents, tuple[RowFailure, ...]]:
-    """A batch of any events as staged changes."""
+    """Convert a batch of any events to staged changes."""
     rows = _Rows(batch, relation, target)
     keys = target.identity_positions
     bad = rows.without_identity()
@@ -263,7 +265,7 @@ def change_rows(
     new_rows = pa.Table.from_arrays(news, names=[f.name for f in target.fields])
     new_rows = rows.generated(new_rows, rows.op == INSERT, bad)
     new_rows = _updated(new_rows, target, rows.op == UPDATE, flags)
-    # What an UPDATE makes of its row is known when that is found (``upsert.checking``).
+    # The row that an UPDATE makes is known once its old row is found (``upsert.checking``).
     bad += rows.unchecked(new_rows, rows.op == INSERT, bad)
     columns = {
         "lsn": batch.column("commit_lsn"),
@@ -278,17 +280,17 @@ def change_rows(
         for i, array in old_keys.items():
             columns[f"o{i}"] = pc.if_else(still, pa.scalar(None, array.type), array)
     table = pa.table(columns)
-    found = rows.found(set(flags), moved)
-    found.coercions = rows.coercions
-    return table, found, rows.located(bad)
+    contents = rows.contents(set(flags), moved)
+    contents.coercions = rows.coercions
+    return table, contents, rows.located(bad)
 
 
 def _updated(
     rows: pa.Table, target: StageTarget, updates: Mask, flags: dict[int, Mask]
 ) -> pa.Table:
-    """With the generated columns of UPDATEs that tell all that these are computed from; ``flags``
-    say so then. What cannot be computed is null: that is looked at when the row is found
-    (``upsert.checking``)."""
+    """Compute the generated columns of UPDATEs that send all columns from which they are computed,
+    and adjust ``flags``. A value that cannot be computed is null; it is checked when the row is
+    found (``upsert.checking``)."""
     generated = target.rules.generated
     if not generated or not updates.any():
         return rows
@@ -305,7 +307,7 @@ def _updated(
 
 
 class _Rows:
-    """A batch of one relation version, with the questions that staging asks of it."""
+    """A batch of one relation version, as staging reads it."""
 
     __slots__ = (
         "_batch",
@@ -325,20 +327,20 @@ class _Rows:
         self._relation = relation
         self._target = target
         self.coercions: list[Coercion] = []
-        """Values that policies have changed in converted columns."""
+        """Values of converted columns that policies have changed."""
         self.op = batch.column("op").to_numpy()
         self.sent_old = batch.column("old").to_numpy() != 0
 
     def convert(
         self, sent: SentColumn, spec: FieldSpec, mapping: TypeMapping
     ) -> Converted:
-        """A column of stored values, under its policy."""
+        """Convert a column to stored values, under its policy."""
         rules, relation = self._target.rules, self._relation
         policy = rules.policy(relation.namespace, relation.name, spec, sent)
-        found = convert_column(sent, spec, mapping, policy, rules)
-        for change in found.changes:
+        converted = convert_column(sent, spec, mapping, policy, rules)
+        for change in converted.changes:
             # Rows are in log order.
-            first, last = (self._seq(int(change.rows[at])) for at in (0, -1))
+            first, last = (self._seq(int(change.rows[index])) for index in (0, -1))
             self.coercions.append(
                 Coercion(
                     spec.name,
@@ -350,28 +352,29 @@ class _Rows:
                     change.example,
                 )
             )
-        return found
+        return converted
 
     def default(
         self, spec: FieldSpec, mapping: TypeMapping, where: Mask, bad: list[BadValue]
     ) -> pa.Array:
-        """A column that is not sent, with its default ``where`` rows are inserted."""
+        """Return a column that is not sent, with its default ``where`` rows are inserted."""
         fill = self._target.fills.get(spec.name)
         first = int(np.argmax(where)) if where.any() else None
         bad += not_filled(fill, spec.name, first)
         return filled(fill, where, mapping.arrow_type)
 
     def position(self, spec: FieldSpec) -> int | None:
-        """The relation's column of that name."""
+        """Return the position of the relation's column of that name; None if there is none."""
         return self._names.get(spec.name)
 
     def new(self, position: int) -> SentColumn:
-        """Column of the new tuples, null where none was sent."""
+        """Return a column of the new tuples, null where none was sent."""
         values = self._batch.column(f"c{position}")
         return self._sent(position, values, f"b{position}")
 
     def old(self, position: int) -> SentColumn | None:
-        """Column of the old tuples, null where none was sent; None: nowhere."""
+        """Return a column of the old tuples, null where none was sent; None if no old tuple has
+        it."""
         values = self._optional(f"o{position}")
         if values is None:
             return None
@@ -388,7 +391,7 @@ class _Rows:
         )
 
     def unchanged(self, position: int) -> Mask:
-        """Where the new tuple has an unchanged TOAST value."""
+        """Mark the new tuples that have an unchanged TOAST value."""
         flags = self._flags(f"u{position}")
         return np.zeros(self._batch.num_rows, np.bool_) if flags is None else flags
 
@@ -400,7 +403,7 @@ class _Rows:
         return mask.astype(np.bool_)
 
     def old_keys(self, bad: list[BadValue]) -> tuple[dict[int, pa.Array], Mask]:
-        """Typed old keys by target position, and which UPDATEs changed the key."""
+        """Return typed old keys by target position, and the UPDATEs that changed the key."""
         candidates = (self.op == UPDATE) & self.sent_old
         moved = np.zeros(len(self.op), np.bool_)
         if not candidates.any():
@@ -419,22 +422,24 @@ class _Rows:
             bad += [b for b in converted.bad if candidates[b.row]]
             typed[i] = old
             alike = before.binary is None and after.binary is None
-            # Equal bytes say nothing if one is text and the other one binary.
+            # Bytes can be compared only if both are text.
             differs = candidates
             if alike:
                 differs = _differ(before.values, after.values) & candidates
             exact = alike and mapping.arrow_type.equals(pa.string())
             if differs.any() and not exact:
-                # 1.0 and 1.00 are the same number: then the row has not moved.
+                # A row does not move if the values are equal, such as 1.0 and 1.00.
                 new = convert_column(after, spec, mapping).array
                 differs = differs & _differ(old, new)
             moved |= differs
         return typed, moved
 
     def old_rows(self, bad: list[BadValue]) -> tuple[dict[int, pa.Array], Mask]:
-        """Typed old rows by target position, of each UPDATE and DELETE; and the UPDATEs.
+        """Return typed old rows by target position, of each UPDATE and DELETE; and the UPDATEs.
 
-        Under the columns' policies, as the rows were stored, but not counted again."""
+        They are converted under the columns' policies, as the stored rows were, but not counted
+        again.
+        """
         typed = {}
         for i in self._target.identity_positions:
             spec = self._target.fields[i]
@@ -444,13 +449,14 @@ class _Rows:
                 continue
             rules, relation = self._target.rules, self._relation
             policy = rules.policy(relation.namespace, relation.name, spec, old)
-            found = convert_column(old, spec, mapping_of(spec), policy, rules)
-            typed[i] = found.array
-            bad += found.bad
+            converted = convert_column(old, spec, mapping_of(spec), policy, rules)
+            typed[i] = converted.array
+            bad += converted.bad
         return typed, self.op == UPDATE
 
     def without_identity(self) -> list[BadValue]:
-        """The first event that names its row by a key that the target does not have."""
+        """Return the first event that identifies its row by a key that the target does not
+        have."""
         needs = (self.op == UPDATE) | (self.op == DELETE)
         identity = {c.name for c in self._relation.columns if c.is_key}
         if self._target.key and set(self._target.key) <= identity:
@@ -461,8 +467,8 @@ class _Rows:
             needs = unnamed
         elif self._by_content:
             needs &= ~self.sent_old
-        at = np.flatnonzero(needs)
-        if not at.size:
+        positions = np.flatnonzero(needs)
+        if not positions.size:
             return []
         name = self._target.qualified
         if self._target.key or self._by_content:
@@ -476,28 +482,29 @@ class _Rows:
                 "IDENTITY index nor PRIMARY KEY and published relation does not have "
                 "REPLICA IDENTITY FULL"
             )
-        return [BadValue(int(at[0]), "", "55000", message)]
+        return [BadValue(int(positions[0]), "", "55000", message)]
 
     @property
     def _by_content(self) -> bool:
         return not self._target.key and self._relation.identity is ReplicaIdentity.FULL
 
     def nulls(
-        self, array: pa.Array, spec: FieldSpec, where: Mask, known: Sequence[BadValue]
+        self, array: pa.Array, spec: FieldSpec, where: Mask, bad: Sequence[BadValue]
     ) -> list[BadValue]:
-        """The first null that the column must not have, unless its row is bad anyway."""
+        """Return the first null in a column that must not be null, unless its row is already
+        bad."""
         if any(spec.name == name for name, _ in self._target.rules.generated):
-            # It is looked at when it is computed.
+            # A generated column is checked when it is computed.
             return []
         sent = self.position(spec) is not None
         takes = self._target.rules.takes_null(spec, sent=sent)
         if takes and spec.name not in self._target.key:
             return []
         refused = nulls_refused(array, spec, self._target.name, where)
-        return [r for r in refused if all(r.row != b.row for b in known)]
+        return [r for r in refused if all(r.row != b.row for b in bad)]
 
     def generated(self, rows: pa.Table, where: Mask, bad: list[BadValue]) -> pa.Table:
-        """With the generated columns of rows ``where``, unless they are bad anyway."""
+        """Compute the generated columns of rows ``where``, except of rows that are already bad."""
         target = self._target
         rows, refused = with_generated(
             target.rules, target.name, target.fields, rows, bad, where
@@ -506,16 +513,16 @@ class _Rows:
         return rows
 
     def unchecked(
-        self, rows: pa.Table, where: Mask, known: Sequence[BadValue]
+        self, rows: pa.Table, where: Mask, bad: Sequence[BadValue]
     ) -> list[BadValue]:
-        """The first row ``where`` a CHECK is violated, unless it is bad anyway."""
+        """Return the first row ``where`` a CHECK is violated, unless it is already bad."""
         target = self._target
         return refused_by_checks(
-            target.rules, target.name, target.fields, rows, known, where
+            target.rules, target.name, target.fields, rows, bad, where
         )
 
-    def found(self, unchanged: set[int], moved: Mask) -> StagedContents:
-        """Counts and flags."""
+    def contents(self, unchanged: set[int], moved: Mask) -> StagedContents:
+        """Summarize the batch."""
         counts = np.bincount(self.op, minlength=256)
         truncates = np.flatnonzero(self.op == TRUNCATE)
         return StagedContents(
@@ -529,7 +536,7 @@ class _Rows:
         )
 
     def located(self, bad: Sequence[BadValue]) -> tuple[RowFailure, ...]:
-        """Bad rows by their place in the log, ascending."""
+        """Return bad rows by their position in the log, ascending."""
         failures = [
             RowFailure(
                 self._seq(b.row),
@@ -554,9 +561,9 @@ class _Rows:
 
 
 def _differ(left: pa.Array, right: pa.Array) -> Mask:
-    """Where two arrays differ; null equals null."""
+    """Mark where two arrays differ; null equals null."""
     if pa.types.is_list(left.type):
-        # Arrow compares no lists, and Python has not all dates.
+        # Arrow cannot compare lists, and Python lacks some dates.
         left, right = numbered(left), numbered(right)
         pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
         return np.fromiter((a != b for a, b in pairs), np.bool_, len(left))

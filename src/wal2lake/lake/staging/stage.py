@@ -1,22 +1,22 @@
-"""From rows of the change log to typed Parquet, on Spark's executors.
+"""Converts rows of the change log to typed Parquet, on Spark's executors.
 
-Comes in: rows files of the log for one table, the table, and which transactions count.
-Goes out: either data files in the table's directory, ready for one commit
-(``stage_inserts``), or staged changes, in memory or in a directory of the caller's, ready for the
-net change (``stage_changes``); and the rows that cannot be applied. Called by apply.
+Comes in: row files of the log for one table, the table, and the transactions that count. Goes out:
+either data files in the table's directory, ready for one commit (``stage_inserts``), or staged
+changes, in memory or in a directory of the caller's, ready for the net change (``stage_changes``);
+and the rows that cannot be applied. Called by ``lake.spark.batches``.
 
-Why this way. The log keeps what the publisher sent, so conversion, the costly part, happens here
-where it scales out: a task per core, each with its share of the row groups, PyArrow doing
-the work without a Python object per row. A batch of a few thousand rows is converted
-faster than a Spark job starts: ``parallelism`` 0 runs the same function in this process
+Why this way. The log keeps the values that the publisher sent, so conversion, the expensive part,
+happens here, where it scales out: one task per core, each with its share of the row groups, and
+PyArrow does the work without a Python object per row. A batch of a few thousand rows is converted
+faster than a Spark job starts: with ``parallelism`` 0 the same function runs in this process
 (local paths only).
 
-The first row of a part that cannot be applied ends that part: what follows it will not be
-applied in this batch. The caller cuts the batch below the smallest one and stages again.
-Files of a result with failures are removed already.
+The first row of a part that cannot be applied ends that part, because no later row will be applied
+in this batch. The caller cuts the batch below the smallest failure and stages again. If there are
+failures, the files of the result have been removed.
 
-A task reports errors as values; raised inside an executor they would arrive as the text of a
-Java exception.
+A task returns errors as values; raised inside an executor they would arrive as the text of a Java
+exception.
 """
 
 from __future__ import annotations
@@ -64,27 +64,29 @@ from wal2lake.lake.staging.rowchanges import (
 from wal2lake.lake.tablefiles import AddedFile
 
 _FAILURES_KEPT: Final = 10
-"""Failures of a whole batch that are kept; the first decides, the others help the operator."""
+"""Most failures of a whole batch that are kept; the first one decides, the others help the
+operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedInserts:
-    """Rows that lie in the table's directory and wait for ``commit_files``."""
+    """Rows in the table's directory that wait for ``commit_files``."""
 
     files: tuple[AddedFile, ...]
-    found: StagedContents
+    contents: StagedContents
     failures: tuple[RowFailure, ...]
-    """Ascending; not empty: then ``files`` is."""
+    """Ascending; if there are any, ``files`` is empty."""
 
 
 _RANGED: Final = {"smallint": int, "int": int, "bigint": int, "string": str}
 
 _RUN_BYTES: Final = 16 << 20
-"""Bytes of rows that are converted together; with more the fixed cost of a conversion is small."""
+"""Bytes of rows that are converted together; beyond them the fixed cost of a conversion is
+small."""
 
 _HELD_BYTES: Final = 16 << 20
-"""Staged changes of one table that stay in memory, where this process stages them: written and read
-again, a few rows would cost more than all that is done with them. A guess."""
+"""Most staged changes of one table that stay in memory if this process stages them. Writing and
+reading a few rows again would cost more than everything else that is done with them. A guess."""
 
 KeyRange = tuple[int | str, int | str]
 """Lowest and highest value, or a bit beyond."""
@@ -95,24 +97,25 @@ class StagedChanges:
     """Changes that wait for the net change, in memory or in a staging directory."""
 
     paths: tuple[str, ...]
-    """Their files; none if they are few."""
+    """Files of the changes; empty if they are few."""
     size: int
-    """Bytes of all values, not compressed."""
-    found: StagedContents
+    """Bytes of all values, uncompressed."""
+    contents: StagedContents
     shape: ChangeShape
     first_key: KeyRange | None
-    """Bounds of all keys' first column, new and old, if the files' statistics tell."""
+    """Bounds of the first column of all keys, new and old, if the files' statistics have them."""
     failures: tuple[RowFailure, ...]
-    """Ascending; not empty: then ``paths`` is."""
+    """Ascending; if there are any, ``paths`` is empty."""
     held: tuple[pa.Table, ...] = ()
-    """Staged tables in memory; none if ``paths`` has them."""
+    """Staged tables in memory; empty if ``paths`` has them."""
 
     def tables(self) -> list[pa.Table]:
-        """All of them, in no order. Raises StorageError."""
+        """Return all tables, in no order. Raises StorageError."""
         return [*self.held, *map(read_staged, self.paths)]
 
     def written(self, directory: str) -> StagedChanges:
-        """The same with all of them in files below ``directory``. Raises StorageError."""
+        """Return the same changes with all tables in files below ``directory``. Raises
+        StorageError."""
         paths = list(self.paths)
         for table in self.held:
             with DataFileWriter(directory, durable=False) as writer:
@@ -130,10 +133,10 @@ def stage_inserts(
     *,
     parallelism: int,
 ) -> StagedInserts:
-    """Write a batch of INSERTs as data files of the table; InternalError for others.
+    """Write a batch of INSERTs as data files of the table; InternalError for other events.
 
-    Nothing is visible before ``commit_files``; each file is fsynced. ``parallelism``:
-    tasks of the Spark job, 0 for none. Raises CorruptLogError, StorageError.
+    Nothing is visible before ``commit_files``; each file is fsynced. ``parallelism``: tasks of the
+    Spark job, 0 for none. Raises CorruptLogError, StorageError.
     """
     run = partial(_insert_task, target, span)
     answers = _run(executors, run, _tasks(sources, target, parallelism), parallelism)
@@ -145,7 +148,7 @@ def stage_inserts(
         if error is not None:
             raise error
         files = ()
-    return StagedInserts(files, _found(answers), failures)
+    return StagedInserts(files, _sum_of(answers), failures)
 
 
 def stage_changes(
@@ -159,7 +162,7 @@ def stage_changes(
 ) -> StagedChanges:
     """Stage a batch of any events, below ``directory`` if it is large.
 
-    The caller removes the directory when the batch is committed. Otherwise as
+    The caller removes the directory when the batch is committed. Everything else is as in
     ``stage_inserts``.
     """
     held = _HELD_BYTES if parallelism == 0 else 0
@@ -174,32 +177,32 @@ def stage_changes(
         if error is not None:
             raise error
         paths = ()
-    found = _found(answers)
-    by_content = not target.key and bool(found.updates or found.deletes)
+    contents = _sum_of(answers)
+    by_content = not target.key and bool(contents.updates or contents.deletes)
     shape = ChangeShape(
         target.fields,
         target.identity_positions if target.key or by_content else (),
-        frozenset(found.unchanged),
-        found.moved,
-        found.last_truncate,
+        frozenset(contents.unchanged),
+        contents.moved,
+        contents.last_truncate,
         by_content,
     )
     tables = () if failures else tuple(t for a in answers for t in a.held)
     stats = [f.stats for a in answers for f in a.files]
     first_key = _range_of(tables, shape) if tables else _key_range(stats, shape)
     size = sum(a.size for a in answers)
-    return StagedChanges(paths, size, found, shape, first_key, failures, tables)
+    return StagedChanges(paths, size, contents, shape, first_key, failures, tables)
 
 
 def _tasks(
     sources: Sequence[LogSource], target: StageTarget, parallelism: int
 ) -> list[tuple[LogPart, ...]]:
-    # Where the values of a part's rows begin is known of whole files.
+    # A part of a file cannot use a sequence: only whole files know how many inserts precede.
     return plan_parts(sources, parallelism, whole=have_sequences(target.fills))
 
 
 def read_staged(path: str) -> pa.Table:
-    """A staged file, whole."""
+    """Read a whole staged file."""
     local = local_path(path)
     if local is not None:
         return pq.read_table(str(local), partitioning=None)
@@ -209,12 +212,12 @@ def read_staged(path: str) -> pa.Table:
 
 @dataclass(slots=True)
 class _Answer:
-    """Answer of a task."""
+    """Result of a task."""
 
     files: list[AddedFile]
     paths: list[str]
     """Paths of staged changes; ``files`` then has their statistics."""
-    found: StagedContents
+    contents: StagedContents
     failures: list[RowFailure]
     held: list[pa.Table] = field(default_factory=list)
     """Staged changes in memory."""
@@ -236,7 +239,8 @@ def _run(
 def _insert_task(
     target: StageTarget, span: LsnRange, parts: tuple[LogPart, ...]
 ) -> _Answer:
-    """Runs in an executor: parts of the log into one data file, or one for each partition."""
+    """Convert parts of the log into one data file, or one for each partition. Runs in an
+    executor."""
     answer = _Answer([], [], StagedContents(), [])
     try:
         with TableWriter(target.location, target.physical) as writer:
@@ -269,11 +273,11 @@ def _insert_part(
                     f'change log file "{part.source.path}" has other events than '
                     "inserts in a batch of inserts"
                 )
-            table, found, failures = insert_rows(batch, relation, target)
+            table, contents, failures = insert_rows(batch, relation, target)
             if not failures and not answer.failures:
                 writer.write(table)
-            answer.found.add(found)
-            target = target.behind(found.inserts)
+            answer.contents.add(contents)
+            target = target.behind(contents.inserts)
         if failures:
             answer.failures += failures
             return
@@ -286,8 +290,8 @@ def _change_task(
     most_held: int,
     parts: tuple[LogPart, ...],
 ) -> _Answer:
-    """Runs in an executor: parts of the log into a staged file per set of columns, or into memory
-    as long as they have at most ``most_held`` bytes."""
+    """Convert parts of the log into a staged file per set of columns, or into memory as long as
+    they have at most ``most_held`` bytes. Runs in an executor."""
     answer = _Answer([], [], StagedContents(), [])
     try:
         with ExitStack() as stack:
@@ -296,7 +300,7 @@ def _change_task(
             def write(table: pa.Table) -> None:
                 columns = tuple(table.column_names)
                 if columns not in writers:
-                    # Gone after a crash: nothing has to survive it.
+                    # Staged files need not survive a crash.
                     writer = DataFileWriter(directory, durable=False)
                     writers[columns] = stack.enter_context(writer)
                 writers[columns].write(table)
@@ -305,7 +309,7 @@ def _change_task(
                 failures = _change_rows(part, batch, behind, answer)
                 answer.failures += failures
                 if answer.failures:
-                    # The first failure may still be to come; nothing will be kept.
+                    # Continue, since an earlier failure may still follow; keep no rows.
                     answer.held.clear()
                 elif answer.size > most_held:
                     for table in answer.held:
@@ -328,8 +332,8 @@ def _change_task(
 def _runs(
     parts: Sequence[LogPart], span: LsnRange, target: StageTarget
 ) -> Iterator[tuple[LogPart, pa.RecordBatch, StageTarget]]:
-    """The rows of parts: those of one relation together, up to a bound, whatever files they are
-    in. Each conversion has a fixed cost, which is most of what a few rows cost."""
+    """Yield the rows of parts, joined across files as long as they are of one relation and below a
+    limit. Each conversion has a fixed cost, which dominates for a few rows."""
     if have_sequences(target.fills):
         for part in parts:
             behind = target.behind(part.source.inserts_before)
@@ -337,23 +341,23 @@ def _runs(
                 yield part, batch, behind
                 behind = behind.behind(_inserts(batch))
         return
-    of: LogPart | None = None
+    last_part: LogPart | None = None
     run: list[pa.RecordBatch] = []
     for part in parts:
         for batch in _rows(part, span, target):
-            rows = batch.num_rows + sum(one.num_rows for one in run)
-            size = batch.nbytes + sum(one.nbytes for one in run)
-            if of is not None and (
-                of.source.relation != part.source.relation
+            rows = batch.num_rows + sum(joined.num_rows for joined in run)
+            size = batch.nbytes + sum(joined.nbytes for joined in run)
+            if last_part is not None and (
+                last_part.source.relation != part.source.relation
                 or rows > BATCH_ROWS
                 or size > _RUN_BYTES
             ):
-                yield of, _joined(run), target
+                yield last_part, _joined(run), target
                 run = []
-            of = part
+            last_part = part
             run.append(batch)
-    if of is not None and run:
-        yield of, _joined(run), target
+    if last_part is not None and run:
+        yield last_part, _joined(run), target
 
 
 def _rows(
@@ -364,10 +368,10 @@ def _rows(
 
 
 def _joined(run: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches of one relation as one. A flag or an old value that one of them lacks is null."""
+    """Join batches of one relation. A flag or an old value that a batch lacks is null."""
     if len(run) == 1:
         return run[0]
-    tables = [pa.Table.from_batches([one]) for one in run]
+    tables = [pa.Table.from_batches([batch_of_run]) for batch_of_run in run]
     table = pa.concat_tables(tables, promote_options="default").combine_chunks()
     (batch,) = table.to_batches()
     return batch
@@ -383,8 +387,8 @@ def _change_rows(
     failures = _unfit(batch, part, target)
     if failures:
         return failures
-    table, found, failures = change_rows(batch, part.source.relation, target)
-    answer.found.add(found)
+    table, contents, failures = change_rows(batch, part.source.relation, target)
+    answer.contents.add(contents)
     if not failures:
         answer.held.append(table)
         answer.size += table.nbytes
@@ -394,7 +398,8 @@ def _change_rows(
 def _unfit(
     batch: pa.RecordBatch, part: LogPart, target: StageTarget
 ) -> tuple[RowFailure, ...]:
-    """The batch's first row, if its relation does not fit the target at all."""
+    """Return the failure of the batch's first row if its relation does not fit the target at
+    all."""
     wrong = check_columns(part.source.relation, target)
     if wrong is None:
         return ()
@@ -405,42 +410,43 @@ def _unfit(
     return (RowFailure(first, None, *wrong, op=op),)
 
 
-def _found(answers: Iterable[_Answer]) -> StagedContents:
-    found = StagedContents()
+def _sum_of(answers: Iterable[_Answer]) -> StagedContents:
+    contents = StagedContents()
     for answer in answers:
-        found.add(answer.found)
-    return found
+        contents.add(answer.contents)
+    return contents
 
 
 def _key_range(stats: Iterable[str | None], shape: ChangeShape) -> KeyRange | None:
-    """From the statistics of the staged files; None if one does not say, or no files."""
+    """Return the key range by the statistics of the staged files; None if one lacks them, or there
+    are no files."""
     if not shape.key:
         return None
-    # Of other types the statistics are text or rounded numbers, which a literal is not.
+    # Statistics of other types are text or rounded numbers, which do not equal literals.
     kind = _RANGED.get(shape.fields[shape.key[0]].spark_ddl.lower())
     if kind is None:
         return None
     low: list[int | str] = []
     high: list[int | str] = []
     for text in stats:
-        known = json.loads(text or "{}")
+        statistics = json.loads(text or "{}")
         for name in (f"n{shape.key[0]}", f"o{shape.key[0]}"):
-            nulls = known.get("nullCount", {}).get(name)
+            nulls = statistics.get("nullCount", {}).get(name)
             if nulls is None and name[0] == "o":
                 continue
-            if nulls is not None and nulls == known["numRecords"]:
+            if nulls is not None and nulls == statistics["numRecords"]:
                 continue
-            if name not in known.get("minValues", {}):
+            if name not in statistics.get("minValues", {}):
                 return None
-            low.append(known["minValues"][name])
-            high.append(known["maxValues"][name])
+            low.append(statistics["minValues"][name])
+            high.append(statistics["maxValues"][name])
     if not low or any(type(value) is not kind for value in (*low, *high)):
         return None
     return min(low), max(high)
 
 
 def _range_of(tables: Sequence[pa.Table], shape: ChangeShape) -> KeyRange | None:
-    """Return the key range as ``_key_range`` does, from the changes themselves."""
+    """Return the key range by the changes themselves, as ``_key_range`` does."""
     if not shape.key:
         return None
     if _RANGED.get(shape.fields[shape.key[0]].spark_ddl.lower()) is None:

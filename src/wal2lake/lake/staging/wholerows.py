@@ -1,9 +1,9 @@
-"""Whole rows of a table, as they are inserted: converted, filled in, computed and checked.
+"""Converts whole rows of a table for inserting: converted, filled in, computed and checked.
 
-Comes in: columns as PostgreSQL sent them, the target's fields, its ``ConversionRules``. Goes out: a
-typed Arrow table with exactly those fields, and the rows that cannot be stored. In PostgreSQL's
-order: what is sent and defaults, generated columns, NOT NULL, CHECK. Called by the initial copy;
-staging does the same for events of the log (``rowchanges``).
+Comes in: columns as PostgreSQL sent them, the target's fields, its ``ConversionRules``. Goes out:
+a typed Arrow table with exactly those fields, and the rows that cannot be stored. The order is
+PostgreSQL's: sent values and defaults, generated columns, NOT NULL, CHECK. Called by the initial
+copy; staging does the same for events of the log (``rowchanges``).
 
 Source: CopyFrom() in copyfrom.c; ExecInsert() in nodeModifyTable.c.
 """
@@ -39,30 +39,30 @@ def with_generated(
     relation: str,
     fields: Sequence[FieldSpec],
     rows: pa.Table,
-    known: Sequence[BadValue],
+    bad: Sequence[BadValue],
     where: Mask | None = None,
 ) -> tuple[pa.Table, list[BadValue]]:
-    """The rows with their generated columns (``where``), and the first that cannot have them; those
-    that are bad anyway are not computed."""
+    """Compute the generated columns of the rows (``where``), and return the first failure, too.
+    Rows that are already bad are skipped."""
     if not rules.generated:
         return rows, []
     good = np.ones(rows.num_rows, np.bool_) if where is None else where.copy()
-    good[[one.row for one in known]] = False
+    good[[failure.row for failure in bad]] = False
     rows, failed = computed(rules.generated, fields, rows, good)
-    good[[one.row for one in failed]] = False
+    good[[failure.row for failure in failed]] = False
     required = rules.required | rules.key
     missing = missing_value(rules.generated, required, relation, rows, good)
-    found = [*failed[:1], *(() if missing is None else (missing,))]
-    # PostgreSQL names a column while it converts its value, and not later.
+    failures = [*failed[:1], *(() if missing is None else (missing,))]
+    # PostgreSQL names a column only while it converts the column's value.
     return rows, [
         BadValue(
-            one.row,
-            one.column if one.hint is None else "",
-            one.sqlstate,
-            one.message,
-            hint=one.hint,
+            failure.row,
+            failure.column if failure.hint is None else "",
+            failure.sqlstate,
+            failure.message,
+            hint=failure.hint,
         )
-        for one in found
+        for failure in failures
     ]
 
 
@@ -71,19 +71,19 @@ def refused_by_checks(
     relation: str,
     fields: Sequence[FieldSpec],
     rows: pa.Table,
-    known: Sequence[BadValue],
+    bad: Sequence[BadValue],
     where: Mask | None = None,
 ) -> list[BadValue]:
-    """The first row (among ``where``) that violates a CHECK; those that are bad anyway are not
-    looked at."""
+    """Return the first row (among ``where``) that violates a CHECK. Rows that are already bad are
+    skipped."""
     if not rules.checks:
         return []
     good = np.ones(rows.num_rows, np.bool_) if where is None else where.copy()
-    good[[one.row for one in known]] = False
-    found = first_violation(rules.checks, relation, fields, rows, good)
-    if found is None:
+    good[[value.row for value in bad]] = False
+    violation = first_violation(rules.checks, relation, fields, rows, good)
+    if violation is None:
         return []
-    row, why = found
+    row, why = violation
     return [BadValue(row, "", why.sqlstate, why.message, why.detail)]
 
 
@@ -97,12 +97,12 @@ def convert_columns(
     rules: ConversionRules = NO_RULES,
     fills: Fills = MappingProxyType({}),
 ) -> tuple[pa.Table, tuple[BadValue, ...], dict[str, tuple[CoercedValues, ...]]]:
-    """Whole rows as the target's columns, in the target's order.
+    """Convert whole rows to the target's columns, in the target's order.
 
-    A field without a column has its default, or null; one that is generated is computed.
-    ``required``: the key's columns, which must not be null whatever the table declares.
-    ``relation`` is the target's bare name, for messages. Bad values, in row order, are null in
-    the table; the third part is what policies changed, by column.
+    A field without a column gets its default, or null; a generated one is computed. ``required``:
+    the key's columns, which must not be null whatever the table declares. ``relation`` is the
+    target's bare name, for messages. Bad values, in row order, are null in the table; the third
+    result has the values that policies changed, by column.
     """
     length = len(next(iter(columns.values())).values) if columns else 0
     arrays = []
@@ -124,7 +124,7 @@ def convert_columns(
             if converted.changes:
                 changes[spec.name] = converted.changes
         if spec.name in generated:
-            # Nothing is known of it yet.
+            # It is computed and checked below.
             arrays.append(array)
             continue
         if spec.name in required or not rules.takes_null(spec, sent=sent is not None):

@@ -129,7 +129,7 @@ def plan_merge(
 
 def tune(session: SparkSession, staged: StagedChanges) -> None:
     """Set up the session that one batch has for itself."""
-    small = staged.found.rows <= SMALL_ROWS
+    small = staged.contents.rows <= SMALL_ROWS
     for name, value in {**_SETTINGS, **(_SMALL_SETTINGS if small else {})}.items():
         session.conf.set(name, value)
 
@@ -171,7 +171,7 @@ def _commit(
         now.version,
         same_table=now.table_id == merge.state.table_id,
     )
-    if merge.net.replaces and not (merge.net.whole or merge.staged.found.inserts):
+    if merge.net.replaces and not (merge.net.whole or merge.staged.contents.inserts):
         return tables.commit_files(
             location,
             [],
@@ -261,7 +261,7 @@ def _with_marks(merge: Merge, rows: DataFrame) -> DataFrame:
 def _run_merge(merge: Merge, rows: DataFrame, branch: Branch, *, marked: bool) -> None:
     shape, counts, stored_keys = (
         merge.staged.shape,
-        merge.staged.found,
+        merge.staged.contents,
         merge.net.found_by,
     )
     small = counts.rows <= SMALL_ROWS
