@@ -1,25 +1,25 @@
 """Every error that wal2lake raises on purpose.
 
     Wal2LakeError                 sqlstate, detail, hint, context, retry verdict
-     |- UsageError                what the user asked for is wrong; asking again is the remedy
+     |- UsageError                the request is wrong; the user must change it
      |   |- SqlSyntaxError            42601
      |   |- UndefinedObjectError      42704 (and its kin: 42P01, 3F000, 42703, 3D000)
      |   |- DuplicateObjectError      42710 (and 42P07, 42P06)
      |   |- FeatureNotSupportedError  0A000
      |   `- ConfigurationError        F0000: settings, ports, directories, prerequisites
      |       `- LogInUseError             55006: another process has the change log
-     |- PublisherError            the other server refused or cannot be reached
+     |- PublisherError            the other server refused a command or cannot be reached
      |   `- DivergedHistory           55000: another source, or one that has lost WAL
      |- ProtocolViolation         the peer's bytes break the protocol, 08P01
      |- ApplyError                a transaction cannot be applied; stops its subscription there
      |- CorruptLogError           XX001: the change log fails its checksum
      |- StorageError              53100 and kin: disk full, warehouse unreachable
      |   |- CommitConflict            40001: another writer of the table came first
-     |   `- UnusableLogError          58030: what is durable of the change log is not known
+     |   `- UnusableLogError          58030: the durable end of the change log is not known
      `- InternalError             XX000: our own bug
 
 PostgreSQL's fields keep PostgreSQL's names. Values of rows never appear in an error unless
-PostgreSQL's own text has them. All are picklable, for they cross process borders.
+PostgreSQL's own text has them. All errors are picklable because they cross process borders.
 
 Source: PostgreSQL manual, appendix A (SQLSTATE) and section 55.8 (error fields).
 """
@@ -35,13 +35,14 @@ from typing import ClassVar, Final
 
 
 class Retry(Enum):
-    """Whether trying again may help. A worker does, after wal_retrieve_retry_interval, in either
-    case: somebody may have acted on the hint. Only disable_on_error tells them apart."""
+    """Whether another attempt may help. A worker tries again in either case, after
+    wal_retrieve_retry_interval, because the operator may have acted on the hint. Only
+    disable_on_error distinguishes the two."""
 
     LATER = "later"
     """The cause may pass by itself."""
     NEVER = "never"
-    """Trying again cannot help before somebody acts on the hint."""
+    """Another attempt cannot help before the operator acts on the hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Wal2LakeError(Exception):
     retry: Retry = Retry.NEVER
     about: About | None = None
     position: int = 0
-    """In the statement's text, from 1, in characters; 0: unknown."""
+    """Cursor position in the statement's text, in characters from 1; 0: unknown."""
     _fields: ClassVar[tuple[str, ...]] = (
         *("sqlstate", "detail", "hint", "context", "about", "position", "original"),
     )
@@ -107,31 +108,30 @@ class Wal2LakeError(Exception):
 
 
 def sqlstate_of(error: BaseException) -> str:
-    """Return the SQLSTATE of any error: XX000 for one outside of this tree, which is a bug."""
+    """Return the SQLSTATE of any error. An error outside this tree is a bug: XX000."""
     return error.sqlstate if isinstance(error, Wal2LakeError) else "XX000"
 
 
 def description_of(error: BaseException) -> str:
-    """Describe any error as views show it. The text of an error outside of this tree is left
-    out."""
+    """Describe any error as views show it, without the text of an error outside this tree."""
     if isinstance(error, Wal2LakeError):
         return error.describe()
     return "internal error\nHINT:  The server log has the details."
 
 
 def words_of(error: BaseException) -> str:
-    """``original`` of an error that stands for this one."""
+    """Return the ``original`` field for an error that replaces this one."""
     first = str(error).strip().partition("\n")[0].strip()
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def reason_of(error: OSError | UnicodeDecodeError) -> str:
-    """Why a file cannot be read or written, as PostgreSQL would put it."""
+    """Return the reason why a file cannot be read or written, in PostgreSQL's words."""
     if isinstance(error, UnicodeDecodeError):
         wrong = error.object[error.start : error.end]
         shown = " ".join(f"0x{byte:02x}" for byte in wrong)
         return f'invalid byte sequence for encoding "UTF8": {shown}'
-    # A library that has no errno has words of its own only.
+    # A library's own OSError may have no errno; its text is not PostgreSQL's.
     return os.strerror(error.errno or errno.EIO)
 
 
@@ -169,19 +169,19 @@ class DuplicateObjectError(UsageError):
 
 
 class FeatureNotSupportedError(UsageError):
-    """Valid PostgreSQL that this node does not do; the message names what."""
+    """Valid PostgreSQL that this node does not support; the message names the feature."""
 
     sqlstate = "0A000"
 
 
 class ConfigurationError(UsageError):
-    """Settings, ports, directories or prerequisites are not as they must be."""
+    """Settings, ports, directories or prerequisites do not allow the operation."""
 
     sqlstate = "F0000"
 
 
 class LogInUseError(ConfigurationError):
-    """Another process has the change log; it may end."""
+    """Another process holds the change log; it may end."""
 
     sqlstate = "55006"
     retry = Retry.LATER
@@ -195,7 +195,7 @@ class PublisherError(Wal2LakeError):
 
 
 class ProtocolViolation(Wal2LakeError):
-    """The peer's bytes break the protocol. ``offset`` is in bytes into the message."""
+    """The peer's bytes break the protocol. ``offset`` is the byte position in the message."""
 
     sqlstate = "08P01"
     retry = Retry.LATER
@@ -204,7 +204,7 @@ class ProtocolViolation(Wal2LakeError):
 
 
 class ApplyError(Wal2LakeError):
-    """A transaction of the log cannot be applied. The subscription stops exactly there."""
+    """A transaction of the log cannot be applied. The subscription stops at this transaction."""
 
     sqlstate = "22000"
 
@@ -213,7 +213,7 @@ RESTORE_HINT: Final = (
     "Restore the file from a backup, or have the subscription's tables copied anew: ALTER"
     " SUBSCRIPTION ... REFRESH PUBLICATION WITH (recopy = true)."
 )
-"""The remedy for a file of a subscription's log that is not what was written, whoever reads it."""
+"""HINT of every error about a file of a subscription's log that differs from what was written."""
 
 
 DAMAGED: Final = "Its content is damaged: it cannot be read as Parquet."
@@ -221,7 +221,7 @@ DAMAGED: Final = "Its content is damaged: it cannot be read as Parquet."
 
 
 class CorruptLogError(Wal2LakeError):
-    """A file of the change log is not what was written."""
+    """A file of the change log differs from what was written."""
 
     sqlstate = "XX001"
 
@@ -234,13 +234,13 @@ class StorageError(Wal2LakeError):
 
 
 class UnusableLogError(StorageError):
-    """The change log must be opened again: what of it is durable is not known."""
+    """The change log must be opened again because its durable end is not known."""
 
     sqlstate = "58030"
 
 
 class InternalError(Wal2LakeError):
-    """A broken promise of our own code."""
+    """Our own code broke an invariant."""
 
     sqlstate = "XX000"
 
@@ -249,11 +249,11 @@ _RAISED: Final = re.compile(r"wal2lake-([0-9A-Z]{5}):(.*)", re.DOTALL)
 
 
 def as_raised(sqlstate: str, message: str) -> str:
-    """An error as the one text that an engine's own ``raise_error`` can carry."""
+    """Encode an error as one text, which is all that an engine's ``raise_error`` can carry."""
     return f"wal2lake-{sqlstate}:{message}"
 
 
 def from_raised(text: str) -> UsageError | None:
-    """The error in such a text; None: somebody else's."""
-    found = _RAISED.search(text)
-    return None if found is None else UsageError(found[2], sqlstate=found[1])
+    """Decode the error from ``as_raised`` in a text; None if the text has none."""
+    match = _RAISED.search(text)
+    return None if match is None else UsageError(match[2], sqlstate=match[1])

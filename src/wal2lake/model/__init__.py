@@ -1,4 +1,4 @@
-"""The words that every room shares.
+"""Value types that every room shares.
 
 Takes: nothing. Gives: immutable values with PostgreSQL's names. Owns: no state, no I/O.
 Never: imports another room (errors excepted).

@@ -44,7 +44,7 @@ NAMES: Final = {
 
 
 class ObjectKind(Enum):
-    """Kinds of objects that privileges apply to: PostgreSQL's word, and all letters."""
+    """Kinds of objects with privileges: PostgreSQL's word for the kind, and all its letters."""
 
     TABLE = ("table", "arwdDxtm", "")
     SCHEMA = ("schema", "UC", "")
@@ -66,12 +66,12 @@ class AclItem:
     grantor: Oid
     letters: str
     grantable: str = ""
-    """Privileges that the grantee may grant itself (WITH GRANT OPTION)."""
+    """Privileges that the grantee may grant to others (WITH GRANT OPTION)."""
 
 
 def _ordered(letters: Iterable[str]) -> str:
-    found = set(letters)
-    return "".join(c for c in _ORDER if c in found)
+    present = set(letters)
+    return "".join(c for c in _ORDER if c in present)
 
 
 def _without(letters: str, others: Iterable[str]) -> str:
@@ -80,7 +80,7 @@ def _without(letters: str, others: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """All grants on one object, in the order they were first made."""
+    """All grants on one object, in the order in which they were first made."""
 
     items: tuple[AclItem, ...] = ()
 
@@ -89,7 +89,7 @@ class Acl:
 
     @classmethod
     def default(cls, kind: ObjectKind, owner: Oid) -> Acl:
-        """acldefault(): the owner may do everything."""
+        """acldefault(): the owner has all privileges."""
         items = []
         if kind.for_public:
             items.append(AclItem(PUBLIC, owner, _ordered(kind.for_public)))
@@ -120,7 +120,7 @@ class Acl:
 
     @property
     def roles(self) -> set[Oid]:
-        """Everybody who is named, PUBLIC aside."""
+        """All grantees and grantors except PUBLIC."""
         named = {i.grantee for i in self.items} | {i.grantor for i in self.items}
         return named - {PUBLIC}
 
@@ -132,12 +132,12 @@ class Acl:
         """aclupdate() with ACL_MODECHG_ADD. 0LP01 if the grants would be circular."""
         if grantable:
             self._check_circular(grantor, grantee, letters)
-        found = self._item(grantee, grantor)
+        item = self._item(grantee, grantor)
         changed = AclItem(
             grantee,
             grantor,
-            _ordered(found.letters + letters),
-            _ordered(found.grantable + (letters if grantable else "")),
+            _ordered(item.letters + letters),
+            _ordered(item.grantable + (letters if grantable else "")),
         )
         return self._with(changed)
 
@@ -151,40 +151,40 @@ class Acl:
         cascade: bool,
         owner: Oid,
     ) -> Acl:
-        """aclupdate() with ACL_MODECHG_DEL. 2BP01 if others depend on it, without
-        ``cascade``."""
-        found = self._item(grantee, grantor)
+        """aclupdate() with ACL_MODECHG_DEL. 2BP01 if other grants depend on these privileges,
+        unless ``cascade``."""
+        item = self._item(grantee, grantor)
         changed = replace(
-            found,
-            letters=found.letters if option_only else _without(found.letters, letters),
-            grantable=_without(found.grantable, letters),
+            item,
+            letters=item.letters if option_only else _without(item.letters, letters),
+            grantable=_without(item.grantable, letters),
         )
-        lost = _without(found.grantable, changed.grantable)
+        lost = _without(item.grantable, changed.grantable)
         acl = self._with(changed)
-        # The owner's grant options do not depend on anything.
+        # The owner keeps all grant options, so no grant can lose its basis.
         if lost and grantee != owner:
             return acl._revoke_dependent(grantee, lost, cascade=cascade, owner=owner)
         return acl
 
     def change_owner(self, old: Oid, new: Oid) -> Acl:
-        """aclnewowner(): the new one takes the old one's part, as grantor and grantee."""
+        """aclnewowner(): the new owner replaces the old one as grantor and as grantee."""
         merged: dict[tuple[Oid, Oid], AclItem] = {}
         for item in self.items:
             grantee = new if item.grantee == old else item.grantee
             grantor = new if item.grantor == old else item.grantor
-            known = merged.get((grantee, grantor), AclItem(grantee, grantor, ""))
+            previous = merged.get((grantee, grantor), AclItem(grantee, grantor, ""))
             merged[grantee, grantor] = AclItem(
                 grantee,
                 grantor,
-                _ordered(known.letters + item.letters),
-                _ordered(known.grantable + item.grantable),
+                _ordered(previous.letters + item.letters),
+                _ordered(previous.grantable + item.grantable),
             )
         return Acl(tuple(merged.values()))
 
     def _revoke_dependent(
         self, grantee: Oid, letters: str, *, cascade: bool, owner: Oid
     ) -> Acl:
-        """recursive_revoke(): what ``grantee`` granted without being able to any more."""
+        """recursive_revoke(): revoke grants for which ``grantee`` no longer has the option."""
         still = set(self.grantable([grantee]))
         gone = _ordered(set(letters) - still)
         acl = self
@@ -212,13 +212,13 @@ class Acl:
         """check_circularity(): a grant option must not come to depend on itself."""
         reached, grown = {grantee}, True
         while grown:
-            found = {
+            grantees = {
                 i.grantee
                 for i in self.items
                 if i.grantor in reached and set(i.grantable) & set(letters)
             }
-            grown = not found <= reached
-            reached |= found
+            grown = not grantees <= reached
+            reached |= grantees
         if grantor in reached and grantor != grantee:
             raise UsageError(
                 "grant options cannot be granted back to your own grantor",
@@ -233,9 +233,9 @@ class Acl:
 
     def _with(self, changed: AclItem) -> Acl:
         items = list(self.items)
-        for at, item in enumerate(items):
+        for index, item in enumerate(items):
             if (item.grantee, item.grantor) == (changed.grantee, changed.grantor):
-                items[at] = changed
+                items[index] = changed
                 break
         else:
             items.append(changed)
@@ -251,7 +251,7 @@ class Acl:
 
     @classmethod
     def decode(cls, text: str | None) -> Acl | None:
-        """None: the defaults of the object's kind."""
+        """Decode the catalog's text; None: the defaults of the object's kind."""
         if text is None:
             return None
         return cls(
@@ -262,7 +262,7 @@ class Acl:
         )
 
     def items_text(self, names: dict[int, str]) -> list[str]:
-        """aclitemout() of each; a role that is gone shows its number."""
+        """aclitemout() of each item; a role that no longer exists is shown as its OID."""
         return [
             f"{'' if i.grantee == PUBLIC else _name(names, i.grantee)}="
             + "".join(c + ("*" if c in i.grantable else "") for c in i.letters)
@@ -275,6 +275,6 @@ _SAFE_NAME: Final = re.compile(r"\w+\Z", re.ASCII)
 
 
 def _name(names: dict[int, str], oid: Oid) -> str:
-    """putid(): quoted unless it is made of letters, digits and underscores."""
+    """putid(): the name, quoted unless it has only letters, digits and underscores."""
     name = names.get(int(oid), str(int(oid)))
     return name if _SAFE_NAME.match(name) else '"' + name.replace('"', '""') + '"'

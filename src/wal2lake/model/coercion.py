@@ -1,8 +1,8 @@
-"""A value that its column could not hold, and what a declared policy made of it.
+"""Values that their column could not hold, and the policy that was used for them.
 
-Counted by column and reason: one ``Coercion`` stands for all alike of a batch or of a range
-of a copy. Made where values are converted, kept by the catalog, shown by
-``wal2lake.coercions``. Pure; nothing here knows how values look.
+One ``Coercion`` counts all such values of a batch, or of one range of a copy, that have the same
+column, policy and reason. The code that converts values makes it, the catalog keeps it and
+``wal2lake.coercions`` shows it. Pure; nothing here depends on the form of values.
 """
 
 from __future__ import annotations
@@ -15,36 +15,37 @@ from wal2lake.model.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class Coercion:
-    """Values of one column that met the same fate for the same reason."""
+    """Values of one column that one policy treated for the same reason."""
 
     column: str
     policy: str
-    """null or clamp; widen: the column became text for the first such value."""
+    """null or clamp; widen: the column became text because of the first such value."""
     reason: str
-    """Why the value could not be stored, in the words of the error that it would be."""
+    """Why the value could not be stored, in the words of the error that it would otherwise
+    raise."""
     count: int
     first_lsn: Lsn
-    """LSN of the transaction's commit; of a copy, the snapshot's consistent point."""
+    """Commit LSN of the transaction; in a copy, the snapshot's consistent point."""
     last_lsn: Lsn
     example: str
-    """The first such value, as text, cut to a bounded length."""
+    """The first such value as text, truncated."""
 
 
 def merged(coercions: Iterable[Coercion]) -> tuple[Coercion, ...]:
-    """One for each column, policy and reason; the earliest example stays."""
-    found: dict[tuple[str, str, str], Coercion] = {}
-    for one in coercions:
-        key = (one.column, one.policy, one.reason)
-        known = found.get(key)
-        if known is None:
-            found[key] = one
+    """Merge coercions with equal column, policy and reason; the earliest example stays."""
+    by_key: dict[tuple[str, str, str], Coercion] = {}
+    for coercion in coercions:
+        key = (coercion.column, coercion.policy, coercion.reason)
+        previous = by_key.get(key)
+        if previous is None:
+            by_key[key] = coercion
             continue
-        earlier = known if known.first_lsn <= one.first_lsn else one
-        found[key] = replace(
-            known,
-            count=known.count + one.count,
+        earlier = previous if previous.first_lsn <= coercion.first_lsn else coercion
+        by_key[key] = replace(
+            previous,
+            count=previous.count + coercion.count,
             first_lsn=earlier.first_lsn,
-            last_lsn=max(known.last_lsn, one.last_lsn),
+            last_lsn=max(previous.last_lsn, coercion.last_lsn),
             example=earlier.example,
         )
-    return tuple(found[key] for key in sorted(found))
+    return tuple(by_key[key] for key in sorted(by_key))

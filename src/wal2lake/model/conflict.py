@@ -1,4 +1,4 @@
-"""Conflicts: changes that meet another state of the table than the publisher's.
+"""Conflicts: changes that find the table in another state than the publisher's.
 
 Source: PostgreSQL manual, 29.8 (Conflicts); src/include/replication/conflict.h.
 """
@@ -13,7 +13,7 @@ from wal2lake.model.lsn import Lsn, Oid
 
 
 class ConflictType(StrEnum):
-    """PostgreSQL 18's, in the order of pg_stat_subscription_stats."""
+    """PostgreSQL 18's conflict types, in the order of pg_stat_subscription_stats."""
 
     INSERT_EXISTS = "insert_exists"
     UPDATE_ORIGIN_DIFFERS = "update_origin_differs"
@@ -25,19 +25,19 @@ class ConflictType(StrEnum):
 
 
 class Resolution(StrEnum):
-    """Resolutions of a conflicting change. The last three are rules only: they choose one of the
-    others by the times of both rows, or by an expression over the rows."""
+    """Resolutions of a conflicting change. The last three are rules: they choose one of the other
+    resolutions by the times of both rows, or by an expression over the rows."""
 
     ERROR = "error"
     """The transaction stops the subscription."""
     SKIP = "skip"
-    """It is left out."""
+    """The change is skipped."""
     APPLY_REMOTE = "apply_remote"
-    """It is applied: a row that is in its way is replaced, one that is not there inserted."""
+    """The change is applied: an existing row is replaced, a missing row is inserted."""
     KEEP_LOCAL = "keep_local"
-    """It is left out, for the row that is here."""
+    """The change is skipped in favour of the existing row."""
     MERGE = "merge"
-    """The row here gets values that expressions make of both."""
+    """The existing row gets values that expressions compute from both rows."""
     LAST_UPDATE_WINS = "last_update_wins"
     FIRST_UPDATE_WINS = "first_update_wins"
     EXPRESSION = "expression"
@@ -45,31 +45,32 @@ class Resolution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Modified:
-    """The writer that made a row of a table what it is."""
+    """The last writer of a row."""
 
     origin: int
     """OID of a subscription; 0: a local statement."""
     xid: int
-    """The transaction's at the publisher; of a local statement: the table's version."""
+    """The transaction's XID at the publisher; for a local statement, the table's version."""
     time_us: int
-    """Time of the commit, microseconds since 1970."""
+    """Commit time, microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """One change, or several alike whose rows are not named any more."""
+    """One conflicting change, or the sum of several equal ones whose rows are no longer named."""
 
     relid: Oid
-    """Our table."""
+    """OID of the lake table."""
     type: ConflictType
     resolution: Resolution
     commit_lsn: Lsn
-    """LSN of the transaction; of several changes, that of the first."""
+    """Commit LSN of the transaction; for several changes, that of the first."""
     key: str | None
-    """The row's, as PostgreSQL writes it: ``(a, b)=(1, 2)``; None: of several."""
+    """The row's key as PostgreSQL writes it: ``(a, b)=(1, 2)``; None: several rows."""
     xid: int | None
-    """The transaction's at the publisher; like the next two None if it is not known."""
+    """The transaction's XID at the publisher; None (like the next two) if it is not known."""
     origin: str | None
-    """Where the publisher has it from; None also: made there."""
+    """Replication origin from which the publisher has the change; None also if the change was
+    made at the publisher."""
     committed_at: datetime | None
     count: int = 1

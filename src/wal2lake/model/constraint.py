@@ -1,5 +1,5 @@
-"""CHECK constraints and generated columns of lake tables, as the catalog, the lake and the front
-door have them."""
+"""CHECK constraints and generated columns of lake tables, shared by the catalog, the lake and SQL
+commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class CheckConstraint:
-    """pg_constraint: a CHECK of a table. Picklable."""
+    """pg_constraint: a CHECK constraint of a table. Picklable."""
 
     name: str
     expression: str
@@ -18,13 +18,13 @@ class CheckConstraint:
     """The columns that the tree's numbers stand for."""
 
     def renamed(self, names: Mapping[str, str]) -> CheckConstraint:
-        """With the columns' new names, by their old ones."""
+        """Return the constraint with renamed columns; ``names`` maps old names to new ones."""
         return replace(self, columns=tuple(names.get(c, c) for c in self.columns))
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """pg_attribute.attgenerated: what a column is computed from. Picklable."""
+    """pg_attribute.attgenerated: the expression of a generated column. Picklable."""
 
     expression: str
     """The tree as ``pgtypes.expressions.encode`` writes it, of the expression's own type."""
@@ -32,7 +32,7 @@ class Generation:
     """The columns that the tree's numbers stand for; none of them is generated."""
 
     def renamed(self, names: Mapping[str, str]) -> Generation:
-        """With the columns' new names, by their old ones."""
+        """Return the generation with renamed columns; ``names`` maps old names to new ones."""
         return replace(self, columns=tuple(names.get(c, c) for c in self.columns))
 
 

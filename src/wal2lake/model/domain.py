@@ -1,4 +1,4 @@
-"""A type of the publisher that is another type under a name of its own (CREATE DOMAIN)."""
+"""Domains of the publisher (CREATE DOMAIN)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from wal2lake.model.lsn import Oid
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Facts kept about a domain whose columns have its base type: the name that users call it by,
-    and its type at the publisher."""
+    """A domain's name and base type. Lake columns of the domain have the base type."""
 
     name: str
     """``schema.name``."""
     type_oid: Oid
     """The base type, below any number of domains."""
     typmod: int = -1
-    """The base type's, which the lowest domain has."""
+    """Type modifier of the base type, as the lowest domain declares it."""

@@ -10,7 +10,7 @@ DATABASE: Final = "lake"
 """The name of a node's one database."""
 
 DATABASE_OID: Final = Oid(5)
-"""pg_database's only row; PostgreSQL's first database of users has this number."""
+"""OID of pg_database's only row; in PostgreSQL database ``postgres`` has it."""
 
 BOOTSTRAP_SUPERUSER: Final = Oid(10)
 """BOOTSTRAP_SUPERUSERID: the role that ``init`` makes."""

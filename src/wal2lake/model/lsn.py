@@ -1,10 +1,10 @@
 """PostgreSQL's scalar identifiers: LSN, OID and XID.
 
-Each is an int of its own class, so that a signature says which number it wants and
-``repr`` in a log line is readable. Arithmetic falls back to int on purpose: the result
-of adding to an LSN is an LSN only if the caller says so.
+Each is a subclass of int, so that a signature says which number it takes and ``repr`` in a log
+line is readable. Arithmetic returns a plain int on purpose: the caller must convert the result
+back to an Lsn.
 
-Source: PostgreSQL manual, section 8.20 (pg_lsn) and 8.19 (oid, xid).
+Source: PostgreSQL manual, sections 8.20 (pg_lsn) and 8.19 (oid, xid).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """States of one table in one subscription (pg_subscription_rel.srsubstate).
 
-i -> d -> f -> s -> r, all of them durable. PostgreSQL's w and c are states of a hand-over
-between two processes, in memory; here the apply worker takes over at a commit.
+i -> d -> f -> s -> r. All are durable. PostgreSQL's w and c exist in memory only, while two
+processes hand a table over; here the apply worker takes the table over at a commit.
 
 Source: src/include/catalog/pg_subscription_rel.h.
 """
@@ -15,12 +15,12 @@ class SyncState(Enum):
     """The durable states."""
 
     INIT = "i"
-    """Known to the subscription; nothing copied."""
+    """The subscription has the table; nothing has been copied."""
     DATASYNC = "d"
-    """Being copied; finished ranges are recorded."""
+    """The table is being copied; finished ranges are recorded."""
     FINISHEDCOPY = "f"
-    """The whole copy is one durable commit of the table, cursor included."""
+    """The whole copy is one durable commit of the table, which includes the cursor."""
     SYNCDONE = "s"
     """Caught up with the apply worker at srsublsn."""
     READY = "r"
-    """Replicated by the apply worker like every other table."""
+    """The apply worker replicates the table like every other one."""

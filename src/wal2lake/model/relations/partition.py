@@ -1,4 +1,4 @@
-"""How a partitioned table divides its rows; PostgreSQL's words."""
+"""The partition key of a partitioned table, in PostgreSQL's words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class PartitionStrategy(Enum):
-    """pg_partitioned_table.partstrat. Hash is not here: it has no default partition."""
+    """pg_partitioned_table.partstrat, without hash: it has no default partition."""
 
     LIST = "l"
     """By single values."""
@@ -21,4 +21,4 @@ class PartitionKey:
 
     strategy: PartitionStrategy
     columns: tuple[str, ...]
-    """At least one. A column may be there twice."""
+    """At least one column. A column may be listed twice."""

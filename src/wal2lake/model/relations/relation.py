@@ -1,7 +1,7 @@
 """A relation as pgoutput's Relation message describes it.
 
-The receiver keys its cache by ``relid`` and replaces an entry at each Relation message; a
-change of any field is a new *relation version*, and the log keeps one file per version.
+The receiver's cache is keyed by ``relid``; each Relation message replaces an entry. A change of
+any field makes a new *relation version*, and the log keeps one file per version.
 
 Source: PostgreSQL manual, "Logical Replication Message Formats"; pg_class.relreplident.
 """
@@ -15,16 +15,16 @@ from typing import Final
 from wal2lake.model.lsn import Oid
 
 SYSTEM_COLUMNS: Final = frozenset({"tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"})
-"""Columns of every PostgreSQL table; no publisher's table has another column of such a name."""
+"""System columns of every PostgreSQL table; a user column cannot have one of these names."""
 
 
 class Deferral(Enum):
-    """When a primary key is judged (pg_constraint.condeferrable, condeferred)."""
+    """When a primary key is checked (pg_constraint.condeferrable, condeferred)."""
 
     NO = "n"
-    """NOT DEFERRABLE: by each statement, and by each change that is replicated."""
+    """NOT DEFERRABLE: after each statement, and after each replicated change."""
     IMMEDIATE = "i"
-    """DEFERRABLE: by each statement, and at the end of each replicated transaction."""
+    """DEFERRABLE: after each statement, and at the end of each replicated transaction."""
     DEFERRED = "d"
     """DEFERRABLE INITIALLY DEFERRED: at the end of the transaction."""
 
@@ -35,7 +35,7 @@ class Deferral(Enum):
 
     @property
     def clause(self) -> str:
-        """Text that follows the constraint in SQL; empty, or with a leading space."""
+        """The clause that follows the constraint in SQL: empty, or with a leading space."""
         return {"n": "", "i": " DEFERRABLE", "d": " DEFERRABLE INITIALLY DEFERRED"}[
             self.value
         ]
@@ -59,12 +59,12 @@ class Column:
     """One published column, in the order of TupleData."""
 
     name: str
-    """Empty: the column has been dropped since the row was written; nothing takes its values."""
+    """Empty if the column was dropped after the row had been written; its values are ignored."""
     type_oid: Oid
     typmod: int
     """pg_attribute.atttypmod; -1 means no modifier."""
     is_key: bool
-    """Part of the replica identity; with FULL every column is."""
+    """Part of the replica identity; with FULL, true for every column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ class Relation:
 
     relid: Oid
     namespace: str
-    """Never empty here: the wire's "" has been replaced by pg_catalog."""
+    """Never empty: the decoder replaces the wire's "" by pg_catalog."""
     name: str
     identity: ReplicaIdentity
     columns: tuple[Column, ...]
 
     @property
     def key_positions(self) -> tuple[int, ...]:
-        """Positions in ``columns`` of the replica identity."""
+        """Positions of the replica identity's columns in ``columns``."""
         return tuple(i for i, c in enumerate(self.columns) if c.is_key)
 
     @property

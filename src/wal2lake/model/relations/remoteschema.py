@@ -1,9 +1,8 @@
-"""A published table's columns with what the protocol does not tell of them.
+"""A published table's columns with the facts that the protocol does not send.
 
-A Relation message has names and types. Which of them were renamed, added or dropped since the last
-one follows from attribute numbers, which never come again; what the rows that were there have in a
-new column, from the value that the server keeps for them; and whether it has written all rows anew,
-from the files that they are in.
+A Relation message has names and types only. Attribute numbers, which PostgreSQL never uses again,
+show which columns were renamed, added or dropped since the last message. attmissingval is the value
+that older rows have in a new column. The file node shows whether all rows were rewritten.
 
 Source: PostgreSQL manual, "pg_attribute" (attnum, attisdropped, attmissingval), "pg_class"
 (relnatts); pg_relation_filenode().
@@ -22,29 +21,29 @@ from wal2lake.model.relations.relation import Column, Relation, ReplicaIdentity
 
 @dataclass(frozen=True, slots=True)
 class RemoteAttribute:
-    """A column that is published."""
+    """A published column."""
 
     number: int
     """pg_attribute.attnum."""
     name: str
     declared_oid: Oid
-    """Type OID as a Relation message has it: a domain's own."""
+    """Type OID as in a Relation message: for a domain, the domain's OID."""
     declared_typmod: int
     type_oid: Oid
     """The type under all domains."""
     typmod: int
     type_name: str
-    """``schema.name`` of a type that is not built in, else the plain name."""
+    """``schema.name`` of a type that is not built in, otherwise the plain name."""
     dimensions: int
     domain: str | None
     not_null: bool
     default: str | None
     missing: str | None
-    """Value, as text, that rows older than the column have in it; None: null, or unknown because
+    """Value of the column, as text, in rows older than the column. None: null, or unknown because
     all rows have been rewritten since."""
 
     def is_sent_as(self, column: Column) -> bool:
-        """Does a Relation message mean this one, as it is?"""
+        """Return whether a column of a Relation message has this name, type and modifier."""
         return (self.name, self.declared_oid, self.declared_typmod) == (
             column.name,
             column.type_oid,
@@ -60,19 +59,20 @@ class RemoteSchema:
     namespace: str
     name: str
     attributes: tuple[RemoteAttribute, ...]
-    """Published attributes, by number."""
+    """Published attributes, in the order of their numbers."""
     live: tuple[int, ...]
-    """Numbers of all that the table has."""
+    """Numbers of all attributes that the table has, published or not."""
     numbers_taken: int
-    """pg_class.relnatts: dropped ones count."""
+    """pg_class.relnatts, which counts dropped attributes."""
     storage: tuple[str, ...]
-    """``oid:filenode:columns`` of the table, or of each leaf partition. ``columns``:
-    ``number=xmin`` of its rows in pg_attribute, between slashes."""
+    """``oid:filenode:columns`` of the table, or of each leaf partition. ``columns`` is
+    ``number=xmin`` of its rows in pg_attribute, separated by slashes."""
     listed: bool = False
-    """A publication has a column list for it, so what is not sent may be there all the same."""
+    """True if a publication has a column list for the table, so that a column that is not sent
+    may still exist."""
     identity: tuple[int, ...] | None = None
-    """Numbers of the published columns by which UPDATE and DELETE name a row, ascending: of the
-    primary key or of an index. None: not known; all of them (FULL) say nothing of a key."""
+    """Numbers, ascending, of the published columns by which UPDATE and DELETE identify a row: those
+    of the primary key or of an index. None: not known. All columns (FULL) do not define a key."""
 
     @property
     def qualified(self) -> str:
@@ -80,15 +80,17 @@ class RemoteSchema:
         return f"{self.namespace}.{self.name}"
 
     def published(self, relation: Relation) -> RemoteSchema:
-        """With the columns of a Relation message only, if the table has them all as they are in
-        it; otherwise it is of another moment, and stays as it is."""
+        """Reduce the schema to the columns of a Relation message.
+
+        If the table does not have all of them exactly, then the message is of another moment and
+        the schema is returned unchanged."""
         sent = [a for a in self.attributes if any(map(a.is_sent_as, relation.columns))]
         if len(sent) != len(relation.columns):
             return self
         return replace(self, attributes=tuple(sent))
 
     def as_relation(self) -> Relation:
-        """A Relation message with these columns."""
+        """Return a Relation message with these columns."""
         return Relation(
             self.relid,
             self.namespace,
@@ -106,34 +108,34 @@ class RemoteSchema:
         )
 
     def with_columns(self, names: Container[str]) -> RemoteSchema:
-        """With those of its columns that are called so: as if no other were published."""
+        """Return the schema as if only the named columns were published."""
         kept = tuple(a for a in self.attributes if a.name in names)
         return replace(self, attributes=kept)
 
     def attribute(self, number: int) -> RemoteAttribute | None:
-        """One by number."""
+        """Return the published attribute with this number."""
         return next((a for a in self.attributes if a.number == number), None)
 
     @property
     def is_whole(self) -> bool:
-        """Every column that it has is published."""
+        """True if every column of the table is published."""
         return set(self.live) <= {a.number for a in self.attributes}
 
     def rewritten_since(self, before: RemoteSchema) -> bool:
-        """Were all rows of the table, or of one of its partitions, written anew?
+        """Return whether all rows of the table, or of one of its partitions, were rewritten.
 
-        Also after TRUNCATE and VACUUM FULL."""
+        Also true after TRUNCATE and VACUUM FULL."""
         return bool(self._moved_since(before))
 
     def altered_since(self, before: RemoteSchema) -> bool:
-        """True if ALTER TABLE may have written new values into columns that were there before.
+        """Return whether ALTER TABLE may have written new values into columns that existed before.
 
-        A new file node is not enough: TRUNCATE, VACUUM FULL, CLUSTER, SET LOGGED, SET TABLESPACE
-        and SET ACCESS METHOD give the table one, too, and leave its values. None of them writes
-        pg_attribute. ALTER COLUMN ... TYPE and SET EXPRESSION always do, so a new version of a
-        column's row there tells them apart. (A table that was vacuumed and whose column got
-        another default, say, between two looks counts as altered, although it is not.) Where
-        nothing is known of the columns before, the table counts as altered.
+        A new file node does not prove it: TRUNCATE, VACUUM FULL, CLUSTER, SET LOGGED, SET
+        TABLESPACE and SET ACCESS METHOD also assign one, and keep the values. None of these writes
+        pg_attribute. ALTER COLUMN ... TYPE and SET EXPRESSION always do, so a new xmin of a
+        column's row in pg_attribute distinguishes them. (If a table is vacuumed and one of its
+        columns gets another default between two looks, it counts as altered although its values
+        are the same.) If nothing is known of the columns before, the table counts as altered.
         """
         return any(
             not was
@@ -144,27 +146,27 @@ class RemoteSchema:
     def _moved_since(
         self, before: RemoteSchema
     ) -> list[tuple[dict[str, str], dict[str, str]]]:
-        """The columns, before and now, of each table or leaf with another file node."""
-        known = {one.oid: one for one in map(_Heap.parse, before.storage)}
+        """Return the columns, before and now, of each table or leaf with another file node."""
+        earlier = {heap.oid: heap for heap in map(_Heap.parse, before.storage)}
         return [
-            (known[one.oid].columns, one.columns)
-            for one in map(_Heap.parse, self.storage)
-            if one.oid in known and known[one.oid].node != one.node
+            (earlier[heap.oid].columns, heap.columns)
+            for heap in map(_Heap.parse, self.storage)
+            if heap.oid in earlier and earlier[heap.oid].node != heap.node
         ]
 
     def as_json(self) -> str:
-        """For the catalog."""
+        """Encode the schema for the catalog."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The inverse of ``as_json``."""
+        """Decode the text from ``as_json``."""
         read = json.loads(text)
         return cls(
             relid=Oid(read["relid"]),
             namespace=read["namespace"],
             name=read["name"],
-            attributes=tuple(_attribute(one) for one in read["attributes"]),
+            attributes=tuple(_attribute(item) for item in read["attributes"]),
             live=tuple(read["live"]),
             numbers_taken=read["numbers_taken"],
             storage=tuple(read["storage"]),
@@ -175,19 +177,20 @@ class RemoteSchema:
 
 @dataclass(frozen=True, slots=True)
 class SentSchema:
-    """The publisher's catalog at the time when a Relation message had come."""
+    """The publisher's catalog after a Relation message had arrived."""
 
     at: Lsn
-    """The commit LSN of the transaction in which the message came: whatever commits below it has
-    the columns of before, and only the transaction that altered the table can have both."""
+    """Commit LSN of the transaction in which the message came. Transactions that commit below it
+    have the earlier columns; only the transaction that altered the table can have both."""
     relation: Relation
     """The message."""
     schema: RemoteSchema
-    """The server may be further: then it does not have these columns."""
+    """The schema in the publisher's catalog. If the server had already passed ``at``, then the
+    schema does not have the message's columns."""
     settled: Lsn = INVALID_LSN
-    """Position from which the publisher's NOT NULL constraints hold: for all transactions that
-    commit at or above it. It is the position at which the publisher was asked; earlier rows may be
-    older than the constraint."""
+    """The publisher's NOT NULL constraints hold for all transactions that commit at or above this
+    position. It is the position at which the catalog was read; earlier rows may be older than the
+    constraint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +200,12 @@ class _Heap:
     oid: str
     node: str
     columns: dict[str, str]
-    """pg_attribute's xmin by column number; empty: not known."""
+    """xmin in pg_attribute by column number; empty: not known."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         oid, node, *columns = text.split(":")
-        numbered = (one.partition("=") for one in "".join(columns).split("/") if one)
+        numbered = (pair.partition("=") for pair in "".join(columns).split("/") if pair)
         return cls(oid, node, {number: xmin for number, _, xmin in numbered})
 
 
@@ -223,12 +226,12 @@ class EnumLabel:
 
 @dataclass(frozen=True, slots=True)
 class EnumColumns:
-    """Columns of some tables that contain enum types, at any depth."""
+    """Columns of some tables whose types contain enum types, at any depth."""
 
     labels: Mapping[Oid, EnumLabel]
-    """By OID in pg_enum, which RENAME VALUE keeps."""
+    """Labels by their OID in pg_enum, which RENAME VALUE keeps."""
     columns: Mapping[Oid, frozenset[tuple[Oid, int]]]
-    """By type: table and attribute number of the columns that may hold its labels."""
+    """For each enum type, table and attribute number of the columns that may hold its labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +239,13 @@ class LabelRename:
     """ALTER TYPE ... RENAME VALUE at the publisher."""
 
     at: Lsn
-    """Where the publisher was when it was noticed. Rows that were copied below it may have the
-    label of before."""
+    """Position of the publisher when the rename was noticed. Rows that were copied below it may
+    have the old label."""
     type_name: str
     before: str
     after: str
     columns: frozenset[tuple[Oid, int]]
-    """Columns with enum types; ``EnumColumns`` explains them."""
+    """Table and attribute number of the columns that may hold the label (``EnumColumns``)."""
 
     def concerns(self, schema: RemoteSchema) -> bool:
         """True if the table has a published column that may hold the label."""
@@ -254,13 +257,14 @@ class LabelRename:
 
 @dataclass(frozen=True, slots=True)
 class KnownLabels:
-    """Labels as they were last seen, and what has happened to them before."""
+    """The labels that were last seen, and their earlier renames."""
 
     labels: Mapping[Oid, str]
     renames: tuple[LabelRename, ...] = ()
 
     def then(self, seen: EnumColumns, at: Lsn) -> KnownLabels:
-        """With what is seen now; ``at``: the publisher was there afterwards."""
+        """Add the labels that are seen now. ``at`` is a position of the publisher after the
+        look."""
         renames = [
             LabelRename(
                 at,
@@ -273,17 +277,17 @@ class KnownLabels:
             if self.labels.get(oid, now.label) != now.label
         ]
         return KnownLabels(
-            {oid: one.label for oid, one in seen.labels.items()},
+            {oid: label.label for oid, label in seen.labels.items()},
             (*self.renames, *renames),
         )
 
     def since(self, begins: Lsn) -> KnownLabels:
-        """Without what was noticed below it."""
-        kept = tuple(one for one in self.renames if one.at >= begins)
+        """Drop renames that were noticed below ``begins``."""
+        kept = tuple(rename for rename in self.renames if rename.at >= begins)
         return replace(self, renames=kept)
 
     def as_json(self) -> str:
-        """For the catalog."""
+        """Encode the labels for the catalog."""
         labels = {str(int(oid)): label for oid, label in sorted(self.labels.items())}
         renames = [
             [int(r.at), r.type_name, r.before, r.after, sorted(r.columns)]
@@ -293,25 +297,25 @@ class KnownLabels:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """The inverse of ``as_json``."""
+        """Decode the text from ``as_json``."""
         read = json.loads(text or '{"labels": {}, "renames": []}')
         return cls(
             {Oid(int(oid)): label for oid, label in read["labels"].items()},
             tuple(
                 LabelRename(
-                    Lsn(at),
+                    Lsn(noticed),
                     type_name,
                     before,
                     after,
                     frozenset((Oid(relid), number) for relid, number in columns),
                 )
-                for at, type_name, before, after, columns in read["renames"]
+                for noticed, type_name, before, after, columns in read["renames"]
             ),
         )
 
 
 def relation_as_json(relation: Relation) -> str:
-    """For the catalog."""
+    """Encode a relation for the catalog."""
     return json.dumps(
         [
             int(relation.relid),
@@ -324,7 +328,7 @@ def relation_as_json(relation: Relation) -> str:
 
 
 def relation_from_json(text: str) -> Relation:
-    """The inverse."""
+    """Decode the text from ``relation_as_json``."""
     relid, namespace, name, identity, columns = json.loads(text)
     return Relation(
         Oid(relid),
