@@ -1,4 +1,4 @@
-"""Makes a running process observable to operators and tests.
+"""Log lines and failpoints of a running process.
 
 Takes: events as key-value pairs, failpoint names. Gives: log lines on stderr, faults on
 request, locks whose order a test can check. Owns: the log configuration of a process, the order

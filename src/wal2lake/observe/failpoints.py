@@ -1,19 +1,19 @@
 """Named places where a test can make the process fail.
 
 ``failpoint("segment.manifest_renamed")`` does nothing unless the environment variable
-WAL2LAKE_FAILPOINTS names a directory that holds a file of that name. The first process to
-arrive claims the file (by removing it, so one file is one fault, whatever restarts) and
-obeys its content:
+WAL2LAKE_FAILPOINTS names a directory that holds a file of that name. The first process that
+reaches the failpoint removes the file, so that one file is one fault even if processes restart,
+and does what its content says:
 
     kill              SIGKILL this process
     kill-tree         SIGKILL the supervisor, its children, then this process
     error             raise InternalError
     enospc            raise OSError(ENOSPC)
     pause SECONDS     sleep that long, once
-    always ACTION     any of these, and the file stays
+    always ACTION     any of these actions, and the file stays
 
-Every name is listed in ``NAMES``: a test that arms an unknown one is a test that can never
-fail, so arming and hitting both check it.
+``NAMES`` lists every name. A test that armed an unknown name could never fail, so ``arm`` and
+``failpoint`` both check the name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VARIABLE: Final = "WAL2LAKE_FAILPOINTS"
 
 NAMES: Final = frozenset(
     {
-        # receive: the journal, the segments, the words upstream
+        # receive: the journal, the segments, feedback to the publisher
         "journal.appended",
         "journal.synced",
         "segment.file_written",
@@ -82,7 +82,7 @@ NAMES: Final = frozenset(
         "alter.recorded",
         "alter.committed",
         "alter.published",
-        # publish: what tables have committed, into the publisher's log
+        # publish: from commits of tables into the publisher's log
         "capture.read",
         "capture.sealed",
         # commands
@@ -107,7 +107,7 @@ NAMES: Final = frozenset(
 
 
 def failpoint(name: str) -> None:
-    """Obey the armed fault of this name, if there is one."""
+    """Trigger the armed fault of this name, if there is one."""
     directory = os.environ.get(VARIABLE)
     if directory is None:
         return
@@ -122,26 +122,26 @@ def failpoint(name: str) -> None:
             path.unlink()
     except FileNotFoundError:
         return
-    _obey(name, action)
+    _trigger(name, action)
 
 
 def arm(directory: Path, name: str, action: str) -> None:
-    """Place a fault (for tests); raises ValueError for a name no code can reach."""
+    """Place a fault (for tests); raises ValueError for an unknown name."""
     if name not in NAMES:
         raise ValueError(f"no such failpoint: {name}")
     directory.mkdir(parents=True, exist_ok=True)
-    # The file must appear with its content: a reader may arrive between the two.
+    # The rename makes file and content visible at once: a process may read it at any moment.
     temporary = directory / f".{name}.tmp"
     temporary.write_text(action)
     temporary.rename(directory / name)
 
 
-def _obey(name: str, action: str) -> None:
+def _trigger(name: str, action: str) -> None:
     verb, _, argument = action.partition(" ")
     if verb == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif verb == "kill-tree":
-        # Children carry PDEATHSIG: the supervisor's death is the tree's death.
+        # Children have PDEATHSIG set: they die with the supervisor.
         os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
     elif verb == "error":

@@ -2,11 +2,11 @@
 
     2026-01-02 03:04:05.678 UTC [123] receiver LOG:  message  key=value ...
 
-Events are dicts through pure functions (structlog); what carries an exception of ours
-prints its DETAIL, HINT and CONTEXT on lines of their own, as PostgreSQL does, and its SQLSTATE
-(PostgreSQL's %e) as a field of the first. A line ORIGINAL has the words of the engine or library
-that an error stands for: they are for support, and no client sees them. Values of rows are never
-logged.
+Events are dicts that pass through pure functions (structlog). If an event carries an error of
+wal2lake, then DETAIL, HINT and CONTEXT follow on lines of their own, as in PostgreSQL, and the
+SQLSTATE (PostgreSQL's %e) is a field of the first line. A line ORIGINAL has the message of the
+engine or library behind an error: it is for support, and no client sees it. Values of rows are
+never logged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEVELS = {
 
 
 _LABELS: Final = ("detail", "hint", "context", "original")
-"""Fields of an error or event that get lines of their own."""
+"""Fields of an error or event that are printed on lines of their own."""
 
 
 def _stamp(
@@ -46,7 +46,7 @@ def _stamp(
 
 
 def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
-    """One event as text; the fields of an error follow on indented lines."""
+    """Render one event as text; the fields of an error follow on lines of their own."""
     stamp = event.pop("timestamp")
     level = event.pop("level")
     role = event.pop("process", "")
@@ -55,19 +55,19 @@ def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
     trace = event.pop("exc_info", None)
     if isinstance(error, Wal2LakeError):
         event["sqlstate"] = error.sqlstate
-    told = {label: event.pop(label, None) for label in _LABELS}
+    texts = {label: event.pop(label, None) for label in _LABELS}
     pairs = "".join(f"  {key}={value}" for key, value in event.items())
     head = f"{stamp} [{os.getpid()}] {role + ' ' if role else ''}"
     lines = [f"{head}{level}:  {message}{pairs}"]
     if isinstance(error, Wal2LakeError):
         if error.message not in message:
             lines.append(f"{head}DETAIL:  {error.message}")
-        told = {label: told[label] or getattr(error, label) for label in _LABELS}
+        texts = {label: texts[label] or getattr(error, label) for label in _LABELS}
     elif error is not None:
         lines.append(f"{head}DETAIL:  {error}")
-    for label, text in told.items():
+    for label, text in texts.items():
         if text:
-            # As PostgreSQL: whoever reads lines knows that it goes on.
+            # As in PostgreSQL, a tab marks the continuation of a field.
             shown = str(text).replace("\n", "\n\t")
             lines.append(f"{head}{label.upper()}:  {shown}")
     if trace:
@@ -79,7 +79,7 @@ def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
 
 
 def configure(process: str, *, stream: TextIO | None = None) -> None:
-    """Set this process's log up; ``process`` is its role (supervisor, engine ...)."""
+    """Set up the log of this process; ``process`` is its role (supervisor, engine ...)."""
 
     def name(
         logger: object, method: str, event: MutableMapping[str, Any]
@@ -90,12 +90,12 @@ def configure(process: str, *, stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, name, _stamp, render],
         wrapper_class=structlog.make_filtering_bound_logger(20),
-        # The line and its newline in one write: other processes share the stream.
+        # One write for the line and its newline, because other processes share the stream.
         logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
         cache_logger_on_first_use=False,
     )
 
 
 def get_logger() -> Any:
-    """A logger; its keyword arguments become fields of the event."""
+    """Return a logger; keyword arguments of its methods become fields of the event."""
     return structlog.get_logger()

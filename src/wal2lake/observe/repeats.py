@@ -1,12 +1,12 @@
-"""An error that comes again and again: said once, then counted.
+"""Repeated errors: logged once, then counted.
 
-In: each error of a loop that tries again. Out: its lines in the log. PostgreSQL's worker says the
-same three lines at each attempt, which hides what else is in the log; the catalog counts each
+In: each error of a loop that retries. Out: its lines in the log. PostgreSQL's worker logs the
+same three lines at each attempt, which hides other messages; the catalog counts every attempt
 (``pg_stat_subscription_stats``). Called by: workers that retry.
 
-Two errors are the same if all that they say is, the words of the engine or library behind them
-too (``Wal2LakeError.original``): a general text stands for many failures. Numbers in these words
-do not count: tasks, stages and temporary files have another one at each attempt.
+Two errors are equal if all of their fields are, including the message of the engine or library
+(``Wal2LakeError.original``), because one general text can have many causes. Numbers in this message
+are ignored: tasks, stages and temporary files get another number at each attempt.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _NUMBER: Final = re.compile(
 
 
 class RepeatedErrors:
-    """Counts repeated errors of one loop. After the first one, a line is logged at 10, 100, 1000
-    ... of the same error."""
+    """Counts repeated errors of one loop. After the first one, a line is logged at the 10th, 100th,
+    1000th ... equal error."""
 
     def __init__(self) -> None:
         self._last: tuple[str, str] | None = None
         self._times = 0
 
     def say(self, events: Any, text: str, error: Exception) -> None:
-        """``text``, and all that ``error`` says, if it is not the one before; else it is counted,
-        and the count is said now and then. A bug of ours has its traceback."""
+        """Log ``text`` and all fields of ``error`` if it differs from the error before. Otherwise
+        count it, and log the count at powers of ten. A bug of ours is logged with its traceback."""
         ours = isinstance(error, Wal2LakeError)
         original = (
             error.original if isinstance(error, Wal2LakeError) else words_of(error)
@@ -54,14 +54,14 @@ class RepeatedErrors:
             events.error(text, exc_info=error)
 
     def passed(self, events: Any) -> None:
-        """An attempt has succeeded."""
+        """Reset the count after an attempt that succeeded."""
         if self._times > 1:
             events.info(f"an error has passed that came {self._times} times")
         self._last, self._times = None, 0
 
 
 def _next_power(number: int) -> int:
-    """The power of ten at or above a number."""
+    """Return the lowest power of ten that is not below a number, at least 10."""
     power = 10
     while power < number:
         power *= 10

@@ -1,7 +1,7 @@
 """Settings that an operator can choose.
 
 Takes: ``wal2lake.toml`` of a node's directory, environment variables, overrides of a
-command line. Gives: one frozen ``Settings``, checked; a commented default file. Owns: the
+command line. Gives: one frozen, checked ``Settings``; a commented default file. Owns: the
 names, units, defaults and ranges of all settings. Never: applies a setting, reads the
 catalog.
 """

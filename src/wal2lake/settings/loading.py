@@ -1,8 +1,8 @@
-"""From a file, the environment and a command line to one checked ``Settings``.
+"""Loading of one checked ``Settings`` from a file, the environment and a command line.
 
 Later sources win: defaults, ``wal2lake.toml``, ``WAL2LAKE_<SECTION>_<NAME>`` variables,
-overrides (``section.name`` to text). Everything unknown or out of range is a
-ConfigurationError that names its source, the parameter and what is allowed: a setting that
+overrides (``section.name`` to text). An unknown name or a value out of range is a
+ConfigurationError that names the source, the parameter and the allowed values: a setting that
 is silently ignored is worse than a node that does not start.
 
 Called by: every process of a node at its start, and the supervisor on SIGHUP.
@@ -32,13 +32,13 @@ _FALSE: Final = frozenset({"off", "false", "no", "0"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """A value and where it was given."""
+class _SourcedValue:
+    """A value and its source."""
 
     value: object
     source: str
     is_text: bool
-    """From the environment or a command line: a number comes as text."""
+    """From the environment or a command line, where a number is text."""
 
 
 def load(
@@ -49,22 +49,22 @@ def load(
     """Read the settings of the node in ``directory``.
 
     A missing file is an error: the directory is not a node's. ``overrides`` maps
-    ``section.name`` to its text, as a command line gives it.
+    ``section.name`` to the text from the command line.
     """
-    given: dict[tuple[str, str], _Given] = {}
-    given.update(_from_file(directory / FILE_NAME))
-    given.update(_from_environment(environ))
+    sourced: dict[tuple[str, str], _SourcedValue] = {}
+    sourced.update(_from_file(directory / FILE_NAME))
+    sourced.update(_from_environment(environ))
     for name, text in (overrides or {}).items():
         section, _, key = name.partition(".")
         source = "the command line"
-        _known(section, key, name, source)
-        given[section, key] = _Given(text, source, True)
+        _check_name(section, key, name, source)
+        sourced[section, key] = _SourcedValue(text, source, True)
     sections: dict[str, Any] = {}
     for section, kind in SECTIONS.items():
         values = {
-            f.name: _convert(section, f, given[section, f.name])
+            f.name: _convert(section, f, sourced[section, f.name])
             for f in fields(kind)
-            if (section, f.name) in given
+            if (section, f.name) in sourced
         }
         sections[section] = kind(**values)
     settings = Settings(directory=directory.absolute(), **sections)
@@ -73,7 +73,7 @@ def load(
 
 
 def _check_places(settings: Settings) -> None:
-    """Whether log and warehouse are where they can be."""
+    """Raise ConfigurationError if the log or the warehouse cannot be where the settings say."""
     log, warehouse = settings.log.directory, settings.spark.warehouse
     if "://" in log and file_url_path(log) is None:
         raise ConfigurationError(
@@ -96,32 +96,32 @@ def _check_places(settings: Settings) -> None:
 
 
 def parameter_names() -> tuple[str, ...]:
-    """Every ``section.name``."""
+    """Return every ``section.name``."""
     return tuple(f"{section}.{f.name}" for section, f in _all_fields())
 
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A setting that differs."""
+    """A setting whose value differs."""
 
     name: str
     """``section.name``."""
     value: object
-    """The new one."""
+    """The new value."""
     restart: bool
-    """It counts from the node's next start on."""
+    """The new value takes effect at the node's next start."""
     receivers: bool
-    """Running receivers have the old one."""
+    """Receivers use the setting, so running ones must be told."""
 
 
 def changes(before: Settings, after: Settings) -> list[SettingChange]:
-    """Each setting that differs."""
-    found = []
+    """Return each setting whose value differs."""
+    changed = []
     for section, f in _all_fields():
         old = getattr(getattr(before, section), f.name)
         new = getattr(getattr(after, section), f.name)
         if old != new:
-            found.append(
+            changed.append(
                 SettingChange(
                     f"{section}.{f.name}",
                     new,
@@ -129,12 +129,12 @@ def changes(before: Settings, after: Settings) -> list[SettingChange]:
                     receivers=f.metadata["receivers"],
                 )
             )
-    return found
+    return changed
 
 
 def fixed_at_start(settings: Settings) -> dict[str, str]:
-    """The settings that a reload does not change, as environment variables: processes that
-    start later have them, whatever the file says by then."""
+    """Return the settings that a reload does not change, as environment variables. Processes
+    that start later get these values even if the file has changed by then."""
     return {
         f"{_PREFIX}{section}_{f.name}".upper(): _shown(
             getattr(getattr(settings, section), f.name)
@@ -145,10 +145,10 @@ def fixed_at_start(settings: Settings) -> dict[str, str]:
 
 
 def _shown(value: object) -> str:
-    """``_convert`` reads it back."""
+    """Return a value as text that ``_convert`` reads back."""
     if not isinstance(value, Mapping):
         return str(value)
-    # TOML knows no surrogate pairs, which is how JSON escapes what is beyond them.
+    # JSON escapes characters above U+FFFF as surrogate pairs, which TOML does not allow.
     shown = json.JSONEncoder(ensure_ascii=False).encode
     pairs = (f"{shown(k)} = {shown(v)}" for k, v in value.items())
     return f"{{ {', '.join(pairs)} }}"
@@ -163,7 +163,7 @@ def _all_fields() -> Iterator[tuple[str, Field[Any]]]:
 # ---- sources ------------------------------------------------------------------------
 
 
-def _from_file(path: Path) -> dict[tuple[str, str], _Given]:
+def _from_file(path: Path) -> dict[tuple[str, str], _SourcedValue]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def _from_file(path: Path) -> dict[tuple[str, str], _Given]:
             " (https://toml.io).",
         ) from None
     source = f'file "{path}"'
-    given: dict[tuple[str, str], _Given] = {}
+    sourced: dict[tuple[str, str], _SourcedValue] = {}
     for section, table in document.items():
         if section not in SECTIONS or not isinstance(table, dict):
             raise ConfigurationError(
@@ -194,21 +194,21 @@ def _from_file(path: Path) -> dict[tuple[str, str], _Given]:
                 hint=_suggest(section, list(SECTIONS), "The sections are"),
             )
         for key, value in table.items():
-            _known(section, key, f"{section}.{key}", source)
-            given[section, key] = _Given(value, source, False)
-    return given
+            _check_name(section, key, f"{section}.{key}", source)
+            sourced[section, key] = _SourcedValue(value, source, False)
+    return sourced
 
 
 def _line_of(error: tomllib.TOMLDecodeError) -> str:
-    # The exception has only its text before Python 3.14.
-    found = re.search(r"at (line \d+|end of document)", str(error))
-    return "" if found is None else f" at {found[1]}".replace("document", "file")
+    # Before Python 3.14 the exception has no attribute for the line.
+    match = re.search(r"at (line \d+|end of document)", str(error))
+    return "" if match is None else f" at {match[1]}".replace("document", "file")
 
 
 def _from_environment(
     environ: Mapping[str, str],
-) -> dict[tuple[str, str], _Given]:
-    given: dict[tuple[str, str], _Given] = {}
+) -> dict[tuple[str, str], _SourcedValue]:
+    sourced: dict[tuple[str, str], _SourcedValue] = {}
     for variable, text in environ.items():
         if not variable.startswith(_PREFIX):
             continue
@@ -217,12 +217,12 @@ def _from_environment(
         if section not in SECTIONS or not separator:
             continue
         source = f"environment variable {variable}"
-        _known(section, key, f"{section}.{key}", source)
-        given[section, key] = _Given(text, source, True)
-    return given
+        _check_name(section, key, f"{section}.{key}", source)
+        sourced[section, key] = _SourcedValue(text, source, True)
+    return sourced
 
 
-def _known(section: str, key: str, name: str, source: str) -> None:
+def _check_name(section: str, key: str, name: str, source: str) -> None:
     if section in SECTIONS and key in {f.name for f in fields(SECTIONS[section])}:
         return
     if section in SECTIONS:
@@ -244,86 +244,90 @@ def _suggest(name: str, names: list[str], lead: str) -> str:
 # ---- values ---------------------------------------------------------------------------
 
 
-def _convert(section: str, f: Field[Any], given: _Given) -> object:
+def _convert(section: str, f: Field[Any], entry: _SourcedValue) -> object:
     name = f"{section}.{f.name}"
     kind = str(f.type)
     if kind == "int":
-        return _integer(name, f.metadata, given)
+        return _integer(name, f.metadata, entry)
     if kind == "bool":
-        return _boolean(name, given)
+        return _boolean(name, entry)
     if kind == "str":
-        return _text(name, f.metadata, given)
-    return _table(name, given)
+        return _text(name, f.metadata, entry)
+    return _table(name, entry)
 
 
-def _integer(name: str, limits: Mapping[str, Any], given: _Given) -> int:
-    value = given.value
-    if given.is_text and re.fullmatch(r"-?[0-9]+", str(value).strip()):
+def _integer(name: str, limits: Mapping[str, Any], entry: _SourcedValue) -> int:
+    value = entry.value
+    if entry.is_text and re.fullmatch(r"-?[0-9]+", str(value).strip()):
         value = int(str(value))
     low, high = limits["minimum"], limits["maximum"]
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _invalid(name, given, f"a whole number from {low} to {high}")
+        raise _invalid(name, entry, f"a whole number from {low} to {high}")
     if not low <= value <= high:
         raise ConfigurationError(
             f'{value} is outside the valid range for parameter "{name}"'
-            f" ({low} .. {high}) in {given.source}",
+            f" ({low} .. {high}) in {entry.source}",
             hint=f"Choose a value from {low} to {high}.",
         )
     return value
 
 
-def _boolean(name: str, given: _Given) -> bool:
-    value = given.value
+def _boolean(name: str, entry: _SourcedValue) -> bool:
+    value = entry.value
     if isinstance(value, bool):
         return value
-    if given.is_text and str(value).lower() in _TRUE | _FALSE:
+    if entry.is_text and str(value).lower() in _TRUE | _FALSE:
         return str(value).lower() in _TRUE
-    raise _invalid(name, given, "true or false")
+    raise _invalid(name, entry, "true or false")
 
 
-def _text(name: str, limits: Mapping[str, Any], given: _Given) -> str:
-    value = given.value
+def _text(name: str, limits: Mapping[str, Any], entry: _SourcedValue) -> str:
+    value = entry.value
     if not isinstance(value, str):
-        raise _invalid(name, given, limits["allowed"] or "text in quotes")
+        raise _invalid(name, entry, limits["allowed"] or "text in quotes")
     if limits["choices"] and value not in limits["choices"]:
-        raise _invalid(name, given, " or ".join(limits["choices"]))
+        raise _invalid(name, entry, " or ".join(limits["choices"]))
     if limits["pattern"] and not re.fullmatch(limits["pattern"], value):
-        raise _invalid(name, given, limits["allowed"])
+        raise _invalid(name, entry, limits["allowed"])
     return value
 
 
-def _table(name: str, given: _Given) -> Mapping[str, str]:
-    value = given.value
+def _table(name: str, entry: _SourcedValue) -> Mapping[str, str]:
+    value = entry.value
     words = 'a table of texts, for example { "spark.ui.enabled" = "true" }'
-    if given.is_text:
+    if entry.is_text:
         try:
             value = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            raise _invalid(name, given, words) from None
+            raise _invalid(name, entry, words) from None
     if not isinstance(value, dict):
-        raise _invalid(name, given, words)
-    flat = dict(_flatten(name, value, given, words))
+        raise _invalid(name, entry, words)
+    flat = dict(_flatten(name, value, entry, words))
     return MappingProxyType(flat)
 
 
 def _flatten(
-    name: str, table: Mapping[str, object], given: _Given, words: str, prefix: str = ""
+    name: str,
+    table: Mapping[str, object],
+    entry: _SourcedValue,
+    words: str,
+    prefix: str = "",
 ) -> Iterator[tuple[str, str]]:
-    # In TOML an unquoted a.b.c = 1 is a nest of tables: the same property to Spark.
+    # In TOML an unquoted a.b.c = 1 is nested tables; Spark's property is the dotted name.
     for key, value in table.items():
         path = f"{prefix}.{key}" if prefix else key
         if isinstance(value, dict):
-            yield from _flatten(name, value, given, words, path)
+            yield from _flatten(name, value, entry, words, path)
         elif isinstance(value, bool):
             yield path, "true" if value else "false"
         elif isinstance(value, str | int | float):
             yield path, str(value)
         else:
-            raise _invalid(f"{name}.{path}", given, words)
+            raise _invalid(f"{name}.{path}", entry, words)
 
 
-def _invalid(name: str, given: _Given, allowed: str) -> ConfigurationError:
+def _invalid(name: str, entry: _SourcedValue, allowed: str) -> ConfigurationError:
     return ConfigurationError(
-        f'invalid value for parameter "{name}" in {given.source}: {given.value!r}',
+        f'invalid value for parameter "{name}" in {entry.source}: {entry.value!r}',
         hint=f"Allowed is {allowed}.",
     )

@@ -1,7 +1,7 @@
 """The default ``wal2lake.toml``: every setting, commented out, with unit and default.
 
-Printed from the dataclasses of ``sections`` alone, so it can be neither incomplete nor
-out of date. What is commented out has its default also in later versions.
+The text is generated from the dataclasses of ``sections`` alone, so it can be neither incomplete
+nor out of date. A setting that stays commented out follows the default of later versions.
 
 Called by: ``wal2lake init``, and the documentation's check.
 """
@@ -35,7 +35,7 @@ _WIDTH: Final = 88
 
 
 def render_default_toml(changes: Mapping[str, object] | None = None) -> str:
-    """The text of a new node's file; ``changes`` maps ``section.name`` to a value that
+    """Return the text of a new node's file; ``changes`` maps ``section.name`` to a value that
     is written without the comment sign."""
     chosen = changes or {}
     lines = [_HEADER]
@@ -53,7 +53,7 @@ def _render(section: str, f: Field[Any], chosen: Mapping[str, object]) -> Iterat
     text = f"{f.metadata['doc']} ({facts(f)})"
     yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     if f.default is MISSING:
-        # A table of its own: a header line, then "name" = "value" lines.
+        # A TOML table: a header line, then "name" = "value" lines.
         yield f"# [{section}.{f.name}]"
         return
     name = f"{section}.{f.name}"
@@ -64,7 +64,7 @@ def _render(section: str, f: Field[Any], chosen: Mapping[str, object]) -> Iterat
 
 
 def facts(f: Field[Any]) -> str:
-    """Unit, range, default of a setting, and whether it is read at start only."""
+    """Return unit, range and default of a setting, and whether it is read at start only."""
     facts = [unit for suffix, unit in _UNITS if f.name.endswith(suffix)]
     if f.metadata["choices"]:
         facts.append(" or ".join(f.metadata["choices"]))
@@ -78,5 +78,5 @@ def facts(f: Field[Any]) -> str:
 
 
 def _literal(value: object) -> str:
-    # A JSON string or integer is also a TOML one.
+    # A JSON string or integer is also valid TOML.
     return json.dumps(value)

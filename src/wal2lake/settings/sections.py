@@ -1,9 +1,9 @@
 """Every setting: name, type, default, range and meaning, in one place.
 
-A section of ``wal2lake.toml`` is a frozen dataclass, a setting one of its fields. The
-field's metadata carries what the loader checks (range, choices) and what the default file
-prints, so the three cannot disagree. A name that PostgreSQL has keeps its meaning; ours add
-the unit (``_ms``, ``_bytes``) that PostgreSQL leaves to the value's suffix.
+A section of ``wal2lake.toml`` is a frozen dataclass; a setting is one of its fields. The field's
+metadata has the range and choices that the loader checks and the text that the default file
+prints, so the three cannot disagree. A PostgreSQL name keeps its meaning; our own names end with
+the unit (``_ms``, ``_bytes``), for which PostgreSQL uses a suffix of the value.
 
 Called by: ``loading`` (checks), ``rendering`` (the default file), every room (reads).
 
@@ -41,9 +41,9 @@ def setting(
     restart: bool = False,
     receivers: bool = True,
 ) -> T:
-    """Declare one field. ``pattern`` is a regular expression for the whole value and
-    ``allowed`` says in words what it takes; ``restart``: SIGHUP does not change it;
-    ``receivers``: whether a change of it concerns them."""
+    """Declare one setting. ``pattern`` is a regular expression for the whole value, and
+    ``allowed`` describes it in words. ``restart``: SIGHUP does not change the setting.
+    ``receivers``: receivers use the setting."""
     metadata = {
         "doc": doc,
         "minimum": minimum,
@@ -66,12 +66,12 @@ def setting(
 
 
 PUBLISHER_LOG: Final = "publish"
-"""Directory of the log of what the node publishes, beside those of the subscriptions."""
+"""Directory of the publisher's log, beside the logs of the subscriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Where the node listens and whom it lets in."""
+    """Listening and client authentication."""
 
     listen_addresses: str = setting(
         "127.0.0.1",
@@ -94,53 +94,54 @@ class NodeSettings:
     )
     max_prepared_transactions: int = setting(
         16,
-        "Transactions that PREPARE TRANSACTION may leave to be finished; 0: none, as is"
-        " PostgreSQL's default.",
+        "Transactions that may be in the prepared state at once; 0 disables PREPARE"
+        " TRANSACTION, which is PostgreSQL's default.",
         minimum=0,
         maximum=262143,
         restart=True,
     )
     authentication: str = setting(
         "scram-sha-256",
-        "How clients prove who they are, without an hba_file; trust lets anybody in as"
-        " anybody.",
+        "Authentication method of clients if there is no hba_file; trust accepts every"
+        " client as the user that it names.",
         choices=("scram-sha-256", "trust"),
         restart=True,
     )
     hba_file: str = setting(
         "",
-        "Who may connect from where, and how clients prove who they are: a file with records"
-        " as in pg_hba.conf; a relative path is in the node's directory.",
+        "File with records as in pg_hba.conf: which users may connect from which addresses,"
+        " and how they authenticate. A relative path is in the node's directory.",
         receivers=False,
     )
     ssl: bool = setting(False, "Offer TLS to clients.", receivers=False)
     ssl_cert_file: str = setting(
-        "server.crt", "The node's certificate, and its chain; PEM.", receivers=False
+        "server.crt", "The node's certificate with its chain, in PEM.", receivers=False
     )
     ssl_key_file: str = setting(
-        "server.key", "The certificate's private key; PEM.", receivers=False
+        "server.key", "The certificate's private key, in PEM.", receivers=False
     )
     ssl_ca_file: str = setting(
         "",
-        "Authorities that sign certificates of clients; empty: none are asked for.",
+        "Certificate authorities for client certificates, in PEM; empty: clients are not"
+        " asked for a certificate.",
         receivers=False,
     )
     ssl_min_protocol_version: str = setting(
         "TLSv1.2",
-        "The oldest version of TLS.",
+        "The oldest TLS version that clients may use.",
         choices=("TLSv1.2", "TLSv1.3"),
         receivers=False,
     )
     authentication_timeout_ms: int = setting(
         60_000,
-        "A client that has not authenticated by then is disconnected.",
+        "A client that has not authenticated after this time is disconnected.",
         minimum=1_000,
         maximum=600_000,
         restart=True,
     )
     shutdown_timeout_ms: int = setting(
         20_000,
-        "A fast shutdown that takes longer ends with SIGKILL, which loses nothing.",
+        "A fast shutdown that takes longer is ended with SIGKILL, which loses nothing.",
         minimum=0,
         maximum=_INT_MAX,
         restart=True,
@@ -153,7 +154,7 @@ class LogSettings:
 
     directory: str = setting(
         "",
-        "Where the change log lives, a path or file: URL; empty: log/ in the node's"
+        "Directory of the change log, as a path or file: URL; empty: log/ in the node's"
         " directory.",
         restart=True,
     )
@@ -165,47 +166,47 @@ class LogSettings:
     )
     segment_bytes: int = setting(
         32 * _MIB,
-        "A segment is sealed when this much has been received for it.",
+        "A segment is sealed when it has received this much.",
         minimum=64 * 1024,
         maximum=_INT_MAX,
     )
     segment_interval_ms: int = setting(
         250,
-        "A segment that holds a commit is sealed after this time at the latest; while apply"
-        " is behind after a quarter of the time it takes, at most a second.",
+        "A segment that holds a commit is sealed after this time at the latest. While apply is"
+        " behind, this time is a quarter of what a batch takes, at most a second.",
         minimum=1,
         maximum=_INT_MAX,
     )
     size_limit_bytes: int = setting(
         0,
-        "At this size of a subscription's log receiving stops, so that the publisher"
-        " keeps the WAL instead; transactions that are open or prepared do not count."
-        " 0: no limit but the disk.",
+        "When a subscription's log has this size, receiving stops and the publisher keeps"
+        " the WAL instead. Open and prepared transactions do not count. 0: no limit but the"
+        " disk.",
         minimum=0,
         maximum=_BYTES_MAX,
     )
     size_warning_percent: int = setting(
         80,
-        "A log that fills this much of size_limit_bytes is reported.",
+        "A warning is logged when a log reaches this part of size_limit_bytes.",
         minimum=1,
         maximum=100,
     )
     history_bytes: int = setting(
         256 * _MIB,
-        "Sealed segments that all tables have applied are kept up to this size, and the"
-        " logical messages in them.",
+        "Sealed segments that all tables have applied, with their logical messages, are kept"
+        " up to this size.",
         minimum=0,
         maximum=_BYTES_MAX,
     )
     messages: bool = setting(
         True,
-        "Ask publishers for logical messages (pg_logical_emit_message) and keep them; a"
-        " change counts from a receiver's next start.",
+        "Request logical messages (pg_logical_emit_message) from publishers and keep them. A"
+        " change takes effect at a receiver's next start.",
     )
     messages_view_bytes: int = setting(
         64 * _MIB,
-        "wal2lake.messages shows a subscription's logical messages up to this size of"
-        " all contents together; above it, it is an error.",
+        "Largest total size of a subscription's logical messages that wal2lake.messages"
+        " shows; above it a query is an error.",
         minimum=0,
         maximum=_INT_MAX,
         receivers=False,
@@ -224,14 +225,14 @@ class SubscriptionSettings:
     )
     wal_receiver_timeout_ms: int = setting(
         60_000,
-        "A publisher that sends nothing for so long counts as gone; 0: never.",
+        "A connection on which the publisher sends nothing for this long is closed; 0: never.",
         minimum=0,
         maximum=_INT_MAX,
     )
     wal_receiver_status_interval_ms: int = setting(
         10_000,
-        "Longest time between two position reports to the publisher; 0: only when"
-        " asked.",
+        "Longest time between two position reports to the publisher; 0: only when the"
+        " publisher requests one.",
         minimum=0,
         maximum=_INT_MAX,
     )
@@ -244,7 +245,7 @@ class SubscriptionSettings:
     )
     max_sync_workers_per_subscription: int = setting(
         2,
-        "Tables of one subscription that are copied at the same time.",
+        "Tables of one subscription that may be copied at the same time.",
         minimum=1,
         maximum=262143,
         receivers=False,
@@ -258,16 +259,16 @@ class SubscriptionSettings:
     )
     max_lock_wait_ms: int = setting(
         1_000,
-        "Longest time that a session of the publisher waits for a lock of an initial copy"
-        " before the copy gives way, and longest time that a copy waits for a lock; 0: a"
-        " copy never gives way.",
+        "Longest time that a session at the publisher waits for a lock that an initial copy"
+        " holds, before the copy is interrupted; also the longest time that a copy waits for a"
+        " lock. 0: a copy is never interrupted.",
         minimum=0,
         maximum=_INT_MAX,
     )
     connect_timeout_ms: int = setting(
         30_000,
-        "Longest wait for a connection to a publisher, if neither its connection string"
-        " nor PGCONNECT_TIMEOUT says.",
+        "Longest wait for a connection to a publisher, unless its connection string or"
+        " PGCONNECT_TIMEOUT sets one.",
         minimum=1_000,
         maximum=_INT_MAX,
         restart=True,
@@ -276,59 +277,59 @@ class SubscriptionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ApplySettings:
-    """How much of the change log becomes one commit of a table."""
+    """Applying of the change log to the tables."""
 
     batch_bytes: int = setting(
         256 * _MIB,
-        "Segments of this size together are applied as one batch at most.",
+        "Largest total size of the segments that are applied as one batch.",
         minimum=64 * 1024,
         maximum=_BYTES_MAX,
         restart=True,
     )
     batch_rows: int = setting(
         2_000_000,
-        "Row changes in one batch at most; a larger transaction is a batch by itself.",
+        "Most row changes in one batch; a larger transaction is a batch by itself.",
         minimum=1,
         maximum=_INT_MAX,
         restart=True,
     )
     upsert_bytes: int = setting(
         256 * _MIB,
-        "Updates and deletes, of all tables together, that are applied in the engine's"
-        " memory at a time (which needs about three times as much); what does not fit is"
-        " a MERGE by Spark.",
+        "Size of the updates and deletes, of all tables together, that are applied in the"
+        " engine's memory at a time, which needs about three times as much. Larger ones are"
+        " applied with a MERGE by Spark.",
         minimum=0,
         maximum=768 * _MIB,
         restart=True,
     )
     key_index_bytes: int = setting(
         4 * 1024 * _MIB,
-        "Disk for where the integer keys of large tables are (8 to 16 bytes a row), so that"
-        " a few updates need not read all keys of their table. It is a cache: what was not"
-        " used for longest goes first, and a start begins with none. 0: no such thing.",
+        "Disk space for an index of the integer keys of large tables (8 to 16 bytes a row), so"
+        " that a few updates need not read all keys of their table. It is a cache: the least"
+        " recently used entries are removed first, and it is empty at start. 0: no index.",
         minimum=0,
         maximum=_BYTES_MAX,
         restart=True,
     )
     log_conflict_values: bool = setting(
         True,
-        "Reports of conflicts quote the rows' values, as PostgreSQL's do, if the role that"
-        " applies them may SELECT from the table. Off: wal2lake.conflicts alone has the"
-        " rows' keys.",
+        "Log the rows' values with each conflict, as PostgreSQL does, if the role that applies"
+        " the changes may SELECT from the table. Off: only wal2lake.conflicts has the rows'"
+        " keys.",
         restart=True,
     )
     track_commit_timestamp: bool = setting(
         False,
-        "Keep of each row who has written it, and when, in the tables' files: the conflicts"
-        " update_origin_differs and delete_origin_differs are found then, and reports of"
-        " others say whose the row is.",
+        "Store the origin and commit time of each row in the tables' files. This detects the"
+        " conflicts update_origin_differs and delete_origin_differs, and adds the origin of"
+        " the existing row to reports of other conflicts.",
         restart=True,
     )
     max_value_bytes: int = setting(
         256 * _MIB,
-        "A longer value, in the form in which it is sent, is not stored: an error, unless"
-        " the subscription's value_policies say null. Readers of the tables need several"
-        " times as much memory as their largest value.",
+        "A longer value, in the form in which it is sent, is an error, unless the"
+        " subscription's value_policies replace it by null. Readers of the tables need several"
+        " times as much memory as the largest value.",
         minimum=1024,
         maximum=1024 * _MIB,
         restart=True,
@@ -337,10 +338,12 @@ class ApplySettings:
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Spark's own settings. What is under [spark.conf] is passed through as it is."""
+    """Spark's own settings. Properties under [spark.conf] are passed to Spark unchanged."""
 
     master: str = setting(
-        "local[*]", "Spark master URL; local[*] uses all cores here.", restart=True
+        "local[*]",
+        "Spark master URL; local[*] uses all cores of this machine.",
+        restart=True,
     )
     driver_memory: str = setting(
         "2g",
@@ -351,14 +354,14 @@ class SparkSettings:
     )
     warehouse: str = setting(
         "",
-        "URL or path under which tables are kept; empty: warehouse/ in the node's"
+        "URL or path of the folder of the tables; empty: warehouse/ in the node's"
         " directory.",
         restart=True,
     )
     jars_dir: str = setting(
         "",
-        "Folder that holds Spark's extra jars, for sites without a network; empty:"
-        " they are downloaded once and cached.",
+        "Folder of Spark's additional jars, for machines without a network; empty: the jars"
+        " are downloaded once and cached.",
         restart=True,
     )
     conf: Mapping[str, str] = setting(
@@ -369,7 +372,7 @@ class SparkSettings:
 
     @property
     def is_local(self) -> bool:
-        """Driver and executors are one process on this machine, not a cluster's."""
+        """True if driver and executors are one process on this machine."""
         return self.master == "local" or self.master.startswith("local[")
 
 
@@ -378,54 +381,54 @@ class PublishSettings:
     """Serving tables to subscribers."""
 
     max_replication_slots: int = setting(
-        10, "Replication slots at a time.", minimum=0, maximum=262143
+        10, "Most replication slots.", minimum=0, maximum=262143
     )
     max_slot_wal_keep_size: int = setting(
         -1,
-        "MB of the publisher's log that a replication slot may hold back; one that needs more is"
-        " invalidated. -1: no limit.",
+        "MB of the publisher's log that a replication slot may hold back; a slot that needs more"
+        " is invalidated. -1: no limit.",
         minimum=-1,
         maximum=_INT_MAX,
         receivers=False,
     )
     idle_replication_slot_timeout: int = setting(
         0,
-        "Seconds after which a replication slot that nobody uses is invalidated; 0: never.",
+        "Seconds after which an unused replication slot is invalidated; 0: never.",
         minimum=0,
         maximum=_INT_MAX,
         receivers=False,
     )
     max_wal_senders: int = setting(
-        10, "Connections for replication at a time.", minimum=0, maximum=262143
+        10, "Most replication connections.", minimum=0, maximum=262143
     )
     synchronous_standby_names: str = setting(
         "",
-        "Subscribers that a COMMIT waits for: application names, or as FIRST 2 (a, b, c) or"
+        "Subscribers that a COMMIT waits for: application names, FIRST 2 (a, b, c) or"
         " ANY 1 (a, b).",
         receivers=False,
     )
     wal_sender_timeout_ms: int = setting(
         60_000,
-        "A client that says nothing for so long is cut off; 0: never.",
+        "A replication connection on which the client sends nothing for this long is closed;"
+        " 0: never.",
         minimum=0,
         maximum=_INT_MAX,
     )
     output_plugin_libraries: str = setting(
         "",
-        "Output plugins that may be used beside those that are built in: names of entry"
-        " points of installed packages, commas between them.",
+        "Output plugins that may be used in addition to the built-in ones: names of entry"
+        " points of installed packages, comma-separated.",
     )
     capture_bytes: int = setting(
         256 * _MIB,
-        "Memory for the comparison of a commit's old and new rows; what is more goes to"
-        " disk.",
+        "Memory for the comparison of a commit's old and new rows; larger commits use disk.",
         minimum=64 * _MIB,
         maximum=_BYTES_MAX,
     )
     logical_decoding_work_mem: int = setting(
         64 * _MIB,
-        "Bytes of a transaction that one decoding holds: what has more is streamed in blocks"
-        " to clients that want it so.",
+        "Bytes of a transaction that decoding may hold in memory; a larger transaction is"
+        " streamed in blocks to clients that request streaming.",
         minimum=64 * 1024,
         maximum=_INT_MAX,
     )
@@ -446,20 +449,20 @@ class Settings:
 
     @property
     def log_directory(self) -> Path:
-        """Where the change log lives."""
+        """Directory of the change log."""
         chosen = self.log.directory
         return self.directory / (file_url_path(chosen) or chosen or "log")
 
     @property
     def publish_log_directory(self) -> Path:
-        """The log of what this node publishes."""
+        """Directory of the publisher's log."""
         return self.log_directory / PUBLISHER_LOG
 
     @property
     def warehouse(self) -> str:
         """URL or absolute path of the warehouse; no slash at the end."""
         chosen = self.spark.warehouse
-        # Hadoop takes a location's percent signs as they are, a URL's are an encoding.
+        # Hadoop takes percent signs literally; in a URL they are an encoding.
         chosen = file_url_path(chosen) or chosen
         if "://" in chosen:
             return chosen.rstrip("/")
@@ -467,15 +470,15 @@ class Settings:
 
     @property
     def exchange_directory(self) -> Path:
-        """Directory in which this process and Spark's executors exchange files that nobody needs
-        after a restart. In a cluster it is where the log is, which all machines mount."""
+        """Directory in which this process and Spark's executors exchange files that are not needed
+        after a restart. In a cluster it is below the log's directory, which all machines mount."""
         if self.spark.is_local:
             return self.run_directory
         return self.log_directory / "spark"
 
     @property
     def run_directory(self) -> Path:
-        """Sockets, positions and other facts of running processes."""
+        """Directory of sockets, positions and other facts of running processes."""
         return self.directory / "run"
 
     @property
@@ -485,8 +488,8 @@ class Settings:
 
 
 def file_url_path(text: str) -> str | None:
-    """The path of a ``file:`` URL, percent-decoded; None: it is none, or another host's, or has
-    more than a path (``#`` and ``?`` are %23 and %3F in one)."""
+    """Return the percent-decoded path of a ``file:`` URL. None: the text is no such URL, names
+    another host, or has a query or fragment (in a path, ``#`` and ``?`` are %23 and %3F)."""
     parts = urlsplit(text)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         return None
@@ -505,4 +508,4 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "spark": SparkSettings,
     }
 )
-"""Section name in the file to its class; the order of the file."""
+"""Class of each section, in the order of the file."""
