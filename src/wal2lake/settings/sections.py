@@ -173,7 +173,8 @@ class LogSettings:
     segment_interval_ms: int = setting(
         250,
         "A segment that holds a commit is sealed after this time at the latest. While apply is"
-        " behind, this time is a quarter of what a batch takes, at most a second.",
+        " behind, the time is a quarter of what the segment before took to be applied, at most a"
+        " second.",
         minimum=1,
         maximum=_INT_MAX,
     )

@@ -1,7 +1,7 @@
 """Tools for tests of a node, shipped with the package.
 
-Takes: directories, versions, orders. Gives: real PostgreSQL servers, a network that
-misbehaves, whole nodes that can be killed, waits that name their condition. Owns: the
+Takes: directories, versions, faults to inject. Gives: real PostgreSQL servers, a proxy that
+injects network faults, whole nodes that can be killed, waits that name their condition. Owns: the
 processes that it starts, until their ``close``. Never: is imported by another room (the
 demo excepted).
 """

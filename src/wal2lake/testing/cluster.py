@@ -1,7 +1,7 @@
 """A Spark standalone cluster for tests: a master and workers of the installed PySpark.
 
-Comes in: a directory of its own. Goes out: the master's URL, and workers that can be killed one
-by one. Every process listens on 127.0.0.1 and dies with this one.
+Comes in: a directory for the cluster. Goes out: the master's URL, and workers that can be killed
+one by one. Every process listens on 127.0.0.1 and dies with the test process.
 
 Source: Spark 4.1 "Spark Standalone Mode".
 """
@@ -29,10 +29,10 @@ _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = re.compile(r"Successfully registered with master")
 
 _HEAP: Final = "192m"
-"""Heap of the master and of each worker, which only start others."""
+"""Heap of the master and of each worker, which only start other processes."""
 
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a short life on few cores."""
+"""Options for short-lived JVMs on few cores."""
 
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -42,7 +42,7 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
     }
 )
-"""Settings of Spark for a driver beside the cluster."""
+"""Spark settings for a driver on the same machine."""
 
 
 class Worker:
@@ -57,11 +57,12 @@ class Worker:
         return self._process.pid
 
     def has_below(self, pid: int) -> bool:
-        """Whether a process is an executor of it, or a Python worker of such a one."""
+        """Return whether a process is an executor of this worker, or an executor's Python
+        worker."""
         return pid in descendants(self.pid)
 
     def kill(self) -> None:
-        """SIGKILL, with all that it has started, as when its machine dies."""
+        """Send SIGKILL to the worker and all of its descendants, as if its machine died."""
         below = descendants(self.pid)
         for pid in (self.pid, *below):
             with contextlib.suppress(ProcessLookupError):
@@ -74,7 +75,7 @@ class Worker:
 
 
 class Cluster:
-    """A context manager; leaving it kills every process."""
+    """A running cluster, as a context manager whose end kills every process."""
 
     def __init__(
         self,
@@ -84,8 +85,8 @@ class Cluster:
         cores: int = 1,
         hidden: Path | None = None,
     ) -> None:
-        """``cores``: of each worker; ``hidden``: a directory that they see empty, as another
-        machine would (where this process may make mount namespaces: see ``hides``)."""
+        """``cores`` is the number for each worker. Workers see the directory ``hidden`` as empty, as
+        another machine would, if this process may make mount namespaces (``hides``)."""
         self.directory = directory
         self.workers: list[Worker] = []
         self.url = ""
@@ -111,7 +112,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Kill them all; the directory stays."""
+        """Kill all processes; the directory stays."""
         with contextlib.ExitStack() as each:
             if self._master is not None:
                 each.callback(self._master.wait, 30)
@@ -126,15 +127,15 @@ class Cluster:
     def _start(self) -> None:
         self.directory.mkdir(parents=True)
         self._master = self._run("master", "org.apache.spark.deploy.master.Master")
-        found = self._wait_for("master", self._master, _MASTER)
-        self.url = found[1]
+        match = self._wait_for("master", self._master, _MASTER)
+        self.url = match[1]
         for _ in range(self._wanted):
             self.add_worker()
         for number, worker in enumerate(self.workers, 1):
             self._wait_for(f"worker{number}", worker._process, _REGISTERED)
 
     def add_worker(self) -> None:
-        """Start one more; the master hears of it soon."""
+        """Start one more worker; it registers with the master soon after."""
         name = f"worker{len(self.workers) + 1}"
         own = self.directory / name
         process = self._run(
@@ -159,7 +160,7 @@ class Cluster:
         assert spec is not None
         assert spec.origin is not None
         home = Path(spec.origin).parent
-        # What the node's processes are told is not what machines of a cluster are.
+        # Machines of a real cluster do not have the node's environment variables.
         mine = {k: v for k, v in os.environ.items() if not k.startswith("WAL2LAKE_")}
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
@@ -188,21 +189,21 @@ class Cluster:
     def _wait_for(
         self, name: str, process: subprocess.Popen[bytes], text: re.Pattern[str]
     ) -> re.Match[str]:
-        def said() -> re.Match[str] | None:
+        def logged() -> re.Match[str] | None:
             assert process.poll() is None, self.log_text(name)
             return text.search(self.log_text(name))
 
-        found = wait_until(
-            said,
+        match = wait_until(
+            logged,
             timeout_seconds=60,
             describe=lambda: f"{name} is up; its log:\n{self.log_text(name)}",
         )
-        assert found is not None
-        return found
+        assert match is not None
+        return match
 
 
 def hides() -> bool:
-    """Whether this process may give others a view of the file system of their own."""
+    """Return whether this process may start others in a mount namespace of their own."""
     program = shutil.which("unshare")
     if program is None:
         return False

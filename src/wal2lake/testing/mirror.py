@@ -1,8 +1,8 @@
-"""Is the node's copy equal to the source? The question that every test ends with.
+"""Comparison of a node's copy with its source, with which most tests end.
 
 ``caught_up`` waits as PostgreSQL's own tests do (``wait_for_catchup``): until the
 source's pg_stat_replication shows the subscription's replay position at or past the
-source's present end of WAL. ``differences`` then compares tables row by row, as text.
+source's current end of WAL. ``differences`` then compares tables row by row, as text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Mirror:
         return connect(self._conninfo, application_name="mirror")
 
     def caught_up(self, timeout_seconds: float = 120.0) -> str:
-        """Wait; returns the LSN that was waited for."""
+        """Wait until the subscription has replayed the source's WAL; returns its end LSN."""
         target = self._ask(END_OF_WAL)
 
         def reached() -> bool:
@@ -69,19 +69,19 @@ class Mirror:
         )
 
     def differences(self, tables: Sequence[str]) -> list[str]:
-        """One line per table that is not equal; empty: equal. Names are qualified."""
-        found = []
+        """Return one line for each table that differs. Names are qualified."""
+        lines = []
         for table in tables:
             theirs = Counter(self._rows(f"select * from {table}"))
             ours = Counter(self.node.sql(f"select * from {table}"))
             if theirs != ours:
                 missing = list((theirs - ours).items())[:3]
                 extra = list((ours - theirs).items())[:3]
-                found.append(
+                lines.append(
                     f"{table}: {sum(theirs.values())} rows at the source,"
                     f" {sum(ours.values())} here; missing {missing}, extra {extra}"
                 )
-        return found
+        return lines
 
     def assert_equal(self, tables: Sequence[str]) -> None:
         """Catch up, then compare."""
@@ -97,5 +97,5 @@ class Mirror:
         try:
             return str(self._rows(sql)[0][0])
         except PublisherError:
-            # A source that restarts is not an answer.
+            # The source may be restarting: the caller asks again.
             return ""

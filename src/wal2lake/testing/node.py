@@ -1,9 +1,9 @@
 """A whole node as a subprocess, for tests and the demo.
 
 Comes in: a directory. Goes out: a running ``wal2lake start`` (the real command line, real
-children), SQL results, and any of its processes killed. The node listens on a port that the
-system chooses, so any number of them run side by side; its log is a file beside the
-directory. It dies with the thread that started it.
+children) whose processes can be killed, and results of SQL. The node listens on a port that the
+system chooses, so several nodes can run side by side; its log is a file beside the
+directory. The node dies with the thread that started it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from wal2lake.testing.waits import wait_until
 Rows = list[tuple[str | None, ...]]
 
 COMMAND: Final = (sys.executable, "-m", "wal2lake.cli")
-"""The program, without depending on where its script was installed."""
+"""The program, wherever its script is installed."""
 
 START_SECONDS: Final = 120.0
-"""A first Spark session on a busy machine took 18 s; this is for worse ones."""
+"""A first Spark session took 18 s on a busy machine; the rest is reserve for slower ones."""
 
 Role = Literal["engine", "receiver", "supervisor", "tree"]
 
@@ -43,7 +43,7 @@ def run_cli(
     stdin: str = "",
     timeout_seconds: float = 120.0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``wal2lake`` to its end, whatever its exit code."""
+    """Run ``wal2lake`` to its end and return its output; any exit code is allowed."""
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         input=stdin,
@@ -66,7 +66,7 @@ class Node:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         """``settings`` maps ``section.name`` to a value, ``environ`` adds variables; both
-        hold for every start. Nothing is started yet."""
+        apply to every start. The constructor starts nothing."""
         self.directory = directory
         self.log = directory.parent / f"{directory.name}.log"
         self._environ = {
@@ -81,7 +81,7 @@ class Node:
     # ---- life -------------------------------------------------------------------
 
     def init(self, *arguments: str) -> Node:
-        """``wal2lake init``; RuntimeError with its words if it fails."""
+        """Run ``wal2lake init``; RuntimeError with its error output if it fails."""
         done = run_cli("init", "-D", self.directory, *arguments)
         if done.returncode != 0:
             raise RuntimeError(f"init failed: {done.stderr}")
@@ -93,7 +93,7 @@ class Node:
         environ: Mapping[str, str] | None = None,
         wait: bool = True,
     ) -> Node:
-        """``wal2lake start``; waits until a client can connect, unless told not to."""
+        """Run ``wal2lake start``; with ``wait``, return when a client can connect."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 tied(*COMMAND, "start", "-D", str(self.directory), *arguments),
@@ -108,7 +108,7 @@ class Node:
         return self
 
     def wait_ready(self, timeout_seconds: float = START_SECONDS) -> None:
-        """Until a client can connect; fails with the log if the node ends instead."""
+        """Wait until a client can connect; fails with the log if the node ends instead."""
         wait_until(
             self._is_ready,
             timeout_seconds=timeout_seconds,
@@ -116,7 +116,7 @@ class Node:
         )
 
     def stop(self, mode: str = "fast", *, timeout_seconds: float = 60.0) -> int:
-        """``wal2lake stop``; returns the exit code of ``wal2lake start``."""
+        """Run ``wal2lake stop``; returns the exit code of ``wal2lake start``."""
         done = run_cli(
             "stop",
             "-D",
@@ -137,13 +137,13 @@ class Node:
         return self._process.wait(timeout_seconds)
 
     def kill(self, role: Role = "tree", *, subscription: str | None = None) -> None:
-        """SIGKILL, and wait until it has worked.
+        """Send SIGKILL and wait until the processes are gone.
 
-        ``tree``: every process at once, as far as that is possible; ``engine`` and
-        ``supervisor``: that process alone; ``receiver``: of one subscription, or all.
+        ``tree``: all processes, as simultaneously as possible; ``engine`` and ``supervisor``:
+        that process alone; ``receiver``: the receiver of one subscription, or all receivers.
         """
         pids = self._pids_of(role, subscription)
-        # Nobody may see another die and react before its own turn comes.
+        # Stop all processes first, so that none reacts to the death of another.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -158,7 +158,7 @@ class Node:
             wait_until(lambda: not is_locked(self.directory))
 
     def close(self) -> None:
-        """End it, whatever state it is in; its directory stays."""
+        """Kill the node if it runs; its directory stays."""
         if self._process is not None and self._process.poll() is None:
             self.kill("tree")
 
@@ -176,12 +176,13 @@ class Node:
     # ---- use ----------------------------------------------------------------------
 
     def conninfo(self, **parameters: str) -> str:
-        """A libpq connection string; ``parameters`` add to it or replace."""
-        found = connection_parameters(self.directory)
-        return conninfo({**found, "application_name": "test", **parameters})
+        """Return a libpq connection string; ``parameters`` add to its parameters or replace
+        them."""
+        defaults = connection_parameters(self.directory)
+        return conninfo({**defaults, "application_name": "test", **parameters})
 
     def connect(self, **parameters: str) -> Client:
-        """A new connection; the caller closes it."""
+        """Return a new connection; the caller closes it."""
         return Client(self.conninfo(**parameters))
 
     def sql(self, sql: str) -> Rows:
@@ -193,7 +194,7 @@ class Node:
             return client.rows(sql)
 
     def value(self, sql: str) -> str | None:
-        """The single value of a single row; None if there is no row."""
+        """Return the single value of a single row; None if there is no row."""
         rows = self.sql(sql)
         return rows[0][0] if rows else None
 
@@ -204,8 +205,8 @@ class Node:
         *,
         timeout_seconds: float = 60.0,
     ) -> Rows:
-        """Ask until ``condition`` of the rows holds (default: there are any), and return
-        them. Errors of the node count as not yet."""
+        """Repeat a query until ``condition`` holds for its rows (default: there are rows), and
+        return them. After an error of the node the query is repeated, too."""
         last: list[object] = []
 
         def ask() -> tuple[Rows] | None:
@@ -217,33 +218,33 @@ class Node:
             last[:] = rows
             return (rows,) if condition(rows) else None
 
-        found = wait_until(
+        answer = wait_until(
             ask,
             timeout_seconds=timeout_seconds,
             describe=lambda: f"{sql}\nlast answer: {last}\nlog:\n{self._log_tail()}",
         )
-        assert found is not None
-        return found[0]
+        assert answer is not None
+        return answer[0]
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 if it does not run."""
+        """The port on which the node listens; 0 if it does not run."""
         facts = read_lock(self.directory)
         return facts.port if facts is not None else 0
 
     def status(self) -> NodeStatus:
         """The supervisor's view of its children."""
-        found = read_status(self.directory / "run")
-        assert found is not None, "the node has not been started"
-        return found
+        status = read_status(self.directory / "run")
+        assert status is not None, "the node has not been started"
+        return status
 
     def pids(self) -> list[int]:
-        """All of its processes, the supervisor first."""
+        """Return the PIDs of the node's processes, the supervisor's first."""
         assert self._process is not None, "not started"
         return [self._process.pid, *descendants(self._process.pid)]
 
     def log_text(self) -> str:
-        """Return everything that the node has logged since it was made."""
+        """Return everything that the node has logged in all of its starts."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def _log_tail(self) -> str:
@@ -254,14 +255,14 @@ class Node:
             return self.pids()
         if role == "supervisor":
             return self.pids()[:1]
-        found = [
+        pids = [
             worker.pid
             for worker in self.status().workers
             if worker.role == role
             and (subscription is None or worker.subscription == subscription)
         ]
-        assert found, f"no {role} is running"
-        return found
+        assert pids, f"no {role} is running"
+        return pids
 
     def _is_ready(self) -> bool:
         assert self._process is not None

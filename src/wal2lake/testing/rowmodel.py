@@ -1,10 +1,10 @@
-"""Models the rows of a table after a history of events: a dict by key, one event at a time.
+"""A model of a table: rows in a dict by key, changed by one event at a time.
 
-The model that every faster way of applying changes is compared with, and a generator of
-histories that visit its corners: chains of unchanged values, key changes and swaps through
-a third key, insert-delete-insert, events on rows that are not there, TRUNCATE. Histories
-consist of many *groups* whose keys never meet, so that one run of a slow engine
-checks hundreds of small cases, and a failure names one of them.
+Tests compare every faster way of applying changes with this model. A generator makes histories
+that visit corner cases: chains of unchanged values, key changes and swaps through a third key,
+insert-delete-insert, events on missing rows, TRUNCATE. A history consists of many *groups* with
+disjoint keys, so that one run of a slow engine checks hundreds of small cases, and a failure
+names one of them.
 
 Pure: no clock, no I/O, randomness from the caller.
 """
@@ -23,7 +23,7 @@ Row = tuple[object, ...]
 
 
 class UnchangedValue(Enum):
-    """The one value that means: an unchanged TOAST value, not sent."""
+    """The marker of an unchanged TOAST value, which is not sent."""
 
     UNCHANGED = "unchanged"
 
@@ -44,13 +44,13 @@ class RowEvent:
     kind: str
     """I, U, D or T."""
     new: Row | None = None
-    """I, U: values, UNCHANGED among them in U."""
+    """Values of I and U; U may contain UNCHANGED."""
     old: Key | None = None
-    """D: the key. U: the old key, only if it was sent."""
+    """The key of D; for U the old key, only if it was sent."""
 
 
 class KeyTaken(Exception):
-    """An event puts a row where one is: insert_exists or update_exists."""
+    """An event writes a key that another row has: insert_exists or update_exists."""
 
     def __init__(self, event: RowEvent) -> None:
         super().__init__(event)
@@ -59,20 +59,20 @@ class KeyTaken(Exception):
 
 @dataclass(slots=True)
 class TableModel:
-    """Rows by key, and the events that found none."""
+    """Rows by key, and the events that found no row."""
 
     key: tuple[int, ...]
     """Positions of the key's columns."""
     rows: dict[Key, Row] = field(default_factory=dict)
     missing: list[tuple[int, str, Key]] = field(default_factory=list)
-    """Commit LSN, U or D, and the row that was not there, since the last TRUNCATE."""
+    """Commit LSN, U or D, and key of each missing row since the last TRUNCATE."""
 
     def key_of(self, row: Row) -> Key:
-        """The key's columns of a row."""
+        """Return the key of a row."""
         return tuple(row[i] for i in self.key)
 
     def apply(self, event: RowEvent) -> None:
-        """Apply one event; raises KeyTaken and changes nothing then."""
+        """Apply one event; if it raises KeyTaken, nothing has changed."""
         if event.kind == "T":
             self.rows.clear()
             self.missing.clear()
@@ -110,18 +110,18 @@ class TableModel:
 
 @dataclass(frozen=True, slots=True)
 class HistoryShape:
-    """Which corners a generated history visits. Rows are (group, number, text, text)."""
+    """Size and corner cases of a generated history. Rows are (group, number, text, text)."""
 
     groups: int
     transactions: int
     moves: bool = True
     unchanged: bool = True
     truncates: int = 0
-    """How many TRUNCATEs, each at a random place."""
+    """Number of TRUNCATEs, each at a random place."""
     missing: bool = False
-    """UPDATE and DELETE may name rows that are not there."""
+    """UPDATE and DELETE may name rows that do not exist."""
     conflicts: bool = False
-    """INSERT and key changes may hit rows that are there."""
+    """INSERT and key changes may use keys of existing rows."""
     keys_per_group: int = 4
 
 
@@ -130,7 +130,7 @@ KEY: Final = (0, 1)
 
 
 def initial_rows(shape: HistoryShape, rng: random.Random) -> dict[Key, Row]:
-    """A table's content before the history: about half of the keys."""
+    """Make a table's content before the history: about half of the keys have rows."""
     return {
         (g, k): (g, k, f"base {g}/{k}", _text(rng))
         for g in range(shape.groups)
@@ -142,9 +142,9 @@ def initial_rows(shape: HistoryShape, rng: random.Random) -> dict[Key, Row]:
 def history(
     shape: HistoryShape, start: dict[Key, Row], rng: random.Random, first_lsn: int = 100
 ) -> list[RowEvent]:
-    """Events in log order; valid on ``start`` as far as ``shape`` wants them to be.
+    """Make events in log order. They are valid on ``start`` unless ``shape`` allows others.
 
-    With ``conflicts`` the model stops at the first one: what comes later is noise.
+    An event that conflicts is part of the history and does not change the model.
     """
     model = TableModel(KEY, dict(start))
     every = shape.groups * 2
@@ -176,7 +176,7 @@ def history(
 def batches(
     events: Sequence[RowEvent], rng: random.Random, parts: int
 ) -> list[list[RowEvent]]:
-    """Split at transaction boundaries; a part may be empty."""
+    """Split events at transaction boundaries; a part may be empty."""
     lsns = sorted({e.lsn for e in events})
     cuts = sorted(rng.choice([*lsns, lsns[-1] + 1]) for _ in range(parts - 1))
     bounds = [0, *cuts, lsns[-1] + 1]
@@ -216,7 +216,7 @@ def _event(
             return None
         target = rng.choice(others)
     new = (*target, _value(shape, rng), _value(shape, rng))
-    # An old key may be sent although it did not change (an external key, FULL).
+    # The old key is also sent if it did not change but is external, or with FULL.
     sent = source != target or rng.random() < 0.1
     return RowEvent(lsn, ordinal, "U", new, old=source if sent else None)
 

@@ -1,12 +1,12 @@
-"""Starting a program that dies with its starter.
+"""Commands that die with the process that started them.
 
-Comes in: a command, perhaps an OS user. Goes out: a command that becomes it (same pid) after
-binding itself to the life of this process: whatever a test run is killed by, no server of it
-stays. By a small Python of its own instead of ``preexec_fn``, which is unsafe in a starter that
-has threads; and after the change of user, which clears the parent-death signal.
+Comes in: a command, perhaps an OS user. Goes out: a command that sets its parent-death signal and
+then executes the given one (with the same PID), so that no server survives a test run, however the
+run ends. A small Python program does this instead of ``preexec_fn``, which is unsafe in a process
+with threads. It sets the signal after it has changed the user, which would clear the signal.
 
-The kernel means the *thread* that starts it: start from one that lives long enough. Linux only;
-elsewhere the program is just started.
+The kernel sends the signal when the starting *thread* ends: start from one that lives long enough.
+This works on Linux only; elsewhere the program is started without the signal.
 
 Called by: ``postgres``, ``node``. Source: prctl(2), PR_SET_PDEATHSIG.
 """
@@ -38,11 +38,11 @@ os.execv(command[0], command)
 def tied(
     *command: str, user: str | None = None, death: signal.Signals = signal.SIGKILL
 ) -> list[str]:
-    """The command line that starts ``command``, to be sent ``death`` when we die.
+    """Return the command line that starts ``command`` and sends it ``death`` when we die.
 
-    ``command[0]`` is a path. With ``user`` it runs as that OS user.
+    ``command[0]`` is a path. With ``user`` the command runs as that OS user.
     """
-    found = pwd.getpwnam(user) if user else None
+    account = pwd.getpwnam(user) if user else None
     return [
         sys.executable,
         "-IS",
@@ -50,7 +50,7 @@ def tied(
         _BECOME,
         str(os.getpid()),
         str(int(death)),
-        str(found.pw_uid) if found else "",
-        str(found.pw_gid) if found else "",
+        str(account.pw_uid) if account else "",
+        str(account.pw_gid) if account else "",
         *command,
     ]

@@ -1,7 +1,7 @@
-"""Waiting for a condition, never for a while.
+"""Waits for a condition, never for a fixed time.
 
-Comes in: a condition as a function. Goes out: its first true value, or a failure that
-says what was waited for and what was there instead. Called by tests, ``node`` and the demo.
+Comes in: a condition as a function. Goes out: its first true value, or a failure that names the
+condition and the state that was found instead. Called by tests, ``node`` and the demo.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def wait_until(
     timeout_seconds: float = 30.0,
     describe: str | Callable[[], str] = "the condition",
 ) -> T:
-    """Call ``condition`` until it returns something true, and return that.
+    """Call ``condition`` until it returns a true value, and return this value.
 
-    Pauses grow from 2 to 100 ms. ``describe`` names the condition in the failure; as a
-    function it is called at the time-out and can say what is there instead. An exception of
-    the condition passes through.
+    Pauses grow from 2 to 100 ms. ``describe`` names the condition in the failure; a function is
+    called at the timeout and can describe the state that was found instead. An exception of
+    ``condition`` is not caught.
     """
     deadline = time.monotonic() + timeout_seconds
     pause = _FIRST_PAUSE_SECONDS
     while True:
-        # Look once more after the deadline: this process may have been the slow one.
+        # Check once more after the deadline: this process itself may have been slow.
         last_look = time.monotonic() >= deadline
         value = condition()
         if value:

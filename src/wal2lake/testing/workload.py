@@ -1,9 +1,9 @@
-"""A random workload that mixes everything the stream can carry, in random transactions.
+"""A random workload of all kinds of row changes, in random transactions.
 
-Three tables: a plain one, one with a composite key and a key that changes, one with
-TOASTed text that most updates leave alone. Seeded: the same seed makes the same
-statements. Each transaction touches several tables and keeps an invariant that a torn
-read would break: ``sum(balance)`` over orders and parts is always zero.
+There are three tables: a plain one, one with a composite key that changes, and one with TOASTed
+text that most updates do not change. Equal seeds make equal statements. Each transaction changes
+several tables and keeps an invariant that a torn read would break: ``sum(balance)`` over orders
+and parts is always zero.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BALANCE: Final = (
 
 
 class Workload:
-    """Makes transactions; knows which keys it has used."""
+    """Makes transactions; remembers which keys it has used."""
 
     def __init__(self, seed: int) -> None:
         """Equal seeds make equal workloads."""
@@ -42,7 +42,7 @@ class Workload:
         self._next = 1
 
     def initial(self, rows: int) -> Iterator[str]:
-        """Statements that fill the tables before anybody subscribes."""
+        """Yield statements that fill the tables before the subscription is created."""
         yield (
             "insert into public.orders select i, 'customer ' || i, i * 1.25, i,"
             f" timestamptz '2020-01-01 00:00+00' + i * interval '1 s', i % 2 = 0"
@@ -60,7 +60,7 @@ class Workload:
         self._next = rows + 1
 
     def transaction(self) -> str:
-        """One transaction's statements, to be run between BEGIN and COMMIT."""
+        """Return one transaction's statements, to be run between BEGIN and COMMIT."""
         steps = self._random.randint(1, 6)
         return "; ".join(self._step() for _ in range(steps))
 
