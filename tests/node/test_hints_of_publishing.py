@@ -212,8 +212,9 @@ def test_a_damaged_record_of_what_was_confirmed(
     (row,) = own.wait_for(
         ERROR.format("hf"), lambda rows: "invalid checksum" in str(rows)
     )
-    assert f'HINT:  Remove "{path}". The slot is then taken as it is, once' in str(
-        row[0]
+    assert (
+        f'HINT:  Remove "{path}". The position of the slot is then trusted once'
+        in str(row[0])
     )
     path.unlink()
     mirror.caught_up()
@@ -339,8 +340,9 @@ def test_a_damaged_newest_manifest_of_the_publishers_log(own: Node) -> None:
         again = refused(own, sql)
         assert again.sqlstate == "XX001"
         assert (
-            "drop the replication slots that have not confirmed what is in it (of the"
-            " newest segment's manifest: all slots)" in str(again.hint)
+            "drop the replication slots that have not confirmed the segment's changes"
+            " (all slots, if the file is the newest segment's manifest)"
+            in str(again.hint)
         )
         assert f'"{newest}" is corrupted' in again.message
     assert own.sql("select slot_name from pg_replication_slots") == [("hd",)]

@@ -3,16 +3,16 @@
 Takes: raw messages of a publisher, a decoder for them. Gives: the logged LSN; sealed
 segments of whole transactions in commit order. Owns: the files of one log directory and
 their formats (docs/formats/). Never: converts a value,
-talks to a server, knows who applies what it keeps.
+talks to a server, depends on the readers of its segments.
 
-    log                          the whole, as the receiver uses it; start here
-    journal/                     raw bytes, durable within milliseconds; handed over
+    log                          the whole log, as the receiver uses it; start here
+    journal/                     raw bytes, durable within milliseconds, and their hand-over
     spool/                       transactions that have not committed
-    segments, manifest, parquet  decoded changes, sealed
-    reader, retention            for those who apply; what may go
-    messages                     logical messages, for those who look
-    confirmed                    what the publisher may have been told above the log
-    files                        names, and how a file becomes durable
+    segments, manifest, parquet  sealed segments of decoded changes
+    reader, retention            reading of segments; removal of segments
+    messages                     reading of logical messages
+    confirmed                    positions above the log that were reported to the publisher
+    files                        names of files, and how a file becomes durable
 """
 
 from wal2lake.changelog.log import ChangeLog

@@ -1,20 +1,20 @@
-"""How far the publisher's slot may have been told that everything is durable here.
+"""The highest position that may have been reported to the publisher's slot as durable.
 
     confirmed     one page: two records of 92 bytes, at 0 and at 512, written in turn
 
-In: positions, before they go upstream. Out: the highest that can have gone. The log's own end
-does not say it: while nothing is pending the confirmed position follows the publisher's
-keepalives, above all that the log holds. A slot that starts above both has been made anew, or was
-moved by hand: what lies between will never be sent.
+In: positions, before they are reported. Out: the highest position that may have been reported.
+The log's end does not replace it: while nothing is pending, the confirmed position follows the
+publisher's keepalives and is above the log's end. A slot that starts above both has been created
+anew or was advanced by hand: changes in between will never be sent.
 
-A record is written in place and fdatasynced, the older one first, so a crash in the middle leaves
-the other one, which has what was sent last. It names the slot: what was confirmed to one says
-nothing of another. It does not name the timeline: that is the catalog's, which learns another one
-only after the record has been lowered to where ours was left. A log of an older version has no
-such file.
+The older of the two records is overwritten in place and fdatasynced, so a crash during the write
+leaves the other record, which has the position that was reported last. A record names the slot,
+because a position confirmed to one slot says nothing about another. It does not name the timeline.
+The catalog has the timeline, and stores a new one only after the record has been lowered to the
+position at which the old timeline was left. A log of an older version has no such file.
 
-Called by the receiver: opened and closed by its reader, ``record`` on a thread of its own in
-between.
+Called by the receiver: its reader opens and closes the file, and a separate thread calls
+``record`` in between.
 
 Source: docs/formats/confirmed.md; open(2), fdatasync(2).
 """
@@ -37,11 +37,12 @@ from wal2lake.observe import failpoint
 _NAME: Final = "confirmed"
 _MAGIC: Final = b"w2lconf\x01"
 _RECORD: Final = struct.Struct(">8sQQ64sI")
-"""Magic and version, number of the write, LSN, slot's name (at most 63 bytes), CRC-32 of what
-is before it."""
+"""Magic and version, number of the write, LSN, slot's name (at most 63 bytes), CRC-32 of the
+preceding bytes."""
 
 _APART: Final = 512
-"""A sector is written whole or not at all; two records never share one."""
+"""Distance of the records. A sector is written as a whole or not at all, so they never share
+one."""
 
 _SIZE: Final = 4096
 
@@ -55,22 +56,21 @@ class Confirmed:
 
 
 class ConfirmedFile:
-    """The file of one log directory. A context manager; use ``open``."""
+    """The file of one log directory, a context manager. Use ``open``."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         """Use ``open``."""
         self._path = path
         self._descriptor = descriptor
         self._guard = threading.Lock()
-        """Guards the file's number: nothing is written to a number that another file may have by
-        now."""
+        """Guards the descriptor: after a close another file may have its number."""
         self._number = 0
         self._last: Confirmed | None = None
 
     @classmethod
     def open(cls, directory: Path) -> ConfirmedFile:
-        """Read it; it is made if missing. Raises StorageError, and CorruptLogError if neither
-        record is whole."""
+        """Read the file, or create it if it is missing. Raises StorageError, and CorruptLogError
+        if neither record is valid."""
         path = directory / _NAME
         try:
             try:
@@ -91,11 +91,11 @@ class ConfirmedFile:
 
     @property
     def last(self) -> Confirmed | None:
-        """Return the last recorded position; None: nothing yet."""
+        """The last recorded position; None: none yet."""
         return self._last
 
     def record(self, slot_name: str, position: Lsn) -> None:
-        """Durable on return. Raises StorageError: then it must not be sent."""
+        """Record a position, durable on return. After a StorageError it must not be reported."""
         number = self._number + 1
         fields = (_MAGIC, number, int(position), slot_name.encode())
         body = _RECORD.pack(*fields, 0)[:-4]
@@ -108,12 +108,12 @@ class ConfirmedFile:
                 files.sync_data(self._descriptor)
             except OSError as error:
                 raise files.storage_error("write to file", self._path, error) from error
-            # After a failure the same place is written again: the other is the good one.
+            # After a failure the same record is written again, because the other one is valid.
             self._number, self._last = number, Confirmed(slot_name, position)
         failpoint("confirmed.recorded")
 
     def close(self) -> None:
-        """The file stays. Safe to call twice, and beside a ``record``."""
+        """Close the descriptor; the file stays. May be called twice, and during ``record``."""
         with self._guard:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
@@ -152,12 +152,12 @@ class ConfirmedFile:
             if self._last is None:
                 raise files.unsupported_version(self._path, version, _MAGIC[-1])
         if self._last is None:
-            # Not the remedy of the log's other files: no change is lost with this one.
+            # The remedy differs from that of other log files: this file has no changes.
             raise CorruptLogError(
                 f'invalid checksum in file "{self._path}"',
-                detail="It says how far the publisher's replication slot was told that"
-                " everything is received. The changes themselves are not in it.",
-                hint=f'Remove "{self._path}". The slot is then taken as it is, once: if it'
-                " was dropped and created again meanwhile, what was committed in between"
-                " is missing.",
+                detail="It has the position that was last confirmed to the publisher's"
+                " replication slot. The changes themselves are not in it.",
+                hint=f'Remove "{self._path}". The position of the slot is then trusted once:'
+                " if the slot was dropped and created again meanwhile, changes committed in"
+                " between are missing.",
             )

@@ -10,13 +10,13 @@ One directory per subscription holds everything, flat, so that ``ls`` shows the 
     spool-<n>.json                    checkpoint of the transaction in spool n
     spool-<n>-<relid>-<k>.parquet     rows of a transaction that has not committed
     spool-<n>-messages-<k>.parquet    logical messages of one
-    confirmed                         what may be confirmed above the log (see ``confirmed``)
+    confirmed                         position reported to the publisher (see ``confirmed``)
     <any of these>.tmp                being written, or left by a crash
 
-``<n>`` has 20 decimal digits, so that names sort as numbers. A file other than a journal
-is written whole under its temporary name, fsynced, renamed; then the directory is fsynced
-(invariant 7). Errors of the operating system leave here as StorageError with PostgreSQL's
-words and SQLSTATE.
+``<n>`` has 20 decimal digits, so that names sort like numbers. A file other than a journal
+is written whole under its temporary name, fsynced and renamed; then the directory is fsynced
+(invariant 7). Errors of the operating system are raised as StorageError with PostgreSQL's
+text and SQLSTATE.
 
 Sources: open(2), rename(2), fsync(2); src/backend/storage/file/fd.c (durable_rename).
 """
@@ -48,8 +48,8 @@ _SPOOL = re.compile(r"spool-(\d{20})(?:-(?:\d+|messages)-\d+\.parquet|\.json)\Z"
 # A file of the log is as private as the table data in it (PostgreSQL: pg_file_create_mode).
 _MODE: Final = 0o600
 
-# Size and content are what a reader needs; fdatasync leaves out the times. Not on every
-# system, and there fsync is the same promise.
+# Readers need size and content; fdatasync does not write the times. Systems without it have fsync,
+# which guarantees no less.
 sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
@@ -94,50 +94,51 @@ def spool_messages_name(number: int, k: int) -> str:
 
 
 def journal_numbers(directory: Path) -> list[int]:
-    """Numbers of the journal files that are there, ascending."""
+    """Return the numbers of the existing journal files, ascending."""
     return _numbers(directory, _JOURNAL)
 
 
 def manifest_numbers(directory: Path) -> list[int]:
-    """Numbers of the sealed segments that are there, ascending."""
+    """Return the numbers of the existing sealed segments, ascending."""
     return _numbers(directory, _MANIFEST)
 
 
 def checkpoint_numbers(directory: Path) -> list[int]:
-    """Numbers of the spools that have a checkpoint, ascending."""
+    """Return the numbers of the spools that have a checkpoint, ascending."""
     return _numbers(directory, _CHECKPOINT)
 
 
 def spool_of(name: str) -> int | None:
-    """The spool that a file's name belongs to; None: it is none of ours."""
+    """Return the number of the spool that a file belongs to; None: it is no spool's file."""
     match = _SPOOL.match(name)
     return int(match[1]) if match else None
 
 
 def segment_of(name: str) -> int | None:
-    """The segment that a Parquet file's name belongs to; None: it is none of ours."""
+    """Return the number of the segment that a Parquet file belongs to; None: it is no segment's."""
     match = _SEGMENT_DATA.match(name)
     return int(match[1]) if match else None
 
 
 def segment_number(name: str) -> int | None:
-    """The segment that a file belongs to, its manifest's too; None: it is none of ours."""
+    """Return the number of the segment that a file or manifest belongs to; None: none."""
     match = _MANIFEST.match(name)
     return int(match[1]) if match else segment_of(name)
 
 
 def is_manifest(name: str) -> bool:
-    """Whether a file is a segment's manifest."""
+    """Return whether a name is that of a segment's manifest."""
     return _MANIFEST.match(name) is not None
 
 
 def is_log_file(name: str) -> bool:
-    """Whether a file takes the log's space: what has a log file's name, or will get one."""
+    """Return whether a file counts for the log's size: it has a log file's name, or will get
+    one."""
     return name.startswith(("journal-", "seg-", "spool-"))
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a name is one that only an unfinished write leaves."""
+    """Return whether a name is the temporary name of an unfinished write."""
     return name.startswith(("seg-", "spool-")) and name.endswith(TEMPORARY)
 
 
@@ -150,7 +151,7 @@ def _numbers(directory: Path, pattern: re.Pattern[str]) -> list[int]:
 
 
 def storage_error(action: str, path: Path, error: OSError) -> StorageError:
-    """PostgreSQL's text and SQLSTATE for a failed call; ``action`` as in "fsync file"."""
+    """Build PostgreSQL's error for a failed call; ``action`` is, for example, "fsync file"."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return StorageError(
         f'could not {action} "{path}": {reason_of(error)}',
@@ -164,24 +165,24 @@ def storage_error(action: str, path: Path, error: OSError) -> StorageError:
 
 
 def unsupported_version(
-    path: Path, found: object, supported: int
+    path: Path, version: object, supported: int
 ) -> ConfigurationError:
-    """The error for a file that another version of wal2lake wrote."""
+    """Build the error for a file that another version of wal2lake wrote."""
     return ConfigurationError(
-        f'unsupported log format version {found} in file "{path}"',
+        f'unsupported log format version {version} in file "{path}"',
         detail=f"This version of wal2lake reads log format version {supported}.",
         hint="Use the version of wal2lake that wrote the log, or a newer one.",
     )
 
 
 def create(path: Path) -> int:
-    """Open an empty file for writing, whatever was there; returns its descriptor."""
+    """Create or empty a file and open it for writing; returns its descriptor."""
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     return os.open(path, flags, _MODE)
 
 
 def sync_directory(directory: Path) -> None:
-    """Make names that appeared or went in ``directory`` durable; raises OSError."""
+    """Make additions and removals of names in ``directory`` durable; raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -201,8 +202,8 @@ def sync_file(path: Path) -> None:
 def write_temporary(path: Path, data: bytes | memoryview, *, sync: bool = True) -> Path:
     """Write and fsync ``data`` under ``path``'s temporary name, which is returned.
 
-    Without ``sync`` it is of use to this process only, before ``sync_file``. On StorageError
-    nothing is left behind.
+    Without ``sync`` the file is not durable before ``sync_file``. On StorageError nothing is left
+    behind.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
@@ -222,11 +223,12 @@ def write_temporary(path: Path, data: bytes | memoryview, *, sync: bool = True) 
 
 
 def checksum(data: bytes | memoryview, before: int = 0) -> int:
-    """CRC-32 as manifests state it; ``before`` is that of the bytes before ``data``."""
+    """Return the CRC-32 that manifests state; ``before`` is the CRC-32 of the bytes before
+    ``data``."""
     return zlib.crc32(data, before)
 
 
 def remove(path: Path) -> None:
-    """Unlink if there and possible: a leftover is removed again at the next open."""
+    """Unlink a file and ignore errors: the next open removes leftovers."""
     with contextlib.suppress(OSError):
         path.unlink()

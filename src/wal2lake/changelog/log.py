@@ -5,19 +5,19 @@
     connected(start_lsn)
     append(data, lengths)  ── handover ──▶    absorb(timeout)      decode, collect
     sync() ─▶ logged LSN                      seal() ─▶ manifest   files, then trim journal
-                                              (transactions to come wait in spool/)
-                                              (both again and again)
+                                              (open transactions wait in spool/)
+                                              (both repeat)
 
-``open`` recovers: it decodes the retained journal files from the oldest on, skipping what is
-sealed already, and seals the rest at once. So what had been confirmed to the publisher is
-durable anew in files whose fsync we saw (a journal that failed an fsync proves nothing), the
-journal is empty again, and ``logged`` is where streaming must restart. The transaction that
-was open is dropped, as are streamed ones: the publisher sends them again, whole. Prepared ones
-stay, in spools that are durable then. A message that cannot be decoded ends the recovery early
-(``undecodable``): see ``recovery``.
+``open`` recovers the log. It decodes the retained journal files from the oldest on, skips
+transactions that are sealed already, and seals the rest at once. So the transactions that were
+confirmed to the publisher are durable in files whose fsync succeeded in this process (a journal
+whose fsync failed proves nothing), the journal is empty again, and streaming must restart at
+``logged``. The open transaction and streamed ones are dropped: the publisher sends them again.
+Prepared transactions stay, in durable spools. A message that cannot be decoded ends the recovery
+early (``undecodable``): see ``recovery``.
 
-A transaction is skipped iff its commit LSN is below the end LSN of the last transaction that
-the log has (invariant 2's rule, with the log in the table's place).
+A transaction is skipped if and only if its commit LSN is below the end LSN of the last transaction
+in the log (the rule of invariant 2, with the log in place of the table).
 
     open, ask_again               before the threads start
     connected, append, sync       the journal's thread
@@ -25,10 +25,10 @@ the log has (invariant 2's rule, with the log in the table's place).
     logged, sealed, backlog, wake any thread
     close                         after both threads have ended
 
-StorageError from ``append``, ``absorb`` and ``seal`` may be followed by the same call again
-unless it is an UnusableLogError (open it again); any other error ends its use. After
-``append`` failed nothing else may be appended, or the log would have a hole. After
-``sync`` failed the log must be closed and opened again.
+After a StorageError from ``append``, ``absorb`` or ``seal`` the same call may be repeated, unless
+the error is an UnusableLogError (open the log again). After any other error the log must not be
+used. After a failed ``append`` no other gulp may be appended, or the log would have a gap. After a
+failed ``sync`` the log must be closed and opened again.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ from wal2lake.settings import LogSettings
 from wal2lake.wire.columnar import StreamDecoder
 
 _DECODED_BYTES: Final = 1 << 20
-"""Gulps that are decoded at once. Measured: the backlog decoded as it arrived took 5.4
+"""Bytes of gulps that are decoded at once. Measured: decoding a backlog gulp by gulp took 5.4
 CPU-seconds per million changes, in pieces of this size 0.17."""
 
 _REJOIN_PART: Final = 8
-"""A spool on disk is read back at its commit if it is smaller than this part of a segment, and
-its rows in memory than a segment. A guess."""
+"""A spool on disk is read back at its commit if it is smaller than this fraction of a segment on
+disk, and smaller than a segment in memory. Chosen arbitrarily."""
 
 
 class ChangeLog:
-    """The change log of one subscription; the module describes it. ``open`` makes one."""
+    """The change log of one subscription, as the module describes it. Use ``open``."""
 
     def __init__(
         self,
@@ -109,13 +109,13 @@ class ChangeLog:
         *,
         handover_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> ChangeLog:
-        """Recover the log of ``directory``, which is made if missing.
+        """Recover the log of ``directory``, which is created if it is missing.
 
         Undecoded gulps up to ``handover_bytes`` wait in memory for the seal thread.
 
         Raises CorruptLogError, StorageError (call again), ConfigurationError (a newer
         format), LogInUseError (another process has the directory). A message that cannot be decoded
-        raises nothing here: see ``undecodable``.
+        is not an error here: see ``undecodable``.
         """
         lock = _lock(directory)
         try:
@@ -130,7 +130,7 @@ class ChangeLog:
     # ------------------------------------------------------------------ recovery
 
     def _recover(self) -> None:
-        """Seal what the journal has beyond the segments, and empty the journal."""
+        """Seal the journal's transactions that are in no segment, and empty the journal."""
         self._undecodable = recovery.replay(
             self._journal, self._segments, self._spools, self._intake, self._directory
         )
@@ -143,25 +143,26 @@ class ChangeLog:
 
     @property
     def undecodable(self) -> Undecodable | None:
-        """A message of the journal that recovery could not decode: ``ask_again`` first."""
+        """A message of the journal that recovery could not decode. If there is one, call
+        ``ask_again`` before streaming."""
         return self._undecodable
 
     def ask_again(self, confirmed: Lsn) -> None:
-        """Drop the undecodable message and all after it: streaming from ``logged`` brings
-        them again. Nothing happens if there is none.
+        """Drop the undecodable message and all later ones, which streaming from ``logged`` sends
+        again. Does nothing if there is no such message.
 
-        ``confirmed`` is the position that the publisher's slot has confirmed, which nobody
-        may move meanwhile. Raises the decoder's error (with the file, and the remedy) and
-        keeps everything if the publisher would not send it all again.
+        ``confirmed`` is the position that the publisher's slot has confirmed; no other process
+        may move it meanwhile. If the publisher would not send all of the messages again, raises
+        the decoder's error (with the file and the remedy) and keeps everything.
         """
-        found = self._undecodable
-        if found is None:
+        undecodable = self._undecodable
+        if undecodable is None:
             return
-        if not found.sent_again(confirmed):
-            raise found.kept(confirmed)
+        if not undecodable.sent_again(confirmed):
+            raise undecodable.kept(confirmed)
         self._spools.reconnect(None)
         self._journal.clear()
-        # A new one: this one's positions count what has just been dropped.
+        # A new object, because the old one's positions include the dropped transactions.
         self._journal = Journal(self._directory, file_bytes=self._journal_file_bytes)
         for _ in self._journal.recover():
             raise InternalError("a journal that was emptied has records")
@@ -185,7 +186,7 @@ class ChangeLog:
 
     @property
     def logged(self) -> Lsn:
-        """Every transaction ending at or below this is durable here; 0: none yet."""
+        """Every transaction that ends at or below this LSN is durable here; 0: none yet."""
         if self._undecodable is not None:
             return self._segments.sealed_lsn
         return max(self._journal.logged, self._segments.sealed_lsn)
@@ -202,7 +203,7 @@ class ChangeLog:
 
     @property
     def backlog(self) -> int:
-        """How many gulps wait to be absorbed."""
+        """Number of gulps that wait to be absorbed."""
         return self._handover.length
 
     def wake(self) -> None:
@@ -214,10 +215,10 @@ class ChangeLog:
     def connected(
         self, start: Lsn, *, streaming: bool = False, two_phase: bool = False
     ) -> None:
-        """A new connection streams from ``start``; call before its first ``append``.
+        """Record that a new connection streams from ``start``; call before its first ``append``.
 
-        What the options bring is refused unless they were asked for. ``start`` must be at or
-        below ``logged``: what lies between would be missing.
+        Messages of an option are refused unless the option is set. ``start`` must be at or
+        below ``logged``: transactions in between would be missing.
         """
         if self._undecodable is not None:
             raise InternalError("streaming begins before ask_again")
@@ -237,7 +238,7 @@ class ChangeLog:
         self._handover.put(self._journal.append(data, lengths), data, lengths)
 
     def sync(self) -> Lsn:
-        """Make everything appended durable; returns ``logged``."""
+        """Make all appended gulps durable; returns ``logged``."""
         self._journal.sync()
         self._handover.release()
         return self.logged
@@ -245,10 +246,10 @@ class ChangeLog:
     # ------------------------------------------------------------------ seal thread
 
     def absorb(self, timeout_seconds: float) -> bool:
-        """Decode what has been synced; False: nothing came within the time.
+        """Decode synced gulps; False: none came within the time.
 
-        Waits for a decoder's worth of gulps, or the time: each call of the decoder has a
-        price of its own. May seal or spill to keep memory bounded.
+        Waits until there are enough gulps, or for the time, because each call of the decoder
+        has a fixed cost. May seal or spill to keep memory bounded.
         """
         self._intake.work()
         waiting = self._handover.peek(timeout_seconds, enough_bytes=_DECODED_BYTES)
@@ -262,14 +263,14 @@ class ChangeLog:
         first, last = waiting[0].place, waiting[-1].place
         self._intake.add(self._decoder.feed(data, lengths), first.number, last)
         self._handover.done(len(waiting))
-        # Decoded values are copies, and what is written now takes as much memory again.
+        # Decoded values are copies, and writing them takes as much memory again.
         del data, waiting
         self._intake.work()
         self._spools.clean(self._segments.sealed_lsn)
         return True
 
     def _content(self, gulps: Sequence[GulpHandover]) -> tuple[bytes, Lengths]:
-        """Gulps as one; those whose bytes were not kept are read from the journal."""
+        """Join gulps; those whose bytes were not kept are read from the journal."""
         pieces, lengths = [], []
         for gulp in gulps:
             if gulp.data is not None and gulp.lengths is not None:
@@ -286,7 +287,7 @@ class ChangeLog:
     def seal(self) -> Manifest | None:
         """Seal every whole transaction absorbed so far; None: there is none.
 
-        Also removes the journal files that are no longer needed.
+        Also removes journal files that are no longer needed.
         """
         self._intake.work()
         sealed = self._segments.seal()
@@ -294,7 +295,7 @@ class ChangeLog:
         if self._intake.place is not None:
             self._spools.checkpoint_all_prepared(self._intake.place)
             self._spools.checkpoint_holding(self._intake.place, self._journal.newest)
-        # First of all: whatever a file closed later has is not looked at below.
+        # Read first: the checks below do not cover files that are closed later.
         newest = self._journal.newest
         needed = [self._handover.oldest_file(), self._spools.needs()]
         oldest = min(n for n in (*needed, newest + 1) if n is not None)
@@ -302,13 +303,13 @@ class ChangeLog:
         return sealed
 
     def close(self) -> None:
-        """Let the directory go. Nothing is written: what is not synced is not logged."""
+        """Release the directory. Nothing is written: gulps that were not synced are not logged."""
         self._journal.close()
         os.close(self._lock)
 
 
 def _lock(directory: Path) -> int:
-    """Hold the directory against a second receiver, for as long as we live."""
+    """Lock the directory against a second receiver, until the descriptor is closed."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.sync_directory(directory.parent)

@@ -1,8 +1,8 @@
-"""The manifest of one sealed segment: what is in it, as a value and as bytes.
+"""The manifest of one sealed segment, as a value and as bytes.
 
-A segment exists from the moment its manifest has its final name. The text is JSON, for people and
-tools; its last member is the CRC-32 of every byte before that member, so a flipped bit
-anywhere is found without a canonical form. LSNs are text in PostgreSQL's notation, for many
+A segment exists from the moment at which its manifest has its final name. The text is JSON, for
+people and tools. Its last member is the CRC-32 of every byte before that member, so that any
+flipped bit is found without a canonical form. LSNs are text in PostgreSQL's notation, because many
 JSON readers round large numbers. docs/formats/segments.md describes each member.
 
 Written by ``segments``, read by ``reader`` and ``retention``.
@@ -27,9 +27,9 @@ from wal2lake.settings import PUBLISHER_LOG
 FORMAT_VERSION: Final = 3
 
 _WITHOUT_MESSAGES: Final = 1
-"""The format version before there were messages files; it is read as if it had none."""
+"""The format version before messages files; read as if it had none."""
 _WITHOUT_STREAMED: Final = 2
-"""The format version before there were files of streamed transactions."""
+"""The format version before files of streamed transactions."""
 
 _END = re.compile(rb'"sealed_lsn": "([0-9A-F]{1,8}/[0-9A-F]{1,8})"')
 _TRAILER = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n\Z')
@@ -53,7 +53,7 @@ class RowsFile:
     file: LogFile
     relation: Relation
     type_names: Mapping[Oid, str]
-    """Names the publisher gave for types that are not built in, by OID."""
+    """Names from the publisher of types that are not built in, by OID."""
     inserts: int
     updates: int
     deletes: int
@@ -61,21 +61,20 @@ class RowsFile:
     min_commit_lsn: Lsn
     max_commit_lsn: Lsn
     has_unchanged: bool
-    """Some value is unchanged TOAST: there are ``u`` columns."""
+    """At least one value is unchanged TOAST: there are ``u`` columns."""
     has_old_rows: bool
-    """Some row carries its old row or key: there are ``o`` columns."""
+    """At least one row has its old row or key: there are ``o`` columns."""
     has_key_change: bool
-    """Some UPDATE may have changed the key: it carries an old key, or (REPLICA IDENTITY
+    """At least one UPDATE may have changed the key: it has an old key, or (REPLICA IDENTITY
     FULL) an old row to compare with."""
     streamed: bool = False
-    """Written before its transaction committed: the file has the column xid in place of
-    commit_lsn, which is ``min_commit_lsn`` for all its rows."""
+    """The file was written before its transaction committed: it has the column xid in place of
+    commit_lsn, which is ``min_commit_lsn`` for all rows."""
     rolled_back: tuple[int, ...] = ()
-    """Subtransactions whose rows in the file do not count, nor are counted here."""
+    """Subtransactions whose rows in the file do not count and are not in the counts above."""
     constants: tuple[str | None, ...] = ()
-    """Values, as the publisher's text, that all rows have in the last columns of ``relation``:
-    columns that their transaction has added since. In memory only: no file and no manifest has
-    them."""
+    """Values, as the publisher's text, of all rows in the last columns of ``relation``, which their
+    transaction added later. In memory only: no file and no manifest has them."""
 
     @property
     def commit_lsn(self) -> Lsn | None:
@@ -84,12 +83,12 @@ class RowsFile:
 
     @property
     def rows(self) -> int:
-        """All rows, truncations included."""
+        """Number of all rows, including truncations."""
         return self.inserts + self.updates + self.deletes + self.truncates
 
     @property
     def has_truncate(self) -> bool:
-        """Some row is a TRUNCATE."""
+        """True if at least one row is a TRUNCATE."""
         return self.truncates > 0
 
 
@@ -102,21 +101,21 @@ class MessagesFile:
     content_bytes: int
     """Bytes of all contents together."""
     max_commit_lsn: Lsn
-    """Highest commit LSN of their transactions; 0: none belongs to a transaction."""
+    """Highest commit LSN of their transactions; 0: all are outside of transactions."""
 
 
 class Step(StrEnum):
-    """Role of a transaction in the log for one that has been prepared."""
+    """Step of a prepared transaction that a transaction in the log stands for."""
 
     PREPARE = "prepare"
     COMMIT = "commit prepared"
-    """It has the rows again, for whoever was not sent the PREPARE."""
+    """The transaction repeats the rows, for subscribers that were not sent the PREPARE."""
     ROLLBACK = "rollback prepared"
 
 
 @dataclass(frozen=True, slots=True)
 class TwoPhase:
-    """A transaction that has been prepared, as its PREPARE has it."""
+    """A prepared transaction, with the facts from its PREPARE."""
 
     gid: str
     xid: int
@@ -128,22 +127,22 @@ class TwoPhase:
 
 @dataclass(frozen=True, slots=True)
 class HandedOn:
-    """A prepared transaction of a publisher of ours whose PREPARE is in the log."""
+    """A prepared transaction of one of our publishers whose PREPARE is in the log."""
 
     subid: int
-    """The subscription that has it, and at its publisher:"""
+    """OID of the subscription that receives it. The next two are facts of its publisher."""
     xid: int
     prepare_lsn: Lsn
 
     two_phase: TwoPhase | None
-    """The transaction as it is prepared here; None: it was rolled back here, and comes with its
-    COMMIT PREPARED."""
+    """The transaction as it is prepared here. None: it was rolled back here, and its rows follow
+    with its COMMIT PREPARED."""
     tables: tuple[int, ...] = ()
-    """The OIDs of the tables that it changes."""
+    """OIDs of the tables that it changes."""
     relations: tuple[int, ...] = ()
-    """A sum of each relation as it was told, ascending."""
+    """Checksum of each relation as it was published, ascending."""
     changes: int = 0
-    """How many were told."""
+    """Number of changes that were published."""
 
     @property
     def key(self) -> tuple[int, int, Lsn]:
@@ -153,18 +152,18 @@ class HandedOn:
 
 @dataclass(frozen=True, slots=True)
 class CaptureState:
-    """How far the tables' own commits are in a publisher's log."""
+    """The commits of tables that a publisher's log has."""
 
     versions: Mapping[int, int]
-    """By relation OID; what each table has done up to this version is in the log."""
+    """Version of each table, by relation OID, up to which its commits are in the log."""
     last_xid: int
     prepared: Mapping[int, TwoPhase] = field(default_factory=dict)
-    """Prepared transactions without an end, by the catalog's numbers."""
+    """Prepared transactions that have not ended, by the catalog's numbers."""
     steps: Mapping[Lsn, tuple[Step, TwoPhase]] = field(default_factory=dict)
-    """By commit LSN, of this segment; there may be some of earlier ones."""
+    """Steps of this segment by commit LSN; steps of earlier segments may be included."""
     handed_on: tuple[HandedOn, ...] = ()
-    """Transactions that subscriptions have prepared, that are in the log, and that have no end at
-    their publisher."""
+    """Transactions that subscriptions have prepared, that are in the log, and that have not ended
+    at their publisher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,25 +174,25 @@ class Manifest:
     number: int
     """From 1, without gaps."""
     first_commit_lsn: Lsn
-    """0 without transactions, like the next one."""
+    """0 (like ``last_commit_lsn``) if there are no transactions."""
     last_commit_lsn: Lsn
     sealed_lsn: Lsn
-    """End LSN of the last transaction, or LSN of a later message that belongs to none:
-    everything below is in this segment or an earlier one."""
+    """End LSN of the last transaction, or LSN of a later message outside of transactions. All
+    transactions and messages below are in this segment or an earlier one."""
     last_commit_time: int
-    """Microseconds since 2000-01-01 UTC, of the last transaction, at the publisher; 0
-    without transactions."""
+    """Commit time of the last transaction at the publisher, in microseconds since 2000-01-01
+    UTC; 0 if there are no transactions."""
     transactions: int
-    """How many; those without a change count too."""
+    """Number of transactions, including those without changes."""
     transactions_file: LogFile
     files: tuple[RowsFile, ...]
     messages_files: tuple[MessagesFile, ...] = ()
     captured: CaptureState | None = None
-    """None: the log of a subscription."""
+    """None in the log of a subscription."""
 
     @property
     def log_files(self) -> tuple[LogFile, ...]:
-        """All its Parquet files."""
+        """All Parquet files of the segment."""
         return (
             self.transactions_file,
             *(f.file for f in self.files),
@@ -202,12 +201,12 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of its Parquet files."""
+        """Bytes of the segment's Parquet files."""
         return sum(file.size for file in self.log_files)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest's file."""
+    """Encode the manifest's file."""
     members: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "number": manifest.number,
@@ -227,29 +226,30 @@ def encode(manifest: Manifest) -> bytes:
             "versions": {str(k): v for k, v in manifest.captured.versions.items()},
             "last_xid": manifest.captured.last_xid,
             "prepared": {
-                str(number): _encode_two_phase(one)
-                for number, one in manifest.captured.prepared.items()
+                str(number): _encode_two_phase(two_phase)
+                for number, two_phase in manifest.captured.prepared.items()
             },
             "steps": {
-                str(lsn): {"step": step.value, **_encode_two_phase(one)}
-                for lsn, (step, one) in manifest.captured.steps.items()
+                str(lsn): {"step": step.value, **_encode_two_phase(two_phase)}
+                for lsn, (step, two_phase) in manifest.captured.steps.items()
             },
             "handed_on": [
-                _encode_handed_on(one) for one in manifest.captured.handed_on
+                _encode_handed_on(transaction)
+                for transaction in manifest.captured.handed_on
             ],
         }
     return seal(members)
 
 
 def seal(members: dict[str, Any]) -> bytes:
-    """A file of these members and the checksum of them."""
+    """Encode a file of these members and their checksum."""
     text = json.dumps(members, ensure_ascii=False, indent=1)
     body = text.removesuffix("\n}").encode("utf-8", "surrogatepass")
     return body + f',\n "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode()
 
 
 def unseal(content: bytes, path: Path) -> dict[str, Any]:
-    """The members of a file; raises CorruptLogError."""
+    """Decode the members of a file; raises CorruptLogError."""
     trailer = _TRAILER.search(content)
     if trailer is None:
         raise corrupt(path, "It has no checksum at its end.")
@@ -261,7 +261,7 @@ def unseal(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def decode(content: bytes, path: Path) -> Manifest:
-    """Read a manifest's file; ``path`` is for messages.
+    """Decode a manifest's file; ``path`` is for messages.
 
     Raises CorruptLogError, or ConfigurationError for another format version.
     """
@@ -287,38 +287,38 @@ def decode(content: bytes, path: Path) -> Manifest:
 
 
 def end_of_damaged(content: bytes) -> Lsn:
-    """``sealed_lsn`` as the text of a damaged manifest has it; 0: it has none."""
-    found = _END.search(content)
-    return Lsn.parse(found[1].decode()) if found else INVALID_LSN
+    """Return ``sealed_lsn`` from the text of a damaged manifest; 0: the text has none."""
+    match = _END.search(content)
+    return Lsn.parse(match[1].decode()) if match else INVALID_LSN
 
 
-def _decode_captured(found: Mapping[str, Any] | None) -> CaptureState | None:
-    if found is None:
+def _decode_captured(members: Mapping[str, Any] | None) -> CaptureState | None:
+    if members is None:
         return None
-    versions = {int(k): int(v) for k, v in found["versions"].items()}
+    versions = {int(k): int(v) for k, v in members["versions"].items()}
     return CaptureState(
         versions,
-        int(found["last_xid"]),
-        {int(k): _decode_two_phase(v) for k, v in found.get("prepared", {}).items()},
+        int(members["last_xid"]),
+        {int(k): _decode_two_phase(v) for k, v in members.get("prepared", {}).items()},
         {
             Lsn.parse(k): (Step(v["step"]), _decode_two_phase(v))
-            for k, v in found.get("steps", {}).items()
+            for k, v in members.get("steps", {}).items()
         },
-        tuple(_decode_handed_on(one) for one in found.get("handed_on", ())),
+        tuple(_decode_handed_on(item) for item in members.get("handed_on", ())),
     )
 
 
-def _encode_handed_on(one: HandedOn) -> dict[str, Any]:
+def _encode_handed_on(transaction: HandedOn) -> dict[str, Any]:
     return {
-        "subid": one.subid,
-        "xid": one.xid,
-        "prepare_lsn": str(one.prepare_lsn),
+        "subid": transaction.subid,
+        "xid": transaction.xid,
+        "prepare_lsn": str(transaction.prepare_lsn),
         "two_phase": None
-        if one.two_phase is None
-        else _encode_two_phase(one.two_phase),
-        "tables": list(one.tables),
-        "relations": list(one.relations),
-        "changes": one.changes,
+        if transaction.two_phase is None
+        else _encode_two_phase(transaction.two_phase),
+        "tables": list(transaction.tables),
+        "relations": list(transaction.relations),
+        "changes": transaction.changes,
     }
 
 
@@ -335,13 +335,13 @@ def _decode_handed_on(members: Mapping[str, Any]) -> HandedOn:
     )
 
 
-def _encode_two_phase(one: TwoPhase) -> dict[str, Any]:
+def _encode_two_phase(two_phase: TwoPhase) -> dict[str, Any]:
     return {
-        "gid": one.gid,
-        "xid": one.xid,
-        "prepare_lsn": str(one.prepare_lsn),
-        "prepare_end": str(one.prepare_end),
-        "prepare_time": one.prepare_time,
+        "gid": two_phase.gid,
+        "xid": two_phase.xid,
+        "prepare_lsn": str(two_phase.prepare_lsn),
+        "prepare_end": str(two_phase.prepare_end),
+        "prepare_time": two_phase.prepare_time,
     }
 
 
@@ -364,7 +364,7 @@ def _decode_file(members: dict[str, Any]) -> LogFile:
 
 
 def encode_rows_file(rows: RowsFile) -> dict[str, Any]:
-    """A rows file as JSON members."""
+    """Encode a rows file as JSON members."""
     return {
         **_encode_file(rows.file),
         "relation": encode_relation(rows.relation),
@@ -385,7 +385,7 @@ def encode_rows_file(rows: RowsFile) -> dict[str, Any]:
 
 
 def decode_rows_file(members: dict[str, Any]) -> RowsFile:
-    """The other way round."""
+    """Decode the members from ``encode_rows_file``."""
     return RowsFile(
         file=_decode_file(members),
         relation=_decode_relation(members["relation"]),
@@ -405,7 +405,7 @@ def decode_rows_file(members: dict[str, Any]) -> RowsFile:
 
 
 def encode_messages_file(messages: MessagesFile) -> dict[str, Any]:
-    """A messages file as JSON members."""
+    """Encode a messages file as JSON members."""
     return {
         **_encode_file(messages.file),
         "messages": messages.messages,
@@ -415,7 +415,7 @@ def encode_messages_file(messages: MessagesFile) -> dict[str, Any]:
 
 
 def decode_messages_file(members: dict[str, Any]) -> MessagesFile:
-    """The other way round."""
+    """Decode the members from ``encode_messages_file``."""
     return MessagesFile(
         file=_decode_file(members),
         messages=members["messages"],
@@ -425,7 +425,7 @@ def decode_messages_file(members: dict[str, Any]) -> MessagesFile:
 
 
 def encode_relation(relation: Relation) -> dict[str, Any]:
-    """All of a relation version, as JSON members."""
+    """Encode a relation version as JSON members."""
     return {
         "relid": int(relation.relid),
         "namespace": relation.namespace,
@@ -457,14 +457,14 @@ def _decode_relation(members: dict[str, Any]) -> Relation:
 
 
 _PUBLISHERS_HINT: Final = (
-    "Restore the file from a backup, or drop the replication slots that have not confirmed what"
-    " is in it (of the newest segment's manifest: all slots); their subscribers then copy the"
-    " tables anew."
+    "Restore the file from a backup, or drop the replication slots that have not confirmed the"
+    " segment's changes (all slots, if the file is the newest segment's manifest); their"
+    " subscribers then copy the tables anew."
 )
 
 
 def corrupt(path: Path, detail: str, original: str | None = None) -> CorruptLogError:
-    """The error for a file of a segment that is not what was written."""
+    """Build the error for a file of a segment that differs from what was written."""
     return CorruptLogError(
         f'change log file "{path}" is corrupted',
         detail=detail,

@@ -1,14 +1,14 @@
-"""The logical messages of the log: how a segment holds them, and how they are read.
+"""The logical messages of the log: how they are sealed and read.
 
     pg_logical_emit_message ─▶ journal ─▶ seg-<n>-messages-<k>.parquet ─▶ MessageHistory
 
-They are sealed with the transactions around them and go with their segment (``retention``):
-as long as something below has not been applied, and then as long as ``log.history_bytes``
-keeps it.
+Messages are sealed with the transactions around them and removed with their segment
+(``retention``): after all changes up to the segment have been applied, and after
+``log.history_bytes`` no longer keeps it.
 
-``take_whole`` and ``last_outside`` are the seal thread's. A MessageHistory is for a reader in
-any process, and for one thread at a time: it remembers which segments have messages, for a
-poll should not read every manifest again.
+The seal thread uses ``take_whole`` and ``last_outside``. A MessageHistory is for a reader in
+any process, and for one thread at a time. It remembers which segments have messages, so that a
+poll need not read every manifest again.
 """
 
 from __future__ import annotations
@@ -30,43 +30,44 @@ from wal2lake.wire.columnar import MESSAGES_SCHEMA
 
 
 def take_whole(batches: Sequence[Any], complete: Lsn) -> tuple[list[Any], list[Any]]:
-    """Messages of whole transactions or of none, and those of the open transaction.
+    """Separate messages of whole transactions, or outside of transactions, from those of the open
+    transaction.
 
     ``complete`` is the end of the last whole transaction: the open one commits above.
     """
     whole, remaining = [], []
     for batch in batches:
-        # Outside of transactions there is no commit to wait for.
+        # A message outside of transactions does not wait for a commit.
         commit_lsn = batch.column("commit_lsn").fill_null(0).to_numpy()
-        at = int(np.count_nonzero(commit_lsn < int(complete)))
-        if at:
-            whole.append(batch.slice(0, at))
-        if at < batch.num_rows:
-            remaining.append(batch.slice(at))
+        count = int(np.count_nonzero(commit_lsn < int(complete)))
+        if count:
+            whole.append(batch.slice(0, count))
+        if count < batch.num_rows:
+            remaining.append(batch.slice(count))
     return whole, remaining
 
 
 def last_outside(batch: Any) -> Lsn:
-    """LSN of the last message that belongs to no transaction; 0: there is none."""
+    """Return the LSN of the last message outside of transactions; 0: there is none."""
     outside = batch.column("lsn").filter(pc.invert(batch.column("transactional")))
     return Lsn(outside[-1].as_py()) if len(outside) else INVALID_LSN
 
 
 class MessageHistory:
-    """The messages that the segments of one directory hold now."""
+    """The messages in the present segments of one directory."""
 
     def __init__(self, directory: Path) -> None:
-        """No I/O yet; the directory need not exist before something is asked."""
+        """Do no I/O yet; the directory need not exist."""
         self._directory = directory
         self._reader = LogReader(directory)
         self._newest = 0
         self._files: dict[int, tuple[MessagesFile, ...]] = {}
 
     def read(self, *, limit_bytes: int) -> Any:
-        """All of them, as a pyarrow.Table of MESSAGES_SCHEMA in the log's order.
+        """Return all messages as a pyarrow.Table of MESSAGES_SCHEMA in the log's order.
 
-        Raises UsageError (53400) if their contents together are larger than
-        ``limit_bytes``, before any is read; CorruptLogError, ConfigurationError,
+        Raises UsageError (53400) before any message is read if their contents together are
+        larger than ``limit_bytes``; CorruptLogError, ConfigurationError,
         StorageError.
         """
         self._follow()
@@ -85,15 +86,15 @@ class MessageHistory:
 
     def _tables(self, number: int, of: Sequence[MessagesFile]) -> list[Any]:
         try:
-            return [self._reader.read(one.file) for one in of]
+            return [self._reader.read(part.file) for part in of]
         except CorruptLogError:
-            # Retention goes by at any time: then the whole segment is gone.
+            # Retention may remove a segment at any time; then its manifest is gone, too.
             if (self._directory / files.manifest_name(number)).exists():
                 raise
             return []
 
     def _follow(self) -> None:
-        """Find the segments that have come and gone since the last time."""
+        """Find the segments that were sealed or removed since the last call."""
         if not self._directory.exists():
             self._files.clear()
             return
@@ -101,7 +102,7 @@ class MessageHistory:
         oldest = numbers[0] if numbers else self._newest + 1
         for gone in [number for number in self._files if number < oldest]:
             del self._files[gone]
-        for one in self._reader.load([n for n in numbers if n > self._newest]):
-            self._newest = one.number
-            if one.messages_files:
-                self._files[one.number] = one.messages_files
+        for manifest in self._reader.load([n for n in numbers if n > self._newest]):
+            self._newest = manifest.number
+            if manifest.messages_files:
+                self._files[manifest.number] = manifest.messages_files

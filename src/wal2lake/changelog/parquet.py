@@ -1,12 +1,11 @@
-"""Rows of the log as Parquet bytes, and what a manifest says of them.
+"""Rows of the log as Parquet bytes, and the facts about them for the manifest.
 
-The columns are those of wire.columnar's log layout. Batches of one relation version differ
-in the optional ones; a file has the union, and a column that a batch lacks says there what
-its absence says: false, 0, or null. Encoding is plain
-and zstd level 1: measured on 1 M rows of six text columns (128 MB), 0.18 CPU-s and 30 MB,
-against 0.15 s and 62 MB for lz4, 0.17 s and 64 MB for snappy; dictionaries cost time and save
-nothing on text that does not repeat. What is written must also be fsynced, so
-half the bytes is worth more than 0.03 s.
+The columns are those of wire.columnar's log layout. Batches of one relation version differ in
+their optional columns. A file has all of them; the rows of a batch without a column get the value
+that its absence means: false, 0, or null. Encoding is plain with zstd level 1: measured on 1 M
+rows of six text columns (128 MB), 0.18 CPU-s and 30 MB, compared with 0.15 s and 62 MB for lz4,
+0.17 s and 64 MB for snappy. Dictionaries cost time and save nothing on text that does not repeat.
+The bytes must also be fsynced, so saving half of them is worth more than 0.03 s.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from wal2lake.wire.columnar import ChangeBlock, no_transactions
 _COMPRESSION: Final = "zstd"
 _COMPRESSION_LEVEL: Final = 1
 
-# A reader's unit of work and of memory: about 25 MB of text rows. A guess.
+# A reader's unit of work and of memory: about 25 MB of text rows. Chosen arbitrarily.
 _ROW_GROUP_ROWS: Final = 256 * 1024
 
 _FIXED: Final = ("commit_lsn", "xid", "ordinal", "op", "old", "options")
@@ -55,7 +54,7 @@ class RowFacts:
 
 @dataclass(slots=True)
 class VersionRows:
-    """Rows of one relation version that are still in memory."""
+    """Rows of one relation version in memory."""
 
     relation: Relation
     type_names: Mapping[Oid, str]
@@ -63,7 +62,7 @@ class VersionRows:
 
 
 VersionKey = tuple[Relation, tuple[tuple[Oid, str], ...]]
-"""Identity of a relation version: rows of one version can share a file."""
+"""Identity of a relation version: rows with equal keys can share a file."""
 RowsInMemory = dict[VersionKey, VersionRows]
 
 
@@ -77,12 +76,12 @@ class MessageFacts:
 
 
 def version_key(relation: Relation, type_names: Mapping[Oid, str]) -> VersionKey:
-    """Return the identity of the rows that go together."""
+    """Return the key of rows that can share a file."""
     return relation, tuple(sorted(type_names.items()))
 
 
 def collect(rows: RowsInMemory, block: ChangeBlock) -> int:
-    """Put a block's rows behind those of its relation version; returns their bytes."""
+    """Append a block's rows to those of its relation version; returns their bytes."""
     if not block.batch.num_rows:
         return 0
     key = version_key(block.relation, block.type_names)
@@ -113,10 +112,10 @@ def describe_rows(file: LogFile, version: VersionRows, facts: RowFacts) -> RowsF
 
 
 def encode_rows(version: VersionRows) -> tuple[pa.Buffer, RowFacts]:
-    """One file of rows of one relation version; there is at least one row.
+    """Encode a file of rows of one relation version; there is at least one row.
 
-    Rows of a transaction that has not committed have ``xid`` for ``commit_lsn``, and their
-    facts have no LSN yet (0).
+    Rows of a transaction that has not committed have ``xid`` in place of ``commit_lsn``, and the
+    LSNs of their facts are 0.
     """
     table = _unite(version.batches)
     described = {
@@ -129,12 +128,12 @@ def encode_rows(version: VersionRows) -> tuple[pa.Buffer, RowFacts]:
 
 
 def encode_transactions(batches: Sequence[Any]) -> pa.Buffer:
-    """The file of a segment's transactions."""
+    """Encode the file of a segment's transactions."""
     return _write(pa.Table.from_batches([no_transactions(), *batches]))
 
 
 def encode_messages(batches: Sequence[Any]) -> tuple[pa.Buffer, MessageFacts]:
-    """One file of logical messages; ``batches`` has at least one."""
+    """Encode a file of logical messages; ``batches`` has at least one message."""
     table = pa.Table.from_batches(batches)
     highest = 0
     if "commit_lsn" in table.schema.names:
@@ -156,7 +155,7 @@ def _write(table: Any, *, statistics: str = "commit_lsn") -> Any:
         compression=_COMPRESSION,
         compression_level=_COMPRESSION_LEVEL,
         use_dictionary=False,
-        # Statistics of values are of no use to anybody: conversion comes later.
+        # Statistics of values would have no use, because values are converted later.
         write_statistics=[statistics],
         write_page_checksum=True,
     )
@@ -164,7 +163,7 @@ def _write(table: Any, *, statistics: str = "commit_lsn") -> Any:
 
 
 def _unite(batches: Sequence[Any]) -> Any:
-    """Batches with different optional columns as one table; nothing is copied."""
+    """Unite batches with different optional columns in one table, without copying."""
     first = batches[0].schema
     if all(batch.schema.equals(first) for batch in batches):
         return pa.Table.from_batches(batches)

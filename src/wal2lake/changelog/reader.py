@@ -1,13 +1,13 @@
-"""Sealed segments for those who apply or relay them.
+"""Reading of sealed segments, to apply or to relay them.
 
 A reader polls ``after(number)``: one listdir, then one small file per new segment. The
-writer and ``retention`` may be at work in other processes: a segment appears with its
-manifest's rename and goes with its manifest's removal, oldest first, so the numbers that are
-there have no gap. A listing that raced shows one; it is made again, and a gap that stays is
-corruption.
+writer and ``retention`` may run in other processes. A segment appears with the rename of its
+manifest and disappears with the removal of its manifest, oldest first, so the existing numbers
+have no gap. A listing during a removal can show a gap; the listing is repeated, and a gap that
+stays is corruption.
 
-Values in Parquet files can be checked in two ways: ``verify`` reads every byte against the
-manifest's CRC-32 (page headers and footer included), ``read`` checks each page's own sum.
+There are two ways to check values in Parquet files: ``verify`` compares every byte with the
+manifest's CRC-32 (page headers and footer included), ``read`` checks the checksum of each page.
 Threads may share a LogReader.
 """
 
@@ -27,7 +27,7 @@ from wal2lake.changelog.manifest import LogFile, Manifest, RowsFile
 from wal2lake.errors import DAMAGED, words_of
 from wal2lake.model import Lsn
 
-# Each repetition needs another writer's or trimmer's step to fall into one listdir.
+# A listing fails only if another step of the writer or of retention coincides with it.
 _LISTINGS: Final = 5
 
 _READ_BYTES: Final = 1 << 20
@@ -37,36 +37,36 @@ class LogReader:
     """The sealed segments of one directory."""
 
     def __init__(self, directory: Path) -> None:
-        """No I/O yet; the directory must exist when something is asked."""
+        """Do no I/O yet; the directory must exist at the first read."""
         self._directory = directory
 
     def after(self, number: int, *, limit: int | None = None) -> list[Manifest]:
-        """Manifests of segments above ``number``, in order, at most ``limit``.
+        """Return the manifests of segments above ``number``, in order, at most ``limit``.
 
         Raises CorruptLogError, ConfigurationError (a newer format), StorageError. A
-        segment that retention removes meanwhile is left out.
+        segment that retention removes meanwhile is skipped.
         """
         numbers = [n for n in self.numbers() if n > number]
         return list(self.load(numbers[:limit]))
 
     def above(self, lsn: Lsn) -> list[Manifest]:
-        """Manifests of segments that hold a transaction ending above ``lsn``, in order.
+        """Return the manifests of segments with a transaction that ends above ``lsn``, in order.
 
-        For a reader that starts; afterwards it knows its number. Errors as ``after``.
+        For the start of a reader, which then continues with ``after``. Errors as ``after``.
         """
-        found: list[Manifest] = []
-        for one in self.load(reversed(self.numbers())):
-            if one.sealed_lsn <= lsn:
+        manifests: list[Manifest] = []
+        for segment in self.load(reversed(self.numbers())):
+            if segment.sealed_lsn <= lsn:
                 break
-            found.append(one)
-        return found[::-1]
+            manifests.append(segment)
+        return manifests[::-1]
 
     def newest(self) -> Manifest | None:
-        """The newest segment's manifest; None: nothing was ever sealed."""
+        """Return the newest segment's manifest; None: no segment was ever sealed."""
         return next(self.load(reversed(self.numbers())), None)
 
     def path(self, file: LogFile) -> Path:
-        """Where a file of a manifest is."""
+        """Return the path of a file of a manifest."""
         return self._directory / file.name
 
     def verify(self, file: LogFile) -> None:
@@ -90,7 +90,7 @@ class LogReader:
             raise manifest.corrupt(path, "It fails its checksum.")
 
     def read(self, file: LogFile, columns: Sequence[str] | None = None) -> Any:
-        """A file, or some of its columns, as a pyarrow.Table; pages are checked."""
+        """Read a file, or some of its columns, as a pyarrow.Table; pages are checked."""
         path = self.path(file)
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
@@ -98,13 +98,14 @@ class LogReader:
         except FileNotFoundError as error:
             raise manifest.corrupt(path, "The file is missing.") from error
         except (OSError, pa.ArrowException) as error:
-            # What the operating system refused says nothing about the file.
+            # An error of the operating system does not mean that the file is damaged.
             if isinstance(error, OSError) and error.errno:
                 raise files.storage_error("read file", path, error) from error
             raise manifest.corrupt(path, DAMAGED, words_of(error)) from error
 
     def batches(self, file: LogFile) -> Iterator[Any]:
-        """A file as pyarrow.RecordBatches, in order; pages are checked. Errors as ``read``."""
+        """Read a file as pyarrow.RecordBatches, in order; pages are checked. Errors as
+        ``read``."""
         path = self.path(file)
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
@@ -117,19 +118,19 @@ class LogReader:
             raise manifest.corrupt(path, DAMAGED, words_of(error)) from error
 
     def operations(self, rows: RowsFile) -> tuple[Any, Any]:
-        """Commit LSN and operation of each row that counts, as NumPy arrays."""
+        """Return commit LSN and operation of each row that counts, as NumPy arrays."""
         by = "xid" if rows.streamed else "commit_lsn"
         table = self.read(rows.file, [by, "op"])
-        found, ops = table.column(by).to_numpy(), table.column("op").to_numpy()
+        keys, ops = table.column(by).to_numpy(), table.column("op").to_numpy()
         if not rows.streamed:
-            return found, ops
+            return keys, ops
         if rows.rolled_back:
             gone = np.array(rows.rolled_back, np.int64)
-            ops = ops[np.isin(found, gone, invert=True)]
+            ops = ops[np.isin(keys, gone, invert=True)]
         return np.full(len(ops), int(rows.min_commit_lsn), np.int64), ops
 
     def numbers(self) -> list[int]:
-        """Numbers of the segments that are there, ascending and without a gap."""
+        """Return the numbers of the existing segments, ascending and without a gap."""
         for _ in range(_LISTINGS):
             numbers = files.manifest_numbers(self._directory)
             gaps = [a + 1 for a, b in itertools.pairwise(numbers) if b != a + 1]
@@ -139,17 +140,19 @@ class LogReader:
         raise manifest.corrupt(path, "The file is missing.")
 
     def load(self, numbers: Sequence[int] | Iterator[int]) -> Iterator[Manifest]:
-        """Their manifests; a segment that retention has removed meanwhile is left out."""
+        """Yield manifests; a segment that retention has removed meanwhile is skipped."""
         for number in numbers:
             path = self._directory / files.manifest_name(number)
             try:
                 content = path.read_bytes()
             except FileNotFoundError:
-                # Retention went by since the listing.
+                # Retention has removed the segment since the listing.
                 continue
             except OSError as error:
                 raise files.storage_error("read file", path, error) from error
-            one = manifest.decode(content, path)
-            if one.number != number:
-                raise manifest.corrupt(path, f"It says that it is number {one.number}.")
-            yield one
+            segment = manifest.decode(content, path)
+            if segment.number != number:
+                raise manifest.corrupt(
+                    path, f"It says that it is number {segment.number}."
+                )
+            yield segment

@@ -1,23 +1,23 @@
-"""Moves what a journal still holds into the segments, when a log is opened.
+"""Moves transactions from the journal into the segments when a log is opened.
 
 In: every record of the journal, oldest first. Out: their whole transactions, added to the
-segment writer; and, if a message cannot be decoded, where it is (Undecodable).
+segment writer; and the position of a message that cannot be decoded (Undecodable).
 
-A gulp is written to the journal before anybody decodes it, because its durability is what the
-publisher waits for. So a message that breaks the protocol (or that a bug of ours refuses)
-can be in the journal, and would be met again at every start. Reading for segments therefore
-ends at the first such message, with all whole transactions before it kept, those of the same
-gulp too. What happens then depends on the publisher alone:
+A gulp is written to the journal before it is decoded, because the publisher waits for its
+durability. So the journal can have a message that breaks the protocol, or that a bug of ours
+refuses, and every start would read it again. Decoding therefore ends at the first such message.
+All whole transactions before it are kept, those of the same gulp too. The next step depends on the
+publisher alone:
 
     its slot confirms        the transaction        the journal
     a position ...           of that message
     not above its commit     is sent again          is dropped; streaming restarts behind the
     LSN                                             last whole transaction
-    above                    exists here only       stays as it is; an error that names the
-                                                    file, until a newer decoder can read it
+    above                    exists here only       stays as it is; an error names the file
+                                                    until a newer decoder can read it
 
-``ChangeLog.ask_again`` is told the slot's position. It must be read when nobody else can
-move it any more: with the slot in use by the connection that is about to stream.
+``ChangeLog.ask_again`` gets the slot's position. It must be read when no other process can move
+it: while the connection that is about to stream has the slot in use.
 
 Sources: docs/formats/journal.md ("Reading after a crash"); SnapBuildXactNeedsSkip in
 src/backend/replication/logical/snapbuild.c (which transactions a slot sends).
@@ -54,20 +54,20 @@ class Undecodable:
     path: Path
     """The journal file."""
     offset: int
-    """Where its record begins in the file."""
+    """Byte position of its record in the file."""
     message: int
-    """How many messages of the record come before it."""
+    """Number of messages before it in the record."""
     commit_lsn: Lsn
-    """The transaction commits at this position, or above it if that is not known."""
+    """The transaction commits at this position, or above it if the position is not known."""
     error: Wal2LakeError
     """The decoder's error."""
 
     def sent_again(self, confirmed: Lsn) -> bool:
-        """Will a slot that has confirmed this position send the transaction again?"""
+        """Return whether a slot with this confirmed position sends the transaction again."""
         return self.commit_lsn >= confirmed
 
     def kept(self, confirmed: Lsn) -> Wal2LakeError:
-        """The error if it will not."""
+        """Build the error for a transaction that will not be sent again."""
         self.error.detail = (
             f"The message is number {self.message + 1} of the record at byte {self.offset}"
             f' of journal file "{self.path}". Its transaction commits at or above'
@@ -89,9 +89,9 @@ def replay(
     intake: Intake,
     directory: Path,
 ) -> Undecodable | None:
-    """Add what the journal has beyond ``writer``'s segments; open transactions go, prepared
-    ones stay in ``spools``. Behind an undecodable message one that is open there may have
-    committed: all stay until it is known what the publisher sends again.
+    """Add the journal's transactions beyond ``writer``'s segments. Open transactions are dropped,
+    prepared ones stay in ``spools``. A transaction that is open at an undecodable message may have
+    committed behind it: then all spools stay until the publisher's position is known.
 
     Reads every record, also behind an undecodable message. Raises CorruptLogError,
     StorageError (open the log again), ConfigurationError.
@@ -100,10 +100,10 @@ def replay(
         skip_below=writer.complete_lsn, headless=True, streams=spools.streams()
     )
     headless, oldest = True, True
-    found: Undecodable | None = None
+    undecodable: Undecodable | None = None
     for record in journal.recover():
         first, oldest = oldest, False
-        if found is not None:
+        if undecodable is not None:
             continue
         place = Place(record.number, record.offset)
         if record.kind is RecordKind.CONNECT:
@@ -119,16 +119,16 @@ def replay(
             data, lengths, begun = drop_headless(data, lengths, inside=decoder.inside)
             headless = not begun
         elif record.kind is RecordKind.PREAMBLE and not first:
-            # Only the oldest file's definitions are news.
+            # Definitions of later files are known already.
             continue
         decoder.covered = spools.covered(place)
         refused = _add(decoder, intake, data, lengths, place)
         if refused is not None:
-            found = _locate(record, refused, decoder, writer, directory)
+            undecodable = _locate(record, refused, decoder, writer, directory)
     writer.discard_open()
-    if found is None:
+    if undecodable is None:
         spools.reconnect(None)
-    return found
+    return undecodable
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ def _add(
     lengths: Lengths,
     place: Place,
 ) -> _Refused | None:
-    """Decode a gulp up to the first message that is refused, which is answered.
+    """Decode a gulp up to the first message that is refused, which is returned.
 
-    A refused feed leaves the decoder as it was, so halving finds the message.
+    A refused feed leaves the decoder unchanged, so bisection finds the message.
     """
     bounds = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).tolist()
     total = len(lengths)
@@ -157,11 +157,11 @@ def _add(
             decoded = decoder.feed(
                 data[bounds[start] : bounds[end]], lengths[start:end]
             )
-        # The decoder does no I/O: whatever it raises, these bytes are the cause.
+        # The decoder does no I/O, so these bytes are the cause of any exception.
         except Exception as error:
             if end - start == 1:
-                at = bounds[start] + XLOGDATA_HEADER
-                return _Refused(start, data[at : at + 1], _ours(error))
+                offset = bounds[start] + XLOGDATA_HEADER
+                return _Refused(start, data[offset : offset + 1], _ours(error))
             limit, end = end, start + (end - start) // 2
             continue
         intake.add(decoded, place.number, place)
@@ -173,9 +173,9 @@ def _add(
 def _ours(error: Exception) -> Wal2LakeError:
     if isinstance(error, Wal2LakeError):
         return error
-    found = InternalError(f"the decoder failed: {error!r}")
-    found.__cause__ = error
-    return found
+    wrapped = InternalError(f"the decoder failed: {error!r}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _locate(
@@ -186,24 +186,24 @@ def _locate(
     directory: Path,
 ) -> Undecodable:
     transaction = decoder.open_transaction
-    # A Commit may be refused for contradicting its Begin: who knows which one is right.
-    known = transaction is not None and refused.kind != _COMMIT
-    found = Undecodable(
+    # If a Commit is refused because it contradicts its Begin, either of them may be wrong.
+    is_lsn_known = transaction is not None and refused.kind != _COMMIT
+    undecodable = Undecodable(
         path=directory / files.journal_name(record.number),
         offset=record.offset,
         message=refused.message,
         commit_lsn=(
             transaction.final_lsn
-            if known and transaction is not None
+            if is_lsn_known and transaction is not None
             else writer.complete_lsn
         ),
         error=refused.error,
     )
     get_logger().error(
         "the journal holds a message that cannot be decoded",
-        file=str(found.path),
-        offset=found.offset,
-        commit_lsn=found.commit_lsn,
-        error=found.error,
+        file=str(undecodable.path),
+        offset=undecodable.offset,
+        commit_lsn=undecodable.commit_lsn,
+        error=undecodable.error,
     )
-    return found
+    return undecodable

@@ -1,22 +1,22 @@
-"""Decides which segments of the log may go, and measures the log.
+"""Removes segments of the log that are no longer needed, and measures the log.
 
-A segment may go once its ``sealed_lsn`` is at or below the floor: every table has durably
-applied it. The newest ``history_bytes`` of such segments are kept for whoever wants to look
-back, and the newest segment always: it tells an empty journal where the log ends and which
-number comes next. Journal files are the journal's own (``Journal.trim``).
+A segment may be removed once its ``sealed_lsn`` is at or below the floor: every table has durably
+applied it. The newest ``history_bytes`` of such segments are kept for later inspection. The newest
+segment is always kept: with an empty journal, it has the log's end and the next number. The
+journal removes its own files (``Journal.trim``).
 
-Against ``size_limit_bytes`` counts all that is on disk but spools: an open or prepared
-transaction ends by a message that is to come, so a pause would never end. What is kept for
-comfort alone is bounded by it too: half of it for the history, an eighth for a journal file (of
-which two can be there with nothing needed of them). A log that nobody waits for thus never comes
-near.
+All files except spools count against ``size_limit_bytes``. An open or prepared transaction ends
+with a message that is still to be received, so a pause because of its spool would never end. Files
+that are not needed are bounded, too: history to half of the limit, a journal file to an eighth (two
+can exist that are not needed). So a log that is applied in time never comes near the limit.
 
-Manifest first (the segment is gone), directory fsync, then its files: a crash in between leaves
-files without a manifest, which ``segments.open_writer`` removes.
+Order of a removal: the manifest (which removes the segment), fsync of the directory, then the
+segment's files. A crash in between leaves files without a manifest, which
+``segments.open_writer`` removes.
 
-Called by whoever knows the floor, in any process; one at a time per directory. ``Inventory``
-is for those who look, in any process: one listing of the directory for each reading, and few
-manifests, which it remembers.
+Called in any process that knows the floor, one at a time per directory. ``Inventory`` serves
+views, in any process: each reading lists the directory once and reads few manifests, which it
+caches.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from wal2lake.settings import LogSettings
 
 _HISTORY_PART: Final = 2
 _JOURNAL_FILE_PART: Final = 8
-"""Parts of the size limit; together with a second journal file under the default warning."""
+"""Parts of the size limit. Their sum, with a second journal file, is below the default warning."""
 
 _MANIFESTS_KEPT: Final = 4000
-"""How many an inventory remembers: about 2 MB."""
+"""Number of manifests that an inventory caches: about 2 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class LogSize:
 
     journal_bytes: int
     segment_bytes: int
-    """With what is spilled for the segment to come."""
+    """Includes files that are spilled for the next segment."""
     spool_bytes: int = 0
-    """Bytes of open streamed transactions and of prepared ones."""
+    """Bytes of open streamed transactions and of prepared transactions."""
 
     @property
     def limited_bytes(self) -> int:
@@ -62,22 +62,22 @@ class LogSize:
 
     @property
     def total_bytes(self) -> int:
-        """Everything."""
+        """Bytes of all files."""
         return self.limited_bytes + self.spool_bytes
 
 
 class LimitState(Enum):
-    """How a log's size stands to its limit."""
+    """A log's size compared with its limit."""
 
     BELOW = "below"
     NEAR = "near"
-    """At or over the warning's part of it: report it."""
+    """At or above the warning's percentage of the limit: report it."""
     REACHED = "reached"
-    """At or over: the receiver must stop taking more, which holds the publisher's WAL."""
+    """At or above the limit: the receiver must stop receiving; the publisher keeps its WAL."""
 
 
 def log_size(directory: Path) -> LogSize:
-    """Add up the directory; files that go meanwhile count as gone."""
+    """Add up the files of the directory; files that are removed meanwhile do not count."""
     journal = segments = spools = 0
     try:
         with os.scandir(directory) as entries:
@@ -98,7 +98,7 @@ def log_size(directory: Path) -> LogSize:
 
 
 def check_limit(size: LogSize, settings: LogSettings) -> LimitState:
-    """Compare with ``size_limit_bytes``, of which 0 means none."""
+    """Compare a size with ``size_limit_bytes``; a limit of 0 means no limit."""
     limit = settings.size_limit_bytes
     if limit and size.limited_bytes >= limit:
         return LimitState.REACHED
@@ -108,7 +108,7 @@ def check_limit(size: LogSize, settings: LogSettings) -> LimitState:
 
 
 def read_manifest(directory: Path, number: int) -> Manifest | None:
-    """One segment's; None: it is not there (any more)."""
+    """Read a segment's manifest; None: there is none (any more)."""
     path = directory / files.manifest_name(number)
     try:
         content = path.read_bytes()
@@ -120,32 +120,32 @@ def read_manifest(directory: Path, number: int) -> Manifest | None:
 
 
 def history_bytes(settings: LogSettings) -> int:
-    """How much of what is applied is kept: the setting, or less under a size limit."""
+    """Return the bytes of applied segments to keep: the setting, or less with a size limit."""
     limit = settings.size_limit_bytes
     wanted = settings.history_bytes
     return min(wanted, limit // _HISTORY_PART) if limit else wanted
 
 
 def journal_file_bytes(settings: LogSettings) -> int:
-    """The size of a journal file: the setting, or less under a size limit."""
+    """Return the size of a journal file: the setting, or less with a size limit."""
     limit = settings.size_limit_bytes
     wanted = settings.journal_file_bytes
     return min(wanted, max(1, limit // _JOURNAL_FILE_PART)) if limit else wanted
 
 
 class Retention:
-    """Trims the segments of one directory. Keep it: it remembers what it has read."""
+    """Trims the segments of one directory. Keep the object: it caches manifests."""
 
     def __init__(self, directory: Path, *, history_bytes: int = 0) -> None:
-        """Keep ``history_bytes`` of applied segments beyond what must be kept."""
+        """Keep ``history_bytes`` of applied segments in addition to those that must be kept."""
         self._directory = directory
         self._history_bytes = history_bytes
         self._known: dict[int, Manifest] = {}
 
     def trim(self, floor: Lsn) -> list[int]:
-        """Remove what may go; returns the numbers of the removed segments. A segment whose
-        manifest is damaged may go if one behind it may; until then it stays, and whoever
-        reads it reports it.
+        """Remove segments that are not needed; returns their numbers. A segment with a damaged
+        manifest may be removed if a later segment may; until then it stays, and its readers
+        report the damage.
 
         Raises ConfigurationError, StorageError.
         """
@@ -154,51 +154,51 @@ class Retention:
         damaged: list[tuple[int, Manifest | None]] = []
         for number in numbers:
             try:
-                one = self._manifest(number)
+                segment = self._manifest(number)
             except CorruptLogError:
                 damaged.append((number, None))
                 continue
-            if one is None or one.sealed_lsn > floor:
+            if segment is None or segment.sealed_lsn > floor:
                 break
-            applied += [*damaged, (number, one)]
+            applied += [*damaged, (number, segment)]
             damaged = []
         kept = 0
         if applied and (last := applied[-1][1]) and last.number == numbers[-1]:
-            # It stays, and is the history's first.
+            # The newest segment stays and counts as history.
             kept = last.size
             applied.pop()
-        # A damaged manifest does not tell a size, so neither it nor what is older is kept.
+        # The size of a segment with a damaged manifest is not known, so history ends there.
         while applied and (last := applied[-1][1]) is not None:
             if kept + last.size > self._history_bytes:
                 break
             kept += last.size
             applied.pop()
-        for number, one in applied:
-            self._remove(number, one)
+        for number, segment in applied:
+            self._remove(number, segment)
         return [number for number, _ in applied]
 
     def _manifest(self, number: int) -> Manifest | None:
         if number not in self._known:
-            found = read_manifest(self._directory, number)
-            if found is None:
+            segment = read_manifest(self._directory, number)
+            if segment is None:
                 return None
-            self._known[number] = found
+            self._known[number] = segment
         return self._known[number]
 
-    def _remove(self, number: int, one: Manifest | None) -> None:
+    def _remove(self, number: int, segment: Manifest | None) -> None:
         path = self._directory / files.manifest_name(number)
         try:
             path.unlink(missing_ok=True)
-            # One by one: a crash must never leave a gap between two numbers.
+            # Sync after each removal: a crash must never leave a gap between two numbers.
             files.sync_directory(self._directory)
             failpoint("log.trimmed")
         except OSError as error:
             raise files.storage_error("remove file", path, error) from error
-        if one is None:
+        if segment is None:
             names = [entry.name for entry in self._directory.iterdir()]
             names = [name for name in names if files.segment_of(name) == number]
         else:
-            names = [file.name for file in one.log_files]
+            names = [file.name for file in segment.log_files]
         for name in names:
             files.remove(self._directory / name)
         self._known.pop(number, None)
@@ -206,18 +206,18 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """One sealed segment, for people."""
+    """Facts about one sealed segment, for views."""
 
     manifest: Manifest
     bytes: int
-    """Bytes of the segment's files, the manifest among them."""
+    """Bytes of the segment's files, including the manifest."""
     sealed_at: float
-    """Seconds since 1970: when its manifest was written."""
+    """Time at which its manifest was written, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A part of the log."""
+    """Number and bytes of segments that a reader holds back."""
 
     segments: int
     bytes: int
@@ -234,10 +234,10 @@ class LogContents:
     journal_files: int
     journal_bytes: int
     open_bytes: int
-    """Files of no segment yet: rows of open and prepared transactions, or a seal that is at
-    work; and those of a segment that is just going."""
+    """Bytes of files without a manifest: rows of open and prepared transactions, files of a running
+    seal, and files of a segment that is being removed."""
     spool_bytes: int
-    """Bytes of the streamed or prepared transactions among them."""
+    """Those of ``open_bytes`` that belong to streamed or prepared transactions."""
 
     @property
     def segment_bytes(self) -> int:
@@ -246,16 +246,16 @@ class LogContents:
 
     @property
     def size(self) -> LogSize:
-        """Size of the log as it is compared with the limit."""
+        """Size of the log, for the comparison with the limit."""
         loose = self.open_bytes - self.spool_bytes
         return LogSize(self.journal_bytes, self.segment_bytes + loose, self.spool_bytes)
 
 
 class Inventory:
-    """Looks at one directory, again and again. For one thread at a time."""
+    """Repeated reading of one directory. For one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
-        """No I/O yet."""
+        """Do no I/O yet."""
         self._directory = directory
         self._manifests: dict[int, Manifest] = {}
         self._order: deque[int] = deque()
@@ -264,7 +264,7 @@ class Inventory:
     def read(self) -> LogContents | None:
         """List the directory; None: there is none. Raises StorageError.
 
-        Files of a sealed segment never change, so a file of one is measured once.
+        Files of a sealed segment never change, so each is measured only once.
         """
         segments: dict[int, int] = {}
         sealed: set[int] = set()
@@ -316,8 +316,9 @@ class Inventory:
         )
 
     def above(self, contents: LogContents, lsn: Lsn) -> Held:
-        """Return the segments that a reader that is complete below ``lsn`` still needs. Reads a
-        manifest for each halving of the log. Raises CorruptLogError, ConfigurationError,
+        """Return the segments that a reader which is complete below ``lsn`` still needs.
+
+        A binary search reads few manifests. Raises CorruptLogError, ConfigurationError,
         StorageError."""
         first = bisect.bisect_right(
             contents.numbers, int(lsn), key=lambda number: self._sealed_lsn(number)
@@ -328,32 +329,32 @@ class Inventory:
     def facts(
         self, contents: LogContents, numbers: Sequence[int]
     ) -> list[SegmentFacts]:
-        """Some of its segments; one that has gone since is left out. Errors as ``above``."""
+        """Return facts of some segments; removed ones are skipped. Errors as ``above``."""
         sizes = dict(zip(contents.numbers, contents.sizes, strict=True))
-        found = []
+        segments = []
         for number in numbers:
-            one = self._manifest(number)
+            segment = self._manifest(number)
             path = self._directory / files.manifest_name(number)
             try:
                 sealed_at = path.stat().st_mtime
             except FileNotFoundError:
                 continue
-            if one is not None:
-                found.append(SegmentFacts(one, sizes[number], sealed_at))
-        return found
+            if segment is not None:
+                segments.append(SegmentFacts(segment, sizes[number], sealed_at))
+        return segments
 
     def _sealed_lsn(self, number: int) -> int:
-        # The oldest ones go: nobody needs one that is gone.
-        one = self._manifest(number)
-        return 0 if one is None else int(one.sealed_lsn)
+        # The oldest segments are removed first, and no reader needs a removed one.
+        segment = self._manifest(number)
+        return 0 if segment is None else int(segment.sealed_lsn)
 
     def _manifest(self, number: int) -> Manifest | None:
-        found = self._manifests.get(number)
-        if found is None:
-            found = read_manifest(self._directory, number)
-            if found is not None:
-                self._manifests[number] = found
+        segment = self._manifests.get(number)
+        if segment is None:
+            segment = read_manifest(self._directory, number)
+            if segment is not None:
+                self._manifests[number] = segment
                 self._order.append(number)
                 if len(self._order) > _MANIFESTS_KEPT:
                     del self._manifests[self._order.popleft()]
-        return found
+        return segment

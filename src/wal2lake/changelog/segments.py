@@ -1,4 +1,4 @@
-"""Decoded changes become sealed segments.
+"""Sealing of decoded changes in segments.
 
     add(decoded) ─▶ rows per relation version, in memory
                          │ seal()                        │ relieve(), over segment_bytes
@@ -6,21 +6,20 @@
        rows of whole transactions              first seal(); if the open transaction alone
        ─▶ files ─▶ manifest ─▶ visible         is too big: its rows ─▶ files, *spilled*
 
-A segment holds whole transactions, and the logical messages that belong to none. What belongs
-to the transaction that is still open stays behind in memory: it commits at or above the end
-of the last whole one, for commits arrive in order. Its messages are treated as its rows are.
-Spilled files carry the number of the segment to come and hold rows of the open transaction
-only, so its manifest takes them as they are, and ``discard_open`` can remove them: after a
-lost connection the publisher sends that transaction again, whole.
+A segment has whole transactions, and the logical messages outside of transactions. Rows and
+messages of the open transaction stay in memory: it commits at or above the end of the last whole
+one, because commits arrive in order. Spilled files have the number of the next segment and only
+rows of the open transaction, so the next manifest includes them unchanged, and ``discard_open``
+can remove them: after a lost connection the publisher sends that transaction again.
 
 Order of a seal: each data file (temporary name, fsync, rename), the directory, the manifest's
-temporary, its rename, the directory. A crash before the manifest's rename leaves files that
-``open_writer`` removes. A failure before it leaves the rows in memory: call again. A
-failure after it makes the writer unusable: the segment is visible, though not known to be
+temporary file, its rename, the directory. A crash before the manifest's rename leaves files that
+``open_writer`` removes. A failure before the rename leaves the rows in memory: call again. A
+failure after it makes the writer unusable, because the segment is visible but not known to be
 durable.
 
-A transaction whose rows are in files already is *attached*: a segment of its own, whose rows
-files are those under names of the segment (hard links), taken as they are.
+A transaction whose rows are in files already is *attached*: it becomes a segment of its own, whose
+rows files are hard links to those files under the segment's names.
 
 One thread owns a SegmentWriter.
 """
@@ -56,7 +55,7 @@ from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
 from wal2lake.wire.columnar import Decoded
 
-# One file that a Spark task reads at a time, and what the receiver may hold twice over.
+# A Spark task reads one such file at a time, and the receiver may hold this size twice.
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
 
 
@@ -66,10 +65,10 @@ def open_writer(
     segment_bytes: int = DEFAULT_SEGMENT_BYTES,
     unread: bool = False,
 ) -> SegmentWriter:
-    """Continue the segments of ``directory``; removes what a crash has left.
+    """Continue the segments of ``directory``; removes files that a crash has left.
 
-    ``unread``: nobody needs what is in the log, so a newest manifest that is damaged is
-    passed over. ``Retention`` removes it once a segment behind it is sealed.
+    ``unread``: no reader needs the log's content, so a damaged newest manifest is ignored.
+    ``Retention`` removes it once a later segment is sealed.
 
     Raises CorruptLogError (the newest manifest), StorageError, ConfigurationError.
     """
@@ -93,20 +92,21 @@ def open_writer(
 
 
 def _end_of_files(directory: Path, numbers: Sequence[int]) -> Lsn:
-    """Where a log ends whose newest manifest is damaged, as far as its text and other files
-    tell. A position that a client has seen must not come a second time."""
+    """Find the end of a log with a damaged newest manifest, from its text and other files.
+
+    A position that a client has seen must not be assigned again."""
     reader = LogReader(directory)
     path = directory / files.manifest_name(numbers[-1])
-    found = [manifest.end_of_damaged(path.read_bytes())]
+    ends_seen = [manifest.end_of_damaged(path.read_bytes())]
     transactions = LogFile(files.transactions_name(numbers[-1]), 0, 0)
     with suppress(CorruptLogError):
         ends = reader.read(transactions, ["end_lsn"]).column("end_lsn")
-        found += [Lsn(end.as_py()) for end in ends[-1:]]
+        ends_seen += [Lsn(end.as_py()) for end in ends[-1:]]
     for number in reversed(numbers[:-1]):
         with suppress(CorruptLogError):
-            found += [one.sealed_lsn for one in reader.load([number])]
+            ends_seen += [segment.sealed_lsn for segment in reader.load([number])]
             break
-    return max(found)
+    return max(ends_seen)
 
 
 def _remove_leftovers(directory: Path, sealed: set[int], last: Manifest | None) -> None:
@@ -122,7 +122,7 @@ def _remove_leftovers(directory: Path, sealed: set[int], last: Manifest | None) 
 
 
 class SegmentWriter:
-    """Collects decoded changes and seals them. Made by ``open_writer``."""
+    """Collects decoded changes and seals them. Use ``open_writer``."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class SegmentWriter:
         before: int = 0,
         end: Lsn = INVALID_LSN,
     ) -> None:
-        """``before`` and ``end``: the number and the end of a segment before the first one,
-        if there is no ``last``."""
+        """``before`` and ``end`` are number and end of the segment before, if there is no
+        ``last``."""
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._number = (last.number if last else before) + 1
@@ -149,18 +149,18 @@ class SegmentWriter:
         self._buffered = 0
         self._unusable = False
         self.captured = last.captured if last else None
-        """Capture's state for the next manifest; a publisher's log only."""
+        """Capture's state for the next manifest; only in a publisher's log."""
 
     @property
     def sealed_lsn(self) -> Lsn:
-        """End LSN of the last sealed transaction or message outside of transactions; 0:
-        none. Any thread may read it."""
+        """End LSN of the last sealed transaction, or LSN of a later message outside of
+        transactions; 0: none. Any thread may read it."""
         return self._sealed
 
     @property
     def complete_lsn(self) -> Lsn:
-        """End LSN of the last whole transaction, or message outside of transactions, added;
-        its seal may be to come."""
+        """End LSN of the last whole transaction, or LSN of a later message outside of
+        transactions, that was added. It may not be sealed yet."""
         return self._complete
 
     @property
@@ -174,7 +174,7 @@ class SegmentWriter:
         return self._buffered
 
     def add(self, decoded: Decoded) -> None:
-        """Take what a gulp decoded to. No I/O: call ``relieve`` after it."""
+        """Add decoded changes. No I/O: call ``relieve`` afterwards."""
         ended = decoded.transactions
         if ended.num_rows:
             first = int(ended.column("commit_lsn")[0].as_py())
@@ -195,11 +195,11 @@ class SegmentWriter:
             self._complete = max(self._complete, last_outside(decoded.messages))
 
     def reach(self, end: Lsn) -> None:
-        """Something without a row ends here: a Prepare, or a rollback of one."""
+        """Advance to the end of a message without rows: a Prepare, or Rollback Prepared."""
         self._complete = max(self._complete, end)
 
     def relieve(self) -> Manifest | None:
-        """Get memory below ``segment_bytes`` again by sealing, then spilling.
+        """Reduce memory below ``segment_bytes`` by sealing, then by spilling.
 
         Returns the manifest if it sealed. On StorageError nothing is lost: call again.
         """
@@ -211,10 +211,10 @@ class SegmentWriter:
         return sealed
 
     def seal(self) -> Manifest | None:
-        """Seal all that is whole; None: there is nothing.
+        """Seal all whole transactions; None: there are none.
 
-        When it returns they survive power loss, and readers see them. On StorageError
-        before the manifest is in place nothing is lost: call again.
+        On return they survive a power loss, and readers see them. On StorageError before the
+        manifest is in place nothing is lost: call again.
         """
         self._check_usable()
         if self._complete == self._sealed:
@@ -234,7 +234,7 @@ class SegmentWriter:
             )
             self._finish(sealed)
         except BaseException:
-            # Not what the manifest names, once it may be in place.
+            # If the manifest may be in place, the files that it names must stay.
             for name in () if self._unusable else written:
                 files.remove(self._directory / name)
             raise
@@ -250,10 +250,10 @@ class SegmentWriter:
         rows: Sequence[RowsFile],
         messages: Iterable[Any],
     ) -> Manifest:
-        """Seal what is whole, then one transaction more as a segment of its own.
+        """Seal all whole transactions, then one more transaction as a segment of its own.
 
-        ``rows`` are durable files of the directory under other names, which stay; their names
-        here are links. ``messages``: batches, one file each. On StorageError call again.
+        ``rows`` are durable files of the directory under other names, which stay; the segment
+        gets hard links. ``messages`` has batches, one for each file. On StorageError call again.
         """
         self._check_usable()
         self.seal()
@@ -261,7 +261,7 @@ class SegmentWriter:
             raise InternalError("a transaction is attached while another one is open")
         written: list[str] = []
         try:
-            linked = [self._link(k, one, written) for k, one in enumerate(rows)]
+            linked = [self._link(k, file, written) for k, file in enumerate(rows)]
             described: list[MessagesFile] = []
             for batch in messages:
                 if batch.num_rows:
@@ -290,7 +290,7 @@ class SegmentWriter:
         return replace(rows, file=replace(rows.file, name=name))
 
     def _finish(self, sealed: Manifest) -> None:
-        """The manifest: from its rename on the segment is visible."""
+        """Write the manifest. The segment is visible from its rename on."""
         path = self._directory / files.manifest_name(self._number)
         self._publish(self._write_manifest(path, sealed), path)
         self._number += 1
@@ -298,7 +298,7 @@ class SegmentWriter:
 
     def _write_manifest(self, path: Path, sealed: Manifest) -> Path:
         try:
-            # The data files' names first: a manifest must never outlive one of them.
+            # The data files' names become durable first: a manifest must never outlive a file.
             files.sync_directory(self._directory)
         except OSError as error:
             raise files.storage_error("fsync", self._directory, error) from error
@@ -311,7 +311,7 @@ class SegmentWriter:
         return temporary
 
     def _publish(self, temporary: Path, path: Path) -> None:
-        # From here to the end nobody could say whether the segment exists.
+        # Until the end of this function it is not known whether the segment exists.
         self._unusable = True
         try:
             temporary.rename(path)
@@ -322,7 +322,7 @@ class SegmentWriter:
         self._unusable = False
 
     def _spill(self) -> None:
-        """Write what the open transaction has, which is all there is, to files."""
+        """Write the rows of the open transaction, which are all rows in memory, to files."""
         written: list[str] = []
         try:
             rows = self._write_rows(self._rows.values(), written)
@@ -338,7 +338,7 @@ class SegmentWriter:
         self._buffered = 0
 
     def discard_open(self) -> None:
-        """Forget what the open transaction has: it will be sent again, whole."""
+        """Drop the open transaction: the publisher will send it again."""
         complete, _ = _split(self._rows, self._complete)
         self._messages, _ = take_whole(self._messages, self._complete)
         self._rows = {version_key(v.relation, v.type_names): v for v in complete}
@@ -403,7 +403,7 @@ class SegmentWriter:
         end: Lsn,
         written: list[str],
     ) -> Manifest:
-        """The manifest of the next segment; writes its transactions file."""
+        """Build the manifest of the next segment; writes its transactions file."""
         transactions_file = self._write_file(
             files.transactions_name(self._number),
             parquet.encode_transactions(transactions),
@@ -445,7 +445,7 @@ def _bytes(versions: Iterable[VersionRows], *others: Iterable[Any]) -> int:
 def _split(
     rows: RowsInMemory, complete_lsn: Lsn
 ) -> tuple[list[VersionRows], RowsInMemory]:
-    """Whole transactions' rows, and what belongs to the open one."""
+    """Separate the rows of whole transactions from those of the open one."""
     complete: list[VersionRows] = []
     remaining: RowsInMemory = {}
     for key, version in rows.items():
@@ -453,11 +453,11 @@ def _split(
         rest = VersionRows(version.relation, version.type_names)
         for batch in version.batches:
             lsns = batch.column("commit_lsn").to_numpy()
-            at = int(np.searchsorted(lsns, int(complete_lsn), side="left"))
-            if at:
-                done.batches.append(batch.slice(0, at))
-            if at < batch.num_rows:
-                rest.batches.append(batch.slice(at))
+            count = int(np.searchsorted(lsns, int(complete_lsn), side="left"))
+            if count:
+                done.batches.append(batch.slice(0, count))
+            if count < batch.num_rows:
+                rest.batches.append(batch.slice(count))
         if done.batches:
             complete.append(done)
         if rest.batches:

@@ -85,8 +85,8 @@ class Cluster:
         cores: int = 1,
         hidden: Path | None = None,
     ) -> None:
-        """``cores`` is the number for each worker. Workers see the directory ``hidden`` as empty, as
-        another machine would, if this process may make mount namespaces (``hides``)."""
+        """``cores`` is the number for each worker. Workers see ``hidden`` as an empty directory,
+        as another machine would, if this process may make mount namespaces (``hides``)."""
         self.directory = directory
         self.workers: list[Worker] = []
         self.url = ""

@@ -4,11 +4,12 @@
     header := 32 bytes: magic, format version, file number, CRC-32
     record := 32 bytes of header, count x uint32 lengths, payload
 
-Little-endian. docs/formats/journal.md has every offset; this module is its only
-implementation. A record says how much of its file was already on disk when it was written
-(``synced``). That tells a *torn tail* (a crash during a write: cut it off) from *corruption*
-(bytes that had been on disk are wrong: stop), for any record but the last synced ones of the
-newest file, which look the same to everybody: PostgreSQL's own WAL has the same limit.
+Integers are little-endian. docs/formats/journal.md has every offset; this module is its only
+implementation. A record states how much of its file was on disk when the record was written
+(``synced``). This distinguishes a *torn tail* (a crash during a write: cut it off) from
+*corruption* (bytes that had been on disk are wrong: stop). The last synced records of the newest
+file are the exception, because no later record proves that they were on disk: PostgreSQL's own WAL
+has the same limit.
 
 The idea of a byte-level specification next to the code: litestream, docs/LTX_FORMAT.md.
 """
@@ -34,7 +35,7 @@ from wal2lake.model import Lsn
 FORMAT_VERSION: Final = 2
 
 _WITHOUT_STREAMS: Final = 1
-"""The format version before there were stream blocks; what it can hold is the same here."""
+"""The format version before stream blocks; its records have the same meaning in this one."""
 
 # magic, format version, reserved, file number, reserved, CRC-32 of the 28 bytes before it
 _FILE = struct.Struct("<8sIIQII")
@@ -54,13 +55,13 @@ class RecordKind(Enum):
     """Contents of a record."""
 
     CONNECT = 1
-    """A new connection begins: one payload, the start LSN (uint64). The transaction open
-    until here will be sent again, whole, and Relation messages too."""
+    """A new connection begins. The one payload is the start LSN (uint64). The publisher sends
+    the transaction that was open, and Relation messages, again."""
     PREAMBLE = 2
     """Relation and Type messages in force at the start of the file, then the Stream Start
     whose block is open there."""
     DATA = 3
-    """Payloads as they came."""
+    """Payloads as they arrived."""
 
 
 _KINDS: Final = {kind.value: kind for kind in RecordKind}
@@ -73,27 +74,27 @@ class JournalRecord:
     number: int
     """The file's number."""
     offset: int
-    """Where the record starts in its file."""
+    """Byte position of the record in its file."""
     kind: RecordKind
     lengths: Lengths
     data: bytes
 
     @property
     def start_lsn(self) -> Lsn:
-        """Position at which streaming was asked to start, of a CONNECT record."""
+        """Position at which streaming starts; CONNECT records only."""
         return Lsn(int.from_bytes(self.data, "little"))
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Reading cannot go on at ``offset``: the reason, for a message."""
+    """The position at which reading must stop, and the reason for the error message."""
 
     offset: int
     reason: str
 
 
 def pack_file_header(number: int) -> bytes:
-    """The first 32 bytes of file ``number``."""
+    """Encode the first 32 bytes of file ``number``."""
     head = _FILE.pack(_FILE_MAGIC, FORMAT_VERSION, 0, number, 0, 0)[:-4]
     return head + zlib.crc32(head).to_bytes(4, "little")
 
@@ -120,7 +121,7 @@ def pack_record_header(
     data: bytes,
     synced: int,
 ) -> bytes:
-    """The header that goes before ``lengths`` and ``data`` at ``offset`` of a file."""
+    """Encode the header that precedes ``lengths`` and ``data`` at ``offset`` of a file."""
     count = len(lengths) // 4
     head = _RECORD.pack(_RECORD_MAGIC, 0, kind.value, count, len(data), synced)
     crc = _checksum(number, offset, head, lengths, data)
@@ -130,8 +131,8 @@ def pack_record_header(
 def _checksum(
     number: int, offset: int, head: bytes, lengths: bytes, data: bytes
 ) -> int:
-    # The place is part of the sum: a block that strayed, or a row's value that happens to
-    # be a piece of a journal, is no record here.
+    # The place is part of the checksum. So a misplaced block, or a row's value that happens to
+    # be a piece of a journal, is not taken for a record.
     crc = zlib.crc32(_PLACE.pack(number, offset))
     return zlib.crc32(data, zlib.crc32(lengths, zlib.crc32(head[_CRC_FROM:], crc)))
 
@@ -141,7 +142,7 @@ def read_record(
 ) -> JournalRecord | Broken | None:
     """Read and verify the record at the file's position; None at the file's end.
 
-    ``size`` is the file's size: nothing beyond it is believed to exist.
+    ``size`` is the file's size; the reader ignores bytes beyond it.
     """
     offset = file.tell()
     if offset >= size:
@@ -165,7 +166,7 @@ def read_record(
 
 
 def read_record_at(path: Path, number: int, offset: int) -> JournalRecord:
-    """Read one record whose place is known; raises CorruptLogError, StorageError."""
+    """Read the record at a given place; raises CorruptLogError, StorageError."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -179,7 +180,7 @@ def read_record_at(path: Path, number: int, offset: int) -> JournalRecord:
 
 
 def synced_beyond(path: Path, number: int, broken: int) -> bool:
-    """Whether a later record proves that the byte at ``broken`` had been on disk."""
+    """Return whether a later record proves that the byte at ``broken`` had been on disk."""
     size = path.stat().st_size
     if size <= broken:
         return False
@@ -187,20 +188,22 @@ def synced_beyond(path: Path, number: int, broken: int) -> bool:
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        at = content.find(_RECORD_MAGIC, broken + 1)
-        while at >= 0:
-            file.seek(at)
+        position = content.find(_RECORD_MAGIC, broken + 1)
+        while position >= 0:
+            file.seek(position)
             record = read_record(file, number, size)
             if isinstance(record, JournalRecord):
-                synced = _RECORD.unpack(content[at : at + RECORD_HEADER_BYTES])[-1]
+                synced = _RECORD.unpack(
+                    content[position : position + RECORD_HEADER_BYTES]
+                )[-1]
                 if synced > broken:
                     return True
-            at = content.find(_RECORD_MAGIC, at + 1)
+            position = content.find(_RECORD_MAGIC, position + 1)
     return False
 
 
 def corrupt(path: Path, broken: Broken) -> CorruptLogError:
-    """The error for a journal file that cannot be read."""
+    """Build the error for a journal file that cannot be read."""
     return CorruptLogError(
         f'journal file "{path}" is corrupted',
         detail=f"At byte {broken.offset}, {broken.reason}.",

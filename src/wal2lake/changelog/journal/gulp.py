@@ -1,12 +1,12 @@
-"""Finds, without decoding, the facts that the journal needs of the messages that it stores.
+"""Finds the facts that the journal needs of its messages, without decoding them.
 
-A *gulp* is what one read of the socket brought: CopyData payloads back to back, each a whole
+A *gulp* is the result of one read of the socket: CopyData payloads back to back, each a whole
 XLogData ("w", 24 bytes, one pgoutput message), and their lengths. NumPy looks at one byte of
-each message; only Begin, Commit, Relation, Type and logical messages are looked into, of the
-first two only the last, and all that protocols 2 to 4 add to them. A logical message outside
-of transactions is to the journal a transaction of its own, whose end is its LSN; so is
-whatever ends a streamed or prepared transaction. A kind that was not asked for is only
-reported: the journal refuses it, recovery meets it in journals of versions that did not.
+each message. The bodies of Relation, Type and logical messages are read, of the last Begin and
+the last Commit, and of the messages that protocols 2 to 4 add. The journal treats a logical message
+outside of transactions as a transaction of its own that ends at its LSN, and likewise a message
+that ends a streamed or prepared transaction. A kind that was not requested is only reported: the
+journal refuses it, but recovery can find it in journals of versions that did not.
 
 Called by the journal's thread for each append and by recovery.
 
@@ -34,7 +34,7 @@ Lengths = npt.NDArray[np.uint32]
 KINDS: Final = b"BCORYIUDTM"
 """Kinds of messages in protocol 1."""
 STREAM_KINDS: Final = b"SEcA"
-"""Kinds that ``streaming`` adds; with ``two_phase`` also p."""
+"""Kinds that ``streaming`` adds; together with ``two_phase`` also p."""
 TWO_PHASE_KINDS: Final = b"bPKr"
 """Kinds that ``two_phase`` adds."""
 
@@ -53,7 +53,7 @@ _ABORT: Final = ord("A")
 _STREAM_COMMIT: Final = ord("c")
 
 _END_LSN: Final = {ord("c"): 14, ord("P"): 10, ord("p"): 10, ord("K"): 10, ord("r"): 10}
-"""Where the messages that end a streamed or prepared transaction have its end LSN."""
+"""Byte position of the end LSN in messages that end a streamed or prepared transaction."""
 _NEED: Final = {
     ord("S"): 6,
     ord("c"): 30,
@@ -64,7 +64,7 @@ _NEED: Final = {
     ord("K"): 31,
     ord("r"): 39,
 }
-"""The fewest bytes of each kind."""
+"""Minimum length in bytes of each kind."""
 
 _LATER: Final = np.zeros(256, np.bool_)
 _LATER[list(b"SEcAbPpKr")] = True
@@ -74,7 +74,7 @@ Foreign = npt.NDArray[np.bool_]
 
 
 def foreign_kinds(*, streaming: bool = True, two_phase: bool = True) -> Foreign:
-    """By kind: whether a publisher that was asked for these options must not send it."""
+    """Return by kind whether a publisher must not send it with these options."""
     foreign = np.ones(256, np.bool_)
     foreign[list(KINDS)] = False
     if streaming:
@@ -90,50 +90,50 @@ _FOREIGN: Final = foreign_kinds()
 
 @dataclass(frozen=True, slots=True)
 class LoggedDefinition:
-    """A Relation or Type message, whole, as it came."""
+    """A whole Relation or Type message."""
 
     is_type: bool
     oid: Oid
     payload: bytes
-    """The message as outside of a stream block: without the xid."""
+    """The message in its form outside of a stream block: without the xid."""
     xid: int = 0
-    """The streamed transaction that it belongs to; 0: none."""
+    """The streamed transaction of the message; 0: none."""
     subxid: int = 0
-    """Subtransaction that has sent the message."""
+    """The subtransaction of the message."""
 
     @property
     def sent(self) -> bytes:
-        """The publisher's clock when it was sent, to be compared with others."""
+        """The publisher's clock when it sent the message; comparable with other messages."""
         return self.payload[_SEND_TIME:XLOGDATA_HEADER]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """A streamed transaction, or a part of it, is over."""
+    """The end of a streamed transaction or of one of its subtransactions."""
 
     xid: int
     subxid: int
-    """``xid``: all of it."""
+    """Equal to ``xid`` for the whole transaction."""
     committed: bool
-    """True if its definitions hold from now on; otherwise they are gone."""
+    """True if its definitions are in force from now on; otherwise they are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionPositions:
-    """Where transactions begin and end in a gulp."""
+    """Positions at which transactions begin and end in a gulp."""
 
     last_begin: Lsn
-    """Commit LSN announced by the last Begin; 0: no Begin here. Of a later message outside
-    of transactions, and of what ends a streamed or prepared one: below its LSN."""
+    """Commit LSN announced by the last Begin; 0: there is no Begin. For a later message outside
+    of transactions, or the end of a streamed or prepared one, a position just below its LSN."""
     last_end: Lsn
     """End LSN in the last Commit, or LSN of a later message outside of transactions; 0:
-    neither is here."""
+    there is neither."""
     definitions: tuple[LoggedDefinition | StreamEnd, ...]
-    """In the order of arrival, with the ends of the streams that some belong to."""
+    """Definitions, and the ends of streams, in the order of arrival."""
     foreign: int | None = None
-    """The first payload that is no message that was asked for; None: all are."""
+    """Number of the first payload that is not a requested message; None: there is none."""
     block: bytes | None = None
-    """The payload of the Stream Start whose block is open at the end."""
+    """Payload of the Stream Start whose block is open at the end of the gulp."""
 
 
 def find_positions(
@@ -142,10 +142,10 @@ def find_positions(
     block: bytes | None = None,
     refused: Foreign = _FOREIGN,
 ) -> TransactionPositions:
-    """Look through one gulp; raises ProtocolViolation for a message cut short.
+    """Find the positions in one gulp; raises ProtocolViolation for a truncated message.
 
-    ``block``: the payload of the Stream Start whose block is open before it. ``refused``: the
-    kinds that are foreign.
+    ``block`` is the payload of the Stream Start whose block is open before the gulp. ``refused``
+    has the foreign kinds.
     """
     kinds, bodies = _kinds(data, lengths, refused)
     strange = np.flatnonzero(refused[kinds])
@@ -162,7 +162,7 @@ def find_positions(
         last_end = _lsn(data, int(bodies[commit]) + 10)
     outside = np.flatnonzero(_outside(data, kinds, bodies))
     if outside.size:
-        # Int8 flags, Int64 LSN. What begins later commits at this LSN or above.
+        # Int8 flags, Int64 LSN. A transaction that begins later commits at this LSN or above.
         lsn = _lsn(data, int(bodies[outside[-1]]) + 2)
         last_begin = max(last_begin, Lsn(max(lsn - 1, 0)))
         last_end = max(last_end, lsn)
@@ -190,7 +190,7 @@ def _find_with_streams(
     bodies: npt.NDArray[np.int64],
     block: bytes | None,
 ) -> TransactionPositions:
-    """``find_positions``, message by message where it matters which one came first."""
+    """``find_positions`` for gulps with stream messages, whose order matters."""
     last_begin = last_end = INVALID_LSN
     notes: list[LoggedDefinition | StreamEnd] = []
     wanted = _LATER.copy()
@@ -247,40 +247,43 @@ def _definition(payload: bytes, block: bytes | None) -> LoggedDefinition:
 
 
 def continued(block: bytes) -> bytes:
-    """A Stream Start for who begins to read in its block: not the transaction's first."""
+    """Return the Stream Start for a reader that begins in its block: not marked as the first
+    block of the transaction."""
     return block[:-1] + b"\0"
 
 
 def block_of(xid: int, definitions: Sequence[LoggedDefinition]) -> list[bytes]:
-    """A stream block of these messages; nothing if there are none."""
+    """Return a stream block of these messages; empty if there are none."""
     if not definitions:
         return []
     head = definitions[0].payload[:XLOGDATA_HEADER]
-    at = XLOGDATA_HEADER + 1
+    body = XLOGDATA_HEADER + 1
     return [
         head + b"S" + xid.to_bytes(4, "big") + b"\0",
         *(
-            one.payload[:at] + one.subxid.to_bytes(4, "big") + one.payload[at:]
-            for one in definitions
+            definition.payload[:body]
+            + definition.subxid.to_bytes(4, "big")
+            + definition.payload[body:]
+            for definition in definitions
         ),
         head + b"E",
     ]
 
 
-def _xid(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 4], "big")
+def _xid(data: bytes, offset: int) -> int:
+    return int.from_bytes(data[offset : offset + 4], "big")
 
 
 def foreign_message(data: bytes, lengths: Lengths, number: int) -> ProtocolViolation:
-    """The error for a payload that ``find_positions`` has found to be foreign or too short:
-    it names the message, the byte and the LSN."""
+    """Build the error for a payload that ``find_positions`` reports as foreign or too short. It
+    names the message, the byte and the LSN."""
     end = int(lengths[: number + 1].sum(dtype=np.int64))
     payload = data[end - int(lengths[number]) : end]
     try:
         StreamReader(StreamState()).read(payload)
     except ProtocolViolation as error:
         return error
-    # Well-formed, but not one that this connection has asked for.
+    # The message is well-formed, but this connection has not requested its kind.
     header = read_header(payload)
     kind = header.message[0] if header.message else 0
     name = f"??? ({kind})"
@@ -294,12 +297,12 @@ def foreign_message(data: bytes, lengths: Lengths, number: int) -> ProtocolViola
 def drop_headless(
     data: bytes, lengths: Lengths, *, inside: bool = False
 ) -> tuple[bytes, Lengths, bool]:
-    """Remove what belongs to a transaction whose Begin is not in the journal any more.
+    """Remove messages of a transaction whose Begin is no longer in the journal.
 
-    Returns the gulp without the messages before its first Begin, of which only Relation and
-    Type stay (they hold for later transactions too) and logical messages that belong to no
-    transaction, and whether there was a Begin. Whatever is of a stream stays, and shows, as
-    a Begin does, that no such transaction is open. ``inside``: a stream block is open before it.
+    Returns the gulp without the messages before its first Begin, and whether there was a Begin.
+    Relation and Type messages stay, because later transactions use them, and logical messages
+    outside of transactions. Stream messages stay: like a Begin, they prove that no such
+    transaction is open. ``inside``: a stream block is open before the gulp.
     """
     kinds, bodies = _kinds(data, lengths)
     begins = np.flatnonzero((kinds == _BEGIN) | _LATER[kinds])
@@ -319,7 +322,7 @@ def drop_headless(
 def _kinds(
     data: bytes, lengths: Lengths, refused: Foreign = _FOREIGN
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The type byte of each message (0: none), and where it is in ``data``."""
+    """Return the type byte of each message (0: none) and its position in ``data``."""
     count = len(lengths)
     view = np.frombuffer(data, np.uint8)
     sizes = lengths.astype(np.int64)
@@ -333,7 +336,7 @@ def _kinds(
     present = sizes > XLOGDATA_HEADER
     present &= view[np.minimum(starts, last)] == _XLOGDATA
     kinds = np.where(present, view[np.minimum(bodies, last)], 0).astype(np.uint8)
-    # Everything looked into below has at least a type byte and four more (R and Y), eight
+    # Messages that are read later need a type byte and at least four bytes (R and Y), eight
     # (B), nine (M), or seventeen (C).
     need = np.full(count, -XLOGDATA_HEADER, np.int64)
     need[(kinds == _RELATION) | (kinds == _TYPE)] = 5
@@ -352,17 +355,17 @@ def _kinds(
 def _outside(
     data: bytes, kinds: npt.NDArray[np.uint8], bodies: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Which messages are logical ones that belong to no transaction."""
-    found: npt.NDArray[np.bool_] = kinds == _MESSAGE
-    at = np.flatnonzero(found)
-    found[at] = np.frombuffer(data, np.uint8)[bodies[at] + 1] == 0
-    return found
+    """Return which messages are logical messages outside of transactions."""
+    outside: npt.NDArray[np.bool_] = kinds == _MESSAGE
+    positions = np.flatnonzero(outside)
+    outside[positions] = np.frombuffer(data, np.uint8)[bodies[positions] + 1] == 0
+    return outside
 
 
 def _last(kinds: npt.NDArray[np.uint8], kind: int) -> int | None:
-    found = np.flatnonzero(kinds == kind)
-    return int(found[-1]) if found.size else None
+    positions = np.flatnonzero(kinds == kind)
+    return int(positions[-1]) if positions.size else None
 
 
-def _lsn(data: bytes, at: int) -> Lsn:
-    return Lsn(int.from_bytes(data[at : at + 8], "big"))
+def _lsn(data: bytes, offset: int) -> Lsn:
+    return Lsn(int.from_bytes(data[offset : offset + 8], "big"))

@@ -1,12 +1,12 @@
-"""The queue from the journal's thread to the seal thread: bounded memory, never a wait.
+"""The queue from the journal's thread to the seal thread: bounded memory, no waits for the writer.
 
-What has been appended is handed over with its bytes while the queue holds less than
-``memory_bytes``; beyond that only its place in the journal is, and the seal thread reads it
-back. So a slow or failing seal neither stops the receiver nor fills its memory; the journal,
-whose files stay until they are sealed, is the overflow.
+Gulps are handed over with their bytes while the queue holds less than ``memory_bytes``. Beyond
+that only their place in the journal is queued, and the seal thread reads them back. So a slow or
+failing seal neither stops the receiver nor fills its memory; the journal, whose files stay until
+they are sealed, is the overflow.
 
-Nothing is given out before it is durable in the journal (``release``): what is sealed, or known
-of a prepared transaction, must not rest on a record that a power loss takes back.
+The queue gives out nothing before it is durable in the journal (``release``): neither a segment nor
+the state of a prepared transaction may depend on a record that a power loss can remove.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.changelog.journal.journal import Place
 
-# A few gulps' worth of smoothing; reading back from the page cache costs little more.
+# Buffers a few gulps; reading back from the page cache costs little more.
 DEFAULT_MEMORY_BYTES: Final = 32 << 20
 
 
@@ -38,7 +38,7 @@ class GulpHandover:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A new connection began here in the stream."""
+    """The start of a new connection in the stream."""
 
     place: Place
 
@@ -52,19 +52,19 @@ class Handover:
         self._held = 0
         self._waiting = 0
         self._released = 0
-        """How many of the oldest items may be given out."""
+        """Number of the oldest items that may be given out."""
         self._unreleased = 0
-        """Bytes of the others."""
+        """Bytes of the other items."""
         self._woken = False
         self._ready = threading.Condition()
 
     @property
     def length(self) -> int:
-        """How many items there are."""
+        """Number of items."""
         return len(self._items)
 
     def put(self, place: Place, data: bytes, lengths: Lengths) -> None:
-        """Hand a gulp over."""
+        """Queue a gulp."""
         size = len(data)
         with self._ready:
             if self._held < self._memory_bytes:
@@ -75,12 +75,12 @@ class Handover:
             self._unreleased += size
 
     def put_connected(self, place: Place) -> None:
-        """Hand over that a new connection began."""
+        """Queue the start of a new connection."""
         with self._ready:
             self._items.append(Connected(place))
 
     def release(self) -> None:
-        """All that has been handed over is durable in the journal."""
+        """Allow all queued items to be given out: they are durable in the journal."""
         with self._ready:
             self._released = len(self._items)
             self._waiting += self._unreleased
@@ -90,11 +90,11 @@ class Handover:
     def peek(
         self, timeout_seconds: float, *, enough_bytes: int
     ) -> Connected | list[GulpHandover] | None:
-        """The oldest items, which stay until ``done``; None after the time without one.
+        """Return the oldest items, which stay queued until ``done``; None: none came in time.
 
-        A Connected comes at once. Gulps are waited for until there are ``enough_bytes``, or
-        for the time; as many are given as come before the next Connected and reach that
-        size.
+        A Connected is returned at once. For gulps the call waits until there are
+        ``enough_bytes``, or for the time; it returns gulps up to that size, and none behind the
+        next Connected.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._ready:
@@ -125,7 +125,7 @@ class Handover:
         return self._released > 0 and isinstance(self._items[0], Connected)
 
     def done(self, count: int) -> None:
-        """Remove the oldest items, as many as ``peek`` gave."""
+        """Remove the oldest items, as many as ``peek`` returned."""
         with self._ready:
             self._released -= count
             for _ in range(count):
@@ -136,12 +136,12 @@ class Handover:
                         self._held -= item.size
 
     def wake(self) -> None:
-        """End a wait of ``peek`` now, item or not."""
+        """End a wait of ``peek`` now, even without an item."""
         with self._ready:
             self._woken = True
             self._ready.notify_all()
 
     def oldest_file(self) -> int | None:
-        """Number of the oldest journal file that an item may still be read from."""
+        """Return the number of the oldest journal file from which an item may be read back."""
         with self._ready:
             return self._items[0].place.number if self._items else None

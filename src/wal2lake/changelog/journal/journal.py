@@ -1,31 +1,31 @@
-"""The journal: what the publisher sent, raw, durable within milliseconds.
+"""The journal: the publisher's messages, raw, durable within milliseconds.
 
-One thread of the receiver owns a Journal and does, for each gulp of the socket:
+One thread of the receiver owns a Journal and calls, for each gulp of the socket:
 
     append(gulp)      one pwritev: header, lengths, payloads
     sync()            fdatasync; returns the end LSN that may now be reported as flushed
 
 The first append after opening, and every append once the file has reached ``file_bytes``,
-begins a new file: the old one is synced first, so that only the newest file can have a torn
+begins a new file. The old file is synced first, so that only the newest file can have a torn
 tail. A file starts with the Relation and Type messages in force, and with the Stream Start whose
-block is open (PREAMBLE), so that the files before it can go. Files change in the middle of a
-transaction too.
+block is open (PREAMBLE), so that earlier files can be removed. A new file may begin in the middle
+of a transaction.
 
-A file may go once every transaction that *begins* in it, or in one before it, is in a
-sealed segment: each closed file remembers the commit LSN of the last Begin up to its end. Whoever
-keeps streamed transactions says which files it still needs for them.
+A file may be removed once every transaction that *begins* in it, or in an earlier file, is in a
+sealed segment: each closed file remembers the commit LSN of the last Begin up to its end. The
+spools of streamed transactions state which files they still need (``keep_from``).
 
     append_*, sync, close   the journal's thread
     recover                 before the first append, any one thread
-    trim, clear, read       any thread: they touch closed files and the list of them, which
+    trim, clear, read       any thread: they use closed files and the list of them, which
                             a lock guards
 
-A failed append leaves the file as it was and may be repeated. Nothing else may follow it: a
-later gulp that fits would move ``logged`` beyond a transaction that is not here, and the
-publisher would never send that one again. A failed fsync may have lost
-data that a second fsync would not report ("fsyncgate"): the object refuses all further work,
-and whoever opens the directory again must not trust the file but write its content anew,
-which ``log.ChangeLog.open`` does by sealing it.
+A failed append leaves the file as it was and may be repeated. No other gulp may follow: if a
+later gulp succeeded, ``logged`` would move beyond a transaction that is missing, and the
+publisher would never send that transaction again. A failed fsync may have lost data that a second
+fsync would not report ("fsyncgate"). The object then refuses all further work. Code that opens the
+directory again must not trust the file and must write its content anew; ``log.ChangeLog.open``
+does so by sealing it.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from wal2lake.errors import InternalError, UnusableLogError
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint, get_logger
 
-# As PostgreSQL's max WAL segment in common use: few files, and a trim frees disk soon.
+# A common size of WAL segments in PostgreSQL: few files, and a trim frees disk space soon.
 DEFAULT_FILE_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record was written."""
+    """The file and byte position of a record."""
 
     number: int
     offset: int
@@ -82,16 +82,16 @@ class _OpenFile:
 class _ClosedFile:
     number: int
     last_begin: Lsn
-    """Commit LSN of the last transaction that begins in this file or before it."""
+    """Commit LSN of the last transaction that begins in this file or an earlier one."""
 
 
 class Journal:
-    """The journal files of one directory. See the module for who may call what."""
+    """The journal files of one directory. The module says which thread may call which method."""
 
     def __init__(
         self, directory: Path, *, file_bytes: int = DEFAULT_FILE_BYTES
     ) -> None:
-        """Read nothing, write nothing yet: call ``recover`` first."""
+        """Do no I/O yet: call ``recover`` first."""
         self._directory = directory
         self._file_bytes = file_bytes
         self._file: _OpenFile | None = None
@@ -104,7 +104,7 @@ class Journal:
         self._of_streams: dict[
             int, dict[int, dict[tuple[bool, Oid], LoggedDefinition]]
         ] = {}
-        """By streamed transaction and subtransaction: what holds from its commit on."""
+        """Definitions by streamed transaction and subtransaction, in force from its commit on."""
         self._block: bytes | None = None
         """The Stream Start whose block is open."""
         self._refused = foreign_kinds(streaming=False, two_phase=False)
@@ -126,7 +126,7 @@ class Journal:
     # ------------------------------------------------------------------ recovery
 
     def recover(self) -> Iterator[JournalRecord]:
-        """Every record of every file, oldest first; a torn tail is cut off on the way.
+        """Yield every record of every file, oldest first, and cut off a torn tail.
 
         Must be exhausted before the first append. Raises CorruptLogError, StorageError,
         ConfigurationError (a newer format).
@@ -149,7 +149,7 @@ class Journal:
             if self._path(number).exists():
                 self._closed.append(_ClosedFile(number, self._last_begin))
         self._logged = self._appended
-        # Of a newest file that was nothing but a torn header, nothing is left.
+        # A newest file with a torn header only has been removed.
         self._next_number = self._closed[-1].number + 1 if self._closed else 1
 
     def _recover_file(self, number: int, *, newest: bool) -> Iterator[JournalRecord]:
@@ -167,7 +167,7 @@ class Journal:
                     broken = record
                     break
                 if record.kind is RecordKind.PREAMBLE:
-                    # It says again what is known, and of a first file everything.
+                    # A preamble repeats the open block; in the first file it is all there is.
                     self._block = None
                 self._note(
                     _positions(record.kind, record.data, record.lengths, self._block)
@@ -200,23 +200,23 @@ class Journal:
     def append_connect(
         self, start: Lsn, *, streaming: bool = False, two_phase: bool = False
     ) -> Place:
-        """A new connection begins, streaming from ``start``, with these options."""
+        """Record that a new connection streams from ``start`` with these options."""
         self._refused = foreign_kinds(streaming=streaming, two_phase=two_phase)
         data = int(start).to_bytes(8, "little")
         return self._append(RecordKind.CONNECT, data, np.array([8], np.uint32))
 
     def append(self, data: bytes, lengths: Lengths) -> Place:
-        """One gulp of payloads. Not durable before ``sync``.
+        """Append one gulp of payloads. It is not durable before ``sync``.
 
         On StorageError the journal is as before the call, which may be repeated.
-        Raises ProtocolViolation, and writes nothing, for what can be seen to be none of
-        the messages asked for without decoding it. After either only the same gulp may
-        be appended: anything else is an InternalError.
+        Raises ProtocolViolation, and writes nothing, for a message that is visibly not a
+        requested one, without decoding it. After either error only the same gulp may be
+        appended: any other is an InternalError.
         """
         return self._append(RecordKind.DATA, data, lengths)
 
     def sync(self) -> Lsn:
-        """Make everything appended durable; returns ``logged``.
+        """Make all appended records durable; returns ``logged``.
 
         On StorageError this object is unusable: open the directory anew.
         """
@@ -238,9 +238,9 @@ class Journal:
 
     def _append(self, kind: RecordKind, data: bytes, lengths: Lengths) -> Place:
         self._check_usable()
-        self._check_nothing_is_left_out(kind, data, lengths)
+        self._check_same_as_failed(kind, data, lengths)
         self._failed = kind, data, lengths
-        # Before anything is written: this also refuses a message cut short.
+        # Before anything is written, because this also refuses a truncated message.
         positions = None
         if kind is not RecordKind.CONNECT:
             positions = find_positions(data, lengths, self._block, self._refused)
@@ -277,7 +277,7 @@ class Journal:
         try:
             os.ftruncate(file.descriptor, file.size)
         except OSError:
-            # What is behind the last record is unknown: only recovery can tell.
+            # The bytes behind the last record are unknown: only recovery can clean them up.
             self._unusable = True
 
     def _start_file(self, *, fresh: bool) -> _OpenFile:
@@ -315,50 +315,56 @@ class Journal:
         return self._file
 
     def _preamble(self) -> list[bytes]:
-        """Types before relations, each in order of first appearance; those of open streams, as
-        blocks without rows; then the open block."""
-        found = self._definitions
-        keys = sorted(found, key=lambda key: not key[0])
-        known = [found[key].payload for key in keys]
+        """Return types before relations, each in order of first appearance; then definitions of
+        open streams, as blocks without rows; then the open block."""
+        definitions = self._definitions
+        keys = sorted(definitions, key=lambda key: not key[0])
+        payloads = [definitions[key].payload for key in keys]
         for xid, of_subxids in self._of_streams.items():
-            mine = [one for of in of_subxids.values() for one in of.values()]
-            mine.sort(key=lambda one: (one.sent, not one.is_type))
-            known += block_of(xid, mine)
-        return known if self._block is None else [*known, continued(self._block)]
+            mine = [
+                definition for of in of_subxids.values() for definition in of.values()
+            ]
+            mine.sort(key=lambda definition: (definition.sent, not definition.is_type))
+            payloads += block_of(xid, mine)
+        return payloads if self._block is None else [*payloads, continued(self._block)]
 
     def _note(self, positions: TransactionPositions | None) -> None:
-        """Follow the stream: where transactions are, which relations are known."""
+        """Update the positions and definitions in force with those of a record."""
         if positions is None:
             self._definitions.clear()
             self._of_streams.clear()
             self._block = None
             return
         self._block = positions.block
-        for one in positions.definitions:
-            if isinstance(one, LoggedDefinition):
-                self._define(one)
+        for item in positions.definitions:
+            if isinstance(item, LoggedDefinition):
+                self._define(item)
                 continue
-            if one.subxid != one.xid:
-                self._of_streams.get(one.xid, {}).pop(one.subxid, None)
+            if item.subxid != item.xid:
+                self._of_streams.get(item.xid, {}).pop(item.subxid, None)
                 continue
-            for mine in self._of_streams.pop(one.xid, {}).values():
-                for definition in mine.values() if one.committed else ():
+            for mine in self._of_streams.pop(item.xid, {}).values():
+                for definition in mine.values() if item.committed else ():
                     self._define(replace(definition, xid=0))
         self._last_begin = positions.last_begin or self._last_begin
         self._appended = max(self._appended, positions.last_end)
 
-    def _define(self, one: LoggedDefinition) -> None:
-        """A relation or type is described: for its stream, or for all from now on."""
-        key = one.is_type, one.oid
-        if one.xid:
-            mine = self._of_streams.setdefault(one.xid, {})
-            mine.setdefault(one.subxid, {})[key] = one
+    def _define(self, definition: LoggedDefinition) -> None:
+        """Remember a definition: for its stream, or for all transactions from now on."""
+        key = definition.is_type, definition.oid
+        if definition.xid:
+            mine = self._of_streams.setdefault(definition.xid, {})
+            mine.setdefault(definition.subxid, {})[key] = definition
             return
-        known = self._definitions.get(key)
-        # What a stream has said holds from its commit on, unless something later was
-        # said outside of it.
-        if known is None or not one.subxid or one.sent >= known.sent:
-            self._definitions[key] = one
+        previous = self._definitions.get(key)
+        # A stream's definition is in force from its commit on, unless a later one was sent
+        # outside of the stream.
+        if (
+            previous is None
+            or not definition.subxid
+            or definition.sent >= previous.sent
+        ):
+            self._definitions[key] = definition
 
     def _check_usable(self) -> None:
         if self._unusable:
@@ -367,7 +373,7 @@ class Journal:
                 hint="Check the file system of the log directory.",
             )
 
-    def _check_nothing_is_left_out(
+    def _check_same_as_failed(
         self, kind: RecordKind, data: bytes, lengths: Lengths
     ) -> None:
         if self._failed is None:
@@ -393,8 +399,8 @@ class Journal:
     def trim(self, sealed: Lsn, *, keep_from: int | None = None) -> int:
         """Remove closed files all of whose transactions end at or below ``sealed``.
 
-        Files from number ``keep_from`` on stay: somebody still wants to ``read`` them.
-        Returns how many went. Raises StorageError.
+        Files from number ``keep_from`` on stay, because their records may still be ``read``.
+        Returns the number of removed files. Raises StorageError.
         """
         return self._remove(
             lambda file: (
@@ -404,7 +410,7 @@ class Journal:
         )
 
     def clear(self) -> int:
-        """Remove every closed file: all that is worth keeping of them is sealed."""
+        """Remove every closed file: all of their whole transactions are sealed."""
         return self._remove(lambda file: True)
 
     def _remove(self, may_go: Callable[[_ClosedFile], bool]) -> int:
@@ -414,7 +420,7 @@ class Journal:
                 path = self._path(self._closed[0].number)
                 try:
                     path.unlink(missing_ok=True)
-                    # One by one: a crash must never leave a gap between two files.
+                    # Sync after each removal: a crash must never leave a gap between two files.
                     files.sync_directory(self._directory)
                     failpoint("log.trimmed")
                 except OSError as error:
@@ -427,7 +433,7 @@ class Journal:
         return self._directory / files.journal_name(number)
 
     def close(self) -> None:
-        """Give the file back, unsynced; the journal's thread only."""
+        """Close the file without syncing it; the journal's thread only."""
         if self._file is not None:
             os.close(self._file.descriptor)
             self._file = None
@@ -437,15 +443,15 @@ class Journal:
 def _positions(
     kind: RecordKind, data: bytes, lengths: Lengths, block: bytes | None
 ) -> TransactionPositions | None:
-    """Return the positions that a record tells of the stream; None: the record begins a connection,
-    so nothing is known."""
+    """Return the positions in a record; None: the record begins a connection, after which no
+    definition is in force."""
     if kind is RecordKind.CONNECT:
         return None
     return find_positions(data, lengths, block)
 
 
 def _write_all(descriptor: int, pieces: list[bytes], offset: int) -> int:
-    """Write ``pieces`` at ``offset``; returns where they end. Normally one call."""
+    """Write ``pieces`` at ``offset``, normally with one call; returns the end position."""
     rest = [memoryview(piece) for piece in pieces if piece]
     while rest:
         written = os.pwritev(descriptor, rest, offset)

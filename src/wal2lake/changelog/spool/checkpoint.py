@@ -1,9 +1,10 @@
-"""The bytes of ``spool-<n>.json``: all that is known of a spool but its rows.
+"""The bytes of ``spool-<n>.json``: the whole state of a spool except its rows.
 
-JSON with a checksum at its end, as a segment's manifest. A spool with a checkpoint outlives the
-process; one without is what a crash has left. docs/formats/spool.md describes each member.
+The file is JSON with a checksum at its end, like a segment's manifest. A spool with a checkpoint
+outlives the process; files of a spool without one are left from a crash. docs/formats/spool.md
+describes each member.
 
-Written by ``spools``; read by it when the log is opened, and by ``prepared``.
+``spools`` writes the file, and reads it when the log is opened; ``prepared`` reads it, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FORMAT_VERSION: Final = 1
 
 
 def encode(spool: Spool, covered: Place) -> bytes:
-    """The checkpoint of a spool whose rows are all in durable pieces."""
+    """Encode the checkpoint of a spool whose rows are all in durable pieces."""
     stream, prepared = spool.stream, spool.prepared
     return manifest.seal(
         {
@@ -45,12 +46,12 @@ def encode(spool: Spool, covered: Place) -> bytes:
             "covered": {"journal": covered.number, "offset": covered.offset},
             "definitions": [
                 {
-                    "message": b64encode(one.message).decode(),
-                    "sent": one.sent,
-                    "xids": sorted(one.xids),
+                    "message": b64encode(definition.message).decode(),
+                    "sent": definition.sent,
+                    "xids": sorted(definition.xids),
                 }
                 for versions in stream.definitions.values()
-                for one in versions
+                for definition in versions
             ],
             "files": [
                 {
@@ -61,15 +62,15 @@ def encode(spool: Spool, covered: Place) -> bytes:
                 for piece in spool.pieces
             ],
             "messages_files": [
-                manifest.encode_messages_file(one) for one in spool.message_pieces
+                manifest.encode_messages_file(piece) for piece in spool.message_pieces
             ],
         }
     )
 
 
 def load(path: Path) -> Spool:
-    """Read one; raises CorruptLogError, StorageError, ConfigurationError, and
-    FileNotFoundError if it is not there (any more)."""
+    """Read a checkpoint; raises CorruptLogError, StorageError, ConfigurationError, and
+    FileNotFoundError if there is none (any more)."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -104,7 +105,7 @@ def load(path: Path) -> Spool:
             manifest.decode_messages_file(m) for m in members["messages_files"]
         ],
         covered=Place(covered["journal"], covered["offset"]),
-        # Not known of one from before this was counted.
+        # Checkpoints of older versions do not have it.
         raw_bytes=members.get("raw_bytes"),
         _next_k=len(pieces),
     )
@@ -113,10 +114,13 @@ def load(path: Path) -> Spool:
 def _stream(members: dict[str, Any]) -> OpenStream:
     definitions: dict[Any, tuple[StreamedDefinition, ...]] = {}
     for m in members["definitions"]:
-        one = StreamedDefinition(
+        definition = StreamedDefinition(
             b64decode(m["message"]), m["sent"], frozenset(m["xids"])
         )
-        definitions[one.described] = (*definitions.get(one.described, ()), one)
+        definitions[definition.described] = (
+            *definitions.get(definition.described, ()),
+            definition,
+        )
     return OpenStream(
         xid=Xid(members["xid"]),
         origin=members["origin"],

@@ -1,16 +1,16 @@
-"""Passes decoded events on, to the segment writer or to a spool.
+"""Passes decoded events on to the segment writer or to a spool.
 
-In: events of wire.columnar's StreamDecoder, with the journal files they came from. Out:
-nothing; the writer and the spools are changed. What commits is handed to the writer in the order of
-the stream:
+In: events of wire.columnar's StreamDecoder, with the journal files of their messages. Out:
+nothing; the writer and the spools are changed. The writer gets committed transactions in the order
+of the stream:
 
-    a transaction that came whole        its rows
-    one whose spool is small             its rows, from memory and pieces, as if it had come
-                                         whole: many of them make one segment
-    any other                            its pieces, attached as a segment of their own
+    a transaction that was sent whole    its rows
+    a transaction with a small spool     its rows, from memory and pieces, as if it had been
+                                         sent whole: many of them make one segment
+    any other transaction                its pieces, attached as a segment of their own
 
-Events that a StorageError holds up stay here and are worked off first at the next call, so that no
-order is ever changed. A commit below what the log has already is one that it has.
+Events that a StorageError delays stay here and are handled first at the next call, so that the
+order never changes. A commit below the log's end is skipped: the log has the transaction.
 
 Called by log on the seal thread, and by recovery.
 """
@@ -45,7 +45,7 @@ from wal2lake.wire.columnar import (
 
 
 class Intake:
-    """Passes events of one connection on; the module has the rules."""
+    """Passes on the events of one connection by the rules of the module."""
 
     def __init__(
         self,
@@ -56,26 +56,26 @@ class Intake:
         memory_bytes: int,
     ) -> None:
         """Spools whose pieces have at most ``rejoin_bytes`` are read back at their commit, if
-        that takes at most ``memory_bytes``."""
+        their rows need at most ``memory_bytes``."""
         self._segments = segments
         self._spools = spools
         self._rejoin_bytes = rejoin_bytes
         self._memory_bytes = memory_bytes
         self._waiting: deque[tuple[Event, int]] = deque()
         self._lost: set[PreparedKey] = set()
-        """Streamed before the journal begins, then prepared in it."""
+        """Transactions that were streamed before the journal begins and prepared in it."""
         self._gone: list[Spool] = []
         self.place: Place | None = None
-        """The last journal record whose events are all worked off."""
+        """The last journal record all of whose events have been handled."""
         self._reached: Place | None = None
 
     def add(self, events: Iterable[Event], file: int, place: Place) -> None:
-        """Take the events of journal records from ``file`` up to the one at ``place``."""
+        """Queue the events of the journal records from ``file`` up to the one at ``place``."""
         self._waiting.extend((event, file) for event in events)
         self._reached = place
 
     def work(self) -> None:
-        """Work off what has been added; on StorageError call again."""
+        """Handle all queued events; on StorageError call again."""
         while self._gone:
             self._spools.discard(self._gone[-1])
             self._gone.pop()
@@ -118,7 +118,7 @@ class Intake:
             self._gone.append(spool)
 
     def _ending(self, event: PreparedRolledBack | PreparedCommitted) -> Spool | None:
-        """A prepared transaction that is over without a row."""
+        """Forget and return the spool of a prepared transaction that ends without rows."""
         spool = self._spools.committing(event.xid, event.gid)
         if spool is not None:
             self._spools.forget(spool)
@@ -147,8 +147,8 @@ class Intake:
             if (event.xid, event.gid) in self._lost:
                 raise _incomplete(event.commit_lsn)
             get_logger().warning(
-                "a prepared transaction commits that was not sent when it was prepared:"
-                " it is taken for an empty one",
+                "a prepared transaction commits whose PREPARE was not received:"
+                " it is treated as empty",
                 gid=event.gid,
                 commit_lsn=event.commit_lsn,
             )
@@ -195,7 +195,7 @@ class Intake:
 def _transaction(
     event: StreamCommitted | PreparedCommitted, changes: int, origin: str | None
 ) -> Any:
-    """The one row of the transactions file."""
+    """Build the row of the transactions file."""
     return pa.RecordBatch.from_pylist(
         [
             {
@@ -204,7 +204,7 @@ def _transaction(
                 "end_lsn": int(event.end_lsn),
                 "commit_time": event.commit_time,
                 "origin": origin,
-                # Not known: a stream says 0 for it.
+                # Not known: streams send 0.
                 "origin_lsn": None,
                 "changes": changes,
             }

@@ -1,7 +1,7 @@
 """Reads prepared transactions: the checkpoints of a log directory, and their rows.
 
-A prepared transaction shows once it has outlived a seal (``log.segment_interval_ms``); one whose
-end comes sooner never does. For a reader in any process.
+A prepared transaction becomes visible at the next seal (``log.segment_interval_ms``); one that ends
+sooner never does. A reader may be in any process.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from wal2lake.model import Lsn, Xid
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A transaction whose COMMIT PREPARED or ROLLBACK PREPARED is to come."""
+    """A prepared transaction that has not ended. All facts are the publisher's."""
 
     xid: Xid
-    """The publisher's, like all that follows."""
+    """The publisher's transaction ID."""
     gid: str
     prepare_lsn: Lsn
     prepare_time: int
@@ -31,44 +31,46 @@ class PreparedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSpool:
-    """A prepared transaction and where its rows are."""
+    """A prepared transaction and its rows."""
 
     transaction: PreparedTransaction
     end_lsn: Lsn
-    """Behind its PREPARE."""
+    """End LSN of its PREPARE."""
     changes: int
-    """How many ordinals it has used."""
+    """Number of ordinals that it has used."""
     _checkpoint: Path
     _spool: Spool
 
     def exists(self) -> bool:
-        """It has not been seen to end. Its checkpoint goes before anything is sealed that comes
-        behind its ROLLBACK PREPARED, and behind the segment that has it, if it commits."""
+        """Return whether the end of the transaction has not been handled yet.
+
+        At ROLLBACK PREPARED its checkpoint is removed before any later change is sealed; if it
+        commits, after the segment that has it was sealed."""
         return self._checkpoint.exists()
 
     @property
     def has_rows(self) -> bool:
-        """Anything is in it."""
+        """True if the transaction has rows."""
         return bool(self._spool.pieces)
 
     def rows(self) -> list[RowsFile]:
-        """Return the rows as files of a segment in which the transaction commits where it is
-        prepared."""
+        """Return the rows as files of a segment in which the transaction commits at the LSN of its
+        PREPARE."""
         return self._spool.attached(self.transaction.prepare_lsn)
 
 
 def prepared_transactions(directory: Path) -> list[PreparedTransaction]:
-    """All in the log of ``directory``, which need not exist, oldest first.
+    """Return all in the log of ``directory``, which need not exist, oldest first.
 
     Raises CorruptLogError, StorageError, ConfigurationError.
     """
-    return [one.transaction for one in prepared_spools(directory)]
+    return [spool.transaction for spool in prepared_spools(directory)]
 
 
 def prepared_spools(directory: Path) -> list[PreparedSpool]:
-    """The same, with their rows."""
-    found = _spools(directory) if directory.exists() else ()
-    return sorted(found, key=lambda one: one.transaction.prepare_lsn)
+    """Return the same as ``prepared_transactions``, with their rows."""
+    spools = _spools(directory) if directory.exists() else ()
+    return sorted(spools, key=lambda spool: spool.transaction.prepare_lsn)
 
 
 def _spools(directory: Path) -> Iterator[PreparedSpool]:
@@ -77,7 +79,7 @@ def _spools(directory: Path) -> Iterator[PreparedSpool]:
         try:
             spool = checkpoint.load(path)
         except FileNotFoundError:
-            # It has ended since the listing.
+            # The transaction has ended since the listing.
             continue
         if spool.prepared is not None:
             facts, stream = spool.prepared, spool.stream

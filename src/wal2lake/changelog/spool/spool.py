@@ -1,13 +1,13 @@
-"""One transaction whose end is to come: its rows in memory, then in pieces on disk.
+"""One transaction that has not ended: its rows in memory, then in pieces on disk.
 
     take(streamed) ─▶ batches by relation version ── flush() ─▶ pieces (Parquet, not fsynced)
                                                                   │ secure(): fsync
     roll_back(xid) ─▶ a set of xids                               ▼
-                                        commit: rejoined() rows as if they had come whole, or
+                                        commit: rejoined(): rows as if sent whole, or
                                                 attached(): the pieces as files of a segment
 
-Rows carry the xid of their subtransaction; one counts iff that is not rolled back. What a
-piece holds is never changed: who reads it leaves out the xids that its manifest names.
+Each row has the xid of its subtransaction; the row counts unless that is rolled back. A piece is
+never changed: readers skip rows with the xids that the manifest names.
 
 A failed ``flush`` leaves the rows in memory: call again. One thread owns a Spool.
 """
@@ -39,20 +39,20 @@ class Piece:
     """Rows of one relation version in a file of the spool."""
 
     rows: RowsFile
-    """``streamed``; its LSNs are not known yet."""
+    """Facts of the file. ``streamed`` is true; the LSNs are not known yet."""
     first_xid: int
-    """No row has a lower one."""
+    """Lowest xid of a row."""
     last_xid: int
-    """Nor a higher one."""
+    """Highest xid of a row."""
 
     def may_have(self, xids: Iterable[int]) -> tuple[int, ...]:
-        """Return the transactions that the rows may belong to."""
+        """Return those of ``xids`` to which rows may belong."""
         return tuple(x for x in xids if self.first_xid <= x <= self.last_xid)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedFacts:
-    """Facts that the Prepare message has told."""
+    """The fields of a Prepare message."""
 
     gid: str
     prepare_lsn: Lsn
@@ -63,32 +63,33 @@ class PreparedFacts:
 
 @dataclass(slots=True)
 class Spool:
-    """Rows of one transaction that waits for its end; the module describes it."""
+    """Rows of one transaction that has not ended, as the module describes them."""
 
     directory: Path
     number: int
     stream: OpenStream
-    """The stream behind all rows that have been taken."""
+    """State of the stream after all rows that have been taken."""
     prepared: PreparedFacts | None = None
-    """None: it is still open."""
+    """None: the transaction is not prepared."""
     rolled_back: set[int] = field(default_factory=set)
     pieces: list[Piece] = field(default_factory=list)
     message_pieces: list[MessagesFile] = field(default_factory=list)
     unsynced: set[str] = field(default_factory=set)
-    """Names of files that a power loss may take."""
+    """Names of files that are not durable yet."""
     unusable: bool = False
-    """An fsync has failed: a second one would not report what the first one has lost."""
+    """An fsync has failed: a second one would not report the data that the first one lost."""
     needs: int | None = None
-    """The first journal file with something that no checkpoint has; None: there is none."""
+    """The first journal file with changes that no checkpoint has; None: there is none."""
     covered: Place | None = None
-    """The journal record up to which its checkpoint has everything; None: no checkpoint."""
+    """The journal record up to which the checkpoint is complete; None: no checkpoint."""
     half_here: bool = False
-    """It arrives in one go and its Prepare has not come: no checkpoint can be continued."""
+    """The transaction is sent unstreamed and its Prepare has not arrived: after a restart no
+    checkpoint of it could be continued."""
     _rows: RowsInMemory = field(default_factory=dict)
     _messages: list[Any] = field(default_factory=list)
     raw_bytes: int | None = 0
-    """Bytes that the pieces have taken in memory, which may be far more than they take on disk;
-    None: not known."""
+    """Bytes that the pieces needed in memory, which may be far more than on disk; None: not
+    known."""
     _next_k: int = 0
     buffered: int = 0
     """Bytes of rows and messages in memory."""
@@ -96,7 +97,7 @@ class Spool:
     # ------------------------------------------------------------------ filling
 
     def take(self, streamed: Streamed) -> None:
-        """Rows and messages behind those that are here. No I/O."""
+        """Append rows and messages. No I/O."""
         self.stream = streamed.stream
         for block in streamed.blocks:
             self.buffered += collect(self._rows, block)
@@ -105,7 +106,7 @@ class Spool:
             self.buffered += streamed.messages.nbytes
 
     def roll_back(self, xid: int) -> None:
-        """Rows of this subtransaction do not count."""
+        """Exclude the rows of this subtransaction."""
         self.rolled_back.add(xid)
 
     @property
@@ -117,7 +118,7 @@ class Spool:
     # ------------------------------------------------------------------ to disk
 
     def flush(self) -> None:
-        """Write what is in memory to pieces, which are not durable before ``secure``."""
+        """Write rows and messages from memory to pieces, not durable before ``secure``."""
         pieces: list[Piece] = []
         messages: list[MessagesFile] = []
         written: list[str] = []
@@ -167,7 +168,7 @@ class Spool:
         return LogFile(name, len(data), files.checksum(data))
 
     def secure(self) -> None:
-        """Make the content of all pieces durable; their names need the directory's fsync.
+        """Make the content of all pieces durable; their names need an fsync of the directory.
 
         After a failure the log must be opened again, which writes the pieces anew.
         """
@@ -186,7 +187,7 @@ class Spool:
             self.unsynced.discard(name)
 
     def file_names(self) -> list[str]:
-        """All its pieces."""
+        """Return the names of all pieces."""
         return [
             *(piece.rows.file.name for piece in self.pieces),
             *(piece.file.name for piece in self.message_pieces),
@@ -195,7 +196,7 @@ class Spool:
     # ------------------------------------------------------------------ at its commit
 
     def rejoined(self, commit_lsn: Lsn) -> list[ChangeBlock]:
-        """All its rows that count, in memory, as those of a transaction that came whole."""
+        """Read all rows that count into memory, in the form of a transaction sent whole."""
         reader = LogReader(self.directory)
         blocks = []
         for piece in self.pieces:
@@ -221,20 +222,20 @@ class Spool:
         batch = self._counting(batch)
         if not batch.num_rows:
             return []
-        at = batch.schema.get_field_index("xid")
+        index = batch.schema.get_field_index("xid")
         lsns = pa.array(np.full(batch.num_rows, int(commit_lsn), np.int64))
         columns = [
-            lsns if i == at else batch.column(i) for i in range(len(batch.schema))
+            lsns if i == index else batch.column(i) for i in range(len(batch.schema))
         ]
         field_ = pa.field("commit_lsn", pa.int64(), nullable=False)
         schema = pa.schema(
-            [field_ if i == at else f for i, f in enumerate(batch.schema)]
+            [field_ if i == index else f for i, f in enumerate(batch.schema)]
         )
         whole = pa.RecordBatch.from_arrays(columns, schema=schema)
         return [ChangeBlock(relation, type_names, whole)]
 
     def _counting(self, batch: Any) -> Any:
-        """The rows or messages that are not rolled back."""
+        """Filter out rows or messages that are rolled back."""
         if not self.rolled_back:
             return batch
         gone = np.fromiter(self.rolled_back, np.int64, len(self.rolled_back))
@@ -242,7 +243,7 @@ class Spool:
         return batch if keep.all() else batch.filter(pa.array(keep))
 
     def messages(self, commit_lsn: Lsn) -> Iterator[Any]:
-        """Batches of its messages that count, one piece after the other."""
+        """Yield batches of the messages that count, one piece after the other."""
         reader = LogReader(self.directory)
         for piece in self.message_pieces:
             for batch in reader.read(piece.file).combine_chunks().to_batches():
@@ -251,8 +252,8 @@ class Spool:
             yield as_messages(self._counting(batch), commit_lsn)
 
     def attached(self, commit_lsn: Lsn) -> list[RowsFile]:
-        """Return all pieces as files of a segment; their names are the spool's still."""
-        found = []
+        """Return all pieces as files of a segment, still under the spool's names."""
+        attached_files = []
         for piece in self.pieces:
             rows = replace(
                 piece.rows, min_commit_lsn=commit_lsn, max_commit_lsn=commit_lsn
@@ -260,11 +261,11 @@ class Spool:
             if gone := piece.may_have(self.rolled_back):
                 rows = self._without(rows, gone)
             if rows.rows:
-                found.append(rows)
-        return found
+                attached_files.append(rows)
+        return attached_files
 
     def _without(self, rows: RowsFile, gone: tuple[int, ...]) -> RowsFile:
-        """The same file, of which the rows of these subtransactions do not count."""
+        """Return the facts of the file without the rows of these subtransactions."""
         table = LogReader(self.directory).read(rows.file, ["xid", "op"])
         xids = table.column("xid").to_numpy()
         away = np.isin(xids, np.array(gone, np.int64))

@@ -1,14 +1,15 @@
-"""All spools of one log: which transactions are open or prepared, and what they cost.
+"""All spools of one log: the open and the prepared transactions.
 
-Memory: what all spools hold together is bounded; above it the largest are flushed until half is
-left, so that of many interleaved transactions each writes few pieces. No file is kept open.
+Memory: the rows of all spools together have a bound. Above it the largest spools are flushed until
+half is left, so that each of many interleaved transactions writes few pieces. No file is kept open.
 
-Durability: none before a *checkpoint*, for the journal has it all. A spool is checkpointed when
-it is prepared and has outlived a seal, and when it holds back journal files. Order: pieces,
-directory, ``spool-<n>.json`` under its temporary name, rename, directory. It is removed in
-the opposite order, ``spool-<n>.json`` first; ``open`` removes pieces that none names.
+Durability: a spool is not durable before a *checkpoint*, because the journal has its changes. A
+spool is checkpointed at the first seal after its PREPARE, and when it holds back journal files.
+Order: pieces, directory, ``spool-<n>.json`` under its temporary name, rename, directory. A spool is
+removed in the opposite order, ``spool-<n>.json`` first; ``open`` removes pieces that no checkpoint
+names.
 
-One thread owns a Spools; ``needs`` may be read by the same only.
+One thread owns a Spools; only this thread may call ``needs``.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from wal2lake.observe import failpoint
 from wal2lake.wire.columnar import OpenStream, StreamAborted, Streamed, StreamPrepared
 
 _HELD_FILES: Final = 2
-"""Closed journal files that one spool may hold back: fewer checkpoints than files, and an
-open transaction costs the log no more than this beside its own rows."""
+"""Closed journal files that one spool may hold back. There are fewer checkpoints than files, and
+an open transaction costs no more disk space than this in addition to its rows."""
 
 PreparedKey = tuple[Xid, str]
 """The publisher's xid and gid."""
 
 
 class Spools:
-    """All spools of one log; the module describes them. ``open`` makes one."""
+    """All spools of one log, as the module describes them. Use ``open``."""
 
     def __init__(self, directory: Path, *, memory_bytes: int) -> None:
         """Use ``open``."""
@@ -45,19 +46,19 @@ class Spools:
         self._open: dict[Xid, Spool] = {}
         self._prepared: dict[PreparedKey, Spool] = {}
         self._finished: list[tuple[Lsn, Spool]] = []
-        """Spools whose rows are with the segment writer, sealed once this LSN is."""
+        """Spools whose rows the segment writer has, with the LSN at which they are sealed."""
 
     @classmethod
     def open(cls, directory: Path, *, memory_bytes: int) -> Spools:
-        """Load the checkpoints of ``directory`` and remove what a crash has left.
+        """Load the checkpoints of ``directory`` and remove files that a crash has left.
 
         Raises CorruptLogError, StorageError, ConfigurationError.
         """
         spools = cls(directory, memory_bytes=memory_bytes)
         numbers = files.checkpoint_numbers(directory)
         if numbers:
-            # A checkpoint may have got its name by a rename that no fsync has followed, and from
-            # here on the journal goes by what it says.
+            # A crash may have prevented the fsync after a checkpoint's rename. From here on the
+            # journal is trimmed by these checkpoints, so their names must be durable.
             try:
                 files.sync_directory(directory)
             except OSError as error:
@@ -77,26 +78,25 @@ class Spools:
                 files.remove(entry)
         return spools
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ contents
 
     def streams(self) -> dict[Xid, OpenStream]:
-        """Return the streams that a decoder must know because they are open."""
+        """Return the open streams, for a new decoder."""
         return {xid: spool.stream for xid, spool in self._open.items()}
 
     def covered(self, place: Place) -> frozenset[Xid]:
-        """Return the open transactions whose checkpoint has everything that the record at ``place``
-        tells of them."""
+        """Return the open transactions whose checkpoint includes the record at ``place``."""
         return frozenset(
             xid for xid, spool in self._open.items() if _covers(spool, place)
         )
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes in memory."""
+        """Bytes of rows and messages in memory."""
         return sum(spool.buffered for spool in self._all())
 
     def needs(self) -> int | None:
-        """The oldest journal file that one of them needs; None: none does."""
+        """Return the oldest journal file that a spool needs; None: none does."""
         needed = [s.needs for s in self._all() if s.needs is not None]
         return min(needed) if needed else None
 
@@ -107,7 +107,7 @@ class Spools:
     # ------------------------------------------------------------------ events, no I/O
 
     def take(self, streamed: Streamed, file: int) -> None:
-        """Changes of a transaction; ``file``: the journal file that has them."""
+        """Take changes of a transaction from journal file ``file``."""
         spool = self._of(streamed.stream, file)
         spool.half_here = streamed.whole
         spool.take(streamed)
@@ -123,7 +123,7 @@ class Spools:
         return spool
 
     def abort(self, event: StreamAborted, file: int) -> Spool | None:
-        """A (sub)transaction is rolled back; returns a spool that is to be removed."""
+        """Roll back a (sub)transaction; returns a spool that must be removed."""
         if event.subxid == event.xid:
             return self._open.pop(event.xid, None)
         spool = self._open.get(event.xid)
@@ -135,16 +135,16 @@ class Spools:
         return None
 
     def prepare(self, event: StreamPrepared, file: int) -> Spool | None:
-        """A transaction is prepared; returns a spool that is to be removed: the same has
-        come again."""
+        """Prepare a transaction. If it was sent a second time, returns its new spool, which must
+        be removed."""
         key = event.xid, event.gid
-        known = self._prepared.get(key)
-        if known is not None and known.prepared is not None:
-            if known.prepared.prepare_lsn != event.prepare_lsn:
+        prepared = self._prepared.get(key)
+        if prepared is not None and prepared.prepared is not None:
+            if prepared.prepared.prepare_lsn != event.prepare_lsn:
                 raise InternalError(f'transaction "{event.gid}" is prepared twice')
             return self._open.pop(event.xid, None)
         if event.stream is None:
-            # A journal that begins behind its changes; its end is further down.
+            # The journal begins behind the transaction's changes and has its end.
             return None
         spool = self._of(event.stream, file)
         del self._open[event.xid]
@@ -157,19 +157,19 @@ class Spools:
         return None
 
     def committing(self, xid: Xid, gid: str | None) -> Spool | None:
-        """The spool of a transaction that commits or goes; ``gid``: a prepared one's."""
+        """Return the spool of a transaction that ends; ``gid`` is set for a prepared one."""
         if gid is not None:
             return self._prepared.get((xid, gid))
         return self._open.get(xid)
 
     def finish(self, spool: Spool, sealed: Lsn) -> None:
-        """Note that a spool's rows are with the segment writer: the spool goes once ``sealed`` is
-        sealed."""
+        """Note that the segment writer has a spool's rows. The spool is removed when the log is
+        sealed up to ``sealed``."""
         self.forget(spool)
         self._finished.append((sealed, spool))
 
     def forget(self, spool: Spool) -> None:
-        """It is over; its files are somebody else's to remove."""
+        """Forget a spool whose transaction has ended; the caller removes its files."""
         if spool.prepared is not None:
             self._prepared.pop((spool.stream.xid, spool.prepared.gid), None)
         elif self._open.get(spool.stream.xid) is spool:
@@ -178,7 +178,8 @@ class Spools:
     # ------------------------------------------------------------------ disk
 
     def relieve(self) -> None:
-        """Get memory below its bound again. On StorageError nothing is lost: call again."""
+        """Flush spools if memory exceeds its bound. On StorageError nothing is lost: call
+        again."""
         held = self.buffered_bytes
         if held <= self._memory_bytes:
             return
@@ -189,15 +190,15 @@ class Spools:
             spool.flush()
 
     def discard(self, spool: Spool) -> None:
-        """Remove its files: it was rolled back, or its transaction will come again.
+        """Remove a spool's files: it was rolled back, or its transaction will be sent again.
 
-        After a StorageError ``open`` may find it again, with a journal that says the same.
+        After a StorageError ``open`` may find the spool again, and the journal has its end.
         """
         if spool.covered is not None:
             path = self._directory / files.checkpoint_name(spool.number)
             try:
                 path.unlink(missing_ok=True)
-                # A journal that is trimmed after this must not find it again.
+                # Durable before the journal is trimmed: recovery must not find it again.
                 files.sync_directory(self._directory)
                 failpoint("spool.removed")
             except OSError as error:
@@ -207,15 +208,17 @@ class Spools:
             files.remove(self._directory / name)
 
     def reconnect(self, place: Place | None) -> None:
-        """Transactions that are not prepared will be sent again, whole; not those that a
-        checkpoint has from behind ``place``, the record that says so."""
+        """Discard transactions that are not prepared: a new connection sends them again.
+
+        ``place`` is the record of the new connection. A spool stays if its checkpoint includes
+        later records."""
         for spool in list(self._open.values()):
             if place is None or not _covers(spool, place):
                 self.discard(spool)
                 self.forget(spool)
 
     def clean(self, sealed: Lsn) -> None:
-        """Remove those that are in segments up to ``sealed``."""
+        """Remove finished spools that are in segments up to ``sealed``."""
         while self._finished and self._finished[0][0] <= sealed:
             self.discard(self._finished[0][1])
             del self._finished[0]
@@ -227,7 +230,8 @@ class Spools:
                 self._checkpoint(spool, place)
 
     def checkpoint_holding(self, place: Place, newest: int) -> None:
-        """The same for those that hold journal files back; ``newest``: of the closed."""
+        """Checkpoint open transactions that hold back journal files. ``newest`` is the number of
+        the newest closed file."""
         for spool in self._open.values():
             if (
                 spool.needs is not None
@@ -241,7 +245,7 @@ class Spools:
         spool.secure()
         path = self._directory / files.checkpoint_name(spool.number)
         try:
-            # The pieces' names first: a checkpoint must never outlive one of them.
+            # The pieces' names become durable first: a checkpoint must never outlive a piece.
             files.sync_directory(self._directory)
         except OSError as error:
             spool.unusable = True
@@ -250,7 +254,7 @@ class Spools:
         try:
             failpoint("spool.checkpoint_written")
             temporary.rename(path)
-            # From here on it must be removed before the spool's pieces.
+            # From here on the checkpoint must be removed before the spool's pieces.
             spool.covered = place
             failpoint("spool.checkpoint_renamed")
         except OSError as error:
