@@ -237,7 +237,7 @@ class LogContents:
     """Bytes of files without a manifest: rows of open and prepared transactions, files of a running
     seal, and files of a segment that is being removed."""
     spool_bytes: int
-    """Those of ``open_bytes`` that belong to streamed or prepared transactions."""
+    """The part of ``open_bytes`` that belongs to streamed or prepared transactions."""
 
     @property
     def segment_bytes(self) -> int:

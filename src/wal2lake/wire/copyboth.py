@@ -1,13 +1,12 @@
 """Payloads of the CopyData messages of START_REPLICATION, both directions.
 
-In: one CopyData payload, whole. Out: a frozen dataclass, or ProtocolViolation. From the
-server come w (XLogData), k (keepalive), s (primary status, PostgreSQL 19); from the
-client r (standby status), h (hot standby feedback), p (primary status request, 19).
-Each ``write_x`` stands directly above its ``read_x``. All times are microseconds since
-2000-01-01 UTC.
+In: one whole CopyData payload. Out: a frozen dataclass, or ProtocolViolation. The server sends
+w (XLogData), k (keepalive) and s (primary status, PostgreSQL 19); the client sends r (standby
+status), h (hot standby feedback) and p (primary status request, 19). Each ``write_x`` stands
+directly above its ``read_x``. All times are microseconds since 2000-01-01 UTC.
 
-A server that has not been asked for more sends nothing else, so anything else is an
-error here; PostgreSQL's own subscriber ignores it.
+A server sends other messages only on request, so any other message is an error here;
+PostgreSQL's own subscriber ignores it.
 
 Sources: PostgreSQL manual 54.4 ("Streaming Replication Protocol"); walsender.c.
 """
@@ -38,10 +37,10 @@ class XLogData:
     """w: one pgoutput message."""
 
     start_lsn: Lsn
-    """Position of the message's subject (reference 4.2); 0 for all but the last message of one
-    callback (R, Y, and B when O follows)."""
+    """Position of the message's subject (reference 4.2). It is 0 for all but the last message of
+    one callback (R, Y, and B if O follows)."""
     end_lsn: Lsn
-    """Logical replication sends the start again."""
+    """Equal to ``start_lsn`` in logical replication."""
     send_time: int
     message: bytes
 
@@ -62,12 +61,12 @@ def read_xlogdata(fields: FieldReader) -> XLogData:
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """k: where the server's WAL ends."""
+    """k: the end of the server's WAL."""
 
     end_lsn: Lsn
     send_time: int
     reply_requested: bool
-    """Answer at once, or be disconnected."""
+    """The client must reply at once, or the server disconnects it."""
 
 
 def write_keepalive(payload: Keepalive) -> bytes:
@@ -89,7 +88,7 @@ class PrimaryStatus:
 
     write_lsn: Lsn
     oldest_xid: int
-    """Oldest transaction being committed, with its epoch in the upper 32 bits."""
+    """Oldest transaction that is being committed, with its epoch in the upper 32 bits."""
     next_xid: int
     """Next transaction, with its epoch in the upper 32 bits."""
     send_time: int
@@ -111,11 +110,11 @@ def read_primary_status(fields: FieldReader) -> PrimaryStatus:
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatus:
-    """r: how far the client is. Each LSN is that of the last byte + 1, 0 if unknown."""
+    """r: the client's positions. Each LSN is that of the last byte + 1; 0: unknown."""
 
     write_lsn: Lsn
     flush_lsn: Lsn
-    """Durable: the server may forget everything below it."""
+    """Durable position: the server may discard WAL below it."""
     apply_lsn: Lsn
     send_time: int
     reply_requested: bool
@@ -133,7 +132,7 @@ def write_standby_status(payload: StandbyStatus) -> bytes:
 
 
 def read_standby_status(fields: FieldReader) -> StandbyStatus:
-    # As in PostgreSQL any number but 0 is a wish.
+    # As in PostgreSQL, any number except 0 requests a reply.
     return StandbyStatus(
         fields.lsn(), fields.lsn(), fields.lsn(), fields.int64(), fields.uint8() != 0
     )
@@ -169,7 +168,7 @@ def read_hot_standby_feedback(fields: FieldReader) -> HotStandbyFeedback:
 
 @dataclass(frozen=True, slots=True)
 class PrimaryStatusRequest:
-    """p: asks for a PrimaryStatus."""
+    """p: requests a PrimaryStatus."""
 
     send_time: int
 
@@ -207,7 +206,7 @@ _WRITERS: Final[dict[type[Any], Callable[[Any], bytes]]] = {
 
 
 def write_payload(payload: FromServer | FromClient) -> bytes:
-    """The bytes of one CopyData payload; InternalError if a value does not fit."""
+    """Encode one CopyData payload; InternalError if a value does not fit."""
     return written(_WRITERS[type(payload)], payload)
 
 

@@ -1,11 +1,11 @@
 """Fields of PostgreSQL's messages: integers big-endian, strings NUL-terminated.
 
 In: the bytes of one whole message. Out: values of model's classes, or ProtocolViolation
-with the message's name and the offset of the byte that is wrong. The writers are the
-mirror image and treat a value that does not fit as our own bug (InternalError).
+with the message's name and the offset of the wrong byte. The writers are the inverse and
+treat a value that does not fit as our own bug (InternalError).
 
-Nothing is skipped in silence: a reader that is done calls ``end()``, which refuses
-trailing bytes. Texts of the violations are those of PostgreSQL's pqformat.c.
+No byte is skipped silently: at the end a reader calls ``end()``, which refuses trailing
+bytes. Texts of the violations are those of PostgreSQL's pqformat.c.
 
 Sources: PostgreSQL manual 54.9 ("Message Data Types"); src/backend/libpq/pqformat.c.
 """
@@ -30,7 +30,7 @@ _Written = TypeVar("_Written")
 
 
 def violation(problem: str, *, message: str, offset: int) -> ProtocolViolation:
-    """The error for bytes that break the protocol; ``offset`` counts from the kind."""
+    """Build the error for bytes that break the protocol; ``offset`` counts from the kind."""
     error = ProtocolViolation(
         problem, context=f'during message type "{message}" at byte {offset}'
     )
@@ -48,9 +48,11 @@ class FieldReader:
         self.name = name
         self.offset = 0
 
-    def violation(self, problem: str, *, at: int | None = None) -> ProtocolViolation:
-        """The error to raise; ``at`` defaults to the cursor."""
-        offset = self.offset if at is None else at
+    def violation(
+        self, problem: str, *, position: int | None = None
+    ) -> ProtocolViolation:
+        """Build the error to raise; ``position`` defaults to the cursor."""
+        offset = self.offset if position is None else position
         return violation(problem, message=self.name, offset=offset)
 
     def _number(self, layout: struct.Struct) -> int:
@@ -88,14 +90,16 @@ class FieldReader:
         return Lsn(self._number(_UINT64))
 
     def flag(self) -> bool:
-        """One byte that must be 0 or 1."""
+        """Read one byte that must be 0 or 1."""
         value = self.uint8()
         if value > 1:
-            raise self.violation(f"unrecognized flag value {value}", at=self.offset - 1)
+            raise self.violation(
+                f"unrecognized flag value {value}", position=self.offset - 1
+            )
         return value == 1
 
     def raw(self, length: int) -> bytes:
-        """Exactly ``length`` bytes; a negative length is the peer's mistake."""
+        """Read exactly ``length`` bytes; a negative length is a violation."""
         if length < 0 or self.offset + length > len(self.data):
             raise self.violation("insufficient data left in message")
         start = self.offset
@@ -103,11 +107,11 @@ class FieldReader:
         return self.data[start : self.offset]
 
     def rest(self) -> bytes:
-        """All bytes that are left."""
+        """Read all remaining bytes."""
         return self.raw(len(self.data) - self.offset)
 
     def string(self) -> str:
-        """A NUL-terminated string in UTF-8, which is the client_encoding we ask for."""
+        """Read a NUL-terminated string in UTF-8, which is the client_encoding we request."""
         stop = self.data.find(b"\0", self.offset)
         if stop < 0:
             raise self.violation("invalid string in message")
@@ -116,7 +120,7 @@ class FieldReader:
         except UnicodeDecodeError as error:
             raise self.violation(
                 'invalid byte sequence for encoding "UTF8"',
-                at=self.offset + error.start,
+                position=self.offset + error.start,
             ) from None
         self.offset = stop + 1
         return text
@@ -152,14 +156,14 @@ def uint64(value: int) -> bytes:
 
 
 def string(text: str) -> bytes:
-    """The bytes of a String field."""
+    """Encode a String field."""
     if "\0" in text:
         raise InternalError("a string field cannot hold a NUL byte")
     return text.encode() + b"\0"
 
 
 def written(write: Callable[[_Written], bytes], message: _Written) -> bytes:
-    """``write(message)``, where a value that its field cannot hold is our own bug."""
+    """Return ``write(message)``; a value that does not fit its field is our own bug."""
     try:
         return write(message)
     except (struct.error, UnicodeEncodeError) as error:

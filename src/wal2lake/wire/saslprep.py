@@ -1,12 +1,13 @@
 """SASLprep (RFC 4013) as PostgreSQL applies it to passwords.
 
-In: a password as the user typed it. Out: the bytes that SCRAM hashes. Both ends must agree,
-and the other end is libpq, so PostgreSQL's reading of the RFC counts, oddities included:
+In: a password as the user typed it. Out: the bytes that SCRAM hashes. Both ends must agree, and the
+other end is libpq, so this module follows PostgreSQL's interpretation of the RFC, including its
+deviations:
 
-- pure ASCII is taken as it is, control characters and all;
-- prohibited and unassigned characters are looked for in the mapped, not yet normalised text;
-- whatever does not pass (also bytes that are not UTF-8) is used raw, never refused: the
-  server cannot know that a password was made of it.
+- pure ASCII is used unchanged, including control characters;
+- prohibited and unassigned characters are searched in the mapped text before normalisation;
+- a password that fails (also bytes that are not UTF-8) is used raw, never refused, because the
+  server cannot see from a stored verifier what its password was.
 
 Source: src/common/saslprep.c (pg_saslprep); RFC 3454, tables B and C.
 """
@@ -34,7 +35,7 @@ _PROHIBITED: Final[tuple[Callable[[str], bool], ...]] = (
 
 
 def saslprep(password: bytes) -> bytes:
-    """Prepare a password; falls back to the bytes themselves."""
+    """Prepare a password; returns it unchanged if the profile refuses it."""
     if password.isascii():
         return password
     try:
@@ -46,7 +47,7 @@ def saslprep(password: bytes) -> bytes:
 
 
 def _prepare(text: str) -> str | None:
-    """The prepared text, or None where the profile refuses it."""
+    """Return the prepared text, or None if the profile refuses it."""
     mapped = "".join(
         " " if stringprep.in_table_c12(c) else c
         for c in text
@@ -61,7 +62,7 @@ def _prepare(text: str) -> str | None:
 
 
 def _is_well_directed(text: str) -> bool:
-    """RFC 3454, section 6: right-to-left text is that throughout."""
+    """RFC 3454, section 6: right-to-left text must be right-to-left throughout."""
     if not any(map(stringprep.in_table_d1, text)):
         return True
     if any(map(stringprep.in_table_d2, text)):

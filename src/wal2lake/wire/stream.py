@@ -1,9 +1,9 @@
-"""The rules between messages of one connection, and the scalar reader that keeps them.
+"""The rules between messages of one connection, and the scalar reader that checks them.
 
 In: CopyData payloads of one START_REPLICATION, in order, each a whole XLogData. Out: the
 messages, or ProtocolViolation at the first one that breaks a rule. The state between two
 messages is a StreamState: the relation cache, the names of user types, the open
-transaction, and where the last commit or message outside of transactions ended.
+transaction, and the end of the last commit or message outside of transactions.
 
     message      needs                             then
     B            no open transaction; final LSN    open
@@ -13,16 +13,16 @@ transaction, and where the last commit or message outside of transactions ended.
                  many columns as the tuples
     T            open; known relations             open, next ordinal
     M            open, if transactional            unchanged
-    M            else: no open transaction; an     the last end is its LSN
-                 LSN behind the last end
+    M            no open transaction, if it is     the last end is its LSN
+                 not; an LSN behind the last end
     R Y          nothing (a journal's preamble     unchanged; cache replaced
-                 stands outside transactions)
+                 is outside of transactions)
     C            open; the Begin's final LSN;      closed
                  an end LSN behind it
 
-wire/columnar decodes whole buffers by these rules without looking at single messages,
-and calls StreamReader only to say *what* is wrong with bytes that it refuses. So both
-must agree; tests/pure/test_wire_columnar.py compares them.
+wire/columnar decodes whole buffers by these rules without looking at single messages. It calls
+StreamReader only to find out *which* rule the bytes that it refuses break. So both must agree;
+tests/pure/test_wire_columnar.py compares them.
 
 Sources: worker.c (texts of the violations); reference 4.5.
 """
@@ -55,10 +55,10 @@ from wal2lake.wire.pgoutput import (
 )
 
 PROTOCOL: Final = 1
-"""The proto_version whose rules these are."""
+"""The proto_version of these rules."""
 
 LSN_LIMIT: Final = 1 << 63
-"""Positions are kept as signed 64-bit integers; no server has ever come near."""
+"""Positions are stored as signed 64-bit integers; no real server reaches this limit."""
 
 _ROW_KINDS: Final = b"IUDT"
 
@@ -69,7 +69,7 @@ class RelationVersion:
 
     relation: Relation
     type_names: Mapping[Oid, str]
-    """``schema.name`` of those column types that a Type message has named."""
+    """``schema.name`` of the column types that a Type message has named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +84,31 @@ class OpenTransaction:
     origin: str | None
     origin_lsn: Lsn | None
     next_ordinal: int
-    """Row changes and truncates seen so far."""
+    """Number of row changes and truncates so far."""
     just_begun: bool
     """The Begin was the last message: an Origin may follow."""
 
 
 @dataclass(slots=True)
 class StreamState:
-    """State that one message leaves for the next. It belongs to one reader, which changes it."""
+    """The state between two messages. One reader owns and changes it."""
 
     relations: dict[Oid, RelationVersion] = field(default_factory=dict)
     types: dict[Oid, str] = field(default_factory=dict)
     transaction: OpenTransaction | None = None
     last_end_lsn: Lsn = INVALID_LSN
-    """End of the last Commit on this connection, or of a later message that belongs to
-    no transaction; 0 before the first."""
+    """End of the last Commit on this connection, or of a later message outside of
+    transactions; 0 before the first."""
 
     def copy(self) -> StreamState:
-        """An independent copy."""
+        """Return an independent copy."""
         return StreamState(
             dict(self.relations), dict(self.types), self.transaction, self.last_end_lsn
         )
 
     def describe(self, message: RelationMessage | TypeMessage) -> None:
-        """Take a description into the caches. An equal one leaves its entry as it is:
-        the same version, however often the publisher repeats it."""
+        """Add a description to the caches. An equal one does not change its entry: the version
+        stays the same however often the publisher repeats it."""
         if isinstance(message, TypeMessage):
             self.types[message.type_oid] = f"{message.namespace}.{message.name}"
             return
@@ -124,7 +124,7 @@ class StreamState:
 
 
 def read_header(payload: bytes) -> XLogData:
-    """The payload as XLogData; another one is a violation (``offset`` is into it)."""
+    """Read the payload as XLogData; any other kind is a violation."""
     header = read_from_server(payload)
     if not isinstance(header, XLogData):
         name = type(header).__name__
@@ -133,9 +133,9 @@ def read_header(payload: bytes) -> XLogData:
 
 
 class StreamReader:
-    """Reads payload after payload. After a violation its state is of no more use.
+    """Reads one payload after the other. After a violation its state must not be used.
 
-    ``skip_below``: the rows of transactions with a lower commit LSN are counted but
+    ``skip_below``: rows of transactions with a lower commit LSN are counted but
     neither read nor returned.
     """
 
@@ -144,7 +144,7 @@ class StreamReader:
         self._skip_below = skip_below
 
     def read(self, payload: bytes) -> Message | None:
-        """The message, None for a skipped row; the violation's context has the LSN."""
+        """Return the message, or None for a skipped row. A violation's context has the LSN."""
         header = read_header(payload)
         try:
             return self._read(header.message)
@@ -285,7 +285,7 @@ class StreamReader:
 
 
 class _Broken(Exception):
-    """A rule is broken; StreamReader adds the message's name."""
+    """A broken rule; StreamReader adds the message's name."""
 
     def __init__(self, problem: str, offset: int = 0) -> None:
         super().__init__(problem)

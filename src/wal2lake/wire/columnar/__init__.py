@@ -1,10 +1,10 @@
-"""Runs of pgoutput messages to Arrow, column by column: the hot path.
+"""Decoding of runs of pgoutput messages to Arrow, column by column: the hot path.
 
-Takes payloads as received, gives record batches in the log layout (described in decoder,
-where to start). framing sees the messages as numbers, timeline finds the transactions,
-blocks the rows of each relation version, columns their values, messages the logical
-messages. streams, which the log uses, adds transactions that arrive before they commit, changes
-reads what one of them brings, and streamed is what is known of it. Imports NumPy and pyarrow.
+Takes payloads as received, gives record batches in the log layout (described in ``decoder``; start
+there). ``framing`` presents the messages as numbers, ``timeline`` finds the transactions,
+``blocks`` the rows of each relation version, ``columns`` their values, ``messages`` the logical
+messages. ``streams``, which the log uses, adds transactions that are sent before they commit;
+``changes`` reads their changes, and ``streamed`` has their state. Imports NumPy and pyarrow.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Row changes of a run, sorted to relation versions and turned into log-layout batches.
+"""Row changes of a run, grouped by relation version, as log-layout batches.
 
 In: the row and TRUNCATE messages of a run, with the transactions of timeline.py, and
-the relations known before it. Out: one ChangeBlock per relation version that has rows (the
-log layout is in decoder.py's header).
+the relations that were known before the run. Out: one ChangeBlock per relation version that has
+rows (the log layout is in decoder.py's header).
 
-Every row finds its relation version by one binary search: versions are sorted by the key
-``relid << 32 | number of the Relation message`` (0 for those known before), and a row's
+A binary search finds the relation version of every row. Versions are sorted by the key
+``relid << 32 | number of the Relation message`` (0 for versions known before), and a row's
 version has the greatest key not above ``relid << 32 | number of the row's message``.
 
 Only Relation, Type and TRUNCATE messages are read one by one.
@@ -61,7 +61,7 @@ class ChangeBlock:
 
     relation: Relation
     type_names: Mapping[Oid, str]
-    """``schema.name`` of its columns' user-defined types."""
+    """``schema.name`` of the columns' user-defined types."""
     batch: Any
     """pyarrow.RecordBatch in the log layout."""
 
@@ -71,7 +71,7 @@ class ChangeRows:
     """Row changes in stream order; all arrays have one element per row."""
 
     message: Ints
-    """Number of its message in the run."""
+    """Number of the row's message in the run."""
     relid: Words
     op: Bytes
     action: Bytes
@@ -83,11 +83,11 @@ class ChangeRows:
     options: Bytes
 
     def taken(self, index: Ints) -> ChangeRows:
-        """These rows."""
+        """Return the rows at these positions."""
         return ChangeRows(*(getattr(self, f.name)[index] for f in fields(self)))
 
     def merged(self, other: ChangeRows) -> ChangeRows:
-        """Both, in stream order."""
+        """Merge the rows of both, in stream order."""
         both = ChangeRows(
             *(
                 np.concatenate((getattr(self, f.name), getattr(other, f.name)))
@@ -100,8 +100,8 @@ class ChangeRows:
 def read_rows(
     frames: Frames, messages: Ints, timeline: Timeline, skip_below: Lsn
 ) -> ChangeRows:
-    """The headers of INSERT, UPDATE and DELETE messages; raises Suspect."""
-    messages, commit_lsn = _wanted(messages, timeline, skip_below)
+    """Read the headers of INSERT, UPDATE and DELETE messages; raises Suspect."""
+    messages, commit_lsn = _not_skipped(messages, timeline, skip_below)
     require((frames.lengths(messages) >= _ROW_HEADER).all())
     # The header is exactly one word.
     header = frames.words(frames.fields[messages] - 1)
@@ -125,11 +125,11 @@ def read_rows(
 def read_truncates(
     frames: Frames, messages: Ints, timeline: Timeline, skip_below: Lsn
 ) -> ChangeRows:
-    """One row per relation of each TRUNCATE; raises Suspect or ProtocolViolation."""
-    messages, commit_lsn = _wanted(messages, timeline, skip_below)
+    """Read one row per relation of each TRUNCATE; raises Suspect or ProtocolViolation."""
+    messages, commit_lsn = _not_skipped(messages, timeline, skip_below)
     truncates = []
-    for at in messages.tolist():
-        message = read_message(frames.message(at), protocol=PROTOCOL)
+    for number in messages.tolist():
+        message = read_message(frames.message(number), protocol=PROTOCOL)
         if not isinstance(message, Truncate):
             raise InternalError("a TRUNCATE message was read as something else")
         truncates.append(message)
@@ -148,11 +148,13 @@ def read_truncates(
     )
 
 
-def _wanted(messages: Ints, timeline: Timeline, skip_below: Lsn) -> tuple[Ints, Ints]:
-    """Return the messages whose commit LSN is not to be skipped, and these LSNs."""
+def _not_skipped(
+    messages: Ints, timeline: Timeline, skip_below: Lsn
+) -> tuple[Ints, Ints]:
+    """Return the messages that are not skipped, and their commit LSNs."""
     require(timeline.inside(messages))
     commit_lsn = timeline.final_lsn[timeline.slot[messages]]
-    # LSNs ascend, so the first row tells whether there is anything to skip.
+    # LSNs ascend, so nothing is skipped if the first row is not.
     if len(messages) and commit_lsn[0] < skip_below:
         keep = commit_lsn >= skip_below
         return messages[keep], commit_lsn[keep]
@@ -165,22 +167,22 @@ class Versions:
 
     versions: list[RelationVersion]
     keys: Words
-    """Ascending: relid << 32 | Relation message."""
+    """Keys in ascending order: relid << 32 | number of the Relation message."""
     of_key: Ints
-    """Per key: its position in ``versions``."""
+    """Position in ``versions`` of each key."""
 
     def of(self, rows: ChangeRows) -> Ints:
-        """Per row: its position in ``versions``; raises Suspect for an unknown relid."""
-        at = rows.relid << _KEY_SHIFT | rows.message.view(np.uint64)
-        found = np.searchsorted(self.keys, at, side="right") - 1
-        require((found >= 0).all())
-        require((self.keys[found] >> _KEY_SHIFT == rows.relid).all())
-        return self.of_key[found]
+        """Return each row's position in ``versions``; raises Suspect for an unknown relid."""
+        wanted_keys = rows.relid << _KEY_SHIFT | rows.message.view(np.uint64)
+        positions = np.searchsorted(self.keys, wanted_keys, side="right") - 1
+        require((positions >= 0).all())
+        require((self.keys[positions] >> _KEY_SHIFT == rows.relid).all())
+        return self.of_key[positions]
 
 
 @dataclass(frozen=True, slots=True)
 class KnownRelations:
-    """A relation cache prepared for look-ups; good as long as the cache is the same."""
+    """A relation cache prepared for look-ups; valid while the cache does not change."""
 
     source: dict[Oid, RelationVersion]
     versions: list[RelationVersion]
@@ -189,7 +191,7 @@ class KnownRelations:
 
     @classmethod
     def of(cls, source: dict[Oid, RelationVersion]) -> KnownRelations:
-        """Prepare ``source``, which must not change any more."""
+        """Prepare ``source``, which must not change afterwards."""
         relids = sorted(source)
         return cls(
             source,
@@ -201,20 +203,20 @@ class KnownRelations:
     def described(
         self, frames: Frames, messages: Ints, state: StreamState
     ) -> tuple[StreamState, Versions]:
-        """The caches behind these Relation and Type messages, and all versions.
+        """Return the caches after these Relation and Type messages, and all versions.
 
-        ``state`` itself stays as it is; raises ProtocolViolation.
+        ``state`` itself is not changed; raises ProtocolViolation.
         """
-        known = np.arange(len(self.versions))
+        indexes = np.arange(len(self.versions))
         if not len(messages):
-            return state, Versions(self.versions, self.keys, known)
+            return state, Versions(self.versions, self.keys, indexes)
         state = state.copy()
         versions = list(self.versions)
-        positions = {relid: [at] for relid, at in self.position.items()}
+        positions = {relid: [position] for relid, position in self.position.items()}
         keys: list[int] = []
         of_key: list[int] = []
-        for at in messages.tolist():
-            message = read_message(frames.message(at), protocol=PROTOCOL)
+        for number in messages.tolist():
+            message = read_message(frames.message(number), protocol=PROTOCOL)
             if not isinstance(message, RelationMessage | TypeMessage):
                 raise InternalError("a description was read as something else")
             state.describe(message)
@@ -228,24 +230,24 @@ class KnownRelations:
                 same = [len(versions)]
                 mine += same
                 versions.append(version)
-            keys.append(relid << 32 | at)
+            keys.append(relid << 32 | number)
             of_key += same
-        # Stable: a Relation message that opens the run comes behind what was known.
+        # A stable sort: a Relation message that opens the run follows the versions known before.
         all_keys = np.concatenate((self.keys, np.array(keys, np.uint64)))
         order = np.argsort(all_keys, kind="stable")
-        all_of_key = np.concatenate((known, np.array(of_key, np.int64)))
+        all_of_key = np.concatenate((indexes, np.array(of_key, np.int64)))
         return state, Versions(versions, all_keys[order], all_of_key[order])
 
 
 def change_blocks(
     frames: Frames, rows: ChangeRows, versions: Versions
 ) -> list[ChangeBlock]:
-    """The rows as blocks, in the order of their first rows; raises Suspect."""
+    """Convert the rows to blocks, in the order of their first rows; raises Suspect."""
     if not len(rows.message):
         return []
-    at = versions.of(rows)
-    single = (at == at[0]).all()
-    groups = [(int(at[0]), rows)] if single else _grouped(rows, at)
+    positions = versions.of(rows)
+    single = (positions == positions[0]).all()
+    groups = [(int(positions[0]), rows)] if single else _grouped(rows, positions)
     blocks = []
     for position, own in groups:
         version = versions.versions[position]
@@ -254,20 +256,20 @@ def change_blocks(
     return blocks
 
 
-def _grouped(rows: ChangeRows, at: Ints) -> list[tuple[int, ChangeRows]]:
+def _grouped(rows: ChangeRows, positions: Ints) -> list[tuple[int, ChangeRows]]:
     # NumPy sorts 16-bit numbers stably by radix, ten times faster than wider ones.
-    narrow = at.astype(np.uint16) if at.max() < 1 << 16 else at
+    narrow = positions.astype(np.uint16) if positions.max() < 1 << 16 else positions
     order = np.argsort(narrow, kind="stable")
-    arranged = at[order]
+    arranged = positions[order]
     starts = np.concatenate(([0], where(arranged[1:] != arranged[:-1]) + 1))
     parts = np.split(order, starts[1:])
-    groups = [(int(at[part[0]]), part) for part in parts]
+    groups = [(int(positions[part[0]]), part) for part in parts]
     groups.sort(key=lambda group: int(group[1][0]))
     return [(position, rows.taken(part)) for position, part in groups]
 
 
 def _batch(frames: Frames, rows: ChangeRows, relation: Relation) -> Any:
-    """The log-layout batch of rows of one relation version; raises Suspect."""
+    """Build the log-layout batch of rows of one relation version; raises Suspect."""
     columns = len(relation.columns)
     truncated = rows.op == _TRUNCATE
     old = (rows.action == _KEY) | (rows.action == _FULL)
@@ -287,7 +289,7 @@ def _batch(frames: Frames, rows: ChangeRows, relation: Relation) -> Any:
     everywhere = len(new_rows) == len(new)
     chosen: Any = slice(None) if everywhere else new_rows
     new_slices, cursor[chosen] = walk_tuples(frames, cursor[chosen], columns, old=False)
-    # No cursor has ever moved back: those that end in the right place were right all along.
+    # Cursors never move back, so a cursor that ends in the right place was always right.
     require(((cursor == ends) | truncated).all())
 
     out = _Batch()
@@ -321,15 +323,15 @@ def _batch(frames: Frames, rows: ChangeRows, relation: Relation) -> Any:
 def _step_over_new_header(
     frames: Frames, cursor: Ints, rows: Ints, columns: int
 ) -> None:
-    """Move the cursors of rows with both tuples from behind the old into the new one."""
-    at = cursor[rows]
-    header = frames.windows(at) >> np.uint64(40)
+    """Move the cursors of rows with both tuples from the end of the old one into the new one."""
+    starts = cursor[rows]
+    header = frames.windows(starts) >> np.uint64(40)
     require((header == (_NEW << 16 | columns)).all())
-    cursor[rows] = at + _NEW_HEADER
+    cursor[rows] = starts + _NEW_HEADER
 
 
 class _Batch:
-    """A record batch in the making."""
+    """A builder of a record batch."""
 
     __slots__ = ("_arrays", "_fields")
 

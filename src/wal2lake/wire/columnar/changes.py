@@ -1,9 +1,9 @@
 """The changes of one transaction that is received before it commits: rows, messages, relations.
 
-In: a part of a run, without marks, of one stream block or of what stands between Begin Prepare and
-Prepare; the transaction as it is before. Out: a ``Streamed``, column by column as any other rows,
-with the subtransaction's xid where others have their commit LSN. What is wrong with bytes that are
-not as they should be is found message by message.
+In: a part of a run without marks, from one stream block or from between Begin Prepare and Prepare,
+and the state of the transaction before it. Out: a ``Streamed``, decoded column by column like
+other rows, with the subtransaction's xid in place of the commit LSN. If bytes break a rule, they
+are read message by message to find which one.
 
 Called by streams.py. Pure.
 
@@ -68,23 +68,23 @@ STREAMED_MESSAGES_SCHEMA: Final = pa.schema(
 _ORIGIN: Final = ord("O")
 
 _LATEST: Final = 64
-"""How many subtransactions of the last changes are remembered: savepoints inside of one another
-that are all rolled back, with a message between. A guess."""
+"""Number of subtransactions of the last changes that are remembered. More are needed only if more
+nested savepoints, with a message between them, are all rolled back. Chosen arbitrarily."""
 
 
 def described(frames: Frames, stream: OpenStream) -> OpenStream:
-    """The stream with the descriptions of a block."""
+    """Add the descriptions of a block to the stream."""
     frames = frames.streamed()
     describing = where(CLASS_OF_KIND[frames.kinds] == DESCRIPTION)
-    known = KnownRelations.of(stream.state.relations)
-    after, _ = known.described(frames, describing, stream.state)
+    relations = KnownRelations.of(stream.state.relations)
+    after, _ = relations.described(frames, describing, stream.state)
     return stream.defined(_definitions(frames, describing.tolist()), after)
 
 
 def read_changes(
     frames: Frames, stream: OpenStream, caches: StreamState, *, own: bool
 ) -> Streamed:
-    """The changes of one transaction, column by column; raises Suspect."""
+    """Read the changes of one transaction, column by column; raises Suspect."""
     classes = CLASS_OF_KIND[frames.kinds]
     present = np.bincount(classes, minlength=CLASSES)
     require(
@@ -110,7 +110,7 @@ def read_changes(
         stream = replace(stream, latest=_latest(frames, classes, stream))
         stream = stream.defined(_definitions(frames, describing.tolist()), after)
     else:
-        # Its descriptions are the connection's at once: this hands them over.
+        # The descriptions are the connection's at once; the caller takes them from the state.
         stream = replace(stream, state=after)
     return Streamed(stream, blocks, messages, whole=not own)
 
@@ -121,51 +121,55 @@ def _definitions(frames: Frames, described: list[int]) -> list[StreamedDefinitio
         return []
     return [
         StreamedDefinition(
-            frames.message(at), frames.send_time(at), frozenset((int(xids[at]),))
+            frames.message(number),
+            frames.send_time(number),
+            frozenset((int(xids[number]),)),
         )
-        for at in described
+        for number in described
     ]
 
 
 def _latest(
     frames: Frames, classes: NDArray[np.uint8], stream: OpenStream
 ) -> tuple[int, ...]:
-    """Return the transactions of the last changes, behind this run."""
+    """Return the subtransactions of the last changes, up to the end of this run."""
     changes = where((classes == ROW) | (classes == TRUNCATE))
     if frames.xids is None or not len(changes):
         return stream.latest
     xids = frames.xids[changes]
-    # Of each the last one: the first from the end.
-    found, first = np.unique(xids[::-1], return_index=True)
-    here = found[np.argsort(-first)].tolist()
+    # The last change of each subtransaction is the first one from the end.
+    distinct, first = np.unique(xids[::-1], return_index=True)
+    here = distinct[np.argsort(-first)].tolist()
     mine = set(here)
     return (*(x for x in stream.latest if x not in mine), *here)[-_LATEST:]
 
 
 def _messages(
     frames: Frames,
-    at: NDArray[np.int64],
+    numbers: NDArray[np.int64],
     classes: NDArray[np.uint8],
     stream: OpenStream,
 ) -> Any:
-    """A message says the top-level xid only. It is taken for one of the subtransaction that has
-    made the change before it, and is not rolled back yet: whatever undoes the message undoes that
-    change, and nothing else that is still to come does."""
-    found = read_messages(frames, at)
-    require(found.transactional.all())
+    """Read the messages of a stream and assign them to subtransactions.
+
+    A message has only the top-level xid. It is assigned to the subtransaction of the last change
+    before it that is not rolled back: a rollback that undoes the message undoes that change, and
+    no later rollback undoes one without the other."""
+    messages = read_messages(frames, numbers)
+    require(messages.transactional.all())
     if frames.xids is None:
         raise InternalError("messages of a stream have no xid")
     changes = where((classes == ROW) | (classes == TRUNCATE))
     before = stream.latest[-1] if stream.latest else int(stream.xid)
     owners = np.concatenate(([before], frames.xids[changes]))
-    own = frames.xids[at]
-    owner = owners[np.searchsorted(changes, at)]
+    own = frames.xids[numbers]
+    owner = owners[np.searchsorted(changes, numbers)]
     return pa.RecordBatch.from_arrays(
         [
             pa.array(np.where(own == int(stream.xid), owner, own).astype(np.int64)),
-            pa.array(found.lsn),
-            found.prefix,
-            found.content,
+            pa.array(messages.lsn),
+            messages.prefix,
+            messages.content,
         ],
         schema=STREAMED_MESSAGES_SCHEMA,
     )
@@ -175,8 +179,8 @@ def wrong(problem: str, kind: int, offset: int = 0) -> ProtocolViolation:
     return violation(problem, message=message_name(kind), offset=offset)
 
 
-def located(error: ProtocolViolation, frames: Frames, at: int) -> ProtocolViolation:
-    start = read_header(frames.payload(at)).start_lsn
+def located(error: ProtocolViolation, frames: Frames, number: int) -> ProtocolViolation:
+    start = read_header(frames.payload(number)).start_lsn
     error.context = f"{error.context}, in XLogData at {start}"
     return error
 
@@ -184,19 +188,19 @@ def located(error: ProtocolViolation, frames: Frames, at: int) -> ProtocolViolat
 def explain_changes(
     frames: Frames, stream: OpenStream, caches: StreamState, *, in_stream: bool
 ) -> ProtocolViolation:
-    """The violation among changes that are suspect, found message by message."""
+    """Return the violation among suspect changes, found message by message."""
     state = caches.copy()
     state.transaction = OpenTransaction(stream.xid, Lsn(1), 0, None, None, 0, False)
     reader = StreamReader(state)
-    for at in range(len(frames)):
-        payload = frames.payload(at)
+    for number in range(len(frames)):
+        payload = frames.payload(number)
         try:
             if payload[XLOGDATA_HEADER] == _ORIGIN:
                 raise wrong("ORIGIN message sent out of order", _ORIGIN)
             if in_stream:
                 body = payload[XLOGDATA_HEADER:]
                 if stream.lost and body[0] not in b"RY" and any(body[1:5]) and body[4:]:
-                    continue  # Nothing but descriptions counts.
+                    continue  # Only descriptions count.
                 read_message(body, in_stream=True)
                 payload = payload[: XLOGDATA_HEADER + 1] + body[5:]
             if payload[XLOGDATA_HEADER] not in b"RYIUDTM":
@@ -210,7 +214,7 @@ def explain_changes(
                     "non-transactional message inside of a transaction", ord("M"), 1
                 )
         except ProtocolViolation as error:
-            return located(error, frames, at)
+            return located(error, frames, number)
         try:
             reader.read(payload)
         except ProtocolViolation as error:
@@ -219,7 +223,7 @@ def explain_changes(
 
 
 def as_messages(batch: Any, commit_lsn: Lsn) -> Any:
-    """Messages of a stream that has committed, as any other's (MESSAGES_SCHEMA)."""
+    """Convert messages of a stream that has committed to MESSAGES_SCHEMA."""
     count = batch.num_rows
     return pa.RecordBatch.from_arrays(
         [

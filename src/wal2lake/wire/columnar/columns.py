@@ -1,16 +1,16 @@
 """Tuples of many rows at once: from positions in the buffer to Arrow arrays.
 
-In: a buffer and, for n rows, where their tuples' first column is. Out: for each column n
+In: a buffer and, for n rows, the position of their tuples' first column. Out: for each column n
 slices of the buffer, then Arrow binary arrays that own a copy of the values.
 
-``walk_tuples`` keeps one cursor per row and moves all of them over one column at a time:
-kind byte and length are one 64-bit gather, and the sum is the next column's position. So
-a row costs a few gathers per column and no Python.
+``walk_tuples`` has one cursor per row and moves all of them over one column at a time. One 64-bit
+gather reads kind byte and length, and the sum is the next column's position. So a row costs a few
+gathers per column and no Python.
 
-``binary_array`` lets Arrow copy the values: offsets [start0, stop0, start1, stop1, ...]
+``binary_array`` lets Arrow copy the values. The offsets [start0, stop0, start1, stop1, ...]
 over the whole buffer make an array whose even elements are the values and whose odd ones
-are the gaps; ``take`` of the even ones is one memcpy per value (10 ns each, against 20 ns
-for an index gather in NumPy and as much for building views and casting them).
+are the gaps. A ``take`` of the even ones is one memcpy per value: 10 ns each, compared with 20 ns
+for an index gather in NumPy and as much for building views and casting them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _codes(unchanged: bool) -> Bytes:
 
 _NEW_CODES: Final = _codes(unchanged=True)
 _OLD_CODES: Final = _codes(unchanged=False)
-"""Old tuples are sent expanded."""
+"""Old tuples have no unchanged values: PostgreSQL expands them."""
 
 _KIND: Final = np.uint64(56)
 _LENGTH: Final = np.uint64(24)
@@ -54,44 +54,44 @@ class Slices:
     start: Ints
     stop: Ints
     code: Bytes | None
-    """NULL, UNCHANGED, TEXT or BINARY per row; None: TEXT throughout."""
+    """NULL, UNCHANGED, TEXT or BINARY of each row; None: TEXT in all rows."""
 
     def any(self, code: int) -> bool:
-        """Whether any row has this code."""
+        """Return whether any row has this code."""
         if self.code is None:
             return code == TEXT
         return bool((self.code == code).any())
 
 
 def walk_tuples(
-    frames: Frames, at: Ints, columns: int, *, old: bool
+    frames: Frames, cursors: Ints, columns: int, *, old: bool
 ) -> tuple[list[Slices], Ints]:
-    """Find the columns of tuples that start (behind their count) at ``at``, ascending.
+    """Find the columns of tuples whose first columns are at ``cursors``, ascending.
 
-    Also returns the position behind each tuple. Raises Suspect for an unknown kind of
-    value. A tuple may reach beyond its message: cursors only move forward, so the caller
-    sees that from where they end, and nothing may be taken from the slices before.
+    Also returns the end position of each tuple. Raises Suspect for an unknown kind of
+    value. A tuple may reach beyond its message. Cursors only move forward, so the caller detects
+    this from their ends, and must do so before it uses the slices.
     """
     codes = _OLD_CODES if old else _NEW_CODES
-    found: list[Slices] = []
+    columns_found: list[Slices] = []
     for _ in range(columns):
-        window = frames.windows(at)
+        window = frames.windows(cursors)
         kind = (window >> _KIND).astype(np.uint8)
-        # A negative length is a very large one here: forward all the same.
+        # A negative length becomes a very large one, so the cursor still moves forward.
         length = ((window >> _LENGTH) & _LENGTH_MASK).view(np.int64)
         if (kind == ord("t")).all():
             code = None
-            start = at + 5
+            start = cursors + 5
             stop = start + length
         else:
             code = codes[kind]
             require(code.all())
             sent = code >= TEXT
-            start = at + np.where(sent, 5, 1)
+            start = cursors + np.where(sent, 5, 1)
             stop = start + length * sent
-        found.append(Slices(start, stop, code))
-        at = stop
-    return found, at
+        columns_found.append(Slices(start, stop, code))
+        cursors = stop
+    return columns_found, cursors
 
 
 @lru_cache(maxsize=1)
@@ -100,16 +100,16 @@ def _even_numbers(room: int) -> Any:
 
 
 def _evens(count: int) -> Any:
-    """0, 2, 4 ...: one array, cut to size, serves all calls of a similar size."""
+    """Return 0, 2, 4 ... as a slice of one cached array for all calls of a similar size."""
     return _even_numbers(1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
 def binary_array(
     data: bytes, start: Ints, stop: Ints, valid: Bools | None = None
 ) -> Any:
-    """An Arrow binary array of ``data[start[i]:stop[i]]``.
+    """Build an Arrow binary array of ``data[start[i]:stop[i]]``.
 
-    Slices ascend and do not overlap; one that is not valid is null and should be empty.
+    Slices ascend and do not overlap; a slice that is not valid is null and should be empty.
     """
     count = len(start)
     offsets = np.empty(2 * count + 1, np.int32)
@@ -131,16 +131,16 @@ def binary_array(
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Puts columns that only some rows have into arrays for all rows of a block."""
+    """Expands columns that only some rows have to arrays for all rows of a block."""
 
     data: bytes
     fill: Ints
-    """Per row of the block: a position inside its message, before its tuples."""
+    """For each row of the block, a position inside its message, before its tuples."""
     rows: Ints | None
     """Which rows have the columns, ascending; None: all."""
 
     def values(self, slices: Slices) -> Any:
-        """The column's values; null where NULL, UNCHANGED or absent."""
+        """Return the column's values; null if a value is NULL, UNCHANGED or absent."""
         sent = None if slices.code is None else slices.code >= TEXT
         if self.rows is None:
             return binary_array(self.data, slices.start, slices.stop, sent)
@@ -151,7 +151,7 @@ class Spread:
         return binary_array(self.data, start, stop, valid)
 
     def has(self, slices: Slices, code: int) -> Any:
-        """Which values have this code, as Arrow booleans."""
+        """Return which values have this code, as Arrow booleans."""
         has = np.zeros(len(self.fill), np.bool_)
         own = slices.code == code if slices.code is not None else code == TEXT
         has[slice(None) if self.rows is None else self.rows] = own

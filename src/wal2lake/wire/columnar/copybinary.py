@@ -1,12 +1,12 @@
 """COPY ... TO STDOUT (FORMAT binary): runs of CopyData payloads to Arrow, column by column.
 
-In: blocks of whole payloads and their sizes; the server sends each row in a payload of its
-own, the header in front of the first, the trailer behind the last. Out: for each block one
-Arrow binary array per column, null where NULL. The state between blocks is whether header and
-trailer have been seen. Raises ProtocolViolation for whatever is not that format.
+In: blocks of whole payloads and their sizes. The server sends each row in a payload of its
+own, with the header before the first row and the trailer after the last. Out: for each block one
+Arrow binary array per column, null for NULL. The state between blocks is whether header and
+trailer have been read. Raises ProtocolViolation for data in any other format.
 
-As in ``columns``, one cursor per row moves over one column at a time: a 32-bit gather and
-an addition each.
+As in ``columns``, one cursor per row moves over one column at a time, with a 32-bit gather and an
+addition each.
 
 Called by tablesync. Not thread-safe.
 
@@ -42,7 +42,7 @@ class BinaryCopy:
         self._ended = False
 
     def feed(self, data: bytes, sizes: Sequence[int]) -> list[Any]:
-        """The rows of a block, as one array per column; they own their memory."""
+        """Return the rows of a block, as one array per column; the arrays own their memory."""
         ends = np.cumsum(np.array(sizes, np.int64))
         if len(ends) and int(ends[-1]) != len(data):
             raise _violation("a block is not as long as its messages")
@@ -65,28 +65,28 @@ class BinaryCopy:
         return self._walk(data, starts + 2, ends)
 
     def finish(self) -> None:
-        """The COPY is over: it must have been whole."""
+        """Check at the end of the COPY that it was complete."""
         if not self._ended:
             raise _violation("it ended without a trailer")
 
-    def _walk(self, data: bytes, at: Ints, ends: Ints) -> list[Any]:
-        found = []
+    def _walk(self, data: bytes, cursors: Ints, ends: Ints) -> list[Any]:
+        arrays = []
         for _ in range(self._columns):
-            lengths = _gather(data, at, ends, np.int32)
+            lengths = _gather(data, cursors, ends, np.int32)
             if (lengths < -1).any():
                 raise _violation("a value has a negative length")
-            start = at + 4
-            at = start + np.maximum(lengths, 0)
-            if (at > ends).any():
+            start = cursors + 4
+            cursors = start + np.maximum(lengths, 0)
+            if (cursors > ends).any():
                 raise _violation("a value reaches beyond its row")
-            found.append(binary_array(data, start, at, lengths >= 0))
-        if (at != ends).any():
+            arrays.append(binary_array(data, start, cursors, lengths >= 0))
+        if (cursors != ends).any():
             raise _violation("a row is longer than its columns")
-        return found
+        return arrays
 
 
 def _after_header(data: bytes) -> int:
-    """Where the first row begins."""
+    """Return the position of the first row."""
     if len(data) < _HEADER or not data.startswith(_SIGNATURE):
         raise _violation("it does not begin with the signature")
     if int.from_bytes(data[len(_SIGNATURE) : _FLAGS_END]) & _CRITICAL_FLAGS:
@@ -97,16 +97,18 @@ def _after_header(data: bytes) -> int:
     return _HEADER + extension
 
 
-def _gather(data: bytes, at: Ints, ends: Ints, kind: type[Any]) -> Ints:
-    """The integers at these positions, which must lie before ``ends``."""
+def _gather(data: bytes, positions: Ints, ends: Ints, kind: type[Any]) -> Ints:
+    """Return the integers at these positions, which must end before ``ends``."""
     size = np.dtype(kind).itemsize
-    if (at + size > ends).any():
+    if (positions + size > ends).any():
         raise _violation("a row ends too early")
-    # One number at every byte: unaligned gathers.
-    found = np.ndarray((max(len(data) - size + 1, 0),), kind, data, 0, (1,))[at]
+    # A view with a number at every byte allows unaligned gathers.
+    integers = np.ndarray((max(len(data) - size + 1, 0),), kind, data, 0, (1,))[
+        positions
+    ]
     if sys.byteorder == "little":
-        found.byteswap(inplace=True)
-    return found.astype(np.int64)
+        integers.byteswap(inplace=True)
+    return integers.astype(np.int64)
 
 
 def _violation(what: str) -> ProtocolViolation:

@@ -1,10 +1,10 @@
-"""The hot path: runs of pgoutput messages to Arrow, column by column.
+"""The hot path: decoding of runs of pgoutput messages to Arrow, column by column.
 
-In: ``feed(data, lengths)``, the XLogData payloads of a gulp, in stream order, cut
-anywhere between two messages. Out: Decoded: one ChangeBlock per relation version with rows,
-rows in stream order, the logical messages, and the transactions that committed. Between feeds
-the Decoder keeps what wire/stream.py calls StreamState. A feed that breaks a rule raises
-ProtocolViolation and leaves the state as it was.
+In: ``feed(data, lengths)``, the XLogData payloads of a gulp, in stream order, divided
+anywhere between two messages. Out: Decoded, which has one ChangeBlock per relation version with
+rows, rows in stream order, the logical messages, and the transactions that committed. Between feeds
+the Decoder keeps the StreamState of wire/stream.py. A feed that breaks a rule raises
+ProtocolViolation and does not change the state.
 
     data, lengths ─▶ Frames ─▶ class of each message ─▶ Timeline (B C O, vectorised)
                                   │                        │ commit LSN, ordinal
@@ -14,8 +14,8 @@ ProtocolViolation and leaves the state as it was.
                                                                                │
                               Arrow batch ◀─ columns.binary_array ◀─ columns.walk_tuples
 
-No Python runs per row or per transaction: 200,000 single-row transactions cost what one
-transaction of 200,000 rows and 400,000 more messages must.
+No Python runs per row or per transaction: 200,000 single-row transactions cost no more than one
+transaction of 200,000 rows and 400,000 other messages.
 
 **Log layout** of a block's batch, which is also that of the log's Parquet files:
 
@@ -35,11 +35,11 @@ transaction of 200,000 rows and 400,000 more messages must.
                         row (or, against the manual, a value there in an old key)
     ob<i>       bool    only if true anywhere: o<i> is in binary form
 
-(commit_lsn, ordinal) is unique within a relation and ascends. An R that repeats what is
-known does not start a new version; one that goes back to an earlier version continues
+(commit_lsn, ordinal) is unique within a relation and ascends. An R that repeats the current
+description does not start a new version; an R that returns to an earlier version continues
 that version's block.
 
-Transactions that arrive before they commit are streams.py's, which hands everything else to
+streams.py decodes transactions that are sent before they commit, and passes everything else to
 ``feed_frames``. Not thread-safe.
 """
 
@@ -86,29 +86,29 @@ _NOWHERE: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Contents of one feed."""
+    """The decoded content of one feed."""
 
     blocks: list[ChangeBlock]
-    """Rows of open transactions too. In the order of their first rows."""
+    """Blocks in the order of their first rows, including rows of open transactions."""
     messages: Any
     """pyarrow.RecordBatch of logical messages in stream order (messages.MESSAGES_SCHEMA),
-    those of open transactions too. lsn, commit_lsn (null: it is in no transaction),
+    including those of open transactions: lsn, commit_lsn (null outside of transactions),
     transactional, prefix, content."""
     transactions: Any
-    """pyarrow.RecordBatch: xid, commit_lsn, end_lsn, commit_time (microseconds since
-    2000-01-01 UTC), origin, origin_lsn, changes (how many ordinals it used); one row per
-    Commit in the feed."""
+    """pyarrow.RecordBatch with one row per Commit in the feed: xid, commit_lsn, end_lsn,
+    commit_time (microseconds since 2000-01-01 UTC), origin, origin_lsn, changes (number of
+    ordinals)."""
     last_end_lsn: Lsn | None
-    """End LSN of the last Commit in the feed, or LSN of a later message that belongs to no
-    transaction; skipped ones included."""
+    """End LSN of the last Commit in the feed, or LSN of a later message outside of
+    transactions, including skipped ones."""
 
 
 class Decoder:
     """Decodes the stream of one subscription.
 
-    ``skip_below``: transactions with a lower commit LSN, and their rows, are left out
-    (they are already in the log); their descriptions still count. So are their messages,
-    and those outside of transactions whose LSN is not above it.
+    ``skip_below``: transactions with a lower commit LSN, with their rows and messages, are skipped
+    because the log has them; their descriptions still count. Messages outside of transactions
+    are skipped if their LSN is not above it.
     """
 
     def __init__(self, *, skip_below: Lsn = INVALID_LSN) -> None:
@@ -116,7 +116,8 @@ class Decoder:
         self.start_connection()
 
     def start_connection(self) -> None:
-        """A new START_REPLICATION: an open transaction and all descriptions come again."""
+        """Reset the state at a new START_REPLICATION: the publisher sends an open transaction and
+        all descriptions again."""
         self._state = StreamState()
         self._known = KnownRelations.of(self._state.relations)
 
@@ -127,7 +128,7 @@ class Decoder:
 
     @property
     def state(self) -> StreamState:
-        """Knowledge of the connection; set it to another object, never change it."""
+        """State of the connection. Assign another object; never change this one."""
         return self._state
 
     @state.setter
@@ -135,25 +136,25 @@ class Decoder:
         self._state = state
 
     def reached(self, end: Lsn) -> None:
-        """A transaction that was not fed here ends at ``end``."""
+        """Note that a transaction which was not fed here ends at ``end``."""
         self._state = replace(
             self._state, last_end_lsn=max(end, self._state.last_end_lsn)
         )
 
     def snapshot(self) -> StreamState:
-        """For ``restore``: the state as it is now."""
+        """Return the current state, for ``restore``."""
         return self._state
 
     def restore(self, state: StreamState) -> None:
-        """Forget all feeds since ``snapshot``."""
+        """Undo all feeds since ``snapshot``."""
         self._state = state
 
     def feed(self, data: bytes, lengths: NDArray[np.uint32]) -> Decoded:
-        """Decode a run of payloads; ``lengths`` are theirs.
+        """Decode a run of payloads with these lengths.
 
         The batches own their memory. Raises ProtocolViolation (with the message's name
-        and offset, and the LSN of its XLogData) and then keeps the state of before;
-        InternalError if ``lengths`` do not fit ``data`` or that is 2 GiB or more.
+        and offset, and the LSN of its XLogData) without changing the state;
+        InternalError if ``lengths`` do not fit ``data`` or ``data`` has 2 GiB or more.
         """
         if not len(lengths) and not data:
             return Decoded([], no_messages(), no_transactions(), None)
@@ -164,7 +165,7 @@ class Decoder:
             raise explain(data, lengths, state, self._skip_below) from None
 
     def feed_frames(self, frames: Frames) -> Decoded:
-        """``feed`` for a run, or a part of one, that is framed already."""
+        """Decode a run, or a part of one, that is framed already, like ``feed``."""
         try:
             return self._feed(frames)
         except (Suspect, ProtocolViolation):
@@ -194,7 +195,7 @@ class Decoder:
         described = where(classes == DESCRIPTION)
         after, versions = self._known.described(frames, described, state)
         blocks = change_blocks(frames, rows, versions)
-        # Nothing below fails: the feed is accepted as a whole or not at all.
+        # The code below cannot fail: a feed is accepted as a whole or not at all.
         last_end = timeline.last_end_lsn
         self._state = StreamState(
             after.relations,

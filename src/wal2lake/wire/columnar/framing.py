@@ -1,14 +1,14 @@
-"""A run of XLogData payloads seen as columns of numbers.
+"""A run of XLogData payloads as columns of numbers.
 
 In: ``data``, the payloads of n CopyData messages one after the other, and ``lengths``,
 their n lengths. Out: Frames, which finds fixed-size fields of many messages at once.
 
-Why NumPy over the raw buffer: a Python object for a message costs a microsecond, a gather
-of one field of one message three nanoseconds. The trick is a view of the buffer that has
-a 64-bit word at *every* byte (stride 1), so that one fancy index reads unaligned fields.
+NumPy reads the raw buffer because a Python object for a message costs a microsecond, and a gather
+of one field of one message three nanoseconds. A view of the buffer with a 64-bit word at *every*
+byte (stride 1) allows one fancy index to read unaligned fields.
 
-Code here does not say what is wrong with bad bytes, only that something is (Suspect);
-the caller then lets the scalar wire/stream.py find out.
+This module does not find out which rule bad bytes break, only that they break one (Suspect); the
+caller then uses the scalar wire/stream.py to find the rule.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ COMMIT_LENGTH: Final = 26
 """Bytes of a Commit message."""
 _XID_BYTES: Final = 4
 _SEND_TIME: Final = 17
-"""Where an XLogData has the publisher's clock."""
+"""Position of the publisher's clock in an XLogData."""
 
 
 class Suspect(Exception):
-    """The bytes break a rule; which one is the scalar reader's to say."""
+    """The bytes break a rule; the scalar reader finds out which one."""
 
 
 def require(condition: bool | np.bool_) -> None:
-    """Raises Suspect unless the condition holds."""
+    """Raise Suspect unless the condition holds."""
     if not condition:
         raise Suspect
 
 
 def where(mask: Bools) -> Ints:
-    """The positions at which the mask is true."""
+    """Return the positions at which the mask is true."""
     return np.flatnonzero(mask).astype(np.int64, copy=False)
 
 
 def explain(
     data: bytes, lengths: NDArray[np.uint32], state: StreamState, skip_below: Lsn
 ) -> ProtocolViolation:
-    """The violation in a run that is suspect, found message by message.
+    """Return the violation in a suspect run, found message by message.
 
-    ``state`` is the state before the run; it is used up.
+    ``state`` is the state before the run; it is changed.
     """
     reader = StreamReader(state, skip_below=skip_below)
     start = 0
@@ -103,16 +103,16 @@ class Frames:
             )
         require(len(self.ends) == 0 or lengths.min() >= _SHORTEST)
         self.starts: Ints = self.ends - lengths
-        """Where each payload is."""
+        """Start of each payload."""
         self.bytes: Bytes = np.frombuffer(data, np.uint8)
         require((self.bytes[self.starts] == ord("w")).all())
         self.kinds: Bytes = self.bytes[self.starts + XLOGDATA_HEADER]
         self.fields: Ints = self.starts + _SHORTEST
-        """Where each message's first field is: behind its kind, and in a part of a stream
-        block behind its xid."""
+        """Position of each message's first field: behind its kind and, in a part of a stream
+        block, behind its xid."""
         self.xids: Ints | None = None
-        """Per message: its subtransaction; None outside of stream blocks."""
-        # One word at every byte; a run that is not empty has room for more than one.
+        """Subtransaction of each message; None outside of stream blocks."""
+        # A word at every byte; a run that is not empty has room for at least one.
         self._limit = max(total - 8, 0)
         self._words = np.ndarray(
             (self._limit + 1 if total else 0,), np.uint64, data, 0, (1,)
@@ -122,7 +122,7 @@ class Frames:
         return len(self.kinds)
 
     def part(self, first: int, last: int) -> Frames:
-        """Messages [first, last) as a run of their own, over the same buffer."""
+        """Return messages [first, last) as a run of their own, over the same buffer."""
         part = object.__new__(Frames)
         part.data, part.bytes = self.data, self.bytes
         part._words, part._limit = self._words, self._limit
@@ -132,7 +132,7 @@ class Frames:
         return part
 
     def streamed(self) -> Frames:
-        """The same messages as those of a stream block, each with its xid in front."""
+        """Return the same messages as messages of a stream block, which begin with an xid."""
         part = self.part(0, len(self))
         require((self.lengths(np.arange(len(self))) > _XID_BYTES).all())
         part.xids = (self.windows(self.fields) >> np.uint64(32)).view(np.int64)
@@ -141,56 +141,56 @@ class Frames:
         return part
 
     def of_transaction(self, xid: int) -> Frames:
-        """The same messages as those of one transaction, whose xid they do not carry."""
+        """Return the same messages as messages of one transaction, without xids of their own."""
         part = self.part(0, len(self))
         part.xids = np.full(len(self), xid, np.int64)
         return part
 
-    def words(self, at: Ints) -> Words:
-        """The unsigned 64-bit numbers at these positions, all of them inside the run."""
-        found = self._words[at]
-        return found.byteswap(inplace=True) if sys.byteorder == "little" else found
+    def words(self, positions: Ints) -> Words:
+        """Return the unsigned 64-bit numbers at these positions, all of them inside the run."""
+        numbers = self._words[positions]
+        return numbers.byteswap(inplace=True) if sys.byteorder == "little" else numbers
 
-    def integers(self, at: Ints) -> Ints:
-        """The signed 64-bit numbers at these positions."""
-        return self.words(at).view(np.int64)
+    def integers(self, positions: Ints) -> Ints:
+        """Return the signed 64-bit numbers at these positions."""
+        return self.words(positions).view(np.int64)
 
-    def windows(self, at: Ints) -> Words:
-        """The eight bytes from each position on, zeros behind the end of the run.
+    def windows(self, positions: Ints) -> Words:
+        """Return the eight bytes from each position on, padded with zeros at the end of the run.
 
-        Positions ascend. Only those in the last message can be so near the end, so only
-        the last position can need the zeros; others beyond it (of messages that lie
-        about their lengths) get any eight bytes.
+        Positions ascend. Only positions in the last message can be that near to the end, so only
+        the last position can need padding. Other positions beyond the end, from messages with
+        wrong lengths, get arbitrary bytes.
         """
-        found = self.words(np.minimum(at, self._limit))
-        if len(at) and at[-1] > self._limit:
-            tail = self.data[int(at[-1]) :][:8]
-            found[-1] = int.from_bytes(tail.ljust(8, b"\0"))
-        return found
+        numbers = self.words(np.minimum(positions, self._limit))
+        if len(positions) and positions[-1] > self._limit:
+            tail = self.data[int(positions[-1]) :][:8]
+            numbers[-1] = int.from_bytes(tail.ljust(8, b"\0"))
+        return numbers
 
-    def lengths(self, at: Ints) -> Ints:
-        """How many bytes each of these messages has, its kind included."""
-        return self.ends[at] - self.fields[at] + 1
+    def lengths(self, numbers: Ints) -> Ints:
+        """Return the length of each of these messages, including its kind."""
+        return self.ends[numbers] - self.fields[numbers] + 1
 
-    def message(self, at: int) -> bytes:
-        """One message, from its kind on, without the xid that a stream block adds."""
-        body = self.data[int(self.fields[at]) : int(self.ends[at])]
-        return bytes((int(self.kinds[at]),)) + body
+    def message(self, number: int) -> bytes:
+        """Return one message from its kind on, without the xid of a stream block."""
+        body = self.data[int(self.fields[number]) : int(self.ends[number])]
+        return bytes((int(self.kinds[number]),)) + body
 
-    def payload(self, at: int) -> bytes:
-        """One message with its XLogData header."""
-        return self.data[int(self.starts[at]) : int(self.ends[at])]
+    def payload(self, number: int) -> bytes:
+        """Return one message with its XLogData header."""
+        return self.data[int(self.starts[number]) : int(self.ends[number])]
 
-    def send_time(self, at: int) -> int:
-        """When the publisher sent a message, by its own clock."""
-        time = int(self.starts[at]) + _SEND_TIME
+    def send_time(self, number: int) -> int:
+        """Return the time at which the publisher sent a message, by its own clock."""
+        time = int(self.starts[number]) + _SEND_TIME
         return int.from_bytes(self.data[time : time + 8], "big", signed=True)
 
 
 def misframed(
     data: bytes, lengths: NDArray[np.uint32]
 ) -> tuple[int, ProtocolViolation]:
-    """The first payload that is no XLogData with a message, and what is wrong with it."""
+    """Return the first payload that is not an XLogData with a message, and its violation."""
     start = 0
     for number, length in enumerate(lengths.tolist()):
         try:

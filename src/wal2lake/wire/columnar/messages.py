@@ -1,13 +1,12 @@
 """Logical messages (pg_logical_emit_message) of a run, as one Arrow batch.
 
 In: the Message messages of a run; then, once its transactions are known, the Timeline.
-Out: a batch of MESSAGES_SCHEMA, in stream order, without what is in the log already.
+Out: a batch of MESSAGES_SCHEMA, in stream order, without messages that the log already has.
 
-A transactional message belongs to its transaction and is skipped with it. Another one
-belongs to none: the publisher sends it when its WAL is read, whatever becomes of the
-transaction that wrote it. Its LSN is the end of its WAL record, so to the log it is what a
-transaction's end is: everything up to it has arrived, and streaming that starts there does
-not bring it again.
+A transactional message belongs to its transaction and is skipped with it. The publisher sends
+other messages when it reads their WAL, whatever the outcome of the transaction that wrote them.
+Their LSN is the end of their WAL record, so the log treats it like a transaction's end: everything
+up to it has arrived, and streaming that starts there does not send the message again.
 
 Bytes that break a rule of wire/stream.py raise Suspect.
 
@@ -41,14 +40,14 @@ MESSAGES_SCHEMA: Final = pa.schema(
 )
 
 _SHORTEST: Final = 15
-"""Kind, flags, LSN, the NUL of an empty prefix, the length of the content."""
+"""Bytes of kind, flags, LSN, the NUL of an empty prefix, and the length of the content."""
 _PREFIX: Final = 9
 """Bytes from the first field to the prefix."""
 
 
 @cache
 def no_messages() -> Any:
-    """A batch of no messages: what most feeds have."""
+    """Return an empty batch, which most feeds have."""
     return pa.RecordBatch.from_pylist([], schema=MESSAGES_SCHEMA)
 
 
@@ -64,14 +63,14 @@ class Messages:
     content: Any
 
     def outside(self) -> tuple[Ints, Ints]:
-        """Number and LSN of those that belong to no transaction."""
+        """Return number and LSN of the messages outside of transactions."""
         outside = ~self.transactional
         return self.at[outside], self.lsn[outside]
 
     def kept(self, timeline: Timeline, skip_below: Lsn) -> Any:
-        """The batch; raises Suspect if a transactional one is in no transaction."""
+        """Return the batch; raises Suspect if a transactional message is in no transaction."""
         require(timeline.inside(self.at[self.transactional]))
-        # A slot is none of theirs if they are not transactional: never looked at.
+        # The slot of a message that is not transactional is meaningless, and masked below.
         commit_lsn = timeline.final_lsn[timeline.slot[self.at]]
         keep = np.where(
             self.transactional, commit_lsn >= skip_below, self.lsn > skip_below
@@ -89,15 +88,15 @@ class Messages:
         return batch if keep.all() else batch.filter(pa.array(keep))
 
 
-def read_messages(frames: Frames, at: Ints) -> Messages:
+def read_messages(frames: Frames, numbers: Ints) -> Messages:
     """Read the fields of these messages; raises Suspect."""
-    require((frames.lengths(at) >= _SHORTEST).all())
-    fields, ends = frames.fields[at], frames.ends[at]
+    require((frames.lengths(numbers) >= _SHORTEST).all())
+    fields, ends = frames.fields[numbers], frames.ends[numbers]
     flags = frames.bytes[fields]
     require((flags <= 1).all())
     lsn = frames.words(fields + 1)
     require((lsn < np.uint64(LSN_LIMIT)).all())
-    # The one step for each message: NumPy would look for NULs in all contents, too.
+    # The only step per message: NumPy would search for NULs in all contents, too.
     find = frames.data.find
     prefix = fields + _PREFIX
     nul = np.array(
@@ -109,7 +108,7 @@ def read_messages(frames: Frames, at: Ints) -> Messages:
     )
     content = nul + 5
     require(((nul >= 0) & (content <= ends)).all())
-    # The word that ends with the length: its other half is of prefix and LSN.
+    # The word that ends with the length; its other half is from prefix and LSN.
     length = frames.words(nul - 3) & np.uint64(0xFFFFFFFF)
     require((content + length.view(np.int64) == ends).all())
     try:
@@ -117,7 +116,7 @@ def read_messages(frames: Frames, at: Ints) -> Messages:
     except pa.ArrowInvalid:
         raise Suspect from None
     return Messages(
-        at=at,
+        at=numbers,
         transactional=flags == 1,
         lsn=lsn.view(np.int64),
         prefix=names,

@@ -1,22 +1,22 @@
-"""Describes a transaction that arrives before it commits, and its outcome.
+"""State and events of transactions that are sent before they commit.
 
-In: from streams.py, the Relation and Type messages of a stream and which of its
-subtransactions are rolled back. Out: an OpenStream, the relation cache of one stream; and the
-events that a StreamDecoder makes of a run, in stream order:
+In: from streams.py, the Relation and Type messages of a stream and the rollbacks of its
+subtransactions. Out: an OpenStream, the relation cache of one stream; and the events that a
+StreamDecoder makes of a run, in stream order:
 
-    Decoded                what committed in the usual way (decoder.py)
-    Streamed               rows and messages of a transaction whose end is to come
+    Decoded                changes of transactions sent after their commit (decoder.py)
+    Streamed               rows and messages of a transaction that has not ended
     StreamAborted          one of its subtransactions, or all of it, is rolled back
     StreamCommitted        it has committed
-    Prepared               it, or a transaction that came whole, is prepared
+    StreamPrepared         it, or a transaction that was sent whole, is prepared
     PreparedCommitted      COMMIT PREPARED
     PreparedRolledBack     ROLLBACK PREPARED
 
-A Relation message belongs to the subtransaction whose xid it carries: when that is rolled back,
-what was valid before it holds again (the publisher sends a new one, too). A relation that is
-described by several subtransactions in the same words is kept once, with all their xids.
+A Relation message belongs to the subtransaction whose xid it has. When that is rolled back, the
+earlier description is in force again (the publisher sends a new one, too). If several
+subtransactions describe a relation identically, the description is kept once, with all xids.
 
-Everything here is immutable: a feed that is refused leaves nothing behind.
+All values are immutable, so a feed that is refused changes nothing.
 
 Sources: cleanup_rel_sync_cache() and get_schema_sent_in_streamed_txn() in
 src/backend/replication/pgoutput/pgoutput.c; reference 4.4, 4.6.
@@ -35,7 +35,7 @@ from wal2lake.wire.pgoutput import RelationMessage, TypeMessage, read_message
 from wal2lake.wire.stream import StreamState
 
 Described = tuple[bool, Oid]
-"""Object that a message describes: (it is a type, OID)."""
+"""Object that a message describes: (whether it is a type, OID)."""
 
 _TYPE: Final = ord("Y")
 
@@ -45,11 +45,11 @@ class StreamedDefinition:
     """A Relation or Type message of a stream."""
 
     message: bytes
-    """From its kind on, without the xid."""
+    """The message from its kind on, without the xid."""
     sent: int
-    """The publisher's clock when it was sent."""
+    """The publisher's clock when it sent the message."""
     xids: frozenset[int]
-    """The subtransactions that have sent it."""
+    """The subtransactions that have the message."""
 
     @property
     def described(self) -> Described:
@@ -58,11 +58,11 @@ class StreamedDefinition:
         return self.message[0] == _TYPE, oid
 
     def read(self) -> RelationMessage | TypeMessage:
-        """The message as a value."""
-        found = read_message(self.message)
-        if not isinstance(found, RelationMessage | TypeMessage):
+        """Decode the message."""
+        message = read_message(self.message)
+        if not isinstance(message, RelationMessage | TypeMessage):
             raise InternalError("a description was read as something else")
-        return found
+        return message
 
 
 Definitions = Mapping[Described, tuple[StreamedDefinition, ...]]
@@ -78,12 +78,12 @@ class OpenStream:
     just_begun: bool = False
     """The first Stream Start was the last message: an Origin may follow."""
     lost: bool = False
-    """True if the first block is missing: only the descriptions count, which are the connection's
-    once the transaction commits."""
+    """True if the first block is missing. Then only descriptions count, which become the
+    connection's when the transaction commits."""
     next_ordinal: int = 0
-    """Row changes and truncates seen so far, those rolled back included."""
+    """Number of row changes and truncates so far, including those rolled back."""
     latest: tuple[int, ...] = ()
-    """The subtransactions of the last changes, none rolled back, the last one last."""
+    """The subtransactions of the last changes that are not rolled back, the latest one last."""
     definitions: Definitions = field(default_factory=dict)
     state: StreamState = field(default_factory=StreamState)
     """The caches that follow from ``definitions``."""
@@ -91,20 +91,20 @@ class OpenStream:
     def defined(
         self, added: list[StreamedDefinition], state: StreamState
     ) -> OpenStream:
-        """With these descriptions behind the others; ``state`` has them already."""
+        """Add descriptions after the others; ``state`` includes them already."""
         if not added:
             return self
         definitions = dict(self.definitions)
-        for one in added:
-            before = definitions.get(one.described, ())
-            if before and before[-1].message == one.message:
-                xids = before[-1].xids | one.xids
-                before, one = before[:-1], replace(one, xids=xids)
-            definitions[one.described] = (*before, one)
+        for definition in added:
+            before = definitions.get(definition.described, ())
+            if before and before[-1].message == definition.message:
+                xids = before[-1].xids | definition.xids
+                before, definition = before[:-1], replace(definition, xids=xids)
+            definitions[definition.described] = (*before, definition)
         return replace(self, definitions=definitions, state=state)
 
     def without(self, xid: Xid) -> OpenStream:
-        """After a subtransaction was rolled back."""
+        """Return the stream after the rollback of a subtransaction."""
         if xid in self.latest:
             latest = tuple(x for x in self.latest if x != xid)
             return replace(self, latest=latest).without(xid)
@@ -112,12 +112,12 @@ class OpenStream:
         changed = False
         for described, versions in self.definitions.items():
             left = versions
-            if any(xid in one.xids for one in versions):
+            if any(xid in version.xids for version in versions):
                 changed = True
                 left = tuple(
-                    replace(one, xids=one.xids - {xid})
-                    for one in versions
-                    if one.xids != {xid}
+                    replace(version, xids=version.xids - {xid})
+                    for version in versions
+                    if version.xids != {xid}
                 )
             if left:
                 definitions[described] = left
@@ -127,7 +127,7 @@ class OpenStream:
 
 
 def caches(definitions: Definitions) -> StreamState:
-    """The relation and type caches that hold after these descriptions."""
+    """Build the relation and type caches that are in force after these descriptions."""
     state = StreamState()
     for _, versions in sorted(definitions.items(), key=lambda item: not item[0][0]):
         state.describe(versions[-1].read())
@@ -136,17 +136,17 @@ def caches(definitions: Definitions) -> StreamState:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """Rows and messages of one transaction, in stream order. The first has none: it says
-    that the transaction has begun."""
+    """Rows and messages of one transaction, in stream order. The first event of a transaction has
+    none: it marks the beginning."""
 
     stream: OpenStream
-    """The stream behind these rows."""
+    """State of the stream after these rows."""
     blocks: list[ChangeBlock]
     """The log layout with ``xid`` (int64, the subtransaction) in place of commit_lsn."""
     messages: Any
     """None, or a pyarrow.RecordBatch of STREAMED_MESSAGES_SCHEMA."""
     whole: bool
-    """They stand between Begin Prepare and Prepare: the rest follows at once."""
+    """The rows are between Begin Prepare and Prepare: the rest follows at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class StreamAborted:
     xid: Xid
     subxid: Xid
     stream: OpenStream | None
-    """The stream as it is now; None: it is over, or nothing of it is known."""
+    """State of the stream after the rollback; None: it has ended, or is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +168,12 @@ class StreamCommitted:
     end_lsn: Lsn
     commit_time: int
     stream: OpenStream | None
-    """The stream that has ended; None: its blocks are not here."""
+    """The stream that has ended; None: its blocks are not available."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPrepared:
-    """A transaction is prepared, streamed before or not."""
+    """A transaction is prepared, whether it was streamed before or not."""
 
     xid: Xid
     gid: str
@@ -181,7 +181,7 @@ class StreamPrepared:
     end_lsn: Lsn
     prepare_time: int
     stream: OpenStream | None
-    """The stream that has ended; None: its changes are not here."""
+    """The stream that has ended; None: its changes are not available."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,37 @@
-"""Every transaction of a connection to Arrow: whole ones, streamed ones, prepared ones.
+"""Decoding of every transaction of a connection to Arrow: whole, streamed or prepared.
 
-In: ``feed(data, lengths)``, as Decoder's. Out: events in stream order (streamed.py). A run
-without stream blocks and two-phase messages goes to Decoder as it is, and costs what it costs
-there. Any other is divided at the messages that are none of protocol 1's:
+In: ``feed(data, lengths)``, like Decoder's. Out: events in stream order (streamed.py). A run
+without stream blocks and two-phase messages goes to Decoder unchanged, without additional cost. Any
+other run is divided at the messages that are not in protocol 1:
 
     ... B I I C ... │ S │ R I I U ... │ E │ B I C │ c │ b │ I I │ P │ K ...
     └── Decoder ──┘     └─ _changes ─┘              └─ one by one ─┘
 
-Changes between Stream Start and Stop, and between Begin Prepare and Prepare, are read by the
-same column-wise code; their rows have the subtransaction's xid where others have their commit LSN,
-which is not known yet. A stream's relations are its own until it commits; then they are the
-connection's unless a later message, by the publisher's clock, has described them outside.
+The same column-wise code reads changes between Stream Start and Stop, and between Begin Prepare and
+Prepare. Their rows have the subtransaction's xid in place of the commit LSN, which is not known
+yet. A stream's relations are its own until it commits; then they become the connection's, unless a
+later message by the publisher's clock has described them outside of the stream.
 
     message   needs                                       then
-    S         no open block or transaction; first iff     block of it open
-              nothing is known of it
+    S         no open block or transaction; "first" if    its block is open
+              and only if the stream is not known
     O         to follow the first S or b at once          unchanged
     E         an open block                               closed
-    A         no open block                               (sub)transaction gone
-    c p       no open block; a known stream               gone; c: like C for the LSNs
-    b         no open block or transaction                changes of it until P
-    P         b's LSNs, xid, gid; or none before it:      closed
-              an empty one, as older minor releases send
-    K r       no open block or transaction                as c for the LSNs
+    A         no open block                               (sub)transaction removed
+    c p       no open block; a known stream               removed; c: LSNs as for C
+    b         no open block or transaction                its changes until P
+    P         b's LSNs, xid, gid; or no b: an empty       closed
+              transaction, as older minor releases send
+    K r       no open block or transaction                LSNs as for c
 
-The LSN of a Prepare may be below ends that came before it: what was prepared before two_phase
-was enabled comes at its COMMIT PREPARED.
+The LSN of a Prepare may be below ends that were sent before: a transaction that was prepared before
+two_phase was enabled is sent at its COMMIT PREPARED.
 
-``headless``: the run may continue what is not here, as a journal does whose oldest files are
-gone. Of the blocks of an unknown stream only descriptions are kept then. A Prepare alone is an
-empty one there, too: the file of a Begin Prepare goes only when the changes are somewhere else.
-``covered``: streams whose blocks are left out because somebody has them already.
+``headless``: the run may begin in the middle of a transaction, like a journal whose oldest files
+have been removed. Then only descriptions of the blocks of an unknown stream are kept. A Prepare
+without Begin Prepare is an empty transaction in this case, too: the journal file of a Begin Prepare
+is removed only after its changes have been stored elsewhere. ``covered``: streams whose blocks are
+skipped because a checkpoint has them.
 
 Called by changelog on the decoding thread, and in recovery. Not thread-safe.
 
@@ -105,8 +106,8 @@ Event: TypeAlias = (
 
 _ORIGIN: Final = ord("O")
 _PARALLEL_ABORT_LENGTH: Final = 25
-"""Length of a Stream Abort with LSN and time. The option decides whether it has them; the length
-tells."""
+"""Length of a Stream Abort with LSN and time. The option decides whether it has them; the decoder
+sees it from the length."""
 
 _MARK: Final = np.zeros(256, np.bool_)
 _MARK[list(b"SEcAbPpKr")] = True
@@ -114,21 +115,21 @@ _MARK[list(b"SEcAbPpKr")] = True
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """All that one feed leaves for the next; replaced as a whole."""
+    """The state between two feeds; replaced as a whole."""
 
     streams: Mapping[Xid, OpenStream]
     inside: Xid | None = None
     """The transaction whose block is open."""
     preparing: BeginPrepare | None = None
-    """Begin Prepare without its Prepare."""
+    """The Begin Prepare whose Prepare has not been sent."""
     prepared: OpenStream | None = None
     """Rows and messages of the prepared transaction so far; its caches are the connection's."""
     sent: Mapping[Described, int] | None = None
-    """When the connection's descriptions were sent."""
+    """Times at which the connection's descriptions were sent."""
 
 
 class StreamDecoder:
-    """Decodes all of the stream of one subscription."""
+    """Decodes the whole stream of one subscription."""
 
     def __init__(
         self,
@@ -137,27 +138,26 @@ class StreamDecoder:
         headless: bool = False,
         streams: Mapping[Xid, OpenStream] | None = None,
     ) -> None:
-        """``skip_below``: as Decoder's, for transactions that come whole and in the usual
-        way. ``streams``: those that are known from elsewhere."""
+        """``skip_below`` is like Decoder's, for transactions that are sent after their commit.
+        ``streams`` has the open streams that are known from checkpoints."""
         self._plain = Decoder(skip_below=skip_below)
         self._headless = headless
         self._state = _State(dict(streams or {}))
         self.covered: frozenset[Xid] = frozenset()
-        """Streams whose blocks are left out; may be set between two feeds."""
+        """Streams whose blocks are skipped; may be set between two feeds."""
 
     @property
     def open_transaction(self) -> OpenTransaction | None:
-        """The transaction that came whole and whose Commit has not been fed yet."""
+        """The transaction that is not streamed and whose Commit has not been fed yet."""
         return self._plain.open_transaction
 
     @property
     def inside(self) -> bool:
-        """A stream block is open."""
+        """True if a stream block is open."""
         return self._state.inside is not None
 
     def feed(self, data: bytes, lengths: NDArray[np.uint32]) -> list[Event]:
-        """Decode a run of payloads; raises what Decoder.feed raises, and like it keeps
-        the state of before then."""
+        """Decode a run of payloads; raises like Decoder.feed, without changing the state."""
         if not len(lengths) and not data:
             return []
         state, plain = self._state, self._plain.snapshot()
@@ -173,7 +173,7 @@ class StreamDecoder:
             raise
 
     def _misframed(self, data: bytes, lengths: NDArray[np.uint32]) -> ProtocolViolation:
-        """The violation of a payload that is no XLogData; raises one that comes before it."""
+        """Return the violation of a payload that is not an XLogData; raises an earlier one."""
         number, problem = misframed(data, lengths)
         self._feed(
             Frames(data[: lengths[:number].sum(dtype=np.int64)], lengths[:number])
@@ -184,17 +184,17 @@ class StreamDecoder:
         marks = where(_MARK[frames.kinds]).tolist()
         events: list[Event] = []
         first = 0
-        for at in [*marks, len(frames)]:
-            if at > first:
-                self._run(frames.part(first, at), events)
-            if at < len(frames):
+        for number in [*marks, len(frames)]:
+            if number > first:
+                self._run(frames.part(first, number), events)
+            if number < len(frames):
                 try:
-                    event = self._mark(frames, at)
+                    event = self._mark(frames, number)
                 except ProtocolViolation as error:
-                    raise located(error, frames, at) from None
+                    raise located(error, frames, number) from None
                 if event is not None:
                     events.append(event)
-            first = at + 1
+            first = number + 1
         return events
 
     # ---- runs between marks --------------------------------------------------------
@@ -234,12 +234,12 @@ class StreamDecoder:
         if not len(described):
             return
         sent = dict(self._state.sent or {})
-        for at in described.tolist():
-            if frames.ends[at] - frames.fields[at] >= 4:
-                one = StreamedDefinition(
-                    frames.message(at), frames.send_time(at), frozenset()
+        for number in described.tolist():
+            if frames.ends[number] - frames.fields[number] >= 4:
+                definition = StreamedDefinition(
+                    frames.message(number), frames.send_time(number), frozenset()
                 )
-                sent[one.described] = one.sent
+                sent[definition.described] = definition.sent
         self._state = replace(self._state, sent=sent)
 
     def _changes(
@@ -249,7 +249,7 @@ class StreamDecoder:
         caches: StreamState,
         events: list[Event],
     ) -> OpenStream:
-        """Rows of one transaction; appends a Streamed and returns the stream behind them."""
+        """Read rows of one transaction; appends a Streamed and returns the stream after them."""
         in_stream = self._state.inside is not None
         if frames.kinds[0] == _ORIGIN and stream.just_begun:
             try:
@@ -275,9 +275,9 @@ class StreamDecoder:
 
     # ---- marks, one by one -----------------------------------------------------------
 
-    def _mark(self, frames: Frames, at: int) -> Event | None:
+    def _mark(self, frames: Frames, number: int) -> Event | None:
         state = self._state
-        data = frames.message(at)
+        data = frames.message(number)
         message = read_message(
             data,
             in_stream=state.inside is not None,
@@ -334,16 +334,16 @@ class StreamDecoder:
         raise InternalError(f"no rule for a {message_name(data[0])} message")
 
     def _outside(self, kind: int) -> None:
-        """Nothing that comes whole is half here."""
+        """Check that no transaction which is sent whole is open."""
         if self._plain.open_transaction is not None or self._state.preparing:
             raise wrong(f"{message_name(kind)} message inside of a transaction", kind)
 
     def _start(self, message: StreamStart) -> Streamed | None:
         state = self._state
         begun = None
-        known = message.xid in state.streams
-        if known is message.first_segment and message.xid not in self.covered:
-            if known:
+        is_known = message.xid in state.streams
+        if is_known is message.first_segment and message.xid not in self.covered:
+            if is_known:
                 raise wrong(
                     f"first block of streamed transaction {message.xid}, of which a"
                     " block has come before",
@@ -355,14 +355,14 @@ class StreamDecoder:
                     ord("S"),
                 )
             self._keep(OpenStream(message.xid, lost=True))
-        elif message.first_segment and not known:
+        elif message.first_segment and not is_known:
             begun = OpenStream(message.xid, just_begun=True)
             self._keep(begun)
         self._state = replace(self._state, inside=message.xid)
         return Streamed(begun, [], None, whole=False) if begun is not None else None
 
     def _end(self, xid: Xid, kind: int) -> OpenStream | None:
-        """The stream is over."""
+        """Remove and return a stream that ends."""
         streams = dict(self._state.streams)
         stream = streams.pop(xid, None)
         if stream is None and not self._headless:
@@ -372,7 +372,7 @@ class StreamDecoder:
 
     def _abort(self, message: StreamAbort) -> StreamAborted:
         if message.xid == message.subxid:
-            # Of an unknown one, too: it may have been rolled back before its first block.
+            # An unknown stream is allowed: it may be rolled back before its first block.
             streams = dict(self._state.streams)
             streams.pop(message.xid, None)
             self._state = replace(self._state, streams=streams)
@@ -389,7 +389,7 @@ class StreamDecoder:
         if self._plain.open_transaction is not None:
             raise wrong("PREPARE message inside of a transaction", kind)
         if begun is None:
-            # Of a headless run, too: whoever let the Begin Prepare go has the changes.
+            # In a headless run, too: the Begin Prepare was removed after its changes were stored.
             return self._prepared(message, OpenStream(message.xid))
         if message.prepare_lsn != begun.prepare_lsn:
             raise wrong(
@@ -420,7 +420,7 @@ class StreamDecoder:
     def _ended(
         self, commit: Lsn | None, end: Lsn, kind: int, *, late: bool = False
     ) -> None:
-        """A transaction ends here, whole or prepared."""
+        """Check and record the end of a transaction, committed or prepared."""
         last = self._plain.state.last_end_lsn
         if end >= LSN_LIMIT:
             raise wrong(f"end_lsn {end} is out of range", kind)
@@ -435,15 +435,15 @@ class StreamDecoder:
         self._plain.reached(end)
 
     def _adopt(self, stream: OpenStream) -> None:
-        """The descriptions of a stream that has committed are the connection's now."""
+        """Add the descriptions of a stream that has committed to the connection's."""
         sent = dict(self._state.sent or {})
         state = self._plain.state.copy()
         newest = [versions[-1] for versions in stream.definitions.values()]
         changed = False
-        for one in sorted(newest, key=lambda one: not one.described[0]):
-            if one.sent >= sent.get(one.described, one.sent):
-                sent[one.described] = one.sent
-                state.describe(one.read())
+        for definition in sorted(newest, key=lambda entry: not entry.described[0]):
+            if definition.sent >= sent.get(definition.described, definition.sent):
+                sent[definition.described] = definition.sent
+                state.describe(definition.read())
                 changed = True
         if changed:
             self._plain.state = state
@@ -451,5 +451,5 @@ class StreamDecoder:
 
 
 def _whole(stream: OpenStream | None) -> OpenStream | None:
-    """The stream, if all of it is here."""
+    """Return the stream if its first block is not missing."""
     return None if stream is None or stream.lost else stream

@@ -1,9 +1,9 @@
-"""Which transaction each message of a run belongs to, and the transactions themselves.
+"""The transactions of a run, and the transaction of each message.
 
-In: Frames, the class of each message and the StreamState before the run. Out: a Timeline
-(per message: its transaction; per transaction: Begin, Commit, Origin), from which come the
-rows' commit LSN and ordinal, the Arrow batch of finished transactions and the state behind
-the run. Everything is vectorised, for a run may be nothing but single-row transactions.
+In: Frames, the class of each message and the StreamState before the run. Out: a Timeline with
+the transaction of each message and Begin, Commit and Origin of each transaction. It gives the rows'
+commit LSN and ordinal, the Arrow batch of finished transactions and the state after the run.
+Everything is vectorised, because a run may consist of single-row transactions only.
 
 Transactions are numbered by *slot*: slot 0 is the one that was open before the run (and
 unused if there was none), slot i the i-th Begin of the run.
@@ -61,7 +61,7 @@ TRANSACTIONS_SCHEMA: Final = pa.schema(
 
 
 def no_transactions() -> Any:
-    """A batch of no transactions."""
+    """Return an empty batch."""
     return pa.RecordBatch.from_pylist([], schema=TRANSACTIONS_SCHEMA)
 
 
@@ -81,7 +81,7 @@ def _classes() -> Bytes:
 
 
 CLASS_OF_KIND: Final = _classes()
-"""Message kind to class; 0: not in protocol 1."""
+"""Class of each message kind; 0: not in protocol 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,38 +91,38 @@ class Timeline:
     opened: bool
     """Slot 0 is in use."""
     slot: Ints
-    """Per message: the newest transaction begun so far."""
+    """For each message, the newest transaction that has begun."""
     closed: Ints
-    """Per message: how many Commits so far, this message included."""
+    """For each message, the number of Commits so far, including this message."""
     counted: Ints
-    """Per message: row changes and truncates so far, this message included."""
+    """For each message, the number of row changes and truncates so far, including this one."""
     final_lsn: Ints
-    """Per slot, like all that follow."""
+    """For each slot, like the next five fields."""
     commit_time: Ints
     xid: Ints
     counted_before: Ints
-    """``counted`` when it began; slot 0's is negative, what earlier runs have had."""
+    """``counted`` at its Begin; for slot 0 minus the number in earlier runs."""
     origin: Any
     """Arrow strings; null: no Origin."""
     origin_lsn: Any
     end_lsn: Ints
-    """Per finished transaction, in order."""
+    """End LSN of each finished transaction, in order."""
     last_end_lsn: Lsn | None
-    """End LSN of the last Commit or of the last message outside of transactions."""
+    """End LSN of the last Commit, or of the last message outside of transactions."""
     commits: Ints
-    """Their Commits' message numbers."""
+    """Message number of each finished transaction's Commit."""
 
     def inside(self, messages: Ints) -> bool:
-        """Whether each of these messages stands in an open transaction."""
+        """Return whether each of these messages is in an open transaction."""
         begun = self.slot[messages] + self.opened
         return bool((begun - self.closed[messages] == 1).all())
 
     def ordinals(self, messages: Ints) -> Ints:
-        """Each message's position among the changes of its transaction."""
+        """Return each message's position among the changes of its transaction."""
         return self.counted[messages] - 1 - self.counted_before[self.slot[messages]]
 
     def finished(self, skip_below: Lsn) -> Any:
-        """The batch of transactions whose Commit is in the run."""
+        """Return the batch of transactions whose Commit is in the run."""
         first = 0 if self.opened else 1
         of = np.arange(first, first + len(self.commits))
         keep = self.final_lsn[of] >= skip_below
@@ -144,7 +144,7 @@ class Timeline:
         )
 
     def open_at_end(self, just_begun: bool) -> OpenTransaction | None:
-        """The transaction that the run leaves open."""
+        """Return the transaction that is open at the end of the run."""
         last = len(self.final_lsn) - 1
         if self.opened + last == len(self.commits):
             return None
@@ -161,19 +161,19 @@ class Timeline:
 
 
 def one_transaction(classes: Bytes, next_ordinal: int) -> Timeline:
-    """All messages are of one open transaction, whose commit is not known yet."""
+    """Build the timeline of a run whose messages all belong to one open transaction."""
     nothing = np.zeros(0, np.int64)
-    one = np.zeros(1, np.int64)
+    zero = np.zeros(1, np.int64)
     everywhere = np.zeros(len(classes), np.int64)
     return Timeline(
         opened=True,
         slot=everywhere,
         closed=everywhere,
         counted=np.cumsum((classes == ROW) | (classes == TRUNCATE), dtype=np.int64),
-        final_lsn=one,
-        commit_time=one,
-        xid=one,
-        counted_before=one - next_ordinal,
+        final_lsn=zero,
+        commit_time=zero,
+        xid=zero,
+        counted_before=zero - next_ordinal,
         origin=None,
         origin_lsn=None,
         end_lsn=nothing,
@@ -187,7 +187,7 @@ def read_timeline(
 ) -> Timeline:
     """Read all B, C and O of a run that is not empty; raises Suspect.
 
-    ``outside``: number and LSN of the messages that belong to no transaction.
+    ``outside`` has number and LSN of the messages outside of transactions.
     """
     open_before = state.transaction
     opened = open_before is not None
@@ -195,25 +195,25 @@ def read_timeline(
     begins, commits = where(begin_mask), where(commit_mask)
     _alternate(begins, commits, opened)
 
-    at = frames.fields[begins]
+    positions = frames.fields[begins]
     require((frames.lengths(begins) == _BEGIN_LENGTH).all())
     final_lsn = _prepend(
-        open_before.final_lsn if open_before else 0, _lsns(frames.words(at))
+        open_before.final_lsn if open_before else 0, _lsns(frames.words(positions))
     )
     require((final_lsn[1:] != 0).all())
     commit_time = _prepend(
-        open_before.commit_time if open_before else 0, frames.integers(at + 8)
+        open_before.commit_time if open_before else 0, frames.integers(positions + 8)
     )
-    # The xid is the last field: the word that ends with it is inside the message.
-    xids = (frames.words(at + 12) & np.uint64(0xFFFFFFFF)).view(np.int64)
+    # The xid is the last field, so the word that ends with it is inside the message.
+    xids = (frames.words(positions + 12) & np.uint64(0xFFFFFFFF)).view(np.int64)
     xid = _prepend(open_before.xid if open_before else 0, xids)
 
-    at = frames.fields[commits]
+    positions = frames.fields[commits]
     require((frames.lengths(commits) == COMMIT_LENGTH).all())
-    require((frames.bytes[at] == 0).all())
+    require((frames.bytes[positions] == 0).all())
     own = final_lsn[0 if opened else 1 :]
-    require((frames.words(at + 1).view(np.int64) == own[: len(commits)]).all())
-    end_lsn = _lsns(frames.words(at + 9))
+    require((frames.words(positions + 1).view(np.int64) == own[: len(commits)]).all())
+    end_lsn = _lsns(frames.words(positions + 9))
     require((end_lsn > own[: len(commits)]).all())
     _ascend(state.last_end_lsn, (begins, final_lsn[1:]), (commits, end_lsn), outside)
 
@@ -242,7 +242,7 @@ def read_timeline(
 
 
 def _alternate(begins: Ints, commits: Ints, opened: bool) -> None:
-    """Begin, Commit, Begin, Commit ...: at most one transaction is open at any time."""
+    """Check that Begin and Commit alternate: at most one transaction is open at any time."""
     if opened:
         begins = np.concatenate((np.array([-1]), begins))
     require(len(begins) - len(commits) in (0, 1))
@@ -256,22 +256,23 @@ def _ascend(
     ended: tuple[Ints, Ints],
     outside: tuple[Ints, Ints],
 ) -> None:
-    """Each Begin comes at or after the end before it, each message outside behind it.
+    """Check that the LSN of a Begin is not below the end before it, and that of a message outside
+    of transactions is above it.
 
-    Each pair is message numbers and LSNs. A Commit comes after its own Begin.
+    Each pair has message numbers and LSNs. A Commit follows its own Begin.
     """
     if not len(outside[0]):
-        # Begin and end alternate: no need to look for what comes before what.
+        # Begin and end alternate, so their order is known without a search.
         opened = len(ended[0]) > 0 and (not len(begun[0]) or ended[0][0] < begun[0][0])
         before = ended[1] if opened else _prepend(last_end, ended[1])
         require((begun[1] >= before[: len(begun[1])]).all())
         return
-    at = np.concatenate((ended[0], outside[0]))
-    order = np.argsort(at, kind="stable")
-    at = at[order]
+    numbers = np.concatenate((ended[0], outside[0]))
+    order = np.argsort(numbers, kind="stable")
+    numbers = numbers[order]
     ends = _prepend(last_end, np.concatenate((ended[1], outside[1]))[order])
-    require((begun[1] >= ends[np.searchsorted(at, begun[0])]).all())
-    require((outside[1] > ends[np.searchsorted(at, outside[0])]).all())
+    require((begun[1] >= ends[np.searchsorted(numbers, begun[0])]).all())
+    require((outside[1] > ends[np.searchsorted(numbers, outside[0])]).all())
 
 
 def _prepend(first: int, rest: Ints) -> Ints:
@@ -286,7 +287,7 @@ def _lsns(words: Words) -> Ints:
 def _origins(
     frames: Frames, classes: Bytes, slot: Ints, open_before: OpenTransaction | None
 ) -> tuple[Any, Any]:
-    """Per slot: the origin's name and its commit LSN, as Arrow arrays with nulls."""
+    """Return name and commit LSN of each slot's origin, as Arrow arrays with nulls."""
     slots = int(slot[-1]) + 1
     names: list[str] = []
     name_of = np.full(slots, -1, np.int64)
@@ -302,12 +303,12 @@ def _origins(
         behind = origins[1:] if origins[0] == 0 else origins
         require((classes[behind - 1] == BEGIN).all())
         require((frames.lengths(origins) >= _ORIGIN_SHORTEST).all())
-        at = frames.fields[origins]
+        positions = frames.fields[origins]
         stop = frames.ends[origins] - 1
         require((frames.bytes[stop] == 0).all())
-        # There are few names, however many transactions: look at each once.
-        encoded = binary_array(frames.data, at + 8, stop).dictionary_encode()
-        lsns[slot[origins]] = _lsns(frames.words(at))
+        # There are few names even for many transactions: decode each once.
+        encoded = binary_array(frames.data, positions + 8, stop).dictionary_encode()
+        lsns[slot[origins]] = _lsns(frames.words(positions))
         name_of[slot[origins]] = encoded.indices.to_numpy() + len(names)
         names += [_name(value) for value in encoded.dictionary.to_pylist()]
     absent = name_of < 0

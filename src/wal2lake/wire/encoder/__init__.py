@@ -1,8 +1,8 @@
-"""From the log layout back to pgoutput and to the socket, column by column: the hot path out.
+"""Encoding of the log layout as pgoutput for the socket, column by column: the hot path out.
 
 Takes record batches in the log layout (columnar/decoder.py describes it) and single messages,
-gives CopyData frames. rows writes the messages of a relation's rows, payloads those of
-transactions and what else stands between rows, sending weaves them into the order of the
+gives CopyData frames. ``rows`` writes the messages of a relation's rows, ``payloads`` those of
+transactions and other messages between rows, ``sending`` merges them in the order of the
 stream. It is the inverse of wire/columnar. Imports NumPy and pyarrow.
 """
 

@@ -1,13 +1,13 @@
-"""Messages that stand between rows: transactions, TRUNCATE, descriptions, whatever is written.
+"""Messages between rows: begin and end of transactions, TRUNCATE, descriptions and others.
 
-Out: Payloads, a Source of ``sending.frames``: messages with their places in the stream. A place is
-(commit LSN, ordinal), as in the log layout; BEFORE and AFTER are the ordinals of what opens and
-ends a transaction. At one and the same place the source that is given first comes first: so a
-Relation message has the place of the row that it describes, and a Stream Stop that of the last row
-of its block, in a source behind the rows.
+Out: MessagePayloads, a source of ``sending.frames``: messages with their places in the stream. A
+place is (commit LSN, ordinal), as in the log layout; BEFORE and AFTER are the ordinals of the
+messages that open and end a transaction. At equal places the order of the sources decides. So a
+Relation message has the place of the row that it describes, and a Stream Stop has the place of the
+last row of its block, in a source after the rows.
 
-Begin and Commit have a fixed size and are written for all transactions at once, TRUNCATE and
-everything else one by one.
+Begin, Commit and Origin have a fixed size and are written for all transactions at once, other
+messages one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wal2lake.wire.encoder.rows import Bytes, Ints, big_endian, fixed_array, off
 from wal2lake.wire.pgoutput import Message, Truncate, write_message
 
 BEFORE: Final = -1
-"""The ordinal of a Begin, and of an Origin behind it."""
+"""The ordinal of a Begin, and of the Origin after it."""
 AFTER: Final = (1 << 63) - 1
 """The ordinal of a Commit."""
 
@@ -35,7 +35,7 @@ _RESTART_IDENTITY: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class MessagePayloads:
-    """Messages in ascending places; one element per message."""
+    """Messages in the order of their places; one element per message."""
 
     commit_lsn: Ints
     ordinal: Ints
@@ -46,19 +46,19 @@ class MessagePayloads:
 
     @property
     def sizes(self) -> Ints:
-        """Bytes of each."""
+        """Bytes of each message."""
         return np.diff(offsets_of(self.payloads))
 
     def encode(self, first: int, last: int) -> Any:
-        """Messages [first, last)."""
+        """Return messages [first, last)."""
         return self.payloads.slice(first, last - first)
 
 
 def begins(
     commit_lsn: Ints, commit_time: Ints, xid: Ints, *, lsns: Ints | None = None
 ) -> MessagePayloads:
-    """A Begin for each transaction, in commit order. ``commit_time`` in microseconds since
-    2000-01-01 UTC; ``lsns``: of the XLogData, without it the commit LSNs."""
+    """Write a Begin for each transaction, in commit order. ``commit_time`` is in microseconds
+    since 2000-01-01 UTC. ``lsns`` are the LSNs of the XLogData, by default the commit LSNs."""
     blocks = [
         _kinds(b"B", commit_lsn),
         big_endian(commit_lsn, ">u8"),
@@ -72,7 +72,7 @@ def begins(
 
 
 def commits(commit_lsn: Ints, end_lsn: Ints, commit_time: Ints) -> MessagePayloads:
-    """A Commit for each transaction, in commit order; their XLogData has the end LSN."""
+    """Write a Commit for each transaction, in commit order; the XLogData has the end LSN."""
     blocks = [
         _kinds(b"C\0", commit_lsn),
         big_endian(commit_lsn, ">u8"),
@@ -86,8 +86,8 @@ def commits(commit_lsn: Ints, end_lsn: Ints, commit_time: Ints) -> MessagePayloa
 def origins(
     commit_lsn: Ints, origin_lsn: Ints, name: str, *, lsns: Ints
 ) -> MessagePayloads:
-    """An Origin for each transaction, all of the same one, in commit order: its commit's LSN at
-    the origin. ``lsns``: of the XLogData."""
+    """Write an Origin for each transaction, in commit order, all with the same name.
+    ``origin_lsn`` has the LSNs of the commits at the origin, ``lsns`` those of the XLogData."""
     blocks = [
         _kinds(b"O", commit_lsn),
         big_endian(origin_lsn, ">u8"),
@@ -98,13 +98,14 @@ def origins(
 
 
 def messages(written: Iterable[tuple[Lsn, int, Lsn, Message]]) -> MessagePayloads:
-    """Any messages: (commit LSN, ordinal, LSN of the XLogData, message), in ascending places."""
+    """Write any messages: (commit LSN, ordinal, LSN of the XLogData, message), in the order of
+    their places."""
     placed = list(written)
     return MessagePayloads(
-        np.array([int(one[0]) for one in placed], np.int64),
-        np.array([one[1] for one in placed], np.int64),
-        np.array([int(one[2]) for one in placed], np.int64),
-        pa.array([write_message(one[3]) for one in placed], pa.binary()),
+        np.array([int(item[0]) for item in placed], np.int64),
+        np.array([item[1] for item in placed], np.int64),
+        np.array([int(item[2]) for item in placed], np.int64),
+        pa.array([write_message(item[3]) for item in placed], pa.binary()),
     )
 
 
@@ -114,12 +115,12 @@ def truncates(
     commit_lsn: Lsn | None = None,
     streamed: bool = False,
 ) -> MessagePayloads:
-    """The TRUNCATEs in batches of the log layout. Relations at the same place have been emptied by
-    one statement, so they share a message, in the order of the batches.
+    """Write the TRUNCATEs in batches of the log layout. One statement has emptied all relations at
+    the same place, so they share a message, in the order of the batches.
 
-    ``commit_lsn`` and ``streamed`` as for RowsEncoder. The XLogData has the commit LSN.
+    ``commit_lsn`` and ``streamed`` are as for RowsEncoder. The XLogData has the commit LSN.
     """
-    found: dict[tuple[int, int], tuple[list[Oid], int, Xid | None]] = {}
+    statements: dict[tuple[int, int], tuple[list[Oid], int, Xid | None]] = {}
     for relid, whole in batches:
         rows = whole.column("op").to_numpy(zero_copy_only=False) == ord("T")
         if not rows.any():
@@ -128,10 +129,10 @@ def truncates(
             lsn = row["commit_lsn"] if commit_lsn is None else int(commit_lsn)
             xid = Xid(row["xid"]) if streamed else None
             options = row.get("options", 0)
-            relids, known, of = found.setdefault(
+            relids, known_options, of = statements.setdefault(
                 (lsn, row["ordinal"]), ([], options, xid)
             )
-            if (known, of) != (options, xid):
+            if (known_options, of) != (options, xid):
                 raise InternalError(f"one TRUNCATE has two kinds of options at {lsn}")
             relids.append(relid)
     return messages(
@@ -147,7 +148,7 @@ def truncates(
             ),
         )
         for (lsn, ordinal), (relids, options, xid) in sorted(
-            found.items(), key=lambda one: one[0]
+            statements.items(), key=lambda item: item[0]
         )
     )
 

@@ -1,15 +1,14 @@
-"""Rows of one relation version, in the log layout, to their pgoutput messages.
+"""Encoding of the rows of one relation version, in the log layout, as pgoutput messages.
 
-In: a record batch (op I, U, D; TRUNCATE is payloads.py's), the relation's OID, and which of its
+In: a record batch (op I, U, D; payloads.py writes TRUNCATE), the relation's OID, and which of its
 columns are sent (a publication's column list). Out: an Arrow binary array with one message per
-row, in pieces that the caller chooses; the sizes of all messages beforehand, so that it can.
+row, in pieces that the caller chooses by the sizes of all messages, which are known beforehand.
 
 No Python runs per row. A message is a sequence of parts, the same for every row of a batch:
 the header with the first column's kind and length, its value, the second column's kind and
-length, its value ... A part that a row does not have is empty there. All parts are put one
-behind the other as one Arrow array, and one ``take`` in row-major order copies them into
-place: its data buffer is the messages. That is 8 ns per part, a fifth of what Arrow's
-binary_join_element_wise needs.
+length, its value ... If a row does not have a part, the part is empty. All parts are concatenated
+in one Arrow array, and one ``take`` in row-major order copies them into place: its data buffer has
+the messages. This takes 8 ns per part, a fifth of the time of Arrow's binary_join_element_wise.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 LARGEST_MESSAGE: Final = (1 << 30) - 1
-"""Bytes. PostgreSQL cannot send a longer one either: it is what its string buffers hold."""
+"""Bytes. PostgreSQL cannot send a longer message either: it is the limit of its string buffers."""
 
 _TEXT, _BINARY, _NULL, _UNCHANGED = b"tbnu"
 _TUPLE_HEADER: Final = 3
-"""Bytes: N, K or O, and the number of columns."""
+"""Bytes of N, K or O, and the number of columns."""
 _VALUE_HEADER: Final = 5
-"""Bytes: the kind, and the length of a value that is sent."""
+"""Bytes of the kind and the length of a value that is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One column of a tuple; everything has one element per row."""
+    """One column of a tuple; all arrays have one element per row."""
 
     values: Any
-    """Arrow binary; null where nothing is sent."""
+    """Arrow binary; null where no value is sent."""
     kind: Bytes
     sent: Bools | None
-    """Where there is a value, None: everywhere."""
+    """Which rows have a value; None: all."""
     lengths: NDArray[np.int32]
 
 
@@ -57,7 +56,7 @@ class _Tuple:
 
     action: Bytes
     present: Bools | None
-    """Which rows have it; None: all."""
+    """Which rows have the tuple; None: all."""
     columns: list[_Column]
 
     def sizes(self) -> Ints:
@@ -71,15 +70,15 @@ class _Tuple:
 
 
 class RowsEncoder:
-    """The messages of a batch of rows, a Source of ``sending.frames``.
+    """The messages of a batch of rows, a source of ``sending.frames``.
 
-    ``columns``: positions in the batch of the columns that are sent, in the order of the
-    Relation message; values stay as they are in the log, text or binary. ``commit_lsn``: the
-    transaction's, for a batch without that column. ``streamed``: the rows are part of a stream
-    block, so that each message carries the batch's xid. ``lsns``: of each row's XLogData; without
-    it they are commit LSNs.
+    ``columns`` are the positions in the batch of the columns that are sent, in the order of the
+    Relation message; values stay as they are in the log, text or binary. ``commit_lsn`` is the
+    transaction's commit LSN for a batch without that column. ``streamed``: the rows are part of a
+    stream block, so each message has the row's xid. ``lsns`` are the LSNs of each row's XLogData,
+    by default the commit LSNs.
 
-    TRUNCATE rows are left out. All arrays have one element for each row that is not.
+    TRUNCATE rows are skipped. All arrays have one element for each other row.
     """
 
     def __init__(
@@ -109,8 +108,8 @@ class RowsEncoder:
         old = _numbers(batch, "old").astype(np.uint8)
         self._tuples = _tuples(batch, columns, op, old)
         self.sizes: Ints = np.full(len(op), self._head.shape[1], np.int64)
-        for one in self._tuples:
-            self.sizes += one.sizes()
+        for tuples in self._tuples:
+            self.sizes += tuples.sizes()
         if len(op) and self.sizes.max() > LARGEST_MESSAGE:
             raise UsageError(
                 f"a change of relation {relid} does not fit a message",
@@ -119,19 +118,21 @@ class RowsEncoder:
             )
 
     def encode(self, first: int, last: int) -> Any:
-        """The messages of rows [first, last) as an Arrow binary array without nulls.
+        """Encode rows [first, last) as an Arrow binary array without nulls.
 
-        All in all they must have less than 2 GiB.
+        Together the messages must have less than 2 GiB.
         """
         parts = Parts(last - first)
         parts.bytes(self._head[first:last])
-        for one in self._tuples:
-            present = None if one.present is None else one.present[first:last]
+        for tuples in self._tuples:
+            present = None if tuples.present is None else tuples.present[first:last]
             header = np.empty((last - first, _TUPLE_HEADER), np.uint8)
-            header[:, 0] = one.action[first:last]
-            header[:, 1:] = np.frombuffer(len(one.columns).to_bytes(2, "big"), np.uint8)
+            header[:, 0] = tuples.action[first:last]
+            header[:, 1:] = np.frombuffer(
+                len(tuples.columns).to_bytes(2, "big"), np.uint8
+            )
             parts.bytes(header, present)
-            for column in one.columns:
+            for column in tuples.columns:
                 sent = None if column.sent is None else column.sent[first:last]
                 parts.bytes(column.kind[first:last, None], present)
                 parts.bytes(big_endian(column.lengths[first:last], ">i4"), sent)
@@ -140,13 +141,13 @@ class RowsEncoder:
 
 
 def big_endian(numbers: Ints | NDArray[np.int32], kind: str) -> Bytes:
-    """The bytes of n numbers, as n rows."""
+    """Encode n numbers as n rows of bytes."""
     width = np.dtype(kind).itemsize
     return numbers.astype(kind).view(np.uint8).reshape(len(numbers), width)
 
 
 def binary_array(data: Any, offsets: Ints) -> Any:
-    """n values, of which value i is ``data[offsets[i]:offsets[i + 1]]``."""
+    """Build an array whose value i is ``data[offsets[i]:offsets[i + 1]]``."""
     return pa.Array.from_buffers(
         pa.binary(),
         len(offsets) - 1,
@@ -155,7 +156,7 @@ def binary_array(data: Any, offsets: Ints) -> Any:
 
 
 def fixed_array(rows: Bytes) -> Any:
-    """n values of the same width, one per row."""
+    """Build an array of values of equal width, one per row."""
     count, width = rows.shape
     return binary_array(
         np.ascontiguousarray(rows), np.arange(count + 1, dtype=np.int64) * width
@@ -163,46 +164,46 @@ def fixed_array(rows: Bytes) -> Any:
 
 
 def offsets_of(array: Any) -> Ints:
-    """The n + 1 offsets of a binary array, its slice respected."""
+    """Return the n + 1 offsets of a binary array, which may be a slice."""
     buffer = array.buffers()[1]
     if not len(array):
         return np.zeros(1, np.int64)
-    found = np.frombuffer(buffer, np.int32)[array.offset :][: len(array) + 1]
-    return found.astype(np.int64)
+    offsets = np.frombuffer(buffer, np.int32)[array.offset :][: len(array) + 1]
+    return offsets.astype(np.int64)
 
 
 def row_major(parts: Sequence[Any], rows: int) -> Any:
-    """The elements of arrays of n rows each: all of row 0, all of row 1 ..."""
+    """Interleave arrays of n rows each: all elements of row 0, all of row 1 ..."""
     if len(parts) == 1:
         return parts[0]
     steps = np.arange(len(parts), dtype=np.int32) * np.int32(rows)
     index = np.arange(rows, dtype=np.int32)[:, None] + steps[None, :]
-    # As it lies in memory: what pyarrow would ask of an ndarray imports more of numpy first.
+    # From buffers, because pyarrow's conversion of an ndarray imports more of numpy first.
     order = pa.Array.from_buffers(pa.int32(), index.size, [None, pa.py_buffer(index)])
     return pa.concat_arrays(parts).take(order)
 
 
 class Parts:
-    """The parts of n messages, gathered from left to right."""
+    """The parts of n messages, added from left to right."""
 
     def __init__(self, rows: int) -> None:
-        """Nothing yet."""
+        """Start without parts."""
         self._rows = rows
         self._parts: list[Any] = []
         self._pending: list[tuple[Bytes, Bools | None]] = []
-        """Bytes that no value separates become one part."""
+        """Blocks of bytes that will become one part, because no value separates them."""
 
     def bytes(self, block: Bytes, where: Bools | None = None) -> None:
-        """The same number of bytes in every row, or in the rows of ``where``."""
+        """Add the same number of bytes to every row, or to the rows of ``where``."""
         self._pending.append((block, where))
 
     def values(self, array: Any) -> None:
-        """Write the values of each row, from an Arrow binary array."""
+        """Add a value to each row, from an Arrow binary array."""
         self._flush()
         self._parts.append(array)
 
     def joined(self) -> Any:
-        """Each row's parts as one value, as an Arrow binary array without nulls."""
+        """Join the parts of each row to one value of an Arrow binary array without nulls."""
         self._flush()
         joined = row_major(self._parts, self._rows)
         ends = offsets_of(joined)[:: len(self._parts)]
@@ -217,11 +218,11 @@ class Parts:
             self._parts.append(fixed_array(bytes_))
         else:
             keep = np.ones(bytes_.shape, np.bool_)
-            at = 0
+            offset = 0
             for block, where in self._pending:
                 if where is not None:
-                    keep[:, at : at + block.shape[1]] = where[:, None]
-                at += block.shape[1]
+                    keep[:, offset : offset + block.shape[1]] = where[:, None]
+                offset += block.shape[1]
             offsets = np.zeros(len(keep) + 1, np.int64)
             np.cumsum(keep.sum(axis=1), out=offsets[1:])
             self._parts.append(binary_array(bytes_[keep], offsets))
@@ -237,7 +238,7 @@ def _heads(op: Bytes, relid: Oid, xids: Ints | None) -> Bytes:
 
 
 def _tuples(batch: Any, columns: Sequence[int], op: Bytes, old: Bytes) -> list[_Tuple]:
-    insert, update, delete = (op == ord(one) for one in "IUD")
+    insert, update, delete = (op == ord(kind) for kind in "IUD")
     has_old, has_new = old != 0, insert | update
     if (
         not (has_new | delete).all()
@@ -266,11 +267,11 @@ def _tuples(batch: Any, columns: Sequence[int], op: Bytes, old: Bytes) -> list[_
 def _column(
     batch: Any, i: int, names: tuple[str, str | None, str], present: Bools | None
 ) -> _Column:
-    """Column ``i`` by the log layout's rules: what is missing is null, or false."""
+    """Read column ``i`` by the log layout's rules: a missing column is null, or false."""
     rows = batch.num_rows
     prefix, unchanged_prefix, binary_prefix = names
-    at = batch.schema.get_field_index(f"{prefix}{i}")
-    values = pa.nulls(rows, pa.binary()) if at < 0 else batch.column(at)
+    index = batch.schema.get_field_index(f"{prefix}{i}")
+    values = pa.nulls(rows, pa.binary()) if index < 0 else batch.column(index)
     if values.type != pa.binary():
         values = values.cast(pa.binary())
     unchanged = _flags(batch, f"{unchanged_prefix}{i}") if unchanged_prefix else None
@@ -299,9 +300,9 @@ def _numbers(batch: Any, name: str) -> Any:
 
 
 def _flags(batch: Any, name: str) -> Bools | None:
-    """An optional column of booleans; None if it is absent."""
-    at = batch.schema.get_field_index(name)
-    if at < 0:
+    """Read an optional column of booleans; None if it is absent."""
+    index = batch.schema.get_field_index(name)
+    if index < 0:
         return None
-    found: Bools = batch.column(at).to_numpy(zero_copy_only=False)
-    return found
+    flags: Bools = batch.column(index).to_numpy(zero_copy_only=False)
+    return flags

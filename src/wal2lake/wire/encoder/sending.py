@@ -1,13 +1,14 @@
-"""Messages of many sources woven into one stream of CopyData frames, in pieces for ``send``.
+"""Merging of messages from many sources into one stream of CopyData frames, for ``send``.
 
-In: sources, each of which knows the places and sizes of its messages and can write any run of
+In: sources, each of which has the places and sizes of its messages and can write any run of
 them. Out: pieces of bounded size, each of whole frames:
 
     'd'  Int32 length  'w'  Int64 LSN  Int64 LSN  Int64 send time  message
 
-Only the plan (places and sizes) is made for everything at once, some 60 bytes a message and 6 a
-value, so the caller gives as many rows as it wants to hold: a row group, say. Rows are written
-piece by piece, and since a source ascends, a piece needs one run of each source.
+Only the plan (places and sizes) is made for all messages at once. It takes about 60 bytes for each
+message and 6 for each value, so the caller limits the number of rows, for example to a row group.
+Rows are written piece by piece. Because a source is in ascending order, a piece needs one run of
+each source.
 
 Source: PostgreSQL manual 54.4 (XLogData), 54.7 (CopyData).
 """
@@ -31,14 +32,15 @@ from wal2lake.wire.encoder.rows import (
 )
 
 _COPY_HEADER: Final = 5
-"""Bytes: 'd' and the length, which counts itself."""
+"""Bytes of 'd' and of the length, which counts itself."""
 FRAME_HEADER: Final = _COPY_HEADER + XLOGDATA_HEADER
 """Bytes of a frame before its message."""
 
 _LARGEST_PIECE: Final = 1 << 30
 """Arrow's binary arrays have 32-bit offsets."""
 _PIECE_BYTES: Final = 1 << 20
-"""Fits the processor's cache with all that it is made from, and is more than a socket takes."""
+"""Fits the processor's cache together with its inputs, and is more than a socket accepts at
+once."""
 
 
 class MessageSource(Protocol):
@@ -50,34 +52,34 @@ class MessageSource(Protocol):
     def ordinal(self) -> Ints: ...
     @property
     def lsns(self) -> Ints:
-        """LSNs that the XLogData of the messages have as start and as end."""
+        """Start and end LSN in the XLogData of each message."""
 
     @property
     def sizes(self) -> Ints:
         """Bytes of each message."""
 
     def encode(self, first: int, last: int) -> Any:
-        """Messages [first, last) as an Arrow binary array without nulls."""
+        """Return messages [first, last) as an Arrow binary array without nulls."""
 
 
 def frames(
     sources: Sequence[MessageSource], send_time: int, *, piece_bytes: int = _PIECE_BYTES
 ) -> Iterator[memoryview]:
-    """Everything in the order of the stream; at one place, in the order of the sources.
+    """Yield all messages in the order of the stream; at equal places, in the order of the sources.
 
-    ``send_time`` in microseconds since 2000-01-01 UTC. A piece has at most ``piece_bytes``,
-    unless it is a single frame that has more.
+    ``send_time`` is in microseconds since 2000-01-01 UTC. A piece has at most ``piece_bytes``,
+    unless it is a single larger frame.
     """
     sources = [source for source in sources if len(source.ordinal)]
     if not sources:
         return
     piece_bytes = min(piece_bytes, _LARGEST_PIECE)
-    of, at = _order(sources)
+    of, numbers = _order(sources)
     lsns = np.concatenate([source.lsns for source in sources])
     sizes = np.concatenate([source.sizes for source in sources])
     if of is not None:
         base = np.cumsum([0] + [len(source.ordinal) for source in sources[:-1]])
-        everywhere = base[of] + at
+        everywhere = base[of] + numbers
         lsns, sizes = lsns[everywhere], sizes[everywhere]
     ends = np.cumsum(sizes + FRAME_HEADER)
     first, sent = 0, 0
@@ -87,7 +89,7 @@ def frames(
         if of is None:
             payloads = sources[0].encode(first, last)
         else:
-            payloads = _woven(sources, of[first:last], at[first:last])
+            payloads = _merged(sources, of[first:last], numbers[first:last])
         headers = _headers(sizes[first:last], lsns[first:last], send_time)
         piece = row_major([fixed_array(headers), payloads], last - first)
         sent_now = int(ends[last - 1]) - sent
@@ -96,7 +98,7 @@ def frames(
 
 
 def _order(sources: Sequence[MessageSource]) -> tuple[Ints | None, Ints]:
-    """Per message of the stream: its source (None: there is one only), its number there."""
+    """Return each message's source (None: there is only one) and its number in the source."""
     for source in sources:
         later = np.diff(source.commit_lsn)
         if ((later < 0) | ((later == 0) & (np.diff(source.ordinal) < 0))).any():
@@ -115,15 +117,15 @@ def _order(sources: Sequence[MessageSource]) -> tuple[Ints | None, Ints]:
     return of, order - base[of]
 
 
-def _woven(sources: Sequence[MessageSource], of: Ints, at: Ints) -> Any:
-    """The messages of a piece, whose sources and numbers these are."""
+def _merged(sources: Sequence[MessageSource], of: Ints, numbers: Ints) -> Any:
+    """Merge the messages of a piece, given their sources and numbers."""
     present, inverse, counts = np.unique(of, return_inverse=True, return_counts=True)
     arrays = []
     starts = np.empty(len(present), np.int64)
     filled = 0
-    # Ascending within a source, so the first of each is where its run starts.
+    # Numbers ascend within a source, so the first one of each source starts its run.
     firsts = np.empty(len(present), np.int64)
-    firsts[inverse[::-1]] = at[::-1]
+    firsts[inverse[::-1]] = numbers[::-1]
     for i, (source, count) in enumerate(zip(present, counts, strict=True)):
         first = int(firsts[i])
         arrays.append(sources[source].encode(first, first + int(count)))
@@ -131,7 +133,7 @@ def _woven(sources: Sequence[MessageSource], of: Ints, at: Ints) -> Any:
         filled += int(count)
     if len(arrays) == 1:
         return arrays[0]
-    return pa.concat_arrays(arrays).take(pa.array(at + starts[inverse]))
+    return pa.concat_arrays(arrays).take(pa.array(numbers + starts[inverse]))
 
 
 def _headers(sizes: Ints, lsns: Ints, send_time: int) -> Bytes:

@@ -1,9 +1,9 @@
 """pgoutput, protocols 1 to 4, message by message.
 
-Takes the payload of an XLogData, gives a frozen dataclass, and the other way round.
-messages is the table of kinds (start there), transactions and changes hold the layouts.
-This is the scalar path, written for clarity; rows at speed are wire/columnar's business,
-the rules between messages wire/stream's.
+Takes the payload of an XLogData, gives a frozen dataclass, and the reverse. ``messages`` is the
+table of kinds (start there), ``transactions`` and ``changes`` have the layouts. This is the scalar
+path, written for clarity; wire/columnar decodes rows fast, and wire/stream has the rules between
+messages.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """pgoutput's messages about data: relations, types, rows, truncations, messages.
 
-R Y I U D T M, all of protocol 1. Inside a stream block (protocol 2) each of them carries
-the xid of its subtransaction in front; ``xid`` is None outside. Each ``write_x`` stands
-directly above its ``read_x``; readers get the cursor behind the kind byte and the xid.
+R Y I U D T M, all of protocol 1. Inside a stream block (protocol 2) each of them begins with the
+xid of its subtransaction; outside, ``xid`` is None. Each ``write_x`` stands directly above its
+``read_x``; readers get the cursor behind the kind byte and the xid.
 
 A tuple is a Python tuple of *values*: None is NULL, UNCHANGED stands for a TOASTed value
-that the update did not touch and that is not sent, ``bytes`` is the type's text form and
-BinaryValue its binary form. Nothing here knows types: values stay as sent.
+that the update did not change and that is not sent, ``bytes`` is the type's text form and
+BinaryValue its binary form. Types are not known here: values stay as sent.
 
-This is the scalar, cold path, written for clarity; wire/columnar is the hot one and
-must agree with it. Called by messages.py only.
+This is the scalar, cold path, written for clarity; wire/columnar is the hot path and must agree
+with it. Called by messages.py only.
 
 Sources: PostgreSQL manual 54.9 ("Logical Replication Message Formats");
-src/backend/replication/logical/proto.c, whose texts the violations use.
+src/backend/replication/logical/proto.c, from which the texts of violations are.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from wal2lake.wire.fields import (
 )
 
 CATALOG_NAMESPACE: Final = "pg_catalog"
-"""Namespace that an empty one on the wire stands for."""
+"""The namespace that is sent as an empty string."""
 
 
 class Unchanged(Enum):
-    """The type of UNCHANGED; an enum, so that ``is`` narrows and pickling keeps it."""
+    """The type of UNCHANGED. An enum keeps its identity in type narrowing and in pickling."""
 
     UNCHANGED = "u"
-    """A TOASTed value that this update left alone: not sent."""
+    """A TOASTed value that the update did not change; it is not sent."""
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
@@ -73,7 +73,7 @@ def write_tuple(values: TupleData) -> bytes:
 
 
 def read_tuple(fields: FieldReader, *, old: bool = False) -> TupleData:
-    """One TupleData. An old tuple never has unchanged values: they are expanded."""
+    """Read one TupleData. An old tuple never has unchanged values: PostgreSQL expands them."""
     return tuple(_read_value(fields, old=old) for _ in range(fields.uint16()))
 
 
@@ -90,12 +90,12 @@ def _read_value(fields: FieldReader, *, old: bool) -> Value:
     where = " in an old tuple" if kind == b"u" else ""
     raise fields.violation(
         f"unrecognized data representation type {_char(kind)}{where}",
-        at=fields.offset - 1,
+        position=fields.offset - 1,
     )
 
 
 def _char(kind: bytes) -> str:
-    """A byte as PostgreSQL prints it if that is safe to print, else its number."""
+    """Return a byte as PostgreSQL prints it if it is printable, otherwise its number."""
     return f"'{kind.decode('ascii')}'" if 32 < kind[0] < 127 else str(kind[0])
 
 
@@ -105,7 +105,7 @@ def _head(kind: bytes, xid: Xid | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RelationMessage:
-    """R: what the tuples of ``relation.relid`` look like from here on."""
+    """R: the columns of later tuples of ``relation.relid``."""
 
     relation: Relation
     xid: Xid | None = None
@@ -137,7 +137,8 @@ def read_relation(fields: FieldReader, xid: Xid | None) -> RelationMessage:
         replica_identity = ReplicaIdentity(identity.decode("latin-1"))
     except ValueError:
         raise fields.violation(
-            f"unrecognized replica identity {_char(identity)}", at=fields.offset - 1
+            f"unrecognized replica identity {_char(identity)}",
+            position=fields.offset - 1,
         ) from None
     columns = tuple(_read_column(fields) for _ in range(fields.uint16()))
     return RelationMessage(
@@ -162,7 +163,7 @@ def _read_namespace(fields: FieldReader) -> str:
 class TypeMessage:
     """Y: the name of a user-defined type; sent before the first R that needs it.
 
-    For a domain the OID is the domain's, the name that of its base type.
+    For a domain the OID is the domain's and the name is that of its base type.
     """
 
     type_oid: Oid
@@ -211,7 +212,7 @@ def _read_new(fields: FieldReader) -> TupleData:
     action = fields.uint8()
     if action != ord("N"):
         raise fields.violation(
-            f"expected new tuple but got {action}", at=fields.offset - 1
+            f"expected new tuple but got {action}", position=fields.offset - 1
         )
     return read_tuple(fields)
 
@@ -227,7 +228,7 @@ class OldKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OldTuple:
-    """The old row, as far as the replica identity tells."""
+    """The old row, or the columns of its replica identity."""
 
     kind: OldKind
     values: TupleData
@@ -269,7 +270,7 @@ def read_update(fields: FieldReader, xid: Xid | None) -> Update:
     if action not in (b"K", b"O"):
         raise fields.violation(
             f"expected action 'N', 'O' or 'K', got {_char(action)}",
-            at=fields.offset - 1,
+            position=fields.offset - 1,
         )
     old = _read_old(fields, action)
     return Update(relid, old, _read_new(fields), xid)
@@ -277,7 +278,7 @@ def read_update(fields: FieldReader, xid: Xid | None) -> Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """D: a row is gone."""
+    """D: a row was deleted."""
 
     relid: Oid
     old: OldTuple
@@ -293,7 +294,8 @@ def read_delete(fields: FieldReader, xid: Xid | None) -> Delete:
     action = fields.raw(1)
     if action not in (b"K", b"O"):
         raise fields.violation(
-            f"expected action 'O' or 'K', got {_char(action)}", at=fields.offset - 1
+            f"expected action 'O' or 'K', got {_char(action)}",
+            position=fields.offset - 1,
         )
     return Delete(relid, _read_old(fields, action), xid)
 
@@ -304,7 +306,7 @@ _RESTART_IDENTITY: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """T: these relations were emptied by one statement, each named once."""
+    """T: one statement emptied these relations; each is named once."""
 
     relids: tuple[Oid, ...]
     cascade: bool
@@ -335,14 +337,15 @@ def read_truncate(fields: FieldReader, xid: Xid | None) -> Truncate:
     if count < 1:
         raise fields.violation(
             f"invalid number of relations {count} in truncate message",
-            at=fields.offset - 4,
+            position=fields.offset - 4,
         )
     options = fields.uint8()
     if options > _CASCADE | _RESTART_IDENTITY:
         raise fields.violation(
-            f"unrecognized flags {options} in truncate message", at=fields.offset - 1
+            f"unrecognized flags {options} in truncate message",
+            position=fields.offset - 1,
         )
-    # The length is checked before the loop: a count of two billion must cost nothing.
+    # Check the length before the loop, so that a count of two billion costs nothing.
     if len(fields.data) - fields.offset != 4 * count:
         raise fields.violation("insufficient data left in message")
     relids = tuple(fields.oid() for _ in range(count))
@@ -355,7 +358,7 @@ def read_truncate(fields: FieldReader, xid: Xid | None) -> Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """M: pg_logical_emit_message. Not transactional: not undone by a rollback."""
+    """M: pg_logical_emit_message. If it is not transactional, a rollback does not undo it."""
 
     transactional: bool
     lsn: Lsn

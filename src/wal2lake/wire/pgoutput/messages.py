@@ -1,13 +1,13 @@
-"""pgoutput, protocols 1 to 4: one message in bytes to one message as a value, and back.
+"""pgoutput, protocols 1 to 4: decoding and encoding of one message.
 
-In: the payload of one XLogData, whole. Out: a frozen dataclass; or ProtocolViolation for
-anything that PostgreSQL would not send: unknown kinds, flags, lengths, trailing bytes.
-``read_message(write_message(m))`` is ``m``, for every message.
+In: the whole payload of one XLogData. Out: a frozen dataclass; or ProtocolViolation for
+bytes that PostgreSQL would not send: unknown kinds, flags, lengths, trailing bytes.
+``read_message(write_message(m))`` is ``m`` for every message.
 
-The layouts live next door, readers below writers: transactions.py (B C O S E c A b
-P K r p) and changes.py (R Y I U D T M). This module is the table of kinds: which
-protocol brings a kind and whether it may stand inside a stream block. What messages mean
-to each other (a change needs a Begin, a tuple its relation) is wire/stream.py's business.
+The layouts are in transactions.py (B C O S E c A b P K r p) and changes.py (R Y I U D T M),
+readers below writers. This module is the table of kinds: which protocol introduces a kind, and
+whether the kind may occur inside a stream block. wire/stream.py has the rules between messages (a
+change needs a Begin, a tuple needs its relation).
 
 Sources: PostgreSQL manual 54.9 ("Logical Replication Message Formats"); proto.c;
 worker.c for the texts about stream blocks.
@@ -48,7 +48,7 @@ from wal2lake.wire.pgoutput.transactions import (
 )
 
 PROTOCOL_MAX: Final = 4
-"""The newest proto_version (PostgreSQL 16); 19 has no newer one."""
+"""The newest proto_version (since PostgreSQL 16); PostgreSQL 19 has no newer one."""
 
 Message: TypeAlias = (
     Begin
@@ -75,7 +75,7 @@ Message: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A kind that carries its subtransaction's xid inside a stream block."""
+    """A kind that begins with its subtransaction's xid inside a stream block."""
 
     name: str
     read: Callable[[FieldReader, Xid | None], Message]
@@ -83,14 +83,14 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Control:
-    """A kind without xid in front."""
+    """A kind that does not begin with an xid."""
 
     name: str
     protocol: int
-    """The first protocol that has it."""
+    """The first protocol that has the kind."""
     read: Callable[[FieldReader], Message]
     in_stream: bool = False
-    """It may stand inside a stream block."""
+    """The kind may occur inside a stream block."""
 
 
 _CHANGES: Final = {
@@ -147,7 +147,7 @@ _WRITERS: Final[dict[type[Any], Callable[[Any], bytes]]] = {
 
 
 def write_message(message: Message) -> bytes:
-    """The bytes of one message; InternalError if a value does not fit its field."""
+    """Encode one message; InternalError if a value does not fit its field."""
     return written(_WRITERS[type(message)], message)
 
 
@@ -158,12 +158,11 @@ def read_message(
     parallel: bool = False,
     protocol: int = PROTOCOL_MAX,
 ) -> Message:
-    """One whole message; raises ProtocolViolation naming it and the byte offset.
+    """Decode one whole message; raises ProtocolViolation with its name and the byte offset.
 
-    ``in_stream``: it stands between Stream Start and Stream Stop, where changes carry an
-    xid. ``parallel``: the stream was started with ``streaming 'parallel'``, where Stream
-    Abort carries LSN and time. ``protocol``: the proto_version asked for; kinds of newer
-    ones are refused.
+    ``in_stream``: the message is between Stream Start and Stream Stop, where changes begin with
+    an xid. ``parallel``: streaming was started with ``streaming 'parallel'``, where Stream Abort
+    has LSN and time. ``protocol``: the requested proto_version; kinds of newer ones are refused.
     """
     if not data:
         raise violation("insufficient data left in message", message="", offset=0)
@@ -180,10 +179,12 @@ def read_message(
                 "duplicate STREAM START message"
                 if control.name == "STREAM START"
                 else f"{control.name} message without STREAM STOP",
-                at=0,
+                position=0,
             )
         if control.name == "STREAM STOP" and not in_stream:
-            raise fields.violation("STREAM STOP message without STREAM START", at=0)
+            raise fields.violation(
+                "STREAM STOP message without STREAM START", position=0
+            )
         if control.name == "STREAM ABORT" and parallel:
             message = transactions.read_stream_abort(fields, parallel=True)
         else:
@@ -199,15 +200,15 @@ def _subxid(fields: FieldReader) -> Xid:
     if not xid:
         raise fields.violation(
             "invalid transaction ID in streamed replication transaction",
-            at=fields.offset - 4,
+            position=fields.offset - 4,
         )
     return xid
 
 
 def message_name(kind: int) -> str:
-    """PostgreSQL's name of a message kind in its error contexts."""
-    known = _CHANGES.get(kind) or _CONTROLS.get(kind)
-    return known.name if known else f"??? ({kind})"
+    """Return the name of a message kind in PostgreSQL's error contexts."""
+    entry = _CHANGES.get(kind) or _CONTROLS.get(kind)
+    return entry.name if entry else f"??? ({kind})"
 
 
 def _unknown(kind: int) -> ProtocolViolation:

@@ -1,4 +1,4 @@
-"""pgoutput's messages about transactions: where they begin, end, pause and come from.
+"""pgoutput's messages about transactions: begin, end, stream blocks, two-phase and origin.
 
 B C O (protocol 1), S E c A (2: streamed before their end), b P K r (3: two-phase), p (3
 and streamed). Each ``write_x`` stands directly above its ``read_x``; readers get the
@@ -19,12 +19,12 @@ from wal2lake.model import Lsn, Xid
 from wal2lake.wire.fields import FieldReader, int64, string, uint8, uint32, uint64
 
 
-def _set(fields: FieldReader, what: str, message: str) -> Lsn:
-    """An LSN that must not be 0."""
+def _nonzero_lsn(fields: FieldReader, what: str, message: str) -> Lsn:
+    """Read an LSN that must not be 0."""
     lsn = fields.lsn()
     if not lsn:
         raise fields.violation(
-            f"{what} not set in {message} message", at=fields.offset - 8
+            f"{what} not set in {message} message", position=fields.offset - 8
         )
     return lsn
 
@@ -33,7 +33,8 @@ def _no_flags(fields: FieldReader, message: str) -> None:
     flags = fields.uint8()
     if flags:
         raise fields.violation(
-            f"unrecognized flags {flags} in {message} message", at=fields.offset - 1
+            f"unrecognized flags {flags} in {message} message",
+            position=fields.offset - 1,
         )
 
 
@@ -42,17 +43,17 @@ def _top_xid(fields: FieldReader) -> Xid:
     if not xid:
         raise fields.violation(
             "invalid transaction ID in streamed replication transaction",
-            at=fields.offset - 4,
+            position=fields.offset - 4,
         )
     return xid
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """B: a transaction begins; it comes whole, because it has committed."""
+    """B: a transaction begins. It has committed, so it is sent whole."""
 
     final_lsn: Lsn
-    """Start of the commit record: the same number as the Commit's ``commit_lsn``."""
+    """Start of the commit record, equal to the Commit's ``commit_lsn``."""
     commit_time: int
     xid: Xid
 
@@ -67,7 +68,9 @@ def write_begin(message: Begin) -> bytes:
 
 
 def read_begin(fields: FieldReader) -> Begin:
-    return Begin(_set(fields, "final_lsn", "begin"), fields.int64(), fields.xid())
+    return Begin(
+        _nonzero_lsn(fields, "final_lsn", "begin"), fields.int64(), fields.xid()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Commit:
 
     commit_lsn: Lsn
     end_lsn: Lsn
-    """End of the commit record + 1: what to confirm, and where to go on."""
+    """End of the commit record + 1: the position to confirm, and to continue from."""
     commit_time: int
 
 
@@ -113,7 +116,7 @@ def read_origin(fields: FieldReader) -> Origin:
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """S: a block of changes of a transaction still in progress follows."""
+    """S: a block of changes of a transaction in progress follows."""
 
     xid: Xid
     first_segment: bool
@@ -169,10 +172,10 @@ def read_stream_commit(fields: FieldReader) -> StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """A: a streamed transaction (``subxid == xid``) or one subtransaction is undone.
+    """A: a streamed transaction (``subxid == xid``) or one subtransaction is rolled back.
 
-    The two optional fields are on the wire only with ``streaming 'parallel'``; the option
-    decides, not the protocol's number.
+    The two optional fields are sent only with ``streaming 'parallel'``; the option decides, not
+    the protocol version.
     """
 
     xid: Xid
@@ -199,7 +202,7 @@ def read_stream_abort(fields: FieldReader, *, parallel: bool) -> StreamAbort:
 
 @dataclass(frozen=True, slots=True)
 class BeginPrepare:
-    """b: a transaction that has been prepared begins; it comes whole."""
+    """b: a prepared transaction begins; it is sent whole."""
 
     prepare_lsn: Lsn
     end_lsn: Lsn
@@ -221,8 +224,8 @@ def write_begin_prepare(message: BeginPrepare) -> bytes:
 
 def read_begin_prepare(fields: FieldReader) -> BeginPrepare:
     return BeginPrepare(
-        _set(fields, "prepare_lsn", "begin prepare"),
-        _set(fields, "end_lsn", "begin prepare"),
+        _nonzero_lsn(fields, "prepare_lsn", "begin prepare"),
+        _nonzero_lsn(fields, "end_lsn", "begin prepare"),
         fields.int64(),
         fields.xid(),
         fields.string(),
@@ -231,7 +234,7 @@ def read_begin_prepare(fields: FieldReader) -> BeginPrepare:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """P: the transaction is prepared, its outcome open."""
+    """P: the transaction is prepared."""
 
     prepare_lsn: Lsn
     end_lsn: Lsn
@@ -241,7 +244,7 @@ class Prepare:
 
 
 def write_prepare(message: Prepare | StreamPrepare) -> bytes:
-    """Also writes StreamPrepare: the two differ in nothing but the kind."""
+    """Write a Prepare or a StreamPrepare, which differ only in the kind."""
     return (
         (b"P\0" if isinstance(message, Prepare) else b"p\0")
         + uint64(message.prepare_lsn)
@@ -254,13 +257,13 @@ def write_prepare(message: Prepare | StreamPrepare) -> bytes:
 
 def _prepared(fields: FieldReader, message: str) -> tuple[Lsn, Lsn, int, Xid, str]:
     _no_flags(fields, message)
-    prepare_lsn = _set(fields, "prepare_lsn", message)
-    end_lsn = _set(fields, "end_lsn", message)
+    prepare_lsn = _nonzero_lsn(fields, "prepare_lsn", message)
+    end_lsn = _nonzero_lsn(fields, "end_lsn", message)
     time, xid = fields.int64(), fields.xid()
     if not xid:
         raise fields.violation(
             f"invalid two-phase transaction ID in {message} message",
-            at=fields.offset - 4,
+            position=fields.offset - 4,
         )
     return prepare_lsn, end_lsn, time, xid, fields.string()
 
@@ -312,8 +315,8 @@ def write_commit_prepared(message: CommitPrepared) -> bytes:
 def read_commit_prepared(fields: FieldReader) -> CommitPrepared:
     _no_flags(fields, "commit prepared")
     return CommitPrepared(
-        _set(fields, "commit_lsn", "commit prepared"),
-        _set(fields, "end_lsn", "commit prepared"),
+        _nonzero_lsn(fields, "commit_lsn", "commit prepared"),
+        _nonzero_lsn(fields, "end_lsn", "commit prepared"),
         fields.int64(),
         fields.xid(),
         fields.string(),
@@ -325,7 +328,7 @@ class RollbackPrepared:
     """r: a prepared transaction is rolled back."""
 
     prepare_end_lsn: Lsn
-    """``end_lsn`` of its Prepare: it names which prepare is undone."""
+    """``end_lsn`` of its Prepare, which identifies the Prepare."""
     rollback_end_lsn: Lsn
     prepare_time: int
     rollback_time: int
@@ -348,8 +351,8 @@ def write_rollback_prepared(message: RollbackPrepared) -> bytes:
 def read_rollback_prepared(fields: FieldReader) -> RollbackPrepared:
     _no_flags(fields, "rollback prepared")
     return RollbackPrepared(
-        _set(fields, "prepare_end_lsn", "rollback prepared"),
-        _set(fields, "rollback_end_lsn", "rollback prepared"),
+        _nonzero_lsn(fields, "prepare_end_lsn", "rollback prepared"),
+        _nonzero_lsn(fields, "rollback_end_lsn", "rollback prepared"),
         fields.int64(),
         fields.int64(),
         fields.xid(),
