@@ -1,6 +1,6 @@
-"""SCRAM-SHA-256, the server's side: no password is known, sent or stored.
+"""SCRAM-SHA-256, the server's side: the password is neither known, sent nor stored.
 
-In: the client's two messages and a verifier. Out: the server's two messages and a verdict.
+In: the client's two messages and a verifier. Out: the server's two messages and the result.
 
     client                                     server
     n,,n=,r=<nonce>                 ->         INITIAL
@@ -8,12 +8,12 @@ In: the client's two messages and a verifier. Out: the server's two messages and
     c=biws,r=<nonce><more>,p=<proof> ->        CHALLENGED
                                     <-         v=<signature>    DONE   (or a failure)
 
-An unknown user gets the same exchange with a salt made of his name and a secret of the node
-("mock authentication"), so that names cannot be found out; it fails at the end. The user's
-name inside the SCRAM message is ignored, as in PostgreSQL: the startup packet has it.
+For an unknown user the exchange is the same, with a salt made of the user's name and a secret of
+the node ("mock authentication"), and fails at the end, so that clients cannot find out names. The
+user's name in the SCRAM message is ignored, as in PostgreSQL: the startup packet has it.
 
-Channel binding (SCRAM-SHA-256-PLUS) proves that client and server mean the same TLS: the client
-says, under its proof, which certificate it was shown. Of the types there are it is always
+Channel binding (SCRAM-SHA-256-PLUS) proves that client and server use the same TLS connection: the
+client's proof covers the certificate that the client got. The binding type is always
 tls-server-end-point, as in PostgreSQL.
 
 Source: RFC 5802, RFC 7677, RFC 5803 (verifier), RFC 5929; src/backend/libpq/auth-scram.c.
@@ -41,7 +41,7 @@ from wal2lake.wire.saslprep import saslprep
 MECHANISM: Final = "SCRAM-SHA-256"
 
 BOUND_MECHANISM: Final = "SCRAM-SHA-256-PLUS"
-"""The same with channel binding; offered where there is a channel to bind."""
+"""The mechanism with channel binding, offered on TLS connections."""
 
 _BINDING_TYPE: Final = b"tls-server-end-point"
 
@@ -65,7 +65,7 @@ _PRINTABLE = re.compile(rb"[\x21-\x2b\x2d-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Verifier that the catalog keeps instead of a password; RFC 5803's form is ``str()``."""
+    """The verifier that the catalog stores instead of a password; ``str()`` is RFC 5803's form."""
 
     iterations: int
     salt: bytes
@@ -79,11 +79,11 @@ class Verifier:
         )
 
     def __repr__(self) -> str:
-        # A verifier is worth an offline guessing attack: not for logs.
+        # Not for logs: a verifier allows an offline guessing attack.
         return f"Verifier(iterations={self.iterations})"
 
     def matches(self, password: str | bytes) -> bool:
-        """Whether it was made of this password (as libpq would prepare it)."""
+        """Return whether the verifier was made from this password, prepared as by libpq."""
         made = create_verifier(password, self.salt, iterations=self.iterations)
         return hmac.compare_digest(made.stored_key, self.stored_key)
 
@@ -91,7 +91,7 @@ class Verifier:
 def create_verifier(
     password: str | bytes, salt: bytes, *, iterations: int = DEFAULT_ITERATIONS
 ) -> Verifier:
-    """Make a verifier; the caller brings the random salt (SALT_BYTES of it)."""
+    """Make a verifier; the caller supplies the random salt (SALT_BYTES)."""
     raw = password.encode("utf-8") if isinstance(password, str) else password
     salted = hashlib.pbkdf2_hmac("sha256", saslprep(raw), salt, iterations)
     client_key = _hmac(salted, b"Client Key")
@@ -100,7 +100,7 @@ def create_verifier(
 
 
 def parse_verifier(text: str) -> Verifier | None:
-    """Read ``SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>``; None: is none."""
+    """Read ``SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>``; None: not valid."""
     match = _VERIFIER.fullmatch(text)
     if match is None:
         return None
@@ -117,26 +117,26 @@ def parse_verifier(text: str) -> Verifier | None:
 
 
 def mock_verifier(user: str, secret: bytes) -> Verifier:
-    """A verifier no password fits; the same user and secret give the same salt."""
+    """Make a verifier that no password matches; equal user and secret give the same salt."""
     salt = hashlib.sha256(user.encode("utf-8") + secret).digest()[:SALT_BYTES]
     return Verifier(DEFAULT_ITERATIONS, salt, bytes(_KEY_BYTES), bytes(_KEY_BYTES))
 
 
 class ScramState(Enum):
-    """Where the exchange is."""
+    """State of the exchange."""
 
     INITIAL = "initial"
-    """The client's first message has not come."""
+    """The client's first message has not arrived."""
     CHALLENGED = "challenged"
-    """Salt and nonce are sent."""
+    """Salt and nonce have been sent."""
     DONE = "done"
-    """The client has proved its password and may see our signature."""
+    """The client has proved that it knows the password, and gets our signature."""
     FAILED = "failed"
-    """Wrong proof, or the exchange was broken off."""
+    """The proof was wrong, or the exchange was aborted."""
 
 
 class ScramServer:
-    """One exchange. Pure: the nonce comes from outside, so a test can fix it."""
+    """One exchange. Pure: the caller supplies the nonce, so that tests can use a fixed one."""
 
     __slots__ = (
         "_auth_message",
@@ -158,9 +158,9 @@ class ScramServer:
         end_point: bytes | None = None,
         bound: bool = False,
     ) -> None:
-        """``nonce``: NONCE_BYTES random bytes. ``doomed``: fail whatever the proof. ``end_point``:
-        RFC 5929's hash of the server's certificate, if BOUND_MECHANISM was offered; ``bound``: it
-        was chosen."""
+        """``nonce`` has NONCE_BYTES random bytes. ``doomed``: fail even with a correct proof.
+        ``end_point`` is RFC 5929's hash of the server's certificate, if BOUND_MECHANISM was
+        offered; ``bound``: the client chose it."""
         self._verifier = verifier
         self._doomed = doomed
         self._binding = end_point
@@ -198,7 +198,7 @@ class ScramServer:
     def final(self, message: bytes) -> bytes | None:
         """client-final-message → server-final-message, or None if the proof is wrong.
 
-        Raises ProtocolViolation for a message that is not one.
+        Raises ProtocolViolation for a malformed message.
         """
         self._enter(ScramState.CHALLENGED)
         without_proof, separator, proof_text = message.rpartition(b",p=")
@@ -221,7 +221,7 @@ class ScramServer:
         if len(proof) != _KEY_BYTES:
             raise _malformed("The proof has the wrong length.")
         auth_message = self._auth_message + b"," + without_proof
-        # Both are always computed: an unknown user must not be answered sooner.
+        # The proof is always checked, so that the answer to an unknown user takes as long.
         proved = self._proves(proof, auth_message)
         if self._doomed or not proved:
             return None
@@ -236,7 +236,7 @@ class ScramServer:
         return hmac.compare_digest(stored_key, self._verifier.stored_key)
 
     def _split_gs2(self, message: bytes) -> tuple[bytes, bytes]:
-        """The GS2 header (with its commas) and client-first-message-bare."""
+        """Return the GS2 header (with its commas) and client-first-message-bare."""
         flag, _, rest = message.partition(b",")
         self._check_flag(flag)
         authzid, comma, bare = rest.partition(b",")
@@ -272,7 +272,7 @@ class ScramServer:
                 "include channel binding data."
             )
         if flag == b"y" and self._binding is not None:
-            # Somebody between the two has taken the offer away.
+            # An attacker between client and server has removed the offer.
             raise UsageError(
                 "SCRAM channel binding negotiation error",
                 sqlstate="28000",
@@ -281,10 +281,10 @@ class ScramServer:
             )
 
     def _enter(self, expected: ScramState) -> None:
-        found = self.state
-        # Until the step succeeds: an exchange that was broken off cannot be resumed.
+        previous = self.state
+        # FAILED until the step succeeds: an aborted exchange cannot be resumed.
         self.state = ScramState.FAILED
-        if found is not expected:
+        if previous is not expected:
             raise _malformed("The message comes out of turn.")
 
 

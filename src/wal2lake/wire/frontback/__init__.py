@@ -1,6 +1,6 @@
 """PostgreSQL's frontend/backend protocol, version 3.0, both directions.
 
-Takes: bytes of either peer. Gives: messages as immutable values, and their bytes again.
+Takes: bytes of either peer. Gives: messages as immutable values, and bytes of messages.
 Owns: the buffer of a partial message, nothing else. Never: does I/O, reads a clock,
 decodes text (a session's encoding is not known here), or answers.
 """

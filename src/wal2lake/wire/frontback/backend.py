@@ -1,7 +1,7 @@
-"""Messages from the backend (the server), each writer beside its reader.
+"""Messages from the backend (the server), with writers and readers.
 
-In and out: the same messages, for our own sessions (which write them), and for tests and
-our walsender's peers (which read them). DataRow in bulk is in ``datarow``.
+Our own sessions write these messages; tests and our client read them. ``datarow`` writes DataRow
+in bulk.
 
     kind  message                    kind  message
     R     Authentication...          T     RowDescription
@@ -50,21 +50,21 @@ from wal2lake.wire.frontback.frontend import CopyData, CopyDone
 
 
 class AuthenticationKind(Enum):
-    """Requests whose data, if any, is opaque to the protocol."""
+    """Kinds of requests whose data, if any, is opaque to the protocol."""
 
     OK = 0
     """Authenticated."""
     CLEARTEXT_PASSWORD = 3
-    """Send the password as it is."""
+    """Requests the plain password."""
     SASL_CONTINUE = 11
     """Data of a SASL mechanism."""
     SASL_FINAL = 12
-    """The mechanism's last data."""
+    """Last data of a SASL mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticationRequest:
-    """One of AuthenticationKind."""
+    """A request of one AuthenticationKind."""
 
     kind: AuthenticationKind
     data: bytes = b""
@@ -72,21 +72,21 @@ class AuthenticationRequest:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticationMD5Password:
-    """Send the password's MD5 with this salt."""
+    """Requests the password's MD5 hash with this salt."""
 
     salt: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticationSASL:
-    """Choose one of these mechanisms."""
+    """Offers these mechanisms."""
 
     mechanisms: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterStatus:
-    """The value that a reported setting has from now on."""
+    """The new value of a reported setting."""
 
     name: str
     value: str
@@ -94,7 +94,7 @@ class ParameterStatus:
 
 @dataclass(frozen=True, slots=True)
 class BackendKeyData:
-    """Secret that a CancelRequest must present."""
+    """The secret that a CancelRequest must have."""
 
     pid: int
     secret: bytes
@@ -109,7 +109,7 @@ class ReadyForQuery:
 
 @dataclass(frozen=True, slots=True)
 class NegotiateProtocolVersion:
-    """The newest version the server speaks, and the options it does not know."""
+    """The newest protocol version of the server, and the options that it does not support."""
 
     major: int
     minor: int
@@ -118,7 +118,7 @@ class NegotiateProtocolVersion:
 
 @dataclass(frozen=True, slots=True)
 class NotificationResponse:
-    """Notification that LISTEN delivers."""
+    """A notification for a channel of LISTEN."""
 
     pid: int
     channel: str
@@ -134,7 +134,7 @@ class FunctionCallResponse:
 
 @dataclass(frozen=True, slots=True)
 class RowDescription:
-    """The fields of the rows that follow."""
+    """The fields of the following rows."""
 
     fields: tuple[FieldDescription, ...]
     formats: tuple[int, ...]
@@ -174,7 +174,7 @@ class CopyMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CopyResponse:
-    """A copy begins. ``overall`` 0: text lines, 1: binary."""
+    """The start of a copy. ``overall``: 0 for text lines, 1 for binary."""
 
     mode: CopyMode
     overall: int
@@ -182,7 +182,7 @@ class CopyResponse:
 
 
 class Signal(Enum):
-    """Messages that are only their kind."""
+    """Messages without a body."""
 
     PARSE_COMPLETE = b"1"
     """Answers Parse."""
@@ -218,7 +218,7 @@ FIELD_LETTERS: Final = {
     "line": b"L",
     "routine": b"R",
 }
-"""Section 54.8, in the order in which PostgreSQL sends them."""
+"""Letters of the fields (section 54.8), in the order in which PostgreSQL sends them."""
 
 _LETTER_FIELDS: Final = {letter: name for name, letter in FIELD_LETTERS.items()}
 
@@ -250,7 +250,7 @@ class Diagnostic:
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """An error, or with ``notice`` a NoticeResponse; they differ in the kind byte only."""
+    """An error or, with ``notice``, a NoticeResponse, which differs only in the kind byte."""
 
     fields: Diagnostic
     notice: bool = False
@@ -298,7 +298,7 @@ def _read_authentication(cursor: Body, encoding: str) -> BackendMessage:
 
 
 def _write_negotiate(message: NegotiateProtocolVersion) -> bytes:
-    # The manual says "minor version"; the server sends, and libpq reads, the whole word.
+    # The manual says "minor version", but the server sends and libpq reads the whole version.
     version = uint16(message.major) + uint16(message.minor)
     options = b"".join(map(string, message.unrecognized))
     return version + int32(len(message.unrecognized)) + options
@@ -320,20 +320,20 @@ def _write_diagnostic(fields: Diagnostic, encoding: str) -> bytes:
         if name == "severity_nonlocalized":
             text = text or fields.severity
         if text:
-            # A message may quote a binary value: NUL would end the field there.
+            # A message may quote a binary value, in which a NUL would end the field.
             encoded = text.replace("\0", "").encode(encoding, "replace")
             parts.append(letter + encoded + b"\0")
     return b"".join(parts) + b"\0"
 
 
 def _read_diagnostic(cursor: Body, encoding: str) -> Diagnostic:
-    found = {"severity": "", "sqlstate": "", "message": ""}
+    texts = {"severity": "", "sqlstate": "", "message": ""}
     while (letter := cursor.byte()) != b"\0":
         text = cursor.string().decode(encoding, "replace")
         # Section 54.8: fields of unrecognized type must be silently ignored.
         if name := _LETTER_FIELDS.get(letter):
-            found[name] = text
-    return Diagnostic(**found)
+            texts[name] = text
+    return Diagnostic(**texts)
 
 
 def _read_ready(cursor: Body, encoding: str) -> BackendMessage:
@@ -404,7 +404,7 @@ _READERS: Final[dict[bytes, Callable[[Body, str], BackendMessage]]] = {
 
 
 def write_backend(message: BackendMessage, *, encoding: str = "utf-8") -> bytes:
-    """The message's frame; text that the encoding lacks gets question marks."""
+    """Encode a message as a frame. Characters that the encoding lacks become question marks."""
     kind, body = _encode(message, encoding)
     return write_frame(kind, body)
 
@@ -455,7 +455,7 @@ def _encode(message: BackendMessage, encoding: str) -> tuple[bytes, bytes]:
 
 
 def read_backend(frame: Frame, *, encoding: str = "utf-8") -> BackendMessage:
-    """Read one frame whole; raises ProtocolViolation."""
+    """Read one whole frame; raises ProtocolViolation."""
     reader = _READERS.get(frame.kind)
     if reader is None:
         raise ProtocolViolation(f"invalid backend message type {frame.kind[0]}")
@@ -466,7 +466,7 @@ def read_backend(frame: Frame, *, encoding: str = "utf-8") -> BackendMessage:
 
 
 class BackendReader:
-    """A server's bytes in, messages out; as FrontendReader without a startup phase."""
+    """Reads messages from a server's bytes, like FrontendReader without a startup phase."""
 
     __slots__ = ("_frames",)
 
@@ -475,10 +475,10 @@ class BackendReader:
         self._frames = FrameReader(limits, peer="backend")
 
     def feed(self, data: bytes) -> None:
-        """Append what the socket gave."""
+        """Append bytes from the socket."""
         self._frames.feed(data)
 
     def next_message(self) -> BackendMessage | None:
-        """The next message, or None until more is fed; raises ProtocolViolation."""
+        """Return the next message, or None until more is fed; raises ProtocolViolation."""
         frame = self._frames.next_frame()
         return None if frame is None else read_backend(frame)

@@ -1,9 +1,9 @@
 """DataRow in bulk: columns in, one run of frames out. The hot path of every SELECT.
 
-Results arrive column by column, the protocol wants them row by row. Building a message per
-row in Python costs a loop over the values; here every step is one C-level pass over
-a whole column: lengths by ``map(len)``, the length words looked up in a table, all parts put
-at their places by strided slice assignment, and one ``join``. The parts of one row are
+Results arrive column by column, but the protocol sends them row by row. Building a message per
+row in Python costs a loop over the values. Here every step is one C-level pass over a whole
+column: lengths by ``map(len)``, length words from a table, all parts put in their places by
+strided slice assignment, and one ``join``. The parts of one row are
 
     [frame header and column count] [length word] [value] [length word] [value] ...
 
@@ -28,12 +28,12 @@ _ROW_HEADER = struct.Struct("!ciH")
 _NULL_WORD: Final = _INT32.pack(-1)
 
 _SHORT: Final = 512
-"""Values up to this length find their length word in a table; most values are shorter."""
+"""Values up to this length get their length word from a table; most values are shorter."""
 
 _LENGTH_WORDS: Final = tuple(_INT32.pack(length) for length in range(_SHORT + 1))
 
 MAX_COLUMNS: Final = 1664
-"""PostgreSQL's MaxTupleAttributeNumber: what clients are prepared for."""
+"""PostgreSQL's MaxTupleAttributeNumber: the most columns that clients expect."""
 
 
 def write_data_rows(
@@ -42,9 +42,9 @@ def write_data_rows(
     *,
     kind: bytes = b"D",
 ) -> bytes:
-    """The DataRow frames of equally long columns; ``rows`` is needed without columns.
+    """Write the DataRow frames of equally long columns; without columns ``rows`` is required.
 
-    A row of a binary COPY is the same in a frame of kind ``d``."""
+    A row of a binary COPY has the same layout in a frame of kind ``d``."""
     if not columns:
         return _ROW_HEADER.pack(kind, 6, 0) * (rows or 0)
     count = len(columns[0]) if rows is None else rows
@@ -69,9 +69,9 @@ def write_data_rows(
 def _split(
     column: Sequence[bytes | None],
 ) -> tuple[list[bytes], Sequence[bytes], list[int]]:
-    """Length words, values without None, lengths (0 for NULL)."""
+    """Return length words, values without None, and lengths (0 for NULL)."""
     try:
-        # TypeError means a None, and is cheaper than looking for one in every column.
+        # A None raises TypeError, which is cheaper than a search for None in every column.
         lengths = list(map(len, column))  # type: ignore[arg-type]
     except TypeError:
         values = [b"" if item is None else item for item in column]
@@ -91,7 +91,7 @@ def _words(lengths: list[int]) -> list[bytes]:
 
 
 def read_data_rows(bodies: Iterable[bytes]) -> list[tuple[bytes | None, ...]]:
-    """The rows of DataRow bodies; raises ProtocolViolation."""
+    """Read the rows of DataRow bodies; raises ProtocolViolation."""
     rows: list[tuple[bytes | None, ...]] = []
     for body in bodies:
         cursor = Body(body)

@@ -1,4 +1,4 @@
-"""Formats, fields and the transaction's state, which both sides send.
+"""Formats, field descriptions and the transaction's state.
 
 In and out: RowDescription's body and the small enumerations of the protocol.
 
@@ -22,12 +22,12 @@ from wal2lake.wire.frontback.frames import (
 
 
 class Format(IntEnum):
-    """How a value travels."""
+    """Format of a value."""
 
     TEXT = 0
-    """The type's output function, in client_encoding."""
+    """Result of the type's output function, in client_encoding."""
     BINARY = 1
-    """The type's send function."""
+    """Result of the type's send function."""
 
 
 class TransactionStatus(Enum):
@@ -38,12 +38,12 @@ class TransactionStatus(Enum):
     BLOCK = b"T"
     """In a transaction block."""
     FAILED = b"E"
-    """In a failed one: everything is refused until it ends."""
+    """In a failed transaction block: statements are refused until it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldDescription:
-    """One column of a result; without its format, which the client chooses later."""
+    """One column of a result, without its format, which the client chooses later."""
 
     name: str
     type_oid: int
@@ -60,10 +60,10 @@ def write_row_description(
     *,
     encoding: str = "utf-8",
 ) -> bytes:
-    """RowDescription's body; a name that the encoding lacks gets question marks."""
+    """Encode RowDescription's body. Characters that the encoding lacks become question marks."""
     parts = [uint16(len(fields))]
     for field, code in zip(fields, formats, strict=True):
-        # A NUL cannot be part of a PostgreSQL identifier, but can be of a Spark column.
+        # A PostgreSQL identifier cannot contain NUL, but the name of a Spark column can.
         name = field.name.replace("\0", "").encode(encoding, "replace")
         parts.append(
             string(name)
@@ -80,7 +80,7 @@ def write_row_description(
 def read_row_description(
     body: bytes, *, encoding: str = "utf-8"
 ) -> tuple[tuple[FieldDescription, ...], tuple[int, ...]]:
-    """The fields and their format codes; raises ProtocolViolation."""
+    """Read the fields and their format codes; raises ProtocolViolation."""
     cursor = Body(body)
     fields: list[FieldDescription] = []
     formats: list[int] = []

@@ -1,14 +1,14 @@
 """Framing: a kind byte, a length that counts itself, a body.
 
-In: bytes as they come from a socket, cut anywhere. Out: whole frames. Every message after
-the startup packet has this shape in both directions, so one reader serves both; what kinds
-exist and how long each may be is the table that it is given.
+In: bytes from a socket, divided anywhere. Out: whole frames. Every message after the startup
+packet has this form in both directions, so one reader serves both; a table has the kinds and
+their maximal lengths.
 
-A length is judged as soon as its header is there, before anything is buffered for it:
-five hostile bytes must not make a gigabyte of memory. After a violation there is no
-way to find the next message, so the reader stays broken, as PostgreSQL's does ("protocol
-synchronization was lost"). A violation *inside* a whole frame, which ``Body`` raises, leaves
-the stream usable; the server answers it with an ordinary error.
+A length is checked as soon as its header is complete, before any of the body is buffered, so that
+five hostile bytes cannot allocate a gigabyte of memory. After a violation the next message cannot
+be found, so the reader stays broken, as PostgreSQL's does ("protocol synchronization was lost"). A
+violation *inside* a whole frame, which ``Body`` raises, leaves the stream usable; the server
+answers it with an ordinary error.
 
 Source: PostgreSQL manual, section 54.7; src/backend/tcop/postgres.c (SocketBackend),
 src/backend/libpq/pqformat.c.
@@ -30,34 +30,35 @@ _UINT32 = struct.Struct("!I")
 _HEADER = struct.Struct("!ci")
 
 SMALL_MESSAGE_BYTES: Final = 10_000
-"""Limit for messages that carry names only; PostgreSQL's PQ_SMALL_MESSAGE_LIMIT."""
+"""Limit for messages that have names only; PostgreSQL's PQ_SMALL_MESSAGE_LIMIT."""
 
 LARGE_MESSAGE_BYTES: Final = 0x3FFFFFFE
-"""PostgreSQL's PQ_LARGE_MESSAGE_LIMIT, MaxAllocSize - 1; a server sets a smaller one."""
+"""PostgreSQL's PQ_LARGE_MESSAGE_LIMIT, MaxAllocSize - 1; our server sets a lower limit."""
 
 _COMPACT_BYTES: Final = 64 * 1024
-"""Consumed bytes are dropped from the buffer in steps of this. A guess: one socket gulp."""
+"""Consumed bytes are removed from the buffer in steps of this size. Chosen arbitrarily: one read
+of a socket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One whole message, its body unread."""
+    """One whole message with its undecoded body."""
 
     kind: bytes
     body: bytes
 
     def encode(self) -> bytes:
-        """The frame's bytes."""
+        """Encode the frame."""
         return write_frame(self.kind, self.body)
 
 
 def write_frame(kind: bytes, body: bytes) -> bytes:
-    """One frame; ``kind`` is a single byte."""
+    """Encode one frame; ``kind`` is a single byte."""
     return _HEADER.pack(kind, len(body) + 4) + body
 
 
 class FrameReader:
-    """Bytes in, frames out. Holds at most one partial message beyond what was fed."""
+    """Reads frames from bytes. Buffers at most the bytes that were fed and not read."""
 
     __slots__ = ("_broken", "_buffer", "_limits", "_peer", "_start")
 
@@ -69,16 +70,16 @@ class FrameReader:
         self._broken: ProtocolViolation | None = None
 
     def feed(self, data: bytes) -> None:
-        """Append what the socket gave."""
+        """Append bytes from the socket."""
         self._buffer += data
 
     @property
     def buffered(self) -> int:
-        """Bytes fed and not yet given out."""
+        """Number of bytes that were fed and not yet returned."""
         return len(self._buffer) - self._start
 
     def take_rest(self) -> bytes:
-        """All of that."""
+        """Remove and return all buffered bytes."""
         rest = bytes(self._buffer[self._start :])
         self._buffer.clear()
         self._start = 0
@@ -86,13 +87,14 @@ class FrameReader:
 
     @property
     def next_kind(self) -> bytes:
-        """Kind of the next frame, as far as it has come; empty if nothing has."""
+        """Kind of the next frame; empty if nothing is buffered."""
         return bytes(self._buffer[self._start : self._start + 1])
 
     def next_frame(self) -> Frame | None:
-        """The next whole message, or None until more is fed.
+        """Return the next whole message, or None until more is fed.
 
-        Raises ProtocolViolation for an unknown kind or an impossible length, then for ever.
+        Raises ProtocolViolation for an unknown kind or an impossible length, and at every later
+        call.
         """
         if self._broken is not None:
             raise self._broken
@@ -117,7 +119,7 @@ class FrameReader:
 
     def _consume(self, end: int) -> None:
         if end == len(self._buffer):
-            # An idle connection must not keep its largest message allocated.
+            # A new buffer, so that an idle connection does not keep its largest message allocated.
             self._buffer = bytearray()
             self._start = 0
         elif end >= _COMPACT_BYTES:
@@ -143,22 +145,22 @@ class Body:
         self._at = 0
 
     def _advance(self, count: int) -> int:
-        at = self._at
-        if count < 0 or at + count > len(self._data):
+        start = self._at
+        if count < 0 or start + count > len(self._data):
             raise self.violation("insufficient data left in message")
-        self._at = at + count
-        return at
+        self._at = start + count
+        return start
 
     def violation(self, message: str) -> ProtocolViolation:
-        """A ProtocolViolation that knows where in the body it happened."""
+        """Build a ProtocolViolation with the position in the body."""
         error = ProtocolViolation(message)
         error.offset = self._at
         return error
 
     def byte(self) -> bytes:
         """Byte1."""
-        at = self._advance(1)
-        return self._data[at : at + 1]
+        start = self._advance(1)
+        return self._data[start : start + 1]
 
     def uint8(self) -> int:
         """Int8."""
@@ -170,7 +172,7 @@ class Body:
         return value
 
     def uint16(self) -> int:
-        """A count: PostgreSQL reads these unsigned, up to 65535."""
+        """Int16 as a count, which PostgreSQL reads unsigned, up to 65535."""
         value: int = _UINT16.unpack_from(self._data, self._advance(2))[0]
         return value
 
@@ -186,8 +188,8 @@ class Body:
 
     def take(self, count: int) -> bytes:
         """Byte(count)."""
-        at = self._advance(count)
-        return self._data[at : at + count]
+        start = self._advance(count)
+        return self._data[start : start + count]
 
     def value(self) -> bytes | None:
         """An Int32 length and that many bytes; length -1 is NULL."""
@@ -206,17 +208,17 @@ class Body:
         return text
 
     def rest(self) -> bytes:
-        """Everything that is left."""
-        at, self._at = self._at, len(self._data)
-        return self._data[at:]
+        """Return all remaining bytes."""
+        start, self._at = self._at, len(self._data)
+        return self._data[start:]
 
     @property
     def at_end(self) -> bool:
-        """Nothing is left."""
+        """True if no bytes are left."""
         return self._at == len(self._data)
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Raise ProtocolViolation if bytes are left."""
         if self._at != len(self._data):
             raise self.violation("invalid message format")
 
@@ -242,7 +244,7 @@ def uint32(value: int) -> bytes:
 
 
 def string(text: bytes) -> bytes:
-    """String. Raises ValueError for a NUL inside: that is a bug of the caller."""
+    """String. Raises ValueError for a NUL in it, which is a bug of the caller."""
     if b"\0" in text:
         raise ValueError("a protocol string cannot contain NUL")
     return text + b"\0"

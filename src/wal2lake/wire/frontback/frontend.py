@@ -2,10 +2,10 @@
 
 In: a client's bytes. Out: messages, through ``FrontendReader``: first startup packets
 (``next_packet``), then frames (``next_frame``), each of which ``read_frontend`` reads. The
-two steps are apart because their faults differ: a broken frame ends the session, a broken
-body is an error like any other (see frames).
+two steps are separate because their errors differ: a broken frame ends the session, a broken
+body is an ordinary error (see ``frames``).
 
-Text stays bytes: it is in the session's client_encoding, which can change between two
+Text stays bytes, because it is in the session's client_encoding, which can change between two
 messages.
 
     kind  message                limit   answered with
@@ -59,7 +59,7 @@ _AUTH_TOKEN_BYTES: Final = 65_535
 
 
 class DescribeTarget(Enum):
-    """Object of Describe and Close."""
+    """Kind of object of Describe and Close."""
 
     STATEMENT = b"S"
     """A prepared statement."""
@@ -85,7 +85,7 @@ class Parse:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Make a portal of a statement. Zero formats: all text; one: that one for all."""
+    """Create a portal from a statement. No formats: all text; one format: it applies to all."""
 
     portal: bytes
     statement: bytes
@@ -96,7 +96,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Ask for the parameters and fields of a statement, or the fields of a portal."""
+    """Request the parameters and fields of a statement, or the fields of a portal."""
 
     target: DescribeTarget
     name: bytes
@@ -112,7 +112,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Forget a statement or portal; not an error if there is none."""
+    """Close a statement or portal; not an error if there is none."""
 
     target: DescribeTarget
     name: bytes
@@ -120,7 +120,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Send what is waiting to be sent."""
+    """Send all buffered output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +130,12 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """The client goes."""
+    """The client ends the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """The fast path. Read as a whole only so that it can be refused in an orderly way."""
+    """A fast-path call. It is decoded only so that it can be refused with an ordinary error."""
 
     function_oid: int
     arg_formats: tuple[int, ...]
@@ -145,26 +145,26 @@ class FunctionCall:
 
 @dataclass(frozen=True, slots=True)
 class CopyData:
-    """A piece of a copy, either direction."""
+    """A piece of copy data, in either direction."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CopyDone:
-    """The end of a copy, either direction."""
+    """The end of a copy, in either direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyFail:
-    """The client gives a copy up."""
+    """The client aborts a copy."""
 
     reason: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticationData:
-    """Kind p: a password or a SASL step. Which one depends on what was asked."""
+    """Kind p: a password or a SASL step, depending on the server's request."""
 
     data: bytes
 
@@ -260,7 +260,7 @@ def _read_function_call(cursor: Body) -> FunctionCall:
 
 
 def write_frontend(message: FrontendMessage) -> bytes:
-    """The message's frame."""
+    """Encode a message as a frame."""
     kind, body = _encode(message)
     return write_frame(kind, body)
 
@@ -316,7 +316,7 @@ _READERS: Final[dict[bytes, Callable[[Body], FrontendMessage]]] = {
 
 
 def read_frontend(frame: Frame) -> FrontendMessage:
-    """Read one frame whole; raises ProtocolViolation, after which reading can go on."""
+    """Read one whole frame; raises ProtocolViolation, after which reading can continue."""
     reader = _READERS.get(frame.kind)
     if reader is None:
         raise ProtocolViolation(f"invalid frontend message type {frame.kind[0]}")
@@ -339,7 +339,7 @@ def _limits(max_message_bytes: int) -> dict[bytes, int]:
 
 
 class FrontendReader:
-    """A client's bytes in; startup packets, then frames out."""
+    """Reads startup packets, then frames, from a client's bytes."""
 
     __slots__ = ("_broken", "_frames", "_startup")
 
@@ -350,17 +350,17 @@ class FrontendReader:
 
     @classmethod
     def after_startup(cls, *, max_message_bytes: int) -> FrontendReader:
-        """For a conversation whose startup packet somebody else has read."""
+        """Make a reader for a connection whose startup packet has been read already."""
         reader = cls(max_message_bytes=max_message_bytes)
         reader._startup = None
         return reader
 
     def take_rest(self) -> bytes:
-        """Return the bytes that were fed and not given out, for the next reader."""
+        """Remove and return all buffered bytes, for the next reader."""
         return self._frames.take_rest()
 
     def feed(self, data: bytes) -> None:
-        """Append what the socket gave."""
+        """Append bytes from the socket."""
         if self._startup is not None:
             self._startup += data
         else:
@@ -368,18 +368,19 @@ class FrontendReader:
 
     @property
     def buffered(self) -> int:
-        """Bytes fed and not yet given out."""
+        """Number of bytes that were fed and not yet returned."""
         return self._frames.buffered + len(self._startup or b"")
 
     @property
     def next_kind(self) -> bytes:
-        """Kind of the next frame, as far as it has come; empty if nothing has."""
+        """Kind of the next frame; empty if nothing is buffered."""
         return self._frames.next_kind
 
     def next_packet(self) -> StartupPacket | None:
-        """The next startup packet, or None until more is fed.
+        """Return the next startup packet, or None until more is fed.
 
-        After a StartupMessage comes ``next_frame``. Raises ProtocolViolation, then for ever.
+        After a StartupMessage call ``next_frame``. Raises ProtocolViolation, and at every later
+        call.
         """
         if self._startup is None:
             raise ValueError("the startup packet has been read")
@@ -410,12 +411,12 @@ class FrontendReader:
         return error
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, or None until more is fed; see FrameReader."""
+        """Return the next whole frame, or None until more is fed, as FrameReader does."""
         if self._startup is not None:
             raise ValueError("the startup packet has not been read")
         return self._frames.next_frame()
 
     def next_message(self) -> FrontendMessage | None:
-        """``read_frontend`` of the next frame, for callers that treat all faults alike."""
+        """Read the next frame with ``read_frontend``, for callers that treat all errors alike."""
         frame = self.next_frame()
         return None if frame is None else read_frontend(frame)

@@ -1,11 +1,11 @@
-"""The packets before authentication: no kind byte, a length, a code.
+"""The packets before authentication: a length and a code, without a kind byte.
 
-In: the first bytes of a connection. Out: what the client wants. There are four: a
-StartupMessage, the two requests for encryption (answered with one byte, after
-which the client sends another packet), and a CancelRequest, which is a connection's only one.
+In: the first bytes of a connection. Out: one of four packets: a StartupMessage, one of two
+requests for encryption (answered with one byte, after which the client sends another packet), or
+a CancelRequest, which is the only packet of its connection.
 
-The limit of 10,000 bytes is PostgreSQL's; with it a web browser's "GET " is refused as a
-length, without buffering.
+The limit of 10,000 bytes is PostgreSQL's. Because of the limit a web browser's "GET " is refused
+as an invalid length, without buffering.
 
 Source: PostgreSQL manual, section 54.2.1 and 54.7; src/backend/tcop/backend_startup.c.
 """
@@ -27,22 +27,22 @@ _SSL_CODE: Final = 1234 << 16 | 5679
 _GSSENC_CODE: Final = 1234 << 16 | 5680
 
 PROTOCOL_OPTION_PREFIX: Final = b"_pq_."
-"""Parameters of this prefix are options of the protocol, not settings."""
+"""Parameters with this prefix are options of the protocol, not settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class SSLRequest:
-    """The client would like TLS."""
+    """The client requests TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class GSSENCRequest:
-    """The client would like GSSAPI encryption."""
+    """The client requests GSSAPI encryption."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Interrupt what that session is doing. Never answered."""
+    """The client requests to cancel another session's statement. There is no answer."""
 
     pid: int
     secret: bytes
@@ -50,7 +50,7 @@ class CancelRequest:
 
 @dataclass(frozen=True, slots=True)
 class StartupMessage:
-    """Begin a session. ``parameters`` keep the client's order; a repeat's last one wins."""
+    """Begin a session. ``parameters`` are in the client's order; of equal names the last wins."""
 
     major: int
     minor: int
@@ -58,7 +58,7 @@ class StartupMessage:
 
     @property
     def protocol_options(self) -> tuple[bytes, ...]:
-        """Names of the ``_pq_.`` options, in order."""
+        """Names of the ``_pq_.`` options, in the client's order."""
         return tuple(n for n in self.parameters if n.startswith(PROTOCOL_OPTION_PREFIX))
 
 
@@ -66,7 +66,7 @@ StartupPacket = StartupMessage | SSLRequest | GSSENCRequest | CancelRequest
 
 
 def write_startup(packet: StartupPacket) -> bytes:
-    """The packet with its length word."""
+    """Encode a packet with its length word."""
     if isinstance(packet, SSLRequest):
         body = uint32(_SSL_CODE)
     elif isinstance(packet, GSSENCRequest):
@@ -83,8 +83,8 @@ def write_startup(packet: StartupPacket) -> bytes:
 def read_startup(body: bytes) -> StartupPacket:
     """Read a packet without its length word; raises ProtocolViolation.
 
-    Only protocol 3 says what follows the version, so another major version comes
-    back without parameters.
+    Only protocol 3 defines the bytes after the version, so a packet of another major version is
+    returned without parameters.
     """
     cursor = Body(body)
     code = cursor.uint32()

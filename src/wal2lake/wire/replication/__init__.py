@@ -1,10 +1,10 @@
 """Replication commands, text to values and back, and the server's side of CopyBoth.
 
 Takes the text of a simple query, gives a frozen dataclass, or the error that a walsender
-raises; and writes the text again. scanner finds tokens, commands is the grammar (start there),
-slotoptions and pgoutputoptions are what stands in the parentheses. Whatever
-``is_replication_command`` denies is SQL. conversation takes a client's frames while changes are
-sent to it, gives its positions and the answers.
+raises; and writes the text again. ``scanner`` finds tokens, ``commands`` is the grammar (start
+there), ``slotoptions`` and ``pgoutputoptions`` read the options in parentheses. A text for which
+``is_replication_command`` is false is SQL. ``conversation`` takes a client's frames while changes
+are sent to the client, and gives its positions and the answers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The grammar of replication commands; each ``_write_x`` stands above its ``_read_x``.
 
-In: one command's text. Out: a frozen dataclass; or SqlSyntaxError ("syntax error", no more, as a
-walsender says it), or what is wrong with its options. ``read_command(write_command(c))`` is
-``c``. What a command does is not known here; BASE_BACKUP and UPLOAD_MANIFEST are read so that they
-can be refused by name.
+In: one command's text. Out: a frozen dataclass; or SqlSyntaxError ("syntax error" without details,
+as from a walsender), or an error about the options. ``read_command(write_command(c))`` is ``c``.
+Commands are executed elsewhere; BASE_BACKUP and UPLOAD_MANIFEST are parsed so that they can be
+refused by name.
 
 Source: src/backend/replication/repl_gram.y (PostgreSQL 18); manual 54.4.
 """
@@ -40,10 +40,10 @@ _LEGACY_OPTIONS: Final = {
     "RESERVE_WAL": Option("reserve_wal"),
     "TWO_PHASE": Option("two_phase"),
 }
-"""How options were written before PostgreSQL 15."""
+"""Options in the syntax before PostgreSQL 15."""
 
 _OPTION_KEYWORDS: Final = KEYWORDS - {"READ_REPLICATION_SLOT"}
-"""Keywords that may be an option's name; PostgreSQL has forgotten one."""
+"""Keywords that may be an option's name; PostgreSQL's grammar omits one."""
 
 _INT32: Final = 1 << 31
 _NO_OPTIONS: Final = CreateOptions()
@@ -52,12 +52,12 @@ _NO_OPTIONS: Final = CreateOptions()
 class _Parser:
     """A cursor over the tokens of one command."""
 
-    def __init__(self, found: Iterator[ReplicationToken]) -> None:
-        self._tokens = found
-        self.token = next(found)
+    def __init__(self, scanned: Iterator[ReplicationToken]) -> None:
+        self._tokens = scanned
+        self.token = next(scanned)
 
     def next(self) -> ReplicationToken:
-        """The current token, which is then behind the cursor."""
+        """Return the current token and step over it."""
         token = self.token
         if token.kind is not ReplicationTokenKind.END:
             self.token = next(self._tokens)
@@ -69,7 +69,7 @@ class _Parser:
         return self.next()
 
     def skip(self, word: str) -> bool:
-        """Step over this keyword or character, if it is there."""
+        """Step over this keyword or character if it is the current token."""
         if (
             self.token.kind
             in (ReplicationTokenKind.KEYWORD, ReplicationTokenKind.CHARACTER)
@@ -87,14 +87,14 @@ class _Parser:
         return self.expect(ReplicationTokenKind.IDENT).text
 
     def parameter(self) -> str:
-        """A name, or two with a dot between them, or more."""
+        """Read one or more names with dots between them."""
         parts = [self.name()]
         while self.skip("."):
             parts.append(self.name())
         return ".".join(parts)
 
     def timeline(self) -> int:
-        # Checked before the next token is looked at, as bison does it.
+        # Checked before the next token is read, as bison does.
         if self.token.kind is not ReplicationTokenKind.NUMBER:
             raise syntax_error()
         if not self.token.number:
@@ -102,12 +102,12 @@ class _Parser:
         return self.next().number
 
     def options(self) -> tuple[Option, ...]:
-        """Read the options behind an opening parenthesis, the closing one included."""
-        found = [self._option()]
+        """Read the options after an opening parenthesis, and the closing one."""
+        options = [self._option()]
         while self.skip(","):
-            found.append(self._option())
+            options.append(self._option())
         self.require(")")
-        return tuple(found)
+        return tuple(options)
 
     def _option(self) -> Option:
         if (
@@ -125,8 +125,8 @@ class _Parser:
         return Option(name)
 
     def plugin_options(self) -> tuple[Option, ...]:
-        """Like options, but names are identifiers and values strings."""
-        found = []
+        """Read options whose names are identifiers and whose values are strings."""
+        options = []
         while True:
             name = self.name()
             value = (
@@ -134,15 +134,15 @@ class _Parser:
                 if self.token.kind is ReplicationTokenKind.STRING
                 else None
             )
-            found.append(Option(name, value))
+            options.append(Option(name, value))
             if not self.skip(","):
                 break
         self.require(")")
-        return tuple(found)
+        return tuple(options)
 
 
 def syntax_error() -> SqlSyntaxError:
-    """All that a walsender says about it."""
+    """Build the error; a walsender's has no details either."""
     return SqlSyntaxError("syntax error")
 
 
@@ -153,7 +153,7 @@ def _write_options(options: tuple[Option, ...]) -> str:
 
 
 def _write_option(option: Option) -> str:
-    # Names in lower case are no keywords; quoting them would not harm, but nobody does it.
+    # Names in lower case are not keywords. Quoting them is possible but not usual.
     plain = option.name.isascii() and option.name.isidentifier()
     name = option.name if plain and option.name.islower() else quoted_ident(option.name)
     if option.value is None:
@@ -178,7 +178,7 @@ def _read_identify_system(_: _Parser) -> IdentifySystem:
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """SHOW of a configuration parameter; ``all`` is one, too."""
+    """SHOW of a configuration parameter; ``all`` is a name, too."""
 
     name: str
 
@@ -194,7 +194,7 @@ def _read_show(parser: _Parser) -> Show:
 
 @dataclass(frozen=True, slots=True)
 class ReadReplicationSlot:
-    """READ_REPLICATION_SLOT, of physical slots."""
+    """READ_REPLICATION_SLOT, for physical slots."""
 
     slot: str
 
@@ -225,7 +225,7 @@ def _read_timeline_history(parser: _Parser) -> TimelineHistory:
 
 @dataclass(frozen=True, slots=True)
 class BaseBackup:
-    """BASE_BACKUP; its options are not looked at."""
+    """BASE_BACKUP; its options are not checked."""
 
     options: tuple[Option, ...] = ()
 
@@ -315,7 +315,7 @@ def _read_create_replication_slot(
 
 @dataclass(frozen=True, slots=True)
 class AlterReplicationSlot:
-    """ALTER_REPLICATION_SLOT; None leaves an option as it is, and one is not None."""
+    """ALTER_REPLICATION_SLOT. None leaves an option unchanged; at least one is not None."""
 
     slot: str
     failover: bool | None = None
@@ -348,7 +348,7 @@ class DropReplicationSlot:
 
     slot: str
     wait: bool = False
-    """While somebody uses it."""
+    """Wait while the slot is in use."""
 
 
 def _write_drop_replication_slot(command: DropReplicationSlot) -> str:
@@ -385,9 +385,9 @@ class StartLogical:
 
     slot: str
     start: Lsn
-    """0: where the slot stands."""
+    """0: the slot's position."""
     options: tuple[Option, ...] = ()
-    """The output plugin's business."""
+    """Options for the output plugin."""
 
 
 def _write_start_logical(command: StartLogical) -> str:
@@ -435,7 +435,7 @@ _READERS: Final[dict[str, Callable[[_Parser], Command | Callable[[], Command]]]]
     "DROP_REPLICATION_SLOT": _read_drop_replication_slot,
     "START_REPLICATION": _read_start_replication,
 }
-"""Some read the rest later, as a function: options are looked at once the whole text parses."""
+"""Some readers return a function, which checks the options after the whole text has parsed."""
 
 _WRITERS: Final[dict[type[Any], Callable[[Any], str]]] = {
     IdentifySystem: _write_identify_system,
@@ -453,12 +453,12 @@ _WRITERS: Final[dict[type[Any], Callable[[Any], str]]] = {
 
 
 def write_command(command: Command) -> str:
-    """The command's text; options as since PostgreSQL 15."""
+    """Write the command's text, with options in the syntax since PostgreSQL 15."""
     return _WRITERS[type(command)](command)
 
 
 def read_command(text: str) -> Command:
-    """A text for which ``is_replication_command`` is true; raises UsageError."""
+    """Parse a text for which ``is_replication_command`` is true; raises UsageError."""
     parser = _Parser(tokens(text))
     keyword = parser.expect(ReplicationTokenKind.KEYWORD).text
     if keyword not in _READERS:

@@ -1,19 +1,20 @@
 """The server's side of the CopyBoth that START_REPLICATION ... LOGICAL opens. Pure.
 
-In: the client's frames, what has been sent, the time. Out: what to answer, how far the client
-is, whether it is still there. Changes go out beside it (wire/encoder); this is everything else:
+In: the client's frames, the position up to which changes have been sent, the time. Out: the
+answers, the client's positions, whether it has timed out. wire/encoder sends the changes; this
+module handles all other messages:
 
-    client                          here
-    d 'r'  standby status update    positions; answered by a keepalive if it asks for one
-    d 'h'  hot standby feedback     read and ignored: a lake has no xmin
-    d 'p'  primary status request   STATUS_REQUESTED; the caller knows the numbers
-    c      CopyDone                 CopyDone, COPY 0, START_REPLICATION: the CopyBoth is over
-    X      Terminate, no answer     TERMINATED
-    anything else                   ProtocolViolation with PostgreSQL's text; the connection ends
+    client                          server
+    d 'r'  standby status update    positions; a keepalive if the client requests a reply
+    d 'h'  hot standby feedback     ignored: a lake has no xmin
+    d 'p'  primary status request   STATUS_REQUESTED; the caller has the numbers
+    c      CopyDone                 CopyDone, COPY 0, START_REPLICATION: the CopyBoth ends
+    X      Terminate                no answer; TERMINATED
+    other                           ProtocolViolation with PostgreSQL's text; the connection ends
 
-A client that is silent for half of wal_sender_timeout is asked to say something, and after
-all of it the connection is given up. ``now`` is of a monotonic clock, in seconds; ``send_time`` in
-microseconds since 2000-01-01 UTC. Not thread-safe.
+If a client sends nothing for half of wal_sender_timeout, a keepalive requests a reply; after the
+whole time the connection has timed out. ``now`` is from a monotonic clock, in seconds;
+``send_time`` is in microseconds since 2000-01-01 UTC. Not thread-safe.
 
 Sources: manual 54.4; src/backend/replication/walsender.c (ProcessRepliesIfAny,
 WalSndKeepaliveIfNecessary, WalSndCheckTimeOut, WalSndDone).
@@ -45,18 +46,17 @@ from wal2lake.wire.frontback import (
 )
 
 TIMEOUT_TEXT: Final = "terminating walsender process due to replication timeout"
-"""Text of the log line at a time-out. The client is told nothing: it does not listen."""
+"""Text of the log line at a timeout. The client gets no message, because it does not read."""
 
 FAREWELL: Final = write_backend(CommandComplete("COPY 0"))
-"""At a shutdown, once everything is replicated; then the connection is closed."""
+"""Message at a shutdown after all changes are replicated; then the connection is closed."""
 
 _DONE: Final = (
     write_backend(CopyDone())
     + FAREWELL
     + write_backend(CommandComplete("START_REPLICATION"))
 )
-"""Both tags are wanted: libpq takes one for the COPY, one for the command. ReadyForQuery is the
-session's to add."""
+"""libpq needs both tags: one for the COPY, one for the command. The session adds ReadyForQuery."""
 
 
 class ConversationEvent(Enum):
@@ -64,45 +64,45 @@ class ConversationEvent(Enum):
 
     NOTHING = "nothing"
     POSITIONS = "positions"
-    """``Conversation.positions`` and ``confirmed`` are new."""
+    """``Conversation.positions`` and ``confirmed`` have changed."""
     STATUS_REQUESTED = "status requested"
-    """To be answered by ``primary_status``."""
+    """The caller must answer with ``primary_status``."""
     DONE = "done"
-    """The client wants commands again; the answer is complete but for ReadyForQuery."""
+    """The client has ended the CopyBoth; the answer is complete except for ReadyForQuery."""
     TERMINATED = "terminated"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPositions:
-    """How far the client says it is; 0: it has not said. They may go back."""
+    """The positions that the client reports; 0: not reported. They may go back."""
 
     write: Lsn = INVALID_LSN
     flush: Lsn = INVALID_LSN
     apply: Lsn = INVALID_LSN
     reply_time: int = 0
-    """When it said so, by its own clock: microseconds since 2000-01-01 UTC."""
+    """Time of the report by the client's clock: microseconds since 2000-01-01 UTC."""
 
 
 class Conversation:
     """One CopyBoth, from CopyBothResponse on.
 
-    ``start``: where the stream begins. ``timeout_seconds``: wal_sender_timeout, 0 is none;
-    it may be set later, too.
+    ``start`` is the start position of the stream. ``timeout_seconds`` is wal_sender_timeout (0:
+    none); it may be changed later.
     """
 
     def __init__(self, start: Lsn, *, timeout_seconds: float, now: float) -> None:
         self.timeout_seconds = timeout_seconds
         self.sent = start
-        """Up to here everything has been sent, or is none of the client's."""
+        """All changes for the client up to this position have been sent."""
         self.positions = ClientPositions()
         self.confirmed = INVALID_LSN
-        """The greatest flush position, so what the slot may forget. Never above ``sent``:
-        nobody has what was not sent."""
+        """The highest flush position, up to which the slot may discard changes. Never above
+        ``sent``, because the client cannot have changes that were not sent."""
         self._last_reply = now
         self._waiting_for_reply = False
         self._nudged_at = INVALID_LSN
 
-    # ---- what the client says ---------------------------------------------------
+    # ---- messages from the client -----------------------------------------------
 
     def receive(
         self, frame: Frame, now: float, send_time: int
@@ -134,30 +134,30 @@ class Conversation:
                 )
                 flushed = min(status.flush_lsn, self.sent)
                 self.confirmed = max(self.confirmed, flushed)
-                asked = status.reply_requested
-                answer = self._keepalive(send_time, ask=False) if asked else b""
+                requested = status.reply_requested
+                answer = self._keepalive(send_time, ask=False) if requested else b""
                 return ConversationEvent.POSITIONS, answer
             case PrimaryStatusRequest():
                 return ConversationEvent.STATUS_REQUESTED, b""
             case HotStandbyFeedback():
                 return ConversationEvent.NOTHING, b""
 
-    # ---- what is said to it -----------------------------------------------------
+    # ---- messages to the client --------------------------------------------------
 
     def sent_up_to(self, lsn: Lsn) -> None:
-        """Changes up to here have been handed to the socket, or there are none."""
+        """Note that all changes up to this position have been passed to the socket."""
         self.sent = max(self.sent, lsn)
 
     def idle(self, send_time: int) -> bytes:
-        """There is nothing to send now: a keepalive if the client does not know yet how far
-        that is, once for each position."""
+        """Return a keepalive when there is nothing to send, if the client does not know the
+        current position; once for each position."""
         behind = self.positions.flush < self.sent and self.positions.write < self.sent
         if not behind or self._waiting_for_reply or self._nudged_at >= self.sent:
             return b""
         return self._keepalive(send_time, ask=False)
 
     def tick(self, now: float, send_time: int) -> bytes:
-        """A keepalive that asks for an answer, if it is time for one."""
+        """Return a keepalive that requests a reply, if half of the timeout has passed."""
         if self._waiting_for_reply or not self.timeout_seconds:
             return b""
         if now < self._last_reply + self.timeout_seconds / 2:
@@ -165,7 +165,7 @@ class Conversation:
         return self._keepalive(send_time, ask=True)
 
     def ask(self, send_time: int) -> bytes:
-        """A keepalive that asks for an answer, unless one is out: before a shutdown ends."""
+        """Return a keepalive that requests a reply, unless one is pending; for a shutdown."""
         if self._waiting_for_reply:
             return b""
         return self._keepalive(send_time, ask=True)
@@ -173,7 +173,7 @@ class Conversation:
     def primary_status(
         self, send_time: int, *, oldest_xid: int, next_xid: int
     ) -> bytes:
-        """The answer to STATUS_REQUESTED; both with their epochs in the upper half."""
+        """Return the answer to STATUS_REQUESTED; both xids have their epoch in the upper half."""
         return _framed(
             write_payload(PrimaryStatus(self.sent, oldest_xid, next_xid, send_time))
         )
@@ -183,17 +183,17 @@ class Conversation:
         self._nudged_at = self.sent
         return _framed(write_payload(Keepalive(self.sent, send_time, ask)))
 
-    # ---- when -------------------------------------------------------------------
+    # ---- time -------------------------------------------------------------------
 
     def has_timed_out(self, now: float) -> bool:
-        """The client has been silent for all of wal_sender_timeout: give the connection up."""
+        """Return whether the client has sent nothing for wal_sender_timeout."""
         return bool(self.timeout_seconds) and (
             now >= self._last_reply + self.timeout_seconds
         )
 
     @property
     def next_tick(self) -> float | None:
-        """When ``tick`` or ``has_timed_out`` is to be asked at the latest; None: never."""
+        """Latest time for the next call of ``tick`` or ``has_timed_out``; None: none needed."""
         if not self.timeout_seconds:
             return None
         share = 1.0 if self._waiting_for_reply else 0.5
@@ -201,7 +201,8 @@ class Conversation:
 
     @property
     def is_replicated(self) -> bool:
-        """The client has all that was sent, durably if it ever says what is durable."""
+        """True if the client has all changes that were sent. They must be durable there if the
+        client reports flush positions."""
         return (self.positions.flush or self.positions.write) >= self.sent
 
 
@@ -210,5 +211,5 @@ def _framed(payload: bytes) -> bytes:
 
 
 def _char(kind: bytes) -> str:
-    """Show a byte as C prints it, made safe for a log."""
+    """Return a byte as C prints it, escaped for a log."""
     return kind.decode("ascii", "backslashreplace")

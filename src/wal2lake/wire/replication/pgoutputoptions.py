@@ -1,8 +1,8 @@
-"""The options of START_REPLICATION ... LOGICAL that pgoutput knows.
+"""The options of START_REPLICATION ... LOGICAL for pgoutput.
 
-In: names with values, as the command brings them. Out: PgoutputOptions, or the error that
-PostgreSQL 18 raises in pgoutput's startup callback, with its context, in the order in which it
-looks: each option in turn, what is missing, what does not go together.
+In: names with values from the command. Out: PgoutputOptions, or the error that PostgreSQL 18
+raises in pgoutput's startup callback, with its context. Checks are in PostgreSQL's order: each
+option in turn, then missing options, then options that exclude each other.
 
 Source: src/backend/replication/pgoutput/pgoutput.c (parse_output_parameters, pgoutput_startup);
 utils/adt/varlena.c (SplitIdentifierString).
@@ -24,7 +24,7 @@ from wal2lake.wire.replication.slotoptions import Option, conflicting, unrecogni
 _STREAMING: Final = 2
 _TWO_PHASE: Final = 3
 _PARALLEL: Final = 4
-"""The first protocol that has it."""
+"""The first protocol that has the feature."""
 
 _STRTOUL: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)\Z")
 _SPACES: Final = " \t\n\r\f\v"
@@ -37,15 +37,15 @@ class Streaming(Enum):
     OFF = "off"
     ON = "on"
     PARALLEL = "parallel"
-    """Stream Abort carries LSN and time."""
+    """As ON, and Stream Abort has LSN and time."""
 
 
 class OriginFilter(Enum):
-    """Which changes are sent."""
+    """Origins whose changes are sent."""
 
     ANY = "any"
     NONE = "none"
-    """Only those that were made at the publisher itself."""
+    """Only changes that were made at the publisher itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +82,16 @@ def write_pgoutput_options(options: PgoutputOptions) -> tuple[Option, ...]:
 
 
 def read_pgoutput_options(options: Iterable[Option], *, slot: str) -> PgoutputOptions:
-    """Raises UsageError; ``slot`` is for its context."""
+    """Read and check the options; raises UsageError. ``slot`` is for its context."""
     try:
-        found = _read(options)
-        _check_protocol(found)
+        parsed = _read(options)
+        _check_protocol(parsed)
     except UsageError as error:
         error.context = (
             f'slot "{slot}", output plugin "pgoutput", in the startup callback'
         )
         raise
-    return found
+    return parsed
 
 
 def _read(options: Iterable[Option]) -> PgoutputOptions:
@@ -134,7 +134,7 @@ _KNOWN: Final = frozenset(PgoutputOptions.__slots__)
 
 def _check_protocol(options: PgoutputOptions) -> None:
     version = options.proto_version
-    # PostgreSQL prints it as a signed number.
+    # PostgreSQL prints the version as a signed number.
     sent = version - (1 << 32) if version > _MAX_UINT32 >> 1 else version
     if version > PROTOCOL_MAX:
         raise FeatureNotSupportedError(
@@ -189,14 +189,14 @@ def _streaming(option: Option) -> Streaming:
 
 
 def _origin(value: str) -> OriginFilter:
-    for one in OriginFilter:
-        if value.lower() == one.value:
-            return one
+    for choice in OriginFilter:
+        if value.lower() == choice.value:
+            return choice
     raise UsageError(f'unrecognized origin value: "{value}"')
 
 
 def _split_identifiers(text: str) -> tuple[str, ...]:
-    """Identifiers with commas between them; a text of nothing has none."""
+    """Split comma-separated identifiers; an empty text has none."""
     names: list[str] = []
     rest = text.lstrip(_SPACES)
     while rest or names:
@@ -212,7 +212,7 @@ def _split_identifiers(text: str) -> tuple[str, ...]:
 
 
 def _identifier(text: str) -> tuple[str, str]:
-    """The identifier that the text begins with, and what follows it."""
+    """Return the identifier at the start of the text, and the rest."""
     if text.startswith('"'):
         match = _QUOTED.match(text)
         if match is None:

@@ -1,8 +1,8 @@
 """The tokens of replication commands.
 
-They are not SQL's: keywords are in upper case only, there are no comments and no ``E''``, and an
-LSN is a token. Tokens are found one by one as the parser asks for them, so that of two errors
-the first one is reported.
+They differ from SQL's: keywords are in upper case only, there are no comments and no ``E''``, and
+an LSN is a token. Tokens are scanned on demand of the parser, so that the first of two errors is
+reported.
 
 Source: src/backend/replication/repl_scanner.l. A doubled ``"`` inside of a quoted identifier stands
 for one, as since the minor releases of August 2026.
@@ -72,7 +72,7 @@ class ReplicationTokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicationToken:
-    """``text``: an identifier's or a string's content, or the keyword or character itself."""
+    """A token. ``text`` is the content of an identifier or string, or the keyword or character."""
 
     kind: ReplicationTokenKind
     text: str = ""
@@ -82,38 +82,38 @@ class ReplicationToken:
 _SPACE: Final = re.compile(r"[ \t\n\r\f\v]*")
 _LSN: Final = re.compile(r"([0-9A-Fa-f]+)/([0-9A-Fa-f]+)")
 _NUMBER: Final = re.compile(r"[0-9]+")
-# Any character beyond ASCII may stand in an identifier.
+# Any character beyond ASCII may be part of an identifier.
 _IDENT: Final = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*")
 _UPPER: Final = {c: c + 32 for c in range(ord("A"), ord("Z") + 1)}
 
 
 def tokens(text: str) -> Iterator[ReplicationToken]:
-    """The tokens up to END; raises SqlSyntaxError where a quoted one does not end."""
-    at = 0
+    """Yield the tokens up to END; raises SqlSyntaxError at an unterminated quote."""
+    position = 0
     while True:
-        at = _spaces_end(text, at)
-        if at == len(text):
+        position = _spaces_end(text, position)
+        if position == len(text):
             yield ReplicationToken(ReplicationTokenKind.END)
             return
-        if text[at] in "\"'":
-            content, at = _quoted(text, at)
+        if text[position] in "\"'":
+            content, position = _quoted(text, position)
             yield (
                 ReplicationToken(ReplicationTokenKind.STRING, content)
-                if text[at - 1] == "'"
+                if text[position - 1] == "'"
                 else ReplicationToken(ReplicationTokenKind.IDENT, truncated(content))
             )
-        elif match := _LSN.match(text, at):
-            # An identifier or a number can only be a beginning of it, and the longest wins.
-            at = match.end()
+        elif match := _LSN.match(text, position):
+            # An identifier or a number is only a prefix of an LSN, and the longest match wins.
+            position = match.end()
             high, low = (_wrapped(int(half, 16)) for half in match.groups())
             yield ReplicationToken(ReplicationTokenKind.LSN, number=high << 32 | low)
-        elif match := _NUMBER.match(text, at):
-            at = match.end()
+        elif match := _NUMBER.match(text, position):
+            position = match.end()
             yield ReplicationToken(
                 ReplicationTokenKind.NUMBER, number=_wrapped(_decimal(match[0]))
             )
-        elif match := _IDENT.match(text, at):
-            at = match.end()
+        elif match := _IDENT.match(text, position):
+            position = match.end()
             word = match[0]
             yield (
                 ReplicationToken(ReplicationTokenKind.KEYWORD, word)
@@ -121,18 +121,18 @@ def tokens(text: str) -> Iterator[ReplicationToken]:
                 else ReplicationToken(ReplicationTokenKind.IDENT, folded(word))
             )
         else:
-            at += 1
-            yield ReplicationToken(ReplicationTokenKind.CHARACTER, text[at - 1])
+            position += 1
+            yield ReplicationToken(ReplicationTokenKind.CHARACTER, text[position - 1])
 
 
 def is_replication_command(text: str) -> bool:
-    """Whether the text begins with a replication command's keyword; everything else is SQL."""
+    """Return whether the text begins with a replication command's keyword; otherwise it is SQL."""
     match = _IDENT.match(text, _spaces_end(text, 0))
     return match is not None and match[0] in COMMANDS
 
 
 def folded(word: str) -> str:
-    """An identifier that was not quoted."""
+    """Fold the case of an unquoted identifier, and truncate it."""
     return truncated(word.translate(_UPPER))
 
 
@@ -142,29 +142,29 @@ def truncated(name: str) -> str:
 
 
 def quoted_ident(name: str) -> str:
-    """An identifier as this grammar reads it."""
-    return _written(name, '"')
+    """Quote an identifier for this grammar."""
+    return _in_quotes(name, '"')
 
 
 def quoted_string(text: str) -> str:
-    """A string as this grammar reads it: a backslash is nothing special."""
-    return _written(text, "'")
+    """Quote a string for this grammar, where a backslash has no special meaning."""
+    return _in_quotes(text, "'")
 
 
-def _written(text: str, quote: str) -> str:
+def _in_quotes(text: str, quote: str) -> str:
     if "\0" in text:
         raise InternalError("a command cannot hold a NUL byte")
     return quote + text.replace(quote, quote * 2) + quote
 
 
-def _spaces_end(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
+def _spaces_end(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
 
 
-def _quoted(text: str, at: int) -> tuple[str, int]:
-    """The content from a quote on, and the position behind it."""
-    quote, parts, start = text[at], [], at + 1
+def _quoted(text: str, position: int) -> tuple[str, int]:
+    """Return the content of a quoted token, and the position behind it."""
+    quote, parts, start = text[position], [], position + 1
     while (stop := text.find(quote, start)) >= 0:
         parts.append(text[start:stop])
         if text[stop + 1 : stop + 2] != quote:

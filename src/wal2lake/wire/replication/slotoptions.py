@@ -1,7 +1,7 @@
-"""Options in parentheses, and those of slots: CREATE_ and ALTER_REPLICATION_SLOT.
+"""Options in parentheses, and the options of CREATE_ and ALTER_REPLICATION_SLOT.
 
-In: options as the grammar found them. Out: values, or the error that a walsender raises, in the
-order in which it looks at them.
+In: options from the grammar. Out: values, or the error that a walsender raises, with checks in its
+order.
 
 Sources: src/backend/replication/walsender.c (parseCreateReplSlotOptions,
 ParseAlterReplSlotOptions), commands/define.c, replication/slot.c.
@@ -23,13 +23,13 @@ _SLOT_NAME: Final = re.compile(r"[a-z0-9_]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """``name`` is in lower case unless it was quoted."""
+    """An option; ``name`` is in lower case unless it was quoted."""
 
     name: str
     value: str | int | None = None
 
     def boolean(self) -> bool:
-        """True without a value; raises SqlSyntaxError for what is no Boolean."""
+        """Read a Boolean, true if there is no value; raises SqlSyntaxError for other values."""
         if self.value is None:
             return True
         if isinstance(self.value, int):
@@ -40,7 +40,7 @@ class Option:
         raise SqlSyntaxError(f"{self.name} requires a Boolean value")
 
     def string(self) -> str:
-        """Raises SqlSyntaxError without a value."""
+        """Read a string; raises SqlSyntaxError if there is no value."""
         if self.value is None:
             raise SqlSyntaxError(f"{self.name} requires a parameter")
         return str(self.value)
@@ -50,22 +50,22 @@ _BOOLEANS: Final = {"true": True, "on": True, "false": False, "off": False}
 
 
 def _lower(word: str) -> str:
-    # str.lower would take the Kelvin sign for a k.
+    # str.lower would convert the Kelvin sign to a k.
     return word.lower() if word.isascii() else word
 
 
 def conflicting() -> SqlSyntaxError:
-    """An option is there twice, or does not go with the rest."""
+    """Build the error for an option that is repeated or excluded by another."""
     return SqlSyntaxError("conflicting or redundant options")
 
 
 class SnapshotAction(Enum):
-    """Use that CREATE_REPLICATION_SLOT makes of the snapshot at the slot's start."""
+    """Use of the snapshot at the slot's start by CREATE_REPLICATION_SLOT."""
 
     EXPORT = "export"
-    """The snapshot's name is answered; the snapshot lives until the connection's next command."""
+    """The answer has the snapshot's name; the snapshot is valid until the next command."""
     USE = "use"
-    """The transaction that runs the command reads it."""
+    """The transaction that runs the command uses the snapshot."""
     NOTHING = "nothing"
 
 
@@ -80,7 +80,7 @@ class CreateOptions:
 
 
 def read_create_options(options: Iterable[Option], *, logical: bool) -> CreateOptions:
-    """Raises UsageError."""
+    """Read and check the options; raises UsageError."""
     snapshot, flags = None, dict[str, bool]()
     for option in options:
         name = option.name
@@ -109,25 +109,25 @@ def _snapshot(option: Option) -> SnapshotAction:
 
 
 def read_alter_options(options: Iterable[Option]) -> tuple[bool | None, bool | None]:
-    """failover and two_phase of ALTER_REPLICATION_SLOT, None where it is left; raises
+    """Read failover and two_phase of ALTER_REPLICATION_SLOT; None: not given. Raises
     UsageError."""
-    found: dict[str, bool] = {}
+    flags: dict[str, bool] = {}
     for option in options:
         if option.name not in ("failover", "two_phase"):
             raise unrecognized("option", option.name)
-        if option.name in found:
+        if option.name in flags:
             raise conflicting()
-        found[option.name] = option.boolean()
-    return found.get("failover"), found.get("two_phase")
+        flags[option.name] = option.boolean()
+    return flags.get("failover"), flags.get("two_phase")
 
 
 def unrecognized(what: str, name: str) -> UsageError:
-    """An option that nobody knows."""
+    """Build the error for an unknown option."""
     return UsageError(f"unrecognized {what}: {name}", sqlstate="XX000")
 
 
 def validate_slot_name(name: str) -> None:
-    """Raises UsageError for a name that no slot may have. PostgreSQL looks at it when it makes a
+    """Raise UsageError if a slot cannot have this name. PostgreSQL checks it when it creates the
     slot, after the command's options."""
     if not name:
         raise UsageError(
