@@ -1,20 +1,20 @@
-"""PostgreSQL's types, in its own words, in Arrow's and in Spark's.
+"""PostgreSQL's types, and their values in PostgreSQL's, Arrow's and Spark's form.
 
 Takes: values as PostgreSQL sends them (Arrow binary), typed Arrow columns, type names and
 OIDs. Gives: typed Arrow and located failures; text and binary as PostgreSQL would write
-them; the facts of pg_type; which Spark type a column becomes. Owns: the registry of
+them; the facts of pg_type; the Spark type of a column. Owns: the registry of
 built-in types and the table of mappings. Never: does I/O, imports Spark (its types are
-names), changes a value in silence.
+names), changes a value silently.
 
-    registry/   the built-in types as facts, format_type, the spellings of types
-    moments     dates and timestamps as the numbers that are stored, of all years
-    mapping     which Spark type a PostgreSQL type becomes; spark_ddl has Spark's names
-    decode/     text as the publisher sent it to Arrow: the hot path
+    registry/   facts about the built-in types, format_type, the spellings of types
+    moments     dates and timestamps of all years as the stored numbers
+    mapping     the Spark type of each PostgreSQL type; spark_ddl has Spark's names
+    decode/     the publisher's text to Arrow: the hot path
     receive/    the binary form of the same values, to the same Arrow
-    encode/     Arrow to what PostgreSQL would send, text and binary
-    choices/    what users choose instead: type_mappings, value_policies, conflict_resolution
-    params      values that a client sends beside its statement
-    keywords    words that are no free names, and which names need quotes
+    encode/     Arrow to the text and binary form that PostgreSQL would send
+    choices/    options of users: type_mappings, value_policies, conflict_resolution
+    params      values of a client's statement parameters
+    keywords    keywords, and which names need quotes
     binary      the binary form of single values; timezone: the values of TimeZone
 """
 

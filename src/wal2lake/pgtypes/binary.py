@@ -1,11 +1,11 @@
-"""The binary form of single values: what each type's send function writes.
+"""The binary form of single values, as each type's send function writes it.
 
-Each writer stands above its reader. Comes in: a value's canonical text (or, for
-fixed-width types, a whole column elsewhere: see ``encode.binary``). Goes out: bytes, and
-back. Called by ``encode.binary`` and ``params``.
+Each writer stands above its reader. Comes in: a value's canonical text (``encode.binary`` writes
+whole columns of fixed-width types). Goes out: bytes, and the reverse. Called by ``encode.binary``
+and ``params``.
 
 All integers are big-endian. Dates and timestamps count from 2000-01-01. Readers refuse
-what the type's receive function would refuse (22P03).
+the bytes that the type's receive function would refuse (22P03).
 
 Sources: numeric_send/_recv, timestamp_send, date_send, uuid_send, jsonb_send, array_send,
 charsend in src/backend/utils/adt.
@@ -30,7 +30,7 @@ TIMESTAMP_INFINITY = (1 << 63) - 1
 
 _NUMERIC = re.compile(r"(-?)(\d*)(?:\.(\d*))?\Z", re.ASCII)
 _NUMERIC_HEAD = struct.Struct("!HhHH")
-"""Number of digits, weight of the first, sign, dscale."""
+"""Number of digits, weight of the first digit, sign, dscale."""
 _POSITIVE, _NEGATIVE, _NAN, _INFINITY, _MINUS_INFINITY = (
     0x0000,
     0x4000,
@@ -40,7 +40,7 @@ _POSITIVE, _NEGATIVE, _NAN, _INFINITY, _MINUS_INFINITY = (
 )
 _NUMERIC_WORDS = {"NaN": _NAN, "Infinity": _INFINITY, "-Infinity": _MINUS_INFINITY}
 _INFINITY_DSCALE = 0x20
-"""Means nothing: how numeric_send reads the scale out of an infinity's header."""
+"""The scale that numeric_send reads from the header of an infinity. It has no meaning."""
 _MAX_DSCALE = 0x3FFF
 _ARRAY_HEAD = struct.Struct("!iii")
 """Dimensions, has-null flag, element type."""
@@ -51,12 +51,12 @@ _INT2 = 21
 
 
 def incorrect_format() -> UsageError:
-    """Return the error of a receive function for bytes that it cannot take."""
+    """Build the error of a receive function for invalid bytes."""
     return UsageError("incorrect binary data format", sqlstate="22P03")
 
 
 def numeric_to_binary(text: str) -> bytes:
-    """numeric's canonical text to base-10000 digits."""
+    """Encode numeric's canonical text as base-10000 digits."""
     special = _NUMERIC_WORDS.get(text)
     if special is not None:
         dscale = 0 if special == _NAN else _INFINITY_DSCALE
@@ -66,7 +66,7 @@ def numeric_to_binary(text: str) -> bytes:
         raise incorrect_format()
     whole, fraction = match[2], match[3] or ""
     padded = "0" * (-len(whole) % 4) + whole + fraction + "0" * (-len(fraction) % 4)
-    groups = [int(padded[at : at + 4]) for at in range(0, len(padded), 4)]
+    groups = [int(padded[offset : offset + 4]) for offset in range(0, len(padded), 4)]
     weight = (len(whole) + 3) // 4 - 1
     while groups and groups[0] == 0:
         del groups[0]
@@ -81,7 +81,7 @@ def numeric_to_binary(text: str) -> bytes:
 
 
 def numeric_from_binary(data: bytes) -> str:
-    """The inverse; digits beyond dscale are cut, as numeric_recv does."""
+    """Decode a numeric; digits beyond dscale are truncated, as in numeric_recv."""
     if len(data) < _NUMERIC_HEAD.size:
         raise incorrect_format()
     count, weight, sign, dscale = _NUMERIC_HEAD.unpack_from(data)
@@ -89,8 +89,8 @@ def numeric_from_binary(data: bytes) -> str:
         if sign == special:
             return text
     body = data[_NUMERIC_HEAD.size :]
-    known = sign in (_POSITIVE, _NEGATIVE) and dscale <= _MAX_DSCALE
-    if not known or len(body) != 2 * count:
+    is_valid = sign in (_POSITIVE, _NEGATIVE) and dscale <= _MAX_DSCALE
+    if not is_valid or len(body) != 2 * count:
         raise incorrect_format()
     groups = struct.unpack(f"!{count}h", body)
     if any(not 0 <= group <= 9999 for group in groups):
@@ -108,26 +108,26 @@ def numeric_from_binary(data: bytes) -> str:
 
 
 def uuid_to_binary(text: str) -> bytes:
-    """16 bytes."""
+    """Encode a uuid as 16 bytes."""
     return bytes.fromhex(text.replace("-", ""))
 
 
 def uuid_from_binary(data: bytes) -> str:
-    """Lower case with hyphens."""
+    """Decode a uuid to lower case with hyphens."""
     if len(data) != 16:
         raise incorrect_format()
     return str(uuid.UUID(bytes=data))
 
 
 def char_to_binary(text: str) -> bytes:
-    """\"char\": one byte; '' is NUL, ``\\ooo`` a byte above 127."""
+    """Encode a "char" as one byte; '' is NUL, ``\\ooo`` a byte above 127."""
     if len(text) == 4 and text[0] == "\\":
         return bytes([int(text[1:], 8)])
     return text.encode()[:1] or b"\0"
 
 
 def char_from_binary(data: bytes) -> str:
-    """The inverse."""
+    """Decode a "char"."""
     if len(data) != 1:
         raise incorrect_format()
     byte = data[0]
@@ -137,12 +137,12 @@ def char_from_binary(data: bytes) -> str:
 
 
 def jsonb_to_binary(text: bytes) -> bytes:
-    """A version byte, then text."""
+    """Encode a jsonb as a version byte and text."""
     return b"\x01" + text
 
 
 def jsonb_from_binary(data: bytes) -> bytes:
-    """The inverse; PostgreSQL knows version 1 only."""
+    """Decode a jsonb; PostgreSQL has only version 1."""
     if data[:1] != b"\x01":
         raise UsageError(
             f"unsupported jsonb version number {data[0] if data else 0}",
@@ -152,7 +152,7 @@ def jsonb_from_binary(data: bytes) -> bytes:
 
 
 def array_to_binary(element_oid: int, elements: Sequence[bytes | None]) -> bytes:
-    """A one-dimensional array with lower bound 1; an empty one has no dimension."""
+    """Encode a one-dimensional array with lower bound 1; an empty array has no dimension."""
     if not elements:
         return _ARRAY_HEAD.pack(0, 0, element_oid)
     parts = [
@@ -165,17 +165,17 @@ def array_to_binary(element_oid: int, elements: Sequence[bytes | None]) -> bytes
 
 
 def vector_to_binary(element_oid: int, text: str) -> bytes:
-    """int2vector and oidvector: an array whose lower bound is 0, and that has its dimension when
-    it is empty, too."""
+    """Encode an int2vector or oidvector: an array with lower bound 0, which has a dimension even
+    if it is empty."""
     width = "!ih" if element_oid == _INT2 else "!iI"
     size = struct.calcsize(width) - 4
-    numbers = [int(one) for one in text.split()]
+    numbers = [int(word) for word in text.split()]
     head = _ARRAY_HEAD.pack(1, 0, element_oid) + _ARRAY_DIMENSION.pack(len(numbers), 0)
-    return head + b"".join(struct.pack(width, size, one) for one in numbers)
+    return head + b"".join(struct.pack(width, size, number) for number in numbers)
 
 
 def length_prefixed(value: bytes | None) -> bytes:
-    """Int32 length and bytes; -1 for NULL."""
+    """Encode a value as Int32 length and bytes; length -1 is NULL."""
     if value is None:
         return b"\xff\xff\xff\xff"
     return struct.pack("!i", len(value)) + value
@@ -184,7 +184,7 @@ def length_prefixed(value: bytes | None) -> bytes:
 def array_from_binary(
     data: bytes, element_oid: int, element: Callable[[bytes], str], delimiter: str
 ) -> str:
-    """The literal of a binary array of any number of dimensions."""
+    """Decode a binary array of any number of dimensions to its literal."""
     if len(data) < _ARRAY_HEAD.size:
         raise incorrect_format()
     dimensions, flags, sent_oid = _ARRAY_HEAD.unpack_from(data)
@@ -196,13 +196,13 @@ def array_from_binary(
             f"{element_oid}",
             sqlstate="42804",
         )
-    at = _ARRAY_HEAD.size
+    offset = _ARRAY_HEAD.size
     lengths, bounds, total = [], [], 1
     for _ in range(dimensions):
-        if len(data) < at + _ARRAY_DIMENSION.size:
+        if len(data) < offset + _ARRAY_DIMENSION.size:
             raise incorrect_format()
-        length, bound = _ARRAY_DIMENSION.unpack_from(data, at)
-        at += _ARRAY_DIMENSION.size
+        length, bound = _ARRAY_DIMENSION.unpack_from(data, offset)
+        offset += _ARRAY_DIMENSION.size
         if length < 0:
             raise incorrect_format()
         lengths.append(length)
@@ -213,18 +213,18 @@ def array_from_binary(
     total = total if dimensions else 0
     texts: list[str] = []
     for _ in range(total):
-        if len(data) < at + 4:
+        if len(data) < offset + 4:
             raise incorrect_format()
-        (size,) = struct.unpack_from("!i", data, at)
-        at += 4
-        if size < -1 or len(data) < at + max(size, 0):
+        (size,) = struct.unpack_from("!i", data, offset)
+        offset += 4
+        if size < -1 or len(data) < offset + max(size, 0):
             raise incorrect_format()
         if size == -1:
             texts.append("NULL")
             continue
-        texts.append(_quoted(element(data[at : at + size]), delimiter))
-        at += size
-    if at != len(data):
+        texts.append(_quoted(element(data[offset : offset + size]), delimiter))
+        offset += size
+    if offset != len(data):
         raise incorrect_format()
     if not texts:
         return "{}"
@@ -240,8 +240,8 @@ def _braces(texts: list[str], lengths: list[int], delimiter: str) -> str:
         return "{" + delimiter.join(texts) + "}"
     step = len(texts) // lengths[0]
     inner = (
-        _braces(texts[at : at + step], lengths[1:], delimiter)
-        for at in range(0, len(texts), step)
+        _braces(texts[start : start + step], lengths[1:], delimiter)
+        for start in range(0, len(texts), step)
     )
     return "{" + delimiter.join(inner) + "}"
 

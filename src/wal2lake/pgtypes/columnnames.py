@@ -1,12 +1,13 @@
-"""Which columns cannot be together in one lake table.
+"""Column names that a lake table cannot have.
 
-Comes in: names. Goes out: a refusal, in words that name the table. Asked before anything is made:
-by ``wal2lake check``, when a subscription creates tables, and by CREATE TABLE.
+Comes in: names. Goes out: an error that names the table. Called before anything is created: by
+``wal2lake check``, when a subscription creates tables, and by CREATE TABLE.
 
-``derived_name`` is how PostgreSQL names what belongs to a table or a column.
+``derived_name`` is PostgreSQL's rule for names of objects that belong to a table or column.
 
-Spark finds columns regardless of case, so Delta refuses two that differ in nothing else, and
-a table of none. Spark keeps two names for itself, and files have columns beside the table's.
+Spark compares column names without case, so Delta refuses two names that differ only in case, and
+a table without columns. Spark reserves two names, and files have columns in addition to the
+table's.
 """
 
 from __future__ import annotations
@@ -18,19 +19,18 @@ from wal2lake.errors import DuplicateObjectError, FeatureNotSupportedError
 from wal2lake.model import SYSTEM_COLUMNS
 
 KEPT_NAMES: Final = ("_wal2lake_origin", "_wal2lake_xid", "_wal2lake_time")
-"""Names of columns that files have beside the table's, see ``lake.origins``."""
+"""Names of columns that files have in addition to the table's (``lake.origins``)."""
 
 _OF_SPARK: Final = ("_metadata", "_tmp_metadata_row_index")
-"""Names that Spark gives to the facts about a row's file, and to a row's place in it. If a column
-of the table has such a name, Delta cannot tell which rows are deleted, and the table cannot be
-read."""
+"""Spark's names for the metadata of a row's file, and for a row's position in it. If a column of
+the table has such a name, then Delta cannot find the deleted rows, and the table cannot be read."""
 
 _REMEDY: Final = "Leave it out with a column list of the publication, or rename it."
 
 
 def check_column_names(names: Iterable[str], table: str | None = None) -> None:
-    """0A000 (42701 for a name that is there twice, kept, or a system column's) unless they
-    can be the columns of a table; ``table`` is what messages call it."""
+    """Raise 0A000 (42701 for a repeated, reserved or system column name) if the names cannot be
+    the columns of one table; ``table`` is the table's name in messages."""
     of_table = "" if table is None else f' of table "{table}"'
     seen: dict[str, str] = {}
     for name in names:
@@ -75,7 +75,7 @@ def check_column_names(names: Iterable[str], table: str | None = None) -> None:
 
 
 def derived_name(table: str, column: str | None, label: str) -> str:
-    """makeObjectName(): the longer part is cut until all fits into 63 bytes."""
+    """makeObjectName(): the longer part is truncated until the name fits in 63 bytes."""
     parts = [table.encode(), b"" if column is None else column.encode()]
     room = 63 - len(label) - 1 - (0 if column is None else 1)
     while sum(map(len, parts)) > room:

@@ -1,22 +1,23 @@
-"""Values that are equal by their type and yet not identical. Pure.
+"""Values that are equal by their type but not identical. Pure.
 
-Comes in: the columns that name a row, a primary key's or all. Goes out: the same columns with equal
-values made identical, in Arrow (``alike``) or as Spark SQL (``alike_sql``): the two say the same.
+Comes in: the columns that identify a row, a primary key's or all. Goes out: the same columns with
+equal values made identical, in Arrow (``alike``) or as Spark SQL (``alike_sql``), with the same
+result.
 
-Called by whoever looks for keys: those of a statement, of a copy, of a batch of apply. And for
-tables without a key, where an UPDATE or DELETE has found no identical row: PostgreSQL looks for one
-with the type's ``=``, so in a table that is written here, too, 1.0 may be meant where 1.00 is.
+Called by code that searches keys: of a statement, of a copy, of a batch of apply. Also called for
+tables without a key if an UPDATE or DELETE finds no identical row: PostgreSQL compares with the
+type's ``=``, so if a table is also written locally, the publisher's 1.0 may mean a row with 1.00.
 
-Known are 0.0 and -0.0, the digits behind the point of numbers that are kept as text (numeric,
-jsonb, numrange, nummultirange), intervals, the case of citext, spaces behind a char without a
-length, and arrays of these. Not known: composite types, arrays kept as text (but of numeric and
-citext), collations.
+Covered are 0.0 and -0.0, the digits behind the decimal point of numbers that are stored as text
+(numeric, jsonb, numrange, nummultirange), intervals, the case of citext, trailing spaces of a char
+without a length, and arrays of these. Not covered: composite types, arrays stored as text (except
+of numeric and citext), collations.
 
-What is alike is no value any more: it is compared, and neither ordered nor stored. Statistics of
-files know nothing of it.
+The results are only compared; they are neither ordered nor stored. Statistics of files do not have
+them.
 
 Sources: execReplication.c (tuples_equal); interval_cmp_value() in timestamp.c;
-tests/postgres/test_equal_values.py asks PostgreSQL.
+tests/postgres/test_equal_values.py compares with PostgreSQL.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from wal2lake.pgtypes.spark_ddl import identifier
 
 
 class Looseness(Enum):
-    """Why equal values may differ."""
+    """Reasons why equal values may differ."""
 
     SIGNED_ZERO = "0.0, -0.0"
     SCALE = "1.0, 1.00"
@@ -55,11 +56,11 @@ class Loose:
 
 
 class Stored(Protocol):
-    """A column, as the lake has it."""
+    """A column as it is stored in the lake."""
 
     @property
     def name(self) -> str:
-        """The column's."""
+        """The column's name."""
         ...
 
     @property
@@ -69,12 +70,12 @@ class Stored(Protocol):
 
     @property
     def pg_type_oid(self) -> int:
-        """0: it stands for no type of PostgreSQL's."""
+        """OID of its PostgreSQL type; 0: none."""
         ...
 
     @property
     def pg_typmod(self) -> int:
-        """-1: none."""
+        """Its type modifier; -1: none."""
         ...
 
     @property
@@ -86,7 +87,7 @@ class Stored(Protocol):
 _BPCHAR: Final = 1042
 _INTERVAL: Final = 1186
 _SCALED: Final = frozenset((1700, 3802, 3906, 4532))
-"""numeric, jsonb, numrange, nummultirange: texts in which a number is outside of quotes."""
+"""numeric, jsonb, numrange, nummultirange: types whose text has numbers outside of quotes."""
 _NUMERIC_ARRAY: Final = 1231
 
 
@@ -99,10 +100,10 @@ def loose_columns(fields: Sequence[Stored], key: Sequence[int]) -> Mapping[int, 
 def _loose(field: Stored) -> Loose | None:
     ddl, oid = field.spark_ddl.lower(), int(field.pg_type_oid)
     if ddl.startswith("array<"):
-        known = type_by_oid(oid)
-        element = 0 if known is None else int(known.element_oid)
-        found = _looseness(ddl[len("array<") : -1], element, field.pg_typmod)
-        return found and Loose(found, of_elements=True)
+        pg_type = type_by_oid(oid)
+        element = 0 if pg_type is None else int(pg_type.element_oid)
+        reason = _looseness(ddl[len("array<") : -1], element, field.pg_typmod)
+        return reason and Loose(reason, of_elements=True)
     if ddl == "string" and oid == _NUMERIC_ARRAY:
         return Loose(Looseness.SCALE)
     name = (field.pg_type_name or "").rpartition(".")[2].replace('"', "")
@@ -130,7 +131,7 @@ def _looseness(ddl: str, oid: int, typmod: int) -> Looseness | None:
 def alike(
     columns: Sequence[pa.ChunkedArray], loose: Mapping[int, Loose]
 ) -> list[pa.ChunkedArray]:
-    """The columns with one value for all that are equal."""
+    """Return the columns with equal values made identical."""
     return [
         column if place not in loose else _alike(column, loose[place])
         for place, column in enumerate(columns)
@@ -140,11 +141,11 @@ def alike(
 def alike_scans(
     scans: Iterable[pa.Table], loose: Mapping[int, Loose]
 ) -> Iterator[pa.Table]:
-    """The same of rows of the table: columns ``k<i>``, and others that stay."""
+    """Make equal values identical in the columns ``k<i>`` of tables; other columns stay."""
     for scan in scans:
         for place, kind in loose.items():
-            at = scan.schema.get_field_index(f"k{place}")
-            scan = scan.set_column(at, f"k{place}", _alike(scan.column(at), kind))
+            index = scan.schema.get_field_index(f"k{place}")
+            scan = scan.set_column(index, f"k{place}", _alike(scan.column(index), kind))
         yield scan
 
 
@@ -169,7 +170,7 @@ def _elements_alike(array: pa.ListArray, why: Looseness) -> pa.ListArray:
 
 
 _ZEROS: Final = r'("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0*|\.0+'
-"""Matches quoted text; digits behind a point, without zeros at their end; nothing but zeros."""
+"""Matches quoted text; digits behind a point, without trailing zeros; zeros only."""
 
 
 def _values_alike(column: pa.ChunkedArray, why: Looseness) -> pa.ChunkedArray:
@@ -191,15 +192,15 @@ _FIELDS: Final = (
     r"(?:(?P<d>[-+]?\d+) days? ?)?"
     r"(?:(?P<sign>[-+]?)(?P<h>\d+):(?P<min>\d\d):(?P<s>\d\d)(?:\.(?P<f>\d+))?)?$"
 )
-"""An interval's text; ``infinity`` is none of these."""
+"""Matches an interval's text, except ``infinity``."""
 
 _DAY: Final = 86_400_000_000
 """Microseconds."""
 
 
 def _spans(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A month counts 30 days and a day 24 hours: days and the microseconds that are left. All
-    microseconds together would not fit into a bigint."""
+    """Convert intervals to days and remaining microseconds, as a month counts as 30 days and a day
+    as 24 hours. The total in microseconds would not fit in a bigint."""
     parts = pc.extract_regex(column, _FIELDS)
 
     def number(name: str, digits: int = 1) -> npt.NDArray[Any]:
@@ -210,7 +211,7 @@ def _spans(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
     negative = pc.equal(pc.fill_null(pc.struct_field(parts, "sign"), ""), "-")
     sign = np.where(negative.to_numpy(), -1, 1)
-    # The sign goes with each part: the lowest interval has no positive counterpart.
+    # The sign applies to each part, because the lowest interval has no positive counterpart.
     clock = sign * number("f", 6)
     clock += sign * ((number("h") * 60 + number("min")) * 60 + number("s")) * 1_000_000
     days = (number("y") * 12 + number("mon")) * 30 + number("d") + clock // _DAY
@@ -224,7 +225,7 @@ def _spans(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def alike_sql(value: str, loose: Loose | None) -> str:
-    """The same as ``alike``, of one value: Spark SQL from Spark SQL. None: the value itself."""
+    """Return Spark SQL for ``alike`` of one value in Spark SQL. None: the value itself."""
     if loose is None:
         return value
     if loose.of_elements:
@@ -233,11 +234,11 @@ def alike_sql(value: str, loose: Loose | None) -> str:
 
 
 _ZEROS_SQL: Final = _ZEROS.replace(')*"', ')*+"')
-"""Java's expressions overflow the stack on long texts, unless they never look back."""
+"""Possessive, because backtracking of Java's expressions overflows the stack on long texts."""
 
 
 def alike_key(fields: Sequence[Stored], names: Sequence[str]) -> list[str]:
-    """The columns with these names as Spark SQL in which equal values are one."""
+    """Return Spark SQL for ``alike`` of the columns with these names."""
     by_name = {field.name: field for field in fields}
     return [alike_sql(identifier(name), _loose(by_name[name])) for name in names]
 
@@ -258,8 +259,8 @@ def _value_sql(value: str, why: Looseness) -> str:
 
 def _span_sql(value: str) -> str:
     def number(pattern: str, group: int = 1) -> str:
-        found = f"regexp_extract(v, r'{pattern}', {group})"
-        return f"cast(if({found} = '', '0', {found}) as bigint)"
+        digits = f"regexp_extract(v, r'{pattern}', {group})"
+        return f"cast(if({digits} = '', '0', {digits}) as bigint)"
 
     def count(unit: str) -> str:
         return number(r"([-+]?\d+) " + unit)

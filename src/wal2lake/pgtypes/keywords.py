@@ -1,9 +1,8 @@
-"""PostgreSQL 18's keywords, and which of them are not free to be names.
+"""PostgreSQL 18's keywords, and which of them cannot be names.
 
-Comes in: nothing, or a name. Goes out: sets of words; the name, in quotes where it needs
-them. An identifier that is in none of them
-may name anything; where a word may stand is the rule of gram.y's ColId, type_function_name
-and ColLabel.
+Comes in: nothing, or a name. Goes out: sets of words; the name, quoted if necessary. An identifier
+in none of the sets may name anything. The rules ColId, type_function_name and ColLabel of gram.y
+define where a keyword may be used.
 
 Source: src/include/parser/kwlist.h, as pg_get_keywords() lists it.
 """
@@ -32,7 +31,7 @@ RESERVED: Final = words(
     then to trailing true union unique user using variadic when where window with
     """
 )
-"""Never a name without quotes, except as a label."""
+"""Reserved: never a name without quotes, except as a label."""
 
 TYPE_OR_FUNCTION: Final = words(
     """
@@ -41,7 +40,7 @@ TYPE_OR_FUNCTION: Final = words(
     tablesample verbose
     """
 )
-"""May name a type or a function, no column or table."""
+"""May name a type or a function, but not a column or table."""
 
 COLUMN_NAME: Final = words(
     """
@@ -54,7 +53,7 @@ COLUMN_NAME: Final = words(
     xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable
     """
 )
-"""May name a column or a table, no function or type."""
+"""May name a column or a table, but not a function or type."""
 
 UNRESERVED: Final = words(
     """
@@ -103,23 +102,23 @@ NEEDS_AS: Final = words(
     within without year
     """
 )
-"""Keywords of all categories that are no label without AS."""
+"""Keywords of all categories that cannot be a label without AS."""
 
 NOT_COLUMN_NAMES: Final = RESERVED | TYPE_OR_FUNCTION
-"""Words that ColId refuses, for which a name must be quoted."""
+"""Keywords that ColId refuses, so that they must be quoted as names."""
 
 MUST_QUOTE: Final = RESERVED | TYPE_OR_FUNCTION | COLUMN_NAME
 """Words that quote_ident() quotes: every keyword that is not unreserved."""
 
 
 def quote_identifier(name: str) -> str:
-    """quote_ident(): quoted only where it must be."""
+    """quote_ident(): quotes a name only if necessary."""
     if _PLAIN_NAME.match(name) and name not in MUST_QUOTE:
         return name
     return '"' + name.replace('"', '""') + '"'
 
 
 def quote_literal(text: str) -> str:
-    """A string constant, standard_conforming_strings on or off."""
+    """Write a string constant that is valid with standard_conforming_strings on or off."""
     quoted = "'" + text.replace("'", "''") + "'"
     return "E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted

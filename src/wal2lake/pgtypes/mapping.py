@@ -1,17 +1,17 @@
-"""Which Spark type a PostgreSQL type becomes, as data, and what users may choose instead.
+"""The Spark type of each PostgreSQL type, as data, and the alternatives that users may choose.
 
 Comes in: a column's type (OID, typmod, name, dimensions) and the subscription's overrides.
-Goes out: a ``TypeMapping``, which says everything that the conversions need. Called when a
+Goes out: a ``TypeMapping``, which has all facts that the conversions need. Called when a
 table is created, by ``wal2lake check``, and by the executors that convert (it is picklable).
 
-Why this way (DESIGN 8): a type that Spark has too is stored as Spark's; everything else as
-PostgreSQL's canonical text, because text loses nothing. So no default mapping rounds. What
-the target type cannot hold (NaN in a decimal, a timestamp of the year 294260) is a located error of
-the conversion, never another value.
+Why this way (DESIGN 8): if Spark has the type, it is stored as Spark's; all other types are stored
+as PostgreSQL's canonical text, because text loses nothing. So no default mapping rounds. A value
+that the target type cannot hold (NaN in a decimal, a timestamp of the year 294260) is a located
+error of the conversion, never another value.
 
-DATE, TIMESTAMP and TIMESTAMP_NTZ hold PostgreSQL's whole range, with infinities (``moments`` says
-how), but for timestamps behind January 294247, which 64 bits of microseconds do not reach.
-PostgreSQL and Spark both count in the proleptic Gregorian calendar.
+DATE, TIMESTAMP and TIMESTAMP_NTZ hold PostgreSQL's whole range, including infinities (see
+``moments``), except timestamps after January 294247, which do not fit in 64 bits of microseconds.
+PostgreSQL and Spark both use the proleptic Gregorian calendar.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from wal2lake.pgtypes.spark_ddl import (
 )
 
 MAX_DECIMAL_PRECISION = 38
-"""Spark's DecimalType.MAX_PRECISION, and what Arrow's decimal128 holds."""
+"""Spark's DecimalType.MAX_PRECISION, and the precision of Arrow's decimal128."""
 
 
 class ConversionKind(Enum):
-    """Which conversion a column takes."""
+    """The conversion of a column."""
 
     BOOL = "bool"
-    """t and f."""
+    """From t and f."""
     INTEGER = "integer"
-    """Decimal digits to an integer of the Arrow type's width."""
+    """From decimal digits to an integer of the Arrow type's width."""
     FLOAT = "float"
     """Shortest round-trip digits, NaN, Infinity."""
     DECIMAL = "decimal"
@@ -61,11 +61,11 @@ class ConversionKind(Enum):
     TIMESTAMP = "timestamp"
     """ISO timestamp, no zone, microseconds."""
     TIMESTAMPTZ = "timestamptz"
-    """ISO timestamp with its zone's offset, an instant in microseconds UTC."""
+    """ISO timestamp with its zone's offset, to an instant in microseconds UTC."""
     TEXT = "text"
-    """UTF-8 text, kept byte for byte."""
+    """UTF-8 text, stored byte for byte."""
     BYTEA = "bytea"
-    """Bytes, written as hex or escape."""
+    """Bytes, from the hex or escape format."""
     ARRAY = "array"
     """One-dimensional array of a scalar mapping (``element``)."""
     HSTORE = "hstore"
@@ -74,29 +74,29 @@ class ConversionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TypeMapping:
-    """How one column is stored."""
+    """The storage of one column."""
 
     kind: ConversionKind
     arrow_type: pa.DataType
     spark_ddl: str
-    """Spark's name of the type, upper case."""
+    """Spark's name of the type, in upper case."""
     type_name: str
-    """PostgreSQL's, as format_type prints it; in the conversion's messages."""
+    """PostgreSQL's name of the type, from format_type, for the conversion's messages."""
     lossless_text: bool = False
-    """A type other than text whose canonical text is stored."""
+    """True if the canonical text of a type other than text is stored."""
     note: str | None = None
-    """Note of ``wal2lake check`` about such a column; None: nothing."""
+    """Note of ``wal2lake check`` about such a column; None: none."""
     element: TypeMapping | None = None
     """Mapping of an array's elements."""
     delimiter: str = ","
-    """Between an array's elements."""
+    """Delimiter of an array's elements."""
     exact: bool = False
-    """FLOAT: a value with more digits than the type keeps is refused, not rounded."""
+    """FLOAT: a value with more digits than the type holds is refused, not rounded."""
     length: Length | None = None
-    """TEXT: values that may not have the declared length come in; None: they have it."""
+    """TEXT: the declared length, if values may not have it yet; None: no check is needed."""
     reads: tuple[int, int] | None = None
     """TEXT, dates and times: type and typmod whose input function the texts must pass; None:
-    they are its output."""
+    the texts are from the type's output function."""
 
 
 _DATETIME_NOTE = "timestamps after 294247-01-10 04:00:54 cannot be stored"
@@ -126,7 +126,7 @@ _SCALARS: Mapping[str, tuple[ConversionKind, pa.DataType, str | None]] = (
         }
     )
 )
-"""The default mapping, by pg_type.typname; numeric is decided by its typmod."""
+"""The default mapping by pg_type.typname; that of numeric depends on its typmod."""
 
 _INTEGRAL = frozenset((ConversionKind.INTEGER, ConversionKind.DECIMAL))
 _CHOICES: Mapping[str, frozenset[ConversionKind]] = MappingProxyType(
@@ -143,7 +143,8 @@ _CHOICES: Mapping[str, frozenset[ConversionKind]] = MappingProxyType(
         "numeric": frozenset((ConversionKind.DECIMAL, ConversionKind.FLOAT)),
     }
 )
-"""Conversions that an override may choose for a type, besides STRING, which every type allows."""
+"""Conversions that an override may choose for a type, in addition to STRING, which every type
+allows."""
 
 _CHOICE_NAMES: Mapping[ConversionKind, str] = MappingProxyType(
     {
@@ -164,32 +165,32 @@ def mapping_for(
     attndims: int = 0,
     overrides: Mapping[str, str] | None = None,
 ) -> TypeMapping:
-    """The mapping of one column.
+    """Return the mapping of one column.
 
-    ``type_name`` is the publisher's name of a type that is not built in (schema allowed):
-    hstore and citext are known by it, anything else is kept as text. ``attndims`` is
-    pg_attribute's: more than 1 declares a multi-dimensional array, kept as text.
-    ``overrides`` maps PostgreSQL type names (any spelling; with a modifier they mean
-    that one only) to Spark DDL types. An override of an element type holds for its
-    arrays too. Raises UsageError (22023) for an override that cannot work.
+    ``type_name`` is the publisher's name of a type that is not built in, with or without schema.
+    It identifies hstore and citext; all other such types are stored as text. ``attndims`` is
+    pg_attribute's: more than 1 declares a multi-dimensional array, which is stored as text.
+    ``overrides`` maps PostgreSQL type names (in any spelling; a name with a modifier means only
+    that modifier) to Spark DDL types. An override of an element type also applies to its
+    arrays. Raises UsageError (22023) for an override that is not possible.
     """
-    known = type_by_oid(type_oid)
-    if known is None:
+    pg_type = type_by_oid(type_oid)
+    if pg_type is None:
         return _foreign(type_name, overrides)
     name = format_type(type_oid, typmod)
-    chosen = _override(known, typmod, name, overrides)
-    if known.is_array:
-        return _array(known, typmod, name, attndims, chosen, overrides)
-    default = _scalar(known, typmod, name)
-    return default if chosen is None else _choose(known.name, default, chosen)
+    chosen = _override(pg_type, typmod, name, overrides)
+    if pg_type.is_array:
+        return _array(pg_type, typmod, name, attndims, chosen, overrides)
+    default = _scalar(pg_type, typmod, name)
+    return default if chosen is None else _choose(pg_type.name, default, chosen)
 
 
-def _scalar(known: PgType, typmod: int, name: str) -> TypeMapping:
-    row = _SCALARS.get(known.name)
+def _scalar(pg_type: PgType, typmod: int, name: str) -> TypeMapping:
+    row = _SCALARS.get(pg_type.name)
     if row is not None:
         kind, arrow, note = row
         return TypeMapping(kind, arrow, ddl_from_arrow(arrow), name, note=note)
-    if known.name == "numeric":
+    if pg_type.name == "numeric":
         return _numeric(typmod, name)
     return _as_text(name, f"kept as text: Spark has no type for {name}")
 
@@ -239,7 +240,7 @@ def _foreign(name: str | None, overrides: Mapping[str, str] | None) -> TypeMappi
 
 
 def _array(
-    known: PgType,
+    pg_type: PgType,
     typmod: int,
     name: str,
     attndims: int,
@@ -252,7 +253,7 @@ def _array(
         return _as_text(name, "kept as text by choice")
     if attndims > 1:
         return _as_text(name, "kept as text: declared with several dimensions")
-    element = mapping_for(known.element_oid, typmod, overrides=overrides)
+    element = mapping_for(pg_type.element_oid, typmod, overrides=overrides)
     arrow = list_of(element.arrow_type)
     note = "only one-dimensional values with lower bound 1 can be stored"
     if element.note is not None:
@@ -264,14 +265,14 @@ def _array(
         name,
         note=note,
         element=element,
-        delimiter=known.delimiter,
+        delimiter=pg_type.delimiter,
     )
 
 
 def _override(
-    known: PgType, typmod: int, name: str, overrides: Mapping[str, str] | None
+    pg_type: PgType, typmod: int, name: str, overrides: Mapping[str, str] | None
 ) -> pa.DataType | None:
-    """The Arrow type that the user chose; the entry with a modifier wins."""
+    """Return the Arrow type that the user chose; an entry with a modifier takes precedence."""
     if not overrides:
         return None
     general: pa.DataType | None = None
@@ -281,7 +282,7 @@ def _override(
         except Wal2LakeError:
             continue
         bare = "(" not in key
-        if oid != known.oid:
+        if oid != pg_type.oid:
             continue
         if not bare and key_typmod == typmod:
             return arrow_from_ddl(ddl)
@@ -308,8 +309,8 @@ def _choose(typname: str, default: TypeMapping, chosen: pa.DataType) -> TypeMapp
     kind = _kind_of(chosen)
     narrower = chosen == pa.float32() and typname != "float4"
     if kind is None or narrower or kind not in _CHOICES.get(typname, frozenset()):
-        known = type_by_name(typname)
-        raise _impossible(name, chosen, None if known is None else int(known.oid))
+        pg_type = type_by_name(typname)
+        raise _impossible(name, chosen, None if pg_type is None else int(pg_type.oid))
     ddl = ddl_from_arrow(chosen)
     return replace(
         default,
@@ -323,7 +324,7 @@ def _choose(typname: str, default: TypeMapping, chosen: pa.DataType) -> TypeMapp
 
 def _kind_of(arrow: pa.DataType) -> ConversionKind | None:
     if pa.types.is_integer(arrow):
-        # PostgreSQL has no integer of one byte that the column could be of.
+        # PostgreSQL has no one-byte integer type.
         return None if arrow == pa.int8() else ConversionKind.INTEGER
     if pa.types.is_decimal(arrow):
         return ConversionKind.DECIMAL
@@ -333,38 +334,38 @@ def _kind_of(arrow: pa.DataType) -> ConversionKind | None:
 
 
 def choose(type_oid: int, typmod: int, default: TypeMapping, ddl: str) -> TypeMapping:
-    """The mapping of a type whose default is ``default``, to be stored as ``ddl``.
+    """Return the mapping of a type with the default mapping ``default`` that is stored as ``ddl``.
 
-    UsageError (22023), with what is possible, if it cannot be.
+    Raises UsageError (22023), with the possible types, if it cannot be stored so.
     """
     chosen = arrow_from_ddl(ddl)
-    known = type_by_oid(type_oid)
+    pg_type = type_by_oid(type_oid)
     if chosen == default.arrow_type:
         return default
-    if known is None or chosen == pa.string():
+    if pg_type is None or chosen == pa.string():
         if chosen != pa.string():
             raise _impossible(default.type_name, chosen)
         return _as_text(default.type_name, "kept as text by choice")
-    if not known.is_array:
-        return _choose(known.name, default, chosen)
+    if not pg_type.is_array:
+        return _choose(pg_type.name, default, chosen)
     if not pa.types.is_list(chosen):
         raise _impossible(default.type_name, chosen, type_oid)
     inner = ddl_from_arrow(chosen.value_type)
-    element = mapping_for(known.element_oid, typmod)
-    choose(known.element_oid, typmod, element, inner)
-    of_element = {format_type(known.element_oid, typmod): inner}
+    element = mapping_for(pg_type.element_oid, typmod)
+    choose(pg_type.element_oid, typmod, element, inner)
+    of_element = {format_type(pg_type.element_oid, typmod): inner}
     return mapping_for(type_oid, typmod, overrides=of_element)
 
 
 def possible_choices(type_oid: int) -> str:
     """List the types that a type may be stored as by choice, for messages."""
-    known = type_by_oid(type_oid)
-    if known is None:
+    pg_type = type_by_oid(type_oid)
+    if pg_type is None:
         return "STRING"
-    if known.is_array:
-        return f"STRING, or ARRAY<...> of {possible_choices(known.element_oid)}"
-    kinds = sorted(_CHOICES.get(known.name, ()), key=lambda kind: kind.value)
-    natural = _SCALARS.get(known.name)
+    if pg_type.is_array:
+        return f"STRING, or ARRAY<...> of {possible_choices(pg_type.element_oid)}"
+    kinds = sorted(_CHOICES.get(pg_type.name, ()), key=lambda kind: kind.value)
+    natural = _SCALARS.get(pg_type.name)
     names = ["STRING", *(_CHOICE_NAMES[kind] for kind in kinds)]
     if (
         natural is not None
@@ -386,10 +387,10 @@ def _impossible(
 
 
 def result_type(type_or_ddl: pa.DataType | str) -> tuple[Oid, int]:
-    """PostgreSQL's (type OID, typmod) for a query result without metadata.
+    """Return PostgreSQL's (type OID, typmod) for a query result without metadata.
 
-    Takes an Arrow type or Spark DDL. Structs are records (2249); maps, and arrays of what
-    has no array type, are text (25). Raises UndefinedObjectError for an unknown DDL.
+    Takes an Arrow type or Spark DDL. Structs are records (2249); maps, and arrays of types without
+    an array type, are text (25). Raises UndefinedObjectError for an unknown DDL.
     """
     arrow = arrow_from_ddl(type_or_ddl) if isinstance(type_or_ddl, str) else type_or_ddl
     types = pa.types

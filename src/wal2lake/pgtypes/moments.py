@@ -1,19 +1,18 @@
-"""Dates and timestamps as numbers: PostgreSQL's calendar without Python's, which ends at 9999.
+"""Dates and timestamps as numbers, without Python's datetime, which ends at the year 9999.
 
-Comes in: fields of a date, numbers that are stored. Goes out: days and microseconds since 1970,
-and back; the same as Spark and Delta write them. Called by the decoders and encoders of dates, and
-by who has constants or partitions of them.
+Comes in: fields of a date, stored numbers. Goes out: days and microseconds since 1970, and the
+reverse; also in the text form of Spark and Delta. Called by the decoders and encoders of dates, and
+for constants and partition values.
 
-A lake's DATE is an integer of 32 bits, a TIMESTAMP one of 64; both count from 1970 where
-PostgreSQL counts from 2000. So all of PostgreSQL's dates have a place, and all timestamps up to
-January of the year 294247; those of the thirty years behind it, where PostgreSQL ends, have none.
+A lake's DATE is an integer of 32 bits, a TIMESTAMP one of 64. Both count from 1970, while
+PostgreSQL counts from 2000. So all of PostgreSQL's dates can be stored, and all timestamps up to
+January of the year 294247; timestamps of the last thirty years of PostgreSQL's range cannot.
 
-``infinity`` is the largest integer and ``-infinity`` its negative, as DuckDB has them. The lowest
-integer, which PostgreSQL has for ``-infinity``, is no value: NumPy and pandas take it for a missing
-one (NaT), and DuckDB cannot print it.
+``infinity`` is the largest integer and ``-infinity`` its negative, as in DuckDB. The lowest
+integer, which PostgreSQL uses for ``-infinity``, is not used: NumPy and pandas treat it as a
+missing value (NaT), and DuckDB cannot print it.
 
-Spark's texts have a sign before a year of more than four digits, and before one before 1, where
-year 0 is 1 BC.
+In Spark's texts a year of more than four digits, and a negative year, have a sign; year 0 is 1 BC.
 
 Sources: PostgreSQL's datatype/timestamp.h (DATE_END_JULIAN, MIN_TIMESTAMP); DuckDB's date.hpp and
 timestamp.hpp (infinity(), ninfinity()); Spark's SparkDateTimeUtils.scala (stringToDate()).
@@ -27,9 +26,9 @@ from typing import Final
 import pyarrow as pa
 
 INFINITE_DAY: Final = (1 << 31) - 1
-"""The date ``infinity`` as it is stored; its negative is ``-infinity``."""
+"""The stored number of the date ``infinity``; its negative is ``-infinity``."""
 INFINITE_MICROSECOND: Final = (1 << 63) - 1
-"""The same of a timestamp."""
+"""The stored number of the timestamp ``infinity``."""
 
 DAY_MICROSECONDS: Final = 86_400_000_000
 
@@ -39,22 +38,23 @@ LAST_DAY: Final = 2_145_042_905
 """5874897-12-31."""
 FIRST_MICROSECOND: Final = FIRST_DAY * DAY_MICROSECONDS
 LAST_MICROSECOND: Final = INFINITE_MICROSECOND - 1
-"""294247-01-10 04:00:54.775806: what 64 bits since 1970 hold. PostgreSQL ends in 294276."""
+"""294247-01-10 04:00:54.775806, the end of 64 bits since 1970. PostgreSQL's range ends in
+294276."""
 
 MIN_DAY: Final = -719_162
-"""0001-01-01: from here on to ``MAX_DAY`` a year has four digits in texts."""
+"""0001-01-01: from here to ``MAX_DAY`` a year has four digits in texts."""
 MAX_DAY: Final = 2_932_896
 """9999-12-31."""
 MIN_MICROSECOND: Final = MIN_DAY * DAY_MICROSECONDS
 MAX_MICROSECOND: Final = (MAX_DAY + 1) * DAY_MICROSECONDS - 1
 
 _DAYS_0000_03_01: Final = 719_468
-"""Days from 0000-03-01, where the 400-year cycle begins, to 1970-01-01."""
+"""Days from 0000-03-01, the start of the 400-year cycle, to 1970-01-01."""
 _MONTH_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def day_of(year: int, month: int, day: int) -> int | None:
-    """Days since 1970 of a date, year 0 being 1 BC; None: there is no such day."""
+    """Return the days since 1970 of a date; year 0 is 1 BC. None: there is no such day."""
     if not 1 <= month <= 12:
         return None
     leap = month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
@@ -68,7 +68,7 @@ def day_of(year: int, month: int, day: int) -> int | None:
 
 
 def fields_of(day: int) -> tuple[int, int, int]:
-    """(year, month, day of the month) of days since 1970; the year before 1 is 0."""
+    """Return (year, month, day of the month) of days since 1970; year 0 is 1 BC."""
     era, day_of_era = divmod(day + _DAYS_0000_03_01, 146_097)
     year_of_era = (
         day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
@@ -83,7 +83,7 @@ def fields_of(day: int) -> tuple[int, int, int]:
 
 
 def infinite(word: str) -> int | None:
-    """1 for ``infinity``, -1 for ``-infinity``, None for what is neither."""
+    """Return 1 for ``infinity``, -1 for ``-infinity``, None for other words."""
     return {"infinity": 1, "+infinity": 1, "-infinity": -1}.get(word.strip().lower())
 
 
@@ -95,7 +95,7 @@ _SPARKS: Final = re.compile(
 
 
 def spark_text(number: int, kind: pa.DataType) -> str:
-    """A date or timestamp as Spark reads it; with ``Z`` if the type has a zone."""
+    """Write a date or timestamp as Spark reads it, with ``Z`` if the type has a zone."""
     if pa.types.is_date32(kind):
         return _spark_day(number)
     day, rest = divmod(number, DAY_MICROSECONDS)
@@ -112,24 +112,24 @@ def _spark_day(number: int) -> str:
 
 
 def spark_number(text: str, kind: pa.DataType) -> int | None:
-    """Read a moment's text, in UTC, or a text that Spark has written; None: it is no moment."""
-    found = _SPARKS.fullmatch(text.strip())
+    """Read the text of a date or timestamp in UTC, or in Spark's form; None: not valid."""
+    match = _SPARKS.fullmatch(text.strip())
     is_date = pa.types.is_date32(kind)
-    if found is None or (is_date and found["hour"] is not None):
+    if match is None or (is_date and match["hour"] is not None):
         return None
-    day = day_of(int(found["year"]), int(found["month"]), int(found["day"]))
+    day = day_of(int(match["year"]), int(match["month"]), int(match["day"]))
     if day is None or is_date:
         return day
     seconds = 0
-    if found["hour"] is not None:
-        seconds = int(found["hour"]) * 3600 + int(found["minute"]) * 60
-        seconds += int(found["second"])
-    fraction = int((found["fraction"] or "").ljust(6, "0"))
+    if match["hour"] is not None:
+        seconds = int(match["hour"]) * 3600 + int(match["minute"]) * 60
+        seconds += int(match["second"])
+    fraction = int((match["fraction"] or "").ljust(6, "0"))
     return day * DAY_MICROSECONDS + seconds * 1_000_000 + fraction
 
 
 def numbered(array: pa.Array) -> pa.Array:
-    """A column, or lists, of dates or timestamps as the numbers that they are kept as."""
+    """Cast a column, or lists, of dates or timestamps to the stored numbers."""
     kind = array.type
     if pa.types.is_list(kind):
         inner = _number_type(kind.value_type)

@@ -1,11 +1,11 @@
-"""Bound parameters: the values that a client sends beside its statement.
+"""Values of a statement's parameters.
 
 Comes in: one parameter's type OID and its text or bytes. Goes out: its canonical text
 (``binary_param_to_text``) or a Python value (``text_param_to_python``) to bind into Spark
-SQL. Called by the front door at Bind.
+SQL. Called by the session at Bind.
 
-One value at a time: parameters are few. Errors quote the value, for it is the client's own
-and PostgreSQL's message does so too.
+Values are converted one by one, because there are few parameters. Errors quote the value: it is
+the client's own, and PostgreSQL's message quotes it, too.
 
 Source: PostgreSQL manual, section 54.7 (Bind); the receive functions in
 src/backend/utils/adt.
@@ -31,34 +31,35 @@ from wal2lake.pgtypes.timezone import zone_for
 def text_param_to_python(
     type_oid: int, text: str, *, typmod: int = -1, timezone: str = "UTC"
 ) -> object:
-    """A parameter given as text, as the Python value that it means.
+    """Convert a parameter in text format to a Python value.
 
-    bool, int, float, Decimal (any numeric), date, datetime (aware for timestamptz), bytes,
-    list; types that Spark lacks, and unknown ones, stay str. ``timezone`` is the session's:
-    a timestamptz without offset is local to it. Raises UsageError with PostgreSQL's
-    SQLSTATE for text that is not a value of the type, or one that Spark cannot hold.
+    The value is a bool, int, float, Decimal (any numeric), date, datetime (aware for timestamptz),
+    bytes or list; values of types that Spark lacks, and of unknown types, stay str. ``timezone``
+    is the session's: a timestamptz without offset is local to it. Raises UsageError with
+    PostgreSQL's SQLSTATE for a text that is not a value of the type, or not one that Spark can
+    hold.
     """
     if type_oid == _NUMERIC:
         return _decimal(text)
     mapping = mapping_for(type_oid, typmod)
     values = pa.array([text.encode()], pa.binary())
-    found = text_to_arrow(values, mapping)
-    if found.bad is not None and type_oid == _TIMESTAMPTZ:
+    converted = text_to_arrow(values, mapping)
+    if converted.bad is not None and type_oid == _TIMESTAMPTZ:
         local = text_to_arrow(values, mapping_for(_TIMESTAMP))
         if local.bad is None:
             naive: datetime = _python(local.array, text)
             return naive.replace(tzinfo=zone_for(timezone)[1]).astimezone(UTC)
-    if found.bad is not None:
-        failure = found.failures[0]
+    if converted.bad is not None:
+        failure = converted.failures[0]
         raise UsageError(f'{failure.message}: "{text}"', sqlstate=failure.sqlstate)
-    return _python(found.array, text)
+    return _python(converted.array, text)
 
 
 def _python(array: pa.Array, text: str) -> Any:
     try:
         return array[0].as_py()
     except (OverflowError, ValueError):
-        # Python's years are 1 to 9999.
+        # Python has only the years 1 to 9999.
         raise UsageError(
             f'date/time value "{text}" is not supported here', sqlstate="0A000"
         ) from None
@@ -77,16 +78,16 @@ def _decimal(text: str) -> Decimal:
 
 
 def binary_param_to_text(type_oid: int, data: bytes) -> str:
-    """A parameter given in binary, as canonical text (TimeZone UTC, DateStyle ISO).
+    """Convert a parameter in binary format to canonical text (TimeZone UTC, DateStyle ISO).
 
     Type 0 (unspecified) is text. Raises UsageError: 22P03 for bytes that the type's receive
     function would refuse, 22021 for text that is not UTF-8; FeatureNotSupportedError for a
-    type whose binary form is not known here.
+    type whose binary form is not supported.
     """
     if type_oid == _UNSPECIFIED:
         return decoded(data)
     if type_oid in _RECORDS:
-        # No type says what an anonymous composite consists of.
+        # The fields of an anonymous composite type are not known.
         raise no_binary(type_oid)
     try:
         reader = reader_for(type_oid, {})

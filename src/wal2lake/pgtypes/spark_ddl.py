@@ -1,9 +1,9 @@
-"""Spark's type names and Arrow's types: the same thing twice.
+"""Conversion between Spark's type names and Arrow's types.
 
 Comes in: Spark DDL (``decimal(10,2)``, ``array<string>``) or an Arrow type. Goes out: the
-other one. Called by the mapping (overrides name a DDL type) and by ``result_type``. Only
-the types that a table of ours or a query's result can have; no Spark import, for the names
-are a stable, documented text format.
+equivalent in the other form. Called by the mapping (overrides name a DDL type) and by
+``result_type``. Covered are the types of lake tables and of query results. Spark is not imported,
+because the names are a stable, documented text format.
 
 Child fields are called ``element``, ``key`` and ``value``, as in Parquet's specification
 and in Spark.
@@ -56,12 +56,12 @@ _INTERVAL = re.compile(
 
 
 def list_of(element: pa.DataType) -> pa.DataType:
-    """ARRAY<...> whose elements may be null."""
+    """Build ARRAY<...> whose elements may be null."""
     return pa.list_(pa.field("element", element, nullable=True))
 
 
 def map_of(key: pa.DataType, value: pa.DataType) -> pa.DataType:
-    """MAP<...> whose values may be null."""
+    """Build MAP<...> whose values may be null."""
     return pa.map_(
         pa.field("key", key, nullable=False),
         pa.field("value", value, nullable=True),
@@ -69,10 +69,10 @@ def map_of(key: pa.DataType, value: pa.DataType) -> pa.DataType:
 
 
 def arrow_from_ddl(ddl: str) -> pa.DataType:
-    """The Arrow type of a Spark type name, any case.
+    """Return the Arrow type of a Spark type name in any case.
 
-    Raises UndefinedObjectError (42704) for a name that is not one, or not one of those
-    that the node handles (VARIANT, year-month intervals).
+    Raises UndefinedObjectError (42704) for an unknown name, or a type that the node does not
+    support (VARIANT, year-month intervals).
     """
     text = ddl.strip()
     upper = text.upper()
@@ -108,9 +108,9 @@ def arrow_from_ddl(ddl: str) -> pa.DataType:
 
 
 def ddl_from_arrow(arrow: pa.DataType) -> str:
-    """The Spark type name of an Arrow type, upper case.
+    """Return the Spark type name of an Arrow type, in upper case.
 
-    Raises UndefinedObjectError (42704) if Spark has none.
+    Raises UndefinedObjectError (42704) if Spark has no such type.
     """
     types = pa.types
     if types.is_decimal(arrow):
@@ -133,8 +133,8 @@ def ddl_from_arrow(arrow: pa.DataType) -> str:
         return "TIME(6)"
     if types.is_duration(arrow):
         return "INTERVAL DAY TO SECOND"
-    for ddl, known in _SIMPLE.items():
-        if known == arrow:
+    for ddl, simple in _SIMPLE.items():
+        if simple == arrow:
             return ddl
     raise UndefinedObjectError(f'Arrow type "{arrow}" has no Spark type')
 
@@ -149,9 +149,9 @@ def _quoted(name: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that are inside no bracket and no back quote."""
+    """Split at commas that are not inside brackets or back quotes."""
     parts, depth, start, quoted = [], 0, 0, False
-    for at, char in enumerate(text):
+    for index, char in enumerate(text):
         if char == "`":
             quoted = not quoted
         elif quoted:
@@ -161,8 +161,8 @@ def _split(text: str) -> list[str]:
         elif char in ">)":
             depth -= 1
         elif char == "," and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
+            parts.append(text[start:index].strip())
+            start = index + 1
     parts.append(text[start:].strip())
     return parts
 

@@ -1,10 +1,11 @@
 """The values of TimeZone: ``zone_for``.
 
-Comes in: what a client sets, ``SET TimeZone``. Goes out: the canonical name and a tzinfo.
-Called by the front door when the setting changes and by ``encode.text``.
+Comes in: the value of ``SET TimeZone``. Goes out: the canonical name and a tzinfo.
+Called by the session when the setting changes and by ``encode.text``.
 
-Reads the operating system's (or the tzdata package's) time zone database through Python's
-``zoneinfo``, which keeps it; a constant table to us, like a locale, not I/O of this room.
+Reads the time zone database of the operating system or of the tzdata package through Python's
+``zoneinfo``, which caches it. It counts as a constant table, like a locale, not as I/O of this
+room.
 
 Source: check_timezone in src/backend/commands/variable.c; PostgreSQL manual 8.5.3.
 """
@@ -25,11 +26,11 @@ _ALIASES = {"utc": "UTC", "gmt": "GMT", "zulu": "Zulu", "z": "UTC"}
 
 
 def zone_for(name: str) -> tuple[str, tzinfo]:
-    """The zone of a TimeZone setting: (its name as SHOW prints it, the zone).
+    """Return the zone of a TimeZone setting: (its name as SHOW prints it, the zone).
 
     Takes names in any case, hours east of Greenwich (``-7``, ``5.5``), and POSIX names
-    with a fixed offset (``XST7``: west). Raises UsageError (22023) as PostgreSQL does;
-    POSIX rules with daylight saving are among the refused.
+    with a fixed offset (``XST7``: west). Raises UsageError (22023) as PostgreSQL does, and also
+    for POSIX rules with daylight saving time.
     """
     text = name.strip()
     if _HOURS.match(text):
@@ -40,9 +41,9 @@ def zone_for(name: str) -> tuple[str, tzinfo]:
     alias = _ALIASES.get(text.lower())
     if alias is not None:
         return alias, UTC
-    found = _named(text)
-    if found is not None:
-        return found.key, found
+    zone = _named(text)
+    if zone is not None:
+        return zone.key, zone
     posix = _POSIX.match(text)
     if posix is not None:
         west = -1 if posix[1] == "-" else 1
@@ -66,7 +67,7 @@ def _named(text: str) -> zoneinfo.ZoneInfo | None:
 
 
 def _offset_name(seconds: int) -> str:
-    """``<-07>+07``, as PostgreSQL names a zone that was given in hours."""
+    """Return PostgreSQL's name for a zone given in hours, such as ``<-07>+07``."""
     magnitude = abs(seconds)
     text = f"{magnitude // 3600:02d}"
     if magnitude % 3600:

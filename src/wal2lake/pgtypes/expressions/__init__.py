@@ -1,19 +1,19 @@
 """PostgreSQL's expressions over a table's columns: row filters, CHECK constraints and generated
 columns.
 
-Takes: a typed expression (``commands.publication`` types it). Gives: its text as pg_get_expr()
-has it, and its value for rows of PostgreSQL texts or of stored columns. Owns: nothing. Never: looks
-a name up, or fails for a type that the command which takes the expression has accepted.
+Takes: a typed expression (``commands.publication`` types it). Gives: its text as in pg_get_expr(),
+and its value for rows of PostgreSQL texts or of stored columns. Owns: nothing. Never: looks up a
+name, or fails for a type that the command with the expression has accepted.
 
-    tree        the expression, and how the catalog keeps it
-    deparse     as text
+    tree        the expression, and its form in the catalog
+    deparse     the expression as text
     values      PostgreSQL's texts as values that compare and compute as PostgreSQL's do
-    operators   what each operator and function computes
+    operators   the computation of each operator and function
     members     -> and ->>
     patterns    regular expressions
     evaluate    one expression, row by row, with three-valued logic
     vectors     expressions that Arrow computes, column by column
-    stored      the rows of a table's files that an expression is true for
+    stored      the rows of a table's files for which an expression is true
     computed    the values of a column that an expression computes
 """
 

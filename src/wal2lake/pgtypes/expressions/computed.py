@@ -1,9 +1,9 @@
-"""A column's values as an expression computes them from other columns: generated columns.
+"""Values of generated columns, which an expression computes from other columns.
 
-Comes in: the tree, its columns, record batches of a table's files. Goes out: for each row the
-text that PostgreSQL has of the value, once it is assigned to the column's type, or why there is
-none. A declared length of texts is the caller's to apply: their input functions do so as
-assignments do. Row by row, as ``evaluate``.
+Comes in: the tree, its columns, record batches of a table's files. Goes out: for each row
+PostgreSQL's text of the value after its assignment to the column's type, or an error. The caller
+applies a declared length of texts: their input functions do so like an assignment. Values are
+computed row by row, as in ``evaluate``.
 
 Source: build_generation_expression() in rewriteHandler.c; ExecComputeStoredGenerated() in
 nodeModifyTable.c; pg_cast.dat.
@@ -47,14 +47,15 @@ _STORED: Final = {
     TIMESTAMP: pa.timestamp("us"),
     TIMESTAMPTZ: pa.timestamp("us", "UTC"),
 }
-"""Types whose texts Arrow's values have."""
+"""Arrow types of values that Arrow converts to text."""
 
 _AS_TEXT: Final = (BOOL, UUID, *NUMBERS)
-"""Types that a text column takes by assignment, besides texts."""
+"""Types other than texts that can be assigned to a text column."""
 
 
 def assignable(source: int, target: int) -> bool:
-    """Whether a value of a type can be assigned to a column of another, and is so here."""
+    """Return whether a value of one type can be assigned to a column of another, and is supported
+    here."""
     if source == target:
         return True
     if target in TEXTS:
@@ -74,7 +75,7 @@ class Computation:
         type_oid: int,
         typmod: int = -1,
     ) -> None:
-        """``columns``: the names that the tree's numbers stand for; the type: the column's."""
+        """``columns`` has the names for the tree's numbers; the type is the computed column's."""
         self.columns = tuple(columns)
         self._kind = expression.type_oid
         scale = typmod if type_oid == NUMERIC else -1
@@ -92,7 +93,7 @@ class Computation:
     def texts(
         self, arrays: Sequence[pa.Array], rows: int
     ) -> tuple[pa.Array, list[tuple[int, Wal2LakeError]]]:
-        """A text a row, null for NULL, of the columns' values; and the rows that have none."""
+        """Return a text for each row, null for NULL, and the rows with an error."""
         values: list[Value] = []
         failed: list[tuple[int, Wal2LakeError]] = []
         for row, value in enumerate(self._filter.values(arrays, rows)):
@@ -110,7 +111,7 @@ class Computation:
 
 
 def _rounded(value: Value, unit: int) -> Value:
-    """AdjustTimestampForTypmod(): half away from zero."""
+    """AdjustTimestampForTypmod(): rounds half away from zero."""
     if value is None or math.isinf(value):
         return value
     half = unit // 2
@@ -120,7 +121,7 @@ def _rounded(value: Value, unit: int) -> Value:
 
 
 def texts_of(values: Sequence[Value], type_oid: int) -> pa.Array:
-    """The inverse of ``values.reader``, as a BinaryArray."""
+    """Write values as texts, the inverse of ``values.reader``, as a BinaryArray."""
     if type_oid == BOOL:
         words = {None: None, True: b"t", False: b"f"}
         return pa.array([words[v] for v in values], pa.binary())
@@ -151,7 +152,7 @@ def _numeric(value: Value) -> bytes:
         return b"NaN"
     if value.is_infinite():
         return b"Infinity" if value > 0 else b"-Infinity"
-    # PostgreSQL has no negative zero, nor a scale below zero.
+    # PostgreSQL has neither a negative zero nor a scale below zero.
     shown = f"{value:f}"
     if not value:
         shown = shown.lstrip("-")
@@ -159,7 +160,7 @@ def _numeric(value: Value) -> bytes:
 
 
 def _counted(values: Sequence[Value], epoch: int, infinite: int) -> list[int | None]:
-    """Count days or microseconds since 1970, as they are stored."""
+    """Convert to stored days or microseconds since 1970."""
     return [
         None
         if v is None

@@ -1,8 +1,8 @@
-"""A row filter as text, as pg_get_expr() shows it.
+"""An expression as text, as pg_get_expr() shows it.
 
-Comes in: a tree and its columns' names. Goes out: text that PostgreSQL reads as the same
-expression: the subscribers of PostgreSQL put it into the COPY of the table. ``pretty`` leaves out
-parentheses that a reader does not need.
+Comes in: a tree and its columns' names. Goes out: text that PostgreSQL parses to the same
+expression. PostgreSQL's subscribers use it in the COPY of the table. ``pretty`` omits parentheses
+that are not needed.
 
 Source: get_rule_expr(), get_const_expr(), isSimpleNode() in ruleutils.c.
 """
@@ -29,8 +29,9 @@ def deparse(
     pretty: bool = False,
     assigned: tuple[int, int] | None = None,
 ) -> str:
-    """``quote`` is quote_identifier(). ``assigned``: the type and typmod of the column that the
-    value goes to; the casts that this takes are not shown, but have their parentheses."""
+    """Write an expression as text. ``quote`` is quote_identifier(). ``assigned`` has type and
+    typmod of the column to which the value is assigned; the casts for the assignment are not
+    shown, but cause their parentheses."""
     writer = _Writer(columns, quote, pretty)
     casts = []
     if assigned is not None:
@@ -57,37 +58,37 @@ class _Writer:
         self._quote = quote
         self._level = 0
 
-    def put(self, one: Expression) -> None:
-        args = one.args
-        match one.node:
+    def put(self, expression: Expression) -> None:
+        args = expression.args
+        match expression.node:
             case ExpressionNode.COLUMN:
-                assert isinstance(one.value, int)
-                self.text += self._quote(self._columns[one.value])
+                assert isinstance(expression.value, int)
+                self.text += self._quote(self._columns[expression.value])
             case ExpressionNode.CONST:
-                self.text += _constant(one)
+                self.text += _constant(expression)
             case ExpressionNode.OPERATOR if len(args) == 1:
-                self._open(f"{one.value} ")
-                self.inner(args[0], one)
+                self._open(f"{expression.value} ")
+                self.inner(args[0], expression)
                 self._close()
             case ExpressionNode.OPERATOR:
-                self._between(one, f" {one.value} ")
+                self._between(expression, f" {expression.value} ")
             case ExpressionNode.AND | ExpressionNode.OR:
-                self._between(one, f" {one.node.name} ")
+                self._between(expression, f" {expression.node.name} ")
             case ExpressionNode.DISTINCT:
-                self._between(one, " IS DISTINCT FROM ")
+                self._between(expression, " IS DISTINCT FROM ")
             case ExpressionNode.NOT:
                 self._open("NOT ")
-                self.inner(args[0], one)
+                self.inner(args[0], expression)
                 self._close()
             case ExpressionNode.TEST:
                 self._open()
-                self.inner(args[0], one)
-                self.text += f" {one.value}"
+                self.inner(args[0], expression)
+                self.text += f" {expression.value}"
                 self._close()
             case ExpressionNode.ANY | ExpressionNode.ALL:
                 self._open()
-                self.inner(args[0], one)
-                self.text += f" {one.value} {one.node.name} ("
+                self.inner(args[0], expression)
+                self.text += f" {expression.value} {expression.node.name} ("
                 if is_array(args[1].type_oid):
                     self.put(args[1])
                 else:
@@ -97,11 +98,11 @@ class _Writer:
                 self.text += ")"
                 self._close()
             case ExpressionNode.FUNCTION:
-                self._call(str(one.value), args)
+                self._call(str(expression.value), args)
             case ExpressionNode.COLLATE:
                 self._open()
-                self.inner(args[0], one)
-                self.text += f" COLLATE {self._quote(str(one.value))}"
+                self.inner(args[0], expression)
+                self.text += f" COLLATE {self._quote(str(expression.value))}"
                 self._close()
             case (
                 ExpressionNode.COALESCE
@@ -109,22 +110,22 @@ class _Writer:
                 | ExpressionNode.GREATEST
                 | ExpressionNode.LEAST
             ):
-                self._call(one.node.name, args)
+                self._call(expression.node.name, args)
             case ExpressionNode.CAST:
                 self._open()
-                self.inner(args[0], one)
+                self.inner(args[0], expression)
                 self._close()
-                self.text += f"::{format_type(one.type_oid, one.typmod)}"
+                self.text += f"::{format_type(expression.type_oid, expression.typmod)}"
             case ExpressionNode.CASE:
                 self._case(None, args)
             case ExpressionNode.CASE_OF:
                 self._case(args[0], args[1:])
 
-    def _between(self, one: Expression, word: str) -> None:
+    def _between(self, expression: Expression, word: str) -> None:
         self._open()
-        for i, arg in enumerate(one.args):
+        for i, arg in enumerate(expression.args):
             self.text += word if i else ""
-            self.inner(arg, one)
+            self.inner(arg, expression)
         self._close()
 
     def _open(self, word: str = "") -> None:
@@ -134,7 +135,7 @@ class _Writer:
         self.text += "" if self._pretty else ")"
 
     def hidden(self, cast: Expression, shown: Expression) -> None:
-        """Print an expression inside of an implicit cast at the top, down to what is ``shown``."""
+        """Write an expression inside of implicit casts at the top, down to ``shown``."""
         (arg,) = cast.args
         plain = not self._pretty or _is_simple(arg, cast)
         self.text += "" if plain else "("
@@ -144,13 +145,13 @@ class _Writer:
             self.hidden(arg, shown)
         self.text += "" if plain else ")"
 
-    def inner(self, one: Expression, parent: Expression) -> None:
+    def inner(self, expression: Expression, parent: Expression) -> None:
         """get_rule_expr_paren()."""
-        if not self._pretty or _is_simple(one, parent):
-            self.put(one)
+        if not self._pretty or _is_simple(expression, parent):
+            self.put(expression)
             return
         self.text += "("
-        self.put(one)
+        self.put(expression)
         self.text += ")"
 
     def _call(self, name: str, args: Sequence[Expression]) -> None:
@@ -186,16 +187,18 @@ class _Writer:
 _LOW, _HIGH = "+-", "*/%"
 
 
-def _is_simple(one: Expression, parent: Expression) -> bool:
-    """Whether it needs no parentheses inside of ``parent``, which has none of its own."""
+def _is_simple(expression: Expression, parent: Expression) -> bool:
+    """isSimpleNode(): return whether an expression needs no parentheses inside of ``parent``."""
     connectives = (ExpressionNode.AND, ExpressionNode.OR)
-    match one.node:
+    match expression.node:
         case ExpressionNode.OPERATOR if parent.node is ExpressionNode.OPERATOR:
-            words = [str(x.value) for x in (one, parent) if len(x.args) == 2]
+            words = [str(x.value) for x in (expression, parent) if len(x.args) == 2]
             if len(words) < 2 or any(word not in (*_LOW, *_HIGH) for word in words):
                 return False
             inner, outer = (word in _HIGH for word in words)
-            return inner and not outer if inner != outer else one is parent.args[0]
+            return (
+                inner and not outer if inner != outer else expression is parent.args[0]
+            )
         case ExpressionNode.OPERATOR | ExpressionNode.TEST | ExpressionNode.DISTINCT:
             return parent.node in (*connectives, ExpressionNode.NOT)
         case ExpressionNode.AND | ExpressionNode.NOT:
@@ -205,29 +208,29 @@ def _is_simple(one: Expression, parent: Expression) -> bool:
         case ExpressionNode.ANY | ExpressionNode.ALL | ExpressionNode.COLLATE:
             return False
         case ExpressionNode.CAST if (
-            one.type_oid in TEXTS and one.args[0].type_oid in TEXTS
+            expression.type_oid in TEXTS and expression.args[0].type_oid in TEXTS
         ):
-            # Nothing is computed.
-            return one.typmod >= 0 or _is_simple(one.args[0], one)
+            # The cast computes nothing.
+            return expression.typmod >= 0 or _is_simple(expression.args[0], expression)
     return True
 
 
-def _constant(one: Expression) -> str:
-    name = format_type(one.type_oid, one.typmod)
-    if one.value is None:
+def _constant(expression: Expression) -> str:
+    name = format_type(expression.type_oid, expression.typmod)
+    if expression.value is None:
         return f"NULL::{name}"
-    text = str(one.value)
-    if one.type_oid == _BOOL:
+    text = str(expression.value)
+    if expression.type_oid == _BOOL:
         return text
-    if one.type_oid == _INT4 and not text.startswith("-"):
+    if expression.type_oid == _INT4 and not text.startswith("-"):
         return text
-    is_number = one.type_oid == _NUMERIC and text[0].isdigit() and "." in text
-    if is_number and one.typmod < 0:
+    is_number = expression.type_oid == _NUMERIC and text[0].isdigit() and "." in text
+    if is_number and expression.typmod < 0:
         return text
     shown = text if is_number else _literal(text)
     return f"{shown}::{name}"
 
 
 def _literal(text: str) -> str:
-    """simple_quote_literal(): backslashes stand for themselves."""
+    """simple_quote_literal(): backslashes are literal."""
     return "'" + text.replace("'", "''") + "'"

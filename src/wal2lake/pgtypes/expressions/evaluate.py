@@ -1,11 +1,11 @@
-"""A row filter's value for rows of texts.
+"""The value of an expression for rows of texts.
 
 Comes in: the tree, and for each of its columns a BinaryArray of PostgreSQL texts (null is NULL).
-Goes out: for each row whether the filter is true; false and NULL are the same to who asks. An error
+Goes out: for each row whether the filter is true; callers treat false and NULL alike. An error
 of an operator (division by zero, a number out of range) is PostgreSQL's.
 
-The tree becomes one Python function of a row. Rows that have the same values in the columns that
-the filter reads have one answer, so each distinct value of a single column is looked at once.
+The tree is compiled to one Python function of a row. If the filter reads a single column, each
+distinct value is evaluated only once.
 
 Source: pgoutput_row_filter_exec_expr() in pgoutput.c; execExpr.c.
 """
@@ -25,12 +25,12 @@ from wal2lake.pgtypes.registry.pg_type import type_by_oid
 Row = Sequence[Value]
 _Evaluator = Callable[[Row], Value]
 Read = Callable[[pa.Array, int], list[Value]]
-"""A column of a type as values."""
+"""Converts a column of a type to values."""
 
 
 class Filter:
-    """One expression, ready to be asked. ``columns`` tells which of a table's columns it reads,
-    in the order in which ``matches`` takes them."""
+    """One compiled expression. ``columns`` has the columns that it reads, in the order in which
+    ``matches`` takes them."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class Filter:
         columns: Sequence[str] = (),
         read: Read | None = None,
     ) -> None:
-        """``columns``: the names that the tree's numbers stand for. ``read`` makes values of
-        arrays that are not texts."""
+        """``columns`` has the names for the tree's numbers. ``read`` converts arrays that are not
+        texts."""
         self.columns = tuple(columns)
         types = dict(_types(expression))
         count = max([len(columns), *(number + 1 for number in types)])
@@ -48,25 +48,27 @@ class Filter:
         self._evaluate = _compiled(expression)
 
     def matches(self, arrays: Sequence[pa.Array], rows: int) -> list[bool]:
-        """One answer a row; ``rows`` is how many there are."""
+        """Return for each row whether the expression is true; ``rows`` is their number."""
         if not arrays:
             return [self._evaluate(()) is True] * rows
         if len(arrays) == 1 and not pa.types.is_nested(arrays[0].type):
             codes = arrays[0].dictionary_encode()
-            known = self._answers([codes.dictionary])
-            # Not of a NULL that is not there: it may fail.
+            answers = self._answers([codes.dictionary])
+            # Evaluate NULL only if there is one, because it may raise an error.
             null = codes.indices.null_count > 0 and self._evaluate((None,)) is True
-            return [null if i is None else known[i] for i in codes.indices.to_pylist()]
+            return [
+                null if i is None else answers[i] for i in codes.indices.to_pylist()
+            ]
         return self._answers(arrays)
 
     def values(
         self, arrays: Sequence[pa.Array], rows: int
     ) -> list[Value | Wal2LakeError]:
-        """One value a row, or why there is none."""
+        """Return a value or an error for each row."""
         if not arrays:
             return [self._value(())] * rows
         read = self._read
-        columns = [read(*one) for one in zip(arrays, self._types, strict=True)]
+        columns = [read(*pair) for pair in zip(arrays, self._types, strict=True)]
         return [self._value(row) for row in zip(*columns, strict=True)]
 
     def _value(self, row: Row) -> Value | Wal2LakeError:
@@ -77,7 +79,7 @@ class Filter:
 
     def _answers(self, arrays: Sequence[pa.Array]) -> list[bool]:
         read = self._read
-        values = [read(*one) for one in zip(arrays, self._types, strict=True)]
+        values = [read(*pair) for pair in zip(arrays, self._types, strict=True)]
         return [self._evaluate(row) is True for row in zip(*values, strict=True)]
 
 
@@ -85,7 +87,7 @@ def _types(expression: Expression) -> list[tuple[int, int]]:
     if expression.node is ExpressionNode.COLUMN:
         assert isinstance(expression.value, int)
         return [(expression.value, expression.type_oid)]
-    return [found for arg in expression.args for found in _types(arg)]
+    return [pair for arg in expression.args for pair in _types(arg)]
 
 
 def value_of(constant: Expression) -> Value:
@@ -99,31 +101,37 @@ def values_of_texts(array: pa.Array, type_oid: int) -> list[Value]:
     return [None if text is None else read(text) for text in array.to_pylist()]
 
 
-def _compiled(one: Expression) -> _Evaluator:
-    args = [_compiled(arg) for arg in one.args]
-    kinds = tuple(arg.type_oid for arg in one.args)
-    match one.node:
+def _compiled(expression: Expression) -> _Evaluator:
+    args = [_compiled(arg) for arg in expression.args]
+    kinds = tuple(arg.type_oid for arg in expression.args)
+    match expression.node:
         case ExpressionNode.COLUMN:
-            at = one.value
-            assert isinstance(at, int)
-            return lambda row: row[at]
+            number = expression.value
+            assert isinstance(number, int)
+            return lambda row: row[number]
         case ExpressionNode.CONST:
-            text = one.value
+            text = expression.value
             constant = None
             if text is not None:
-                constant = reader(one.type_oid)(str(text).encode())
+                constant = reader(expression.type_oid)(str(text).encode())
             return lambda row: constant
         case ExpressionNode.OPERATOR if len(args) == 1:
-            return _strict(operators.sign(str(one.value), kinds[0]), args)
+            return _strict(operators.sign(str(expression.value), kinds[0]), args)
         case ExpressionNode.OPERATOR:
             left, right = kinds
-            compute = operators.operation(str(one.value), left, right, one.type_oid)
+            compute = operators.operation(
+                str(expression.value), left, right, expression.type_oid
+            )
             return _strict(compute, args)
         case ExpressionNode.FUNCTION:
-            compute = operators.function(str(one.value), kinds, one.type_oid)
+            compute = operators.function(
+                str(expression.value), kinds, expression.type_oid
+            )
             return _strict(compute, args)
         case ExpressionNode.CAST:
-            return _strict(operators.cast(kinds[0], one.type_oid, one.typmod), args)
+            return _strict(
+                operators.cast(kinds[0], expression.type_oid, expression.typmod), args
+            )
         case ExpressionNode.AND:
             return _connected(args, stops_at=False)
         case ExpressionNode.OR:
@@ -131,24 +139,25 @@ def _compiled(one: Expression) -> _Evaluator:
         case ExpressionNode.NOT:
             return _strict(lambda a: not a, args)
         case ExpressionNode.TEST:
-            return _test(str(one.value), args[0])
+            return _test(str(expression.value), args[0])
         case ExpressionNode.DISTINCT:
             left, right = kinds
             return _distinct(operators.comparison("<>", left, right), *args)
         case ExpressionNode.ANY | ExpressionNode.ALL:
-            if spread(one) is not one:
-                return _compiled(spread(one))
+            if spread(expression) is not expression:
+                return _compiled(spread(expression))
             compares = [
                 _strict(
-                    operators.comparison(str(one.value), kinds[0], kind), [args[0], arg]
+                    operators.comparison(str(expression.value), kinds[0], kind),
+                    [args[0], arg],
                 )
                 for arg, kind in zip(args[1:], kinds[1:], strict=True)
             ]
-            return _connected(compares, stops_at=one.node is ExpressionNode.ANY)
+            return _connected(compares, stops_at=expression.node is ExpressionNode.ANY)
         case ExpressionNode.COALESCE:
             return _coalesce(args)
         case ExpressionNode.GREATEST | ExpressionNode.LEAST:
-            word = ">" if one.node is ExpressionNode.GREATEST else "<"
+            word = ">" if expression.node is ExpressionNode.GREATEST else "<"
             return _extreme(operators.comparison(word, kinds[0], kinds[0]), args)
         case ExpressionNode.COLLATE:
             return args[0]
@@ -162,25 +171,27 @@ def _compiled(one: Expression) -> _Evaluator:
             return _case(args[1:])
 
 
-def spread(one: Expression) -> Expression:
-    """ANY or ALL of an array with an arg for each of its items."""
-    if not is_array(one.args[-1].type_oid):
-        return one
-    left, array = one.args
+def spread(expression: Expression) -> Expression:
+    """Rewrite ANY or ALL of an array with one arg for each of its items."""
+    if not is_array(expression.args[-1].type_oid):
+        return expression
+    left, array = expression.args
     if array.value is None:
-        return Expression(ExpressionNode.CONST, one.type_oid)
+        return Expression(ExpressionNode.CONST, expression.type_oid)
     items = array_items(str(array.value))
-    known = type_by_oid(array.type_oid)
-    assert items is not None and known is not None
+    pg_type = type_by_oid(array.type_oid)
+    assert items is not None and pg_type is not None
     consts = (
-        Expression(ExpressionNode.CONST, known.element_oid, value=item)
+        Expression(ExpressionNode.CONST, pg_type.element_oid, value=item)
         for item in items
     )
-    return Expression(one.node, one.type_oid, (left, *consts), one.value)
+    return Expression(
+        expression.node, expression.type_oid, (left, *consts), expression.value
+    )
 
 
 def _strict(compute: Callable[..., Value], args: Sequence[_Evaluator]) -> _Evaluator:
-    """NULL of NULL."""
+    """Return NULL if an argument is NULL."""
     if len(args) == 1:
         (only,) = args
 
@@ -202,7 +213,7 @@ def _strict(compute: Callable[..., Value], args: Sequence[_Evaluator]) -> _Evalu
 
 
 def _connected(args: Sequence[_Evaluator], *, stops_at: bool) -> _Evaluator:
-    """AND and OR: what is behind the answer is not evaluated."""
+    """AND and OR: arguments after the deciding one are not evaluated."""
 
     def connected(row: Row) -> Value:
         unknown = False
@@ -226,7 +237,7 @@ _TESTS: dict[str, tuple[Value, ...]] = {
     "IS UNKNOWN": (None,),
     "IS NOT UNKNOWN": (True, False),
 }
-"""Values for which each is true."""
+"""Values for which each test is true."""
 
 
 def _test(word: str, arg: _Evaluator) -> _Evaluator:
@@ -238,7 +249,7 @@ def _test(word: str, arg: _Evaluator) -> _Evaluator:
 
     def test(row: Row) -> Value:
         value = arg(row)
-        return any(value is one for one in accepted)
+        return any(value is truth for truth in accepted)
 
     return test
 
@@ -267,15 +278,15 @@ def _coalesce(args: Sequence[_Evaluator]) -> _Evaluator:
 
 
 def _extreme(beats: Callable[..., Value], args: Sequence[_Evaluator]) -> _Evaluator:
-    """GREATEST and LEAST pass over NULLs."""
+    """GREATEST and LEAST ignore NULLs."""
 
     def extreme(row: Row) -> Value:
-        found = None
+        best = None
         for arg in args:
             value = arg(row)
-            if value is not None and (found is None or beats(value, found)):
-                found = value
-        return found
+            if value is not None and (best is None or beats(value, best)):
+                best = value
+        return best
 
     return extreme
 

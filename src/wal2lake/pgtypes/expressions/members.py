@@ -1,7 +1,7 @@
 """``->`` and ``->>``: a member of a json or jsonb value.
 
-Comes in: the text of a value, and a key or a place. Goes out: the member's text, as it stands
-there: the text of a jsonb value is canonical, and so are its parts'.
+Comes in: the text of a value, and a key or an index. Goes out: the member's text, unchanged: the
+text of a jsonb value is canonical, and so is the text of its parts.
 
 Source: get_worker() in jsonfuncs.c, jsonb_object_field(), jsonb_array_element() and their kin.
 """
@@ -19,20 +19,20 @@ _DECODER: Final = JSONDecoder(parse_float=str, parse_int=str)
 
 
 def member(value: bytes, wanted: bytes | int) -> bytes | None:
-    """``->``: of an object by its key, of an array by its place, which may count from the end;
-    None is NULL: there is none."""
-    found = _found(value, wanted)
-    return None if found is None else found.encode()
+    """``->``: a member of an object by its key, or of an array by its index, which is negative
+    from the end. None is NULL: there is no such member."""
+    text = _find_member(value, wanted)
+    return None if text is None else text.encode()
 
 
 def member_text(value: bytes, wanted: bytes | int) -> bytes | None:
-    """``->>``: a string without its quotes, and null as NULL."""
-    found = _found(value, wanted)
-    if found is None or found == "null":
+    """``->>``: as ``->``, but a string without its quotes, and null as NULL."""
+    member_json = _find_member(value, wanted)
+    if member_json is None or member_json == "null":
         return None
-    if not found.startswith('"'):
-        return found.encode()
-    text: str = _DECODER.decode(found)
+    if not member_json.startswith('"'):
+        return member_json.encode()
+    text: str = _DECODER.decode(member_json)
     if "\0" in text:
         raise UsageError(
             "unsupported Unicode escape sequence",
@@ -45,7 +45,7 @@ def member_text(value: bytes, wanted: bytes | int) -> bytes | None:
         raise _invalid() from None
 
 
-def _found(value: bytes, wanted: bytes | int) -> str | None:
+def _find_member(value: bytes, wanted: bytes | int) -> str | None:
     text = value.decode()
     try:
         if isinstance(wanted, bytes):
@@ -60,50 +60,50 @@ def _invalid() -> UsageError:
 
 
 def _of_object(text: str, key: str) -> str | None:
-    at = _past_space(text, 0)
-    if text[at] != "{":
+    position = _past_space(text, 0)
+    if text[position] != "{":
         return None
-    found = None
-    at = _past_space(text, at + 1)
-    while text[at] == '"':
-        name, at = _DECODER.raw_decode(text, at)
-        at = _past_space(text, at)
-        start, end = _value(text, at + 1)
+    member_json = None
+    position = _past_space(text, position + 1)
+    while text[position] == '"':
+        name, position = _DECODER.raw_decode(text, position)
+        position = _past_space(text, position)
+        start, end = _value(text, position + 1)
         if name == key:
-            # The last one of that name, as in PostgreSQL; jsonb has one.
-            found = text[start:end]
-        at = _past_space(text, end)
-        if text[at] != ",":
+            # The last member with the name counts, as in PostgreSQL; jsonb has only one.
+            member_json = text[start:end]
+        position = _past_space(text, end)
+        if text[position] != ",":
             break
-        at = _past_space(text, at + 1)
-    return found
+        position = _past_space(text, position + 1)
+    return member_json
 
 
 def _of_array(text: str, place: int) -> str | None:
-    at = _past_space(text, 0)
-    if text[at] != "[":
+    position = _past_space(text, 0)
+    if text[position] != "[":
         return None
     items = []
-    at = _past_space(text, at + 1)
-    while text[at] != "]":
-        start, end = _value(text, at)
+    position = _past_space(text, position + 1)
+    while text[position] != "]":
+        start, end = _value(text, position)
         items.append((start, end))
-        at = _past_space(text, end)
-        if text[at] == ",":
-            at += 1
+        position = _past_space(text, end)
+        if text[position] == ",":
+            position += 1
     if not -len(items) <= place < len(items):
         return None
     start, end = items[place]
     return text[start:end]
 
 
-def _value(text: str, at: int) -> tuple[int, int]:
-    """Where a value begins and ends."""
-    start = _past_space(text, at)
+def _value(text: str, position: int) -> tuple[int, int]:
+    """Return start and end of a value."""
+    start = _past_space(text, position)
     return start, _DECODER.raw_decode(text, start)[1]
 
 
-def _past_space(text: str, at: int) -> int:
-    while text[at : at + 1] and text[at] in _SPACE:
-        at += 1
-    return at
+def _past_space(text: str, position: int) -> int:
+    while text[position : position + 1] and text[position] in _SPACE:
+        position += 1
+    return position

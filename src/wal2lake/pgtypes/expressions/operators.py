@@ -4,9 +4,9 @@ Comes in: a name and the types of the operands, as the analysis has resolved the
 function of Python values (``values``) that are not NULL. Called by ``evaluate``, once for each
 node.
 
-``SUPPORTED_OPERATORS`` and ``SUPPORTED_FUNCTIONS`` are what CREATE PUBLICATION accepts. Immutable
-in PostgreSQL and not among them is, for instance, numeric division, whose scale depends on the
-digits of both operands.
+CREATE PUBLICATION accepts ``SUPPORTED_OPERATORS`` and ``SUPPORTED_FUNCTIONS``. Some operators that
+are immutable in PostgreSQL are not supported, for example numeric division, whose scale depends on
+the digits of both operands.
 
 Source: int.c, int8.c, numeric.c, float.c, varlena.c, varchar.c, date.c, like_match.c.
 """
@@ -48,7 +48,7 @@ from wal2lake.pgtypes.registry.pg_type import format_type, numeric_precision_sca
 Function = Callable[..., Value]
 
 INTEGERS: Final = {INT2: 16, INT4: 32, INT8: 64}
-"""Their bits."""
+"""Number of bits of each integer type."""
 FLOATS: Final = (FLOAT4, FLOAT8)
 TEXTS: Final = (TEXT, VARCHAR, BPCHAR)
 
@@ -88,12 +88,12 @@ SUPPORTED_FUNCTIONS: Final = (
 )
 
 _DIGITS: Final = 400_000
-"""Longer than any product of two values of numeric."""
+"""More digits than any product of two numeric values has."""
 _EXACT: Final = Context(prec=_DIGITS, traps=[])
 
 
 def operation(name: str, left: int, right: int, result: int) -> Function:
-    """A binary operator."""
+    """Return the function of a binary operator."""
     if name in COMPARISONS:
         return comparison(name, left, right)
     if name == "||":
@@ -114,7 +114,7 @@ def operation(name: str, left: int, right: int, result: int) -> Function:
 
 
 def sign(name: str, kind: int) -> Function:
-    """A unary + or -."""
+    """Return the function of a unary + or -."""
     if name == "+":
         return lambda a: a
     if kind in INTEGERS:
@@ -125,7 +125,7 @@ def sign(name: str, kind: int) -> Function:
 
 
 def function(name: str, kinds: tuple[int, ...], result: int) -> Function:
-    """A function by its name."""
+    """Return the function with this name."""
     match name:
         case "abs":
             if result in INTEGERS:
@@ -138,7 +138,7 @@ def function(name: str, kinds: tuple[int, ...], result: int) -> Function:
         case "length" if kinds[0] == BYTEA:
             return len
         case "lower" | "upper":
-            # Of collation "C": of ASCII letters.
+            # Collation "C" converts only ASCII letters.
             return operator.methodcaller(name)
         case _:
             if kinds[0] == BPCHAR:
@@ -151,17 +151,17 @@ def _numeric_abs(a: Decimal) -> Decimal:
 
 
 def comparison(name: str, left: int, right: int) -> Function:
-    """NaN is equal to itself and above all others; char without the blanks at its end; a date is
-    a timestamp at midnight."""
+    """Return a comparison. NaN is equal to itself and above all other numbers; trailing blanks of
+    char do not count; a date is a timestamp at midnight."""
     compare = COMPARISONS[name]
     if left in FLOATS or left == NUMERIC:
         return lambda a, b: compare(*_ranked(a, b))
     if left == right == BPCHAR:
         return lambda a, b: compare(a.rstrip(b" "), b.rstrip(b" "))
     if left != right and DATE in (left, right):
-        one = _midnight if left == DATE else _itself
-        other = _midnight if right == DATE else _itself
-        return lambda a, b: compare(one(a), other(b))
+        convert_left = _midnight if left == DATE else _itself
+        convert_right = _midnight if right == DATE else _itself
+        return lambda a, b: compare(convert_left(a), convert_right(b))
     return compare
 
 
@@ -180,19 +180,19 @@ def _midnight(a: Value) -> Value:
 
 
 _DAYS: Final = range(-2_451_545, 2_145_031_949)
-"""Days of type date, counted from 2000-01-01."""
+"""The days of type date, counted from 2000-01-01."""
 _TIMESTAMP_DAYS: Final = range(-2_451_545, 109_203_528 - 2_451_545)
 
 
 def _days_away(name: str) -> Function:
-    """A date and a number of days; infinity stays."""
+    """Return the function of a date and a number of days; infinity stays."""
     compute = operator.add if name == "+" else operator.sub
 
     def moved(a: Value, b: Value) -> Value:
-        found = compute(a, b)
-        if math.isfinite(found) and found not in _DAYS:
+        day = compute(a, b)
+        if math.isfinite(day) and day not in _DAYS:
             raise UsageError("date out of range", sqlstate="22008")
-        return found
+        return day
 
     return moved
 
@@ -217,10 +217,10 @@ def _in_range(compute: Function, kind: int) -> Function:
     name = format_type(kind)
 
     def checked(*args: Value) -> Value:
-        found = compute(*args)
-        if not -limit <= found < limit:
+        result = compute(*args)
+        if not -limit <= result < limit:
             raise UsageError(f"{name} out of range", sqlstate="22003")
-        return found
+        return result
 
     return checked
 
@@ -230,19 +230,19 @@ def _by_zero() -> UsageError:
 
 
 def _quotient(a: int, b: int) -> int:
-    """Towards zero."""
+    """Divide, rounding towards zero."""
     if not b:
         raise _by_zero()
-    found = abs(a) // abs(b)
-    return found if (a < 0) == (b < 0) else -found
+    magnitude = abs(a) // abs(b)
+    return magnitude if (a < 0) == (b < 0) else -magnitude
 
 
 def _remainder(a: int, b: int) -> int:
-    """With the sign of the dividend."""
+    """Return the remainder, with the sign of the dividend."""
     if not b:
         raise _by_zero()
-    found = abs(a) % abs(b)
-    return -found if a < 0 else found
+    magnitude = abs(a) % abs(b)
+    return -magnitude if a < 0 else magnitude
 
 
 _INTEGER_OPERATIONS: Final[dict[str, Function]] = {
@@ -277,14 +277,14 @@ def _float_operation(name: str, result: int) -> Function:
     }[name]
 
     def checked(a: float, b: float) -> float:
-        found: float = compute(a, b)
+        computed: float = compute(a, b)
         if result == FLOAT4:
-            found = single(found)
-        if math.isinf(found) and not (math.isinf(a) or math.isinf(b)):
+            computed = single(computed)
+        if math.isinf(computed) and not (math.isinf(a) or math.isinf(b)):
             raise UsageError("value out of range: overflow", sqlstate="22003")
-        if found == 0 and a and b and name in "*/" and not math.isinf(b):
+        if computed == 0 and a and b and name in "*/" and not math.isinf(b):
             raise UsageError("value out of range: underflow", sqlstate="22003")
-        return found
+        return computed
 
     return checked
 
@@ -310,7 +310,7 @@ def _not_like(text: bytes, pattern: bytes) -> bool:
 
 @lru_cache(maxsize=256)
 def _pattern(pattern: bytes) -> re.Pattern[str]:
-    """Patterns are constants nearly always; those of a column must not pile up."""
+    """Compile a LIKE pattern. The cache is bounded because a pattern may be from a column."""
     parts, escaped = [], False
     for char in pattern.decode():
         if escaped:
@@ -328,7 +328,7 @@ def _pattern(pattern: bytes) -> re.Pattern[str]:
 
 
 def can_match(pattern: str, name: str) -> bool:
-    """Whether a regular expression is one that means the same everywhere."""
+    """Return whether a regular expression has the same meaning in all locales."""
     ignores_case = name.endswith("*")
     return regular_expression(pattern, ignores_case=ignores_case) is not None
 
@@ -348,18 +348,18 @@ def _matching(name: str) -> Function:
 
 
 def can_cast(source: int, target: int) -> bool:
-    """Whether there is a cast, explicit or not, that is immutable and computed here."""
+    """Return whether there is a cast, explicit or not, that is immutable and supported here."""
     return _cast(source, target) is not None
 
 
 def cast(source: int, target: int, typmod: int) -> Function:
-    """``source``'s values as ``target``'s."""
-    found = _itself if source == target else _cast(source, target)
-    assert found is not None
+    """Return the function that converts values of ``source`` to ``target``."""
+    convert = _itself if source == target else _cast(source, target)
+    assert convert is not None
     fit = _length(target, typmod)
     if fit is None:
-        return found
-    return lambda a: fit(found(a))
+        return convert
+    return lambda a: fit(convert(a))
 
 
 def _cast(source: int, target: int) -> Function | None:
@@ -406,7 +406,7 @@ def _number(source: int, target: int) -> Function:
         if source in INTEGERS:
             return Decimal
         digits = 6 if source == FLOAT4 else 15
-        # With all digits before its point, which count for the scale of what is made of it.
+        # All digits before the decimal point are kept: they count for the scale of results.
         return lambda a: Decimal(f"{Decimal(f'{a:.{digits}g}'):f}")
     if source == NUMERIC:
         return partial(_read_float, target)
@@ -415,33 +415,33 @@ def _number(source: int, target: int) -> Function:
 
 def _read_float(target: int, a: Decimal) -> float:
     """Read a number's text as float8in() and float4in() do."""
-    found = single(_to_odd(a)) if target == FLOAT4 else float(a)
-    if a.is_finite() and (math.isinf(found) or (not found and a)):
+    number = single(_to_odd(a)) if target == FLOAT4 else float(a)
+    if a.is_finite() and (math.isinf(number) or (not number and a)):
         raise UsageError(
             f'"{a:f}" is out of range for type {format_type(target)}', sqlstate="22003"
         )
-    return found
+    return number
 
 
 def _to_single(a: Value) -> float:
-    found = single(_to_odd(Decimal(a)) if isinstance(a, int) else a)
-    if math.isinf(found) and math.isfinite(a):
+    number = single(_to_odd(Decimal(a)) if isinstance(a, int) else a)
+    if math.isinf(number) and math.isfinite(a):
         raise UsageError("value out of range: overflow", sqlstate="22003")
-    if not found and a:
+    if not number and a:
         raise UsageError("value out of range: underflow", sqlstate="22003")
-    return found
+    return number
 
 
 def _to_odd(a: Decimal) -> float:
-    """The number to be rounded once more, to ``real``: where it lies between two doubles, the one
-    whose last bit is set, which is never halfway between two singles."""
-    found = float(a)
-    if not math.isfinite(found) or Decimal(found) == a:
-        return found
-    (bits,) = struct.unpack("q", struct.pack("d", found))
+    """Round to a double that is then rounded to ``real``. Between two doubles the one whose last
+    bit is set is chosen, because it is never halfway between two singles."""
+    number = float(a)
+    if not math.isfinite(number) or Decimal(number) == a:
+        return number
+    (bits,) = struct.unpack("q", struct.pack("d", number))
     if bits & 1:
-        return found
-    return math.nextafter(found, math.inf if Decimal(found) < a else -math.inf)
+        return number
+    return math.nextafter(number, math.inf if Decimal(number) < a else -math.inf)
 
 
 def _rounded(a: Decimal) -> Decimal:
@@ -449,16 +449,16 @@ def _rounded(a: Decimal) -> Decimal:
 
 
 def _length(target: int, typmod: int) -> Function | None:
-    """Return the function of an explicit cast for a value that is too long, or has too many
-    digits."""
+    """Return the function that an explicit cast applies to a value that is too long, or has too
+    many digits."""
     if typmod < 0:
         return None
     if target in (VARCHAR, BPCHAR):
         limit = typmod - 4
 
         def cut(a: bytes) -> bytes:
-            found = a.decode()[:limit]
-            return (found if target == VARCHAR else found.ljust(limit)).encode()
+            fitted = a.decode()[:limit]
+            return (fitted if target == VARCHAR else fitted.ljust(limit)).encode()
 
         return cut
     if target != NUMERIC:
@@ -470,12 +470,14 @@ def _length(target: int, typmod: int) -> Function | None:
     def scaled(a: Decimal) -> Decimal:
         if a.is_nan():
             return a
-        found = a
+        fitted = a
         if a.is_finite():
-            found = a.quantize(Decimal((0, (1,), -scale)), ROUND_HALF_UP, _EXACT)
-        if not found.is_finite() or (found and found.adjusted() >= precision - scale):
+            fitted = a.quantize(Decimal((0, (1,), -scale)), ROUND_HALF_UP, _EXACT)
+        if not fitted.is_finite() or (
+            fitted and fitted.adjusted() >= precision - scale
+        ):
             raise UsageError("numeric field overflow", sqlstate="22003")
-        return found
+        return fitted
 
     return scaled
 

@@ -1,16 +1,16 @@
-"""Regular expressions of row filters: those that mean the same in any locale.
+"""Regular expressions of row filters that have the same meaning in any locale.
 
-Comes in: a pattern of PostgreSQL's (ARE). Goes out: one of Python's that matches the same texts; or
-nothing. What is here:
+Comes in: a pattern of PostgreSQL (ARE). Goes out: a Python pattern that matches the same texts, or
+None if the pattern is not supported. Supported are:
 
-    characters, . ^ $, \\ before what is no letter or digit, \\d \\f \\n \\r \\t \\v
+    characters, . ^ $, \\ before a character that is no letter or digit, \\d \\f \\n \\r \\t \\v
     [...] and [^...] with characters and ranges, without classes
-    * + ? {m} {m,} {m,n}, each maybe with ? behind it
+    * + ? {m} {m,} {m,n}, each optionally followed by ?
     | ( ) (?: )
 
-A group that is repeated has neither a repetition nor an alternative in it: Python would try every
-way to divide a text among them. Without regard to case (``~*``) a pattern has ASCII only: which
-case other letters have is a locale's to say.
+A repeated group must not contain a repetition or an alternative: Python would try every division
+of a text among them. A pattern that ignores case (``~*``) must be ASCII, because the case of other
+letters depends on the locale.
 
 Source: the manual, 9.7.3; regc_lex.c, regcomp.c.
 """
@@ -25,16 +25,16 @@ _QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{([0-9]{1,3})(?:(,)([0-9]{1,3})?)?\}
 _MOST: Final = 255
 """DUPMAX."""
 _SPECIAL: Final = frozenset("*+?{|)")
-"""Characters of which none begins an atom."""
+"""Characters that cannot begin an atom."""
 
 
-class _Other(Exception):
-    """It is not among them."""
+class _Unsupported(Exception):
+    """The pattern is not supported."""
 
 
 @lru_cache(maxsize=256)
 def regular_expression(pattern: str, *, ignores_case: bool) -> re.Pattern[str] | None:
-    """To be searched for in a text; None: it is none of those."""
+    """Return a Python pattern to search for; None: the pattern is not supported."""
     if ignores_case and not pattern.isascii():
         return None
     reader = _Reader(pattern)
@@ -42,7 +42,7 @@ def regular_expression(pattern: str, *, ignores_case: bool) -> re.Pattern[str] |
         python, _ = reader.alternatives()
         if reader.rest:
             return None
-    except (_Other, RecursionError):
+    except (_Unsupported, RecursionError):
         return None
     flags = re.DOTALL | re.ASCII | (re.IGNORECASE if ignores_case else 0)
     return re.compile(python, flags)
@@ -51,28 +51,28 @@ def regular_expression(pattern: str, *, ignores_case: bool) -> re.Pattern[str] |
 class _Reader:
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
-        self._at = 0
+        self._position = 0
 
     @property
     def rest(self) -> str:
         """Text that has not been read."""
-        return self._pattern[self._at :]
+        return self._pattern[self._position :]
 
     def _next(self) -> str:
-        found = self._pattern[self._at : self._at + 1]
-        if not found:
-            raise _Other
-        self._at += 1
-        return found
+        char = self._pattern[self._position : self._position + 1]
+        if not char:
+            raise _Unsupported
+        self._position += 1
+        return char
 
     def alternatives(self) -> tuple[str, bool]:
-        """Up to a closing parenthesis; whether they may be repeated."""
-        found, simple = self._branch()
+        """Read up to a closing parenthesis; also return whether the group may be repeated."""
+        python, simple = self._branch()
         while self.rest.startswith("|"):
-            self._at += 1
-            more, _ = self._branch()
-            found, simple = f"{found}|{more}", False
-        return found, simple
+            self._position += 1
+            branch, _ = self._branch()
+            python, simple = f"{python}|{branch}", False
+        return python, simple
 
     def _branch(self) -> tuple[str, bool]:
         parts, simple = [], True
@@ -81,35 +81,35 @@ class _Reader:
             if char in "^$":
                 parts.append(r"\A" if char == "^" else r"\Z")
                 if _QUANTIFIER.match(self.rest):
-                    raise _Other
+                    raise _Unsupported
                 continue
             part, repeats = self._atom(char)
             quantifier = self._quantifier()
             if quantifier[:1] not in ("", "?") and not repeats:
-                raise _Other
+                raise _Unsupported
             parts.append(part + quantifier)
             simple = simple and repeats and not quantifier
         return "".join(parts), simple
 
     def _quantifier(self) -> str:
-        found = _QUANTIFIER.match(self.rest)
-        if found is None:
+        match = _QUANTIFIER.match(self.rest)
+        if match is None:
             if self.rest.startswith("{"):
-                raise _Other
+                raise _Unsupported
             return ""
-        low, comma, high = found.groups()
+        low, comma, high = match.groups()
         last = high or (None if comma else low)
         if low is not None and int(last or low) > _MOST:
-            raise _Other
+            raise _Unsupported
         if low is not None and (int(low) > _MOST or int(low) > int(last or _MOST)):
-            raise _Other
-        self._at += found.end()
+            raise _Unsupported
+        self._position += match.end()
         if self.rest[:1] in ("*", "+", "?", "{"):
-            raise _Other
-        return found[0]
+            raise _Unsupported
+        return match[0]
 
     def _atom(self, char: str) -> tuple[str, bool]:
-        """And whether it may be repeated."""
+        """Read an atom; also return whether it may be repeated."""
         match char:
             case ".":
                 return ".", True
@@ -119,15 +119,15 @@ class _Reader:
                 return self._escape(), True
             case "(":
                 if self.rest.startswith("?:"):
-                    self._at += 2
+                    self._position += 2
                 if self.rest[:1] in ("?", "*"):
-                    raise _Other
+                    raise _Unsupported
                 inner, simple = self.alternatives()
                 if self._next() != ")":
-                    raise _Other
+                    raise _Unsupported
                 return f"(?:{inner})", simple
         if char in _SPECIAL:
-            raise _Other
+            raise _Unsupported
         return re.escape(char), True
 
     def _escape(self) -> str:
@@ -137,28 +137,28 @@ class _Reader:
         if char in "fnrtv":
             return f"\\{char}"
         if char.isalnum() or not char.isascii():
-            raise _Other
+            raise _Unsupported
         return re.escape(char)
 
     def _bracket(self) -> str:
         negated = self.rest.startswith("^")
-        self._at += negated
+        self._position += negated
         parts: list[str] = []
         while True:
             char = self._next()
             if char == "]" and parts:
                 break
             if char in "[\\":
-                # A class, an escape.
-                raise _Other
+                # A class or an escape.
+                raise _Unsupported
             if self.rest.startswith("-") and self.rest[1:2] not in ("]", ""):
-                self._at += 1
+                self._position += 1
                 last = self._next()
                 if last in "[\\-" or last < char or char == "-":
-                    raise _Other
+                    raise _Unsupported
                 parts.append(f"{re.escape(char)}-{re.escape(last)}")
                 if self.rest.startswith("-") and self.rest[1:2] != "]":
-                    raise _Other
+                    raise _Unsupported
             else:
                 parts.append(re.escape(char))
         return f"[{'^' if negated else ''}{''.join(parts)}]"

@@ -1,11 +1,11 @@
-"""A row filter's value for rows as a lake table has them.
+"""The value of an expression for rows of a lake table.
 
-Comes in: the tree, its columns, record batches of the table's files. Goes out: which rows it is
-true for. Called for the first COPY of a subscriber, whose changes the same tree decides.
+Comes in: the tree, its columns, record batches of the table's files. Goes out: the rows for which
+it is true. Called for the initial COPY of a subscriber; the same tree filters its changes.
 
-What cannot fail and is compared as Arrow does it is computed a column at a time (``vectors``): a
-subscriber does not wait longer for some of the rows than for all of them. Everything else is
-computed row by row, as for changes (``evaluate``).
+An expression that cannot fail, and whose comparisons are the same in Arrow, is computed column by
+column (``vectors``), so that a subscriber does not wait longer for some of the rows than for all
+of them. All other expressions are computed row by row, as for changes (``evaluate``).
 """
 
 from __future__ import annotations
@@ -39,43 +39,45 @@ _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 class StoredFilter:
-    """One expression, ready to be asked about the rows of one table."""
+    """One compiled expression for the rows of one table."""
 
     def __init__(self, expression: Expression, columns: Sequence[str]) -> None:
-        """``columns``: the names that the tree's numbers stand for."""
+        """``columns`` has the names for the tree's numbers."""
         self.columns = tuple(columns)
         self._expression = expression
         self._filter = Filter(expression, columns, stored_values)
         self._known: dict[tuple[pa.DataType, ...], Vector | None] = {}
-        """By the types that a file has."""
+        """Functions by the column types of a file."""
 
     def matches(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """One answer a row, without nulls."""
+        """Return for each row whether the expression is true, without nulls."""
         arrays = [batch.column(name) for name in self.columns]
         types = tuple(array.type for array in arrays)
         if types not in self._known:
             self._known[types] = vector(self._expression, types)
         compute = self._known[types]
         if compute is None:
-            found = self._filter.matches(arrays, batch.num_rows)
-            return pa.array(found, pa.bool_())
+            answers = self._filter.matches(arrays, batch.num_rows)
+            return pa.array(answers, pa.bool_())
         answer = compute(arrays)
         if isinstance(answer, pa.Scalar):
             return pa.array([answer.as_py() is True] * batch.num_rows, pa.bool_())
         return answer.fill_null(False)
 
     def bounds(self) -> Mapping[str, tuple[int, int]]:
-        """Between what integers (lowest, highest), both included, a row's values are if it
-        matches."""
-        found = _bounds(self._expression)
-        return {self.columns[number]: limits for number, limits in found.items()}
+        """Return the range (lowest, highest), both included, of integer columns in matching
+        rows."""
+        limits_by_number = _bounds(self._expression)
+        return {
+            self.columns[number]: limits for number, limits in limits_by_number.items()
+        }
 
 
 # ---- values of arrays --------------------------------------------------------------------
 
 
 def stored_values(array: pa.Array, type_oid: int) -> list[Value]:
-    """Return the values that ``values`` makes of the texts of a stored column."""
+    """Convert a stored column to the values that ``values`` makes of its texts."""
     types, arrow = pa.types, array.type
     match type_oid:
         case kind if kind in INTEGERS and types.is_integer(arrow):
@@ -104,36 +106,36 @@ _FLOATS: Final = ((FLOAT4, pa.float32()), (FLOAT8, pa.float64()))
 
 
 def _counted(array: pa.Array, epoch: int, infinite: int) -> list[Value]:
-    known: dict[int | None, Value] = {
+    special: dict[int | None, Value] = {
         None: None,
         infinite: math.inf,
         -infinite: -math.inf,
     }
-    return [known[one] if one in known else one - epoch for one in array.to_pylist()]
+    return [special[n] if n in special else n - epoch for n in array.to_pylist()]
 
 
 # ---- which files -------------------------------------------------------------------------
 
 
-def _bounds(one: Expression) -> dict[int, tuple[int, int]]:
-    """By the columns' numbers."""
-    found: dict[int, tuple[int, int]] = {}
-    if one.node is ExpressionNode.AND:
-        for arg in one.args:
+def _bounds(expression: Expression) -> dict[int, tuple[int, int]]:
+    """Return the ranges by column number."""
+    limits: dict[int, tuple[int, int]] = {}
+    if expression.node is ExpressionNode.AND:
+        for arg in expression.args:
             for number, (low, high) in _bounds(arg).items():
-                before = found.get(number, (_LOWEST, _HIGHEST))
-                found[number] = max(before[0], low), min(before[1], high)
-        return found
-    is_any = one.node is ExpressionNode.ANY and one.value == "="
+                before = limits.get(number, (_LOWEST, _HIGHEST))
+                limits[number] = max(before[0], low), min(before[1], high)
+        return limits
+    is_any = expression.node is ExpressionNode.ANY and expression.value == "="
     if not is_any and not (
-        one.node is ExpressionNode.OPERATOR and one.value in COMPARISONS
+        expression.node is ExpressionNode.OPERATOR and expression.value in COMPARISONS
     ):
         return {}
-    args = spread(one).args if is_any else one.args
+    args = spread(expression).args if is_any else expression.args
     if not args:
-        # ANY of an array that is NULL.
+        # ANY of a NULL array.
         return {}
-    operator, (column, *others) = one.value, map(_uncast, args)
+    operator, (column, *others) = expression.value, map(_uncast, args)
     if column.node is ExpressionNode.CONST and len(others) == 1:
         operator = _TURNED.get(str(operator), operator)
         column, others = others[0], [column]
@@ -155,14 +157,14 @@ def _bounds(one: Expression) -> dict[int, tuple[int, int]]:
     return {column.value: (low, high)}
 
 
-def _uncast(one: Expression) -> Expression:
-    """An integer's cast to another size changes nothing, or fails."""
-    while one.node is ExpressionNode.CAST and one.type_oid in INTEGERS:
-        if one.args[0].type_oid not in INTEGERS:
+def _uncast(expression: Expression) -> Expression:
+    """Remove casts of integers to another size, which do not change the value, or fail."""
+    while expression.node is ExpressionNode.CAST and expression.type_oid in INTEGERS:
+        if expression.args[0].type_oid not in INTEGERS:
             break
-        one = one.args[0]
-    return one
+        expression = expression.args[0]
+    return expression
 
 
 _TURNED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""With the sides changed."""
+"""Operators for exchanged operands."""

@@ -1,8 +1,8 @@
-"""The typed tree of a row filter, and how the catalog keeps it.
+"""The typed tree of an expression, and its form in the catalog.
 
-Comes in: an analysed expression. Goes out: the same as JSON, and back. What PostgreSQL calls
-pg_node_tree: casts are explicit, operators resolved. A column is a number, the place of its name in
-a list that is kept beside the tree, so that a renamed column changes the list alone.
+Comes in: an analysed expression. Goes out: its JSON, and the reverse. It is the equivalent of
+PostgreSQL's pg_node_tree: casts are explicit, operators resolved. A column is a number, the index
+of its name in a list that is stored with the tree, so that a rename changes only the list.
 
 Source: primnodes.h; readfuncs.c, outfuncs.c.
 """
@@ -16,10 +16,10 @@ from enum import Enum
 
 
 class ExpressionNode(Enum):
-    """Kinds of expressions; ``value`` and ``args`` of each."""
+    """Kinds of expressions, with ``value`` and ``args`` of each."""
 
     COLUMN = "column"
-    """``value``: its place in the list of columns."""
+    """``value``: its index in the list of columns."""
     CONST = "const"
     """``value``: canonical text; None: NULL."""
     OPERATOR = "operator"
@@ -27,7 +27,7 @@ class ExpressionNode(Enum):
     FUNCTION = "function"
     """``value``: its name."""
     CAST = "cast"
-    """To ``type_oid`` and ``typmod``."""
+    """Cast to ``type_oid`` and ``typmod``."""
     AND = "and"
     OR = "or"
     NOT = "not"
@@ -36,10 +36,10 @@ class ExpressionNode(Enum):
     DISTINCT = "distinct"
     """IS DISTINCT FROM."""
     ANY = "any"
-    """``value``: the operator; the first arg against each of the others, or against the items of
-    one constant array."""
+    """``value``: the operator. The first arg is compared with each of the others, or with the
+    items of one constant array."""
     ALL = "all"
-    """The same, all of them."""
+    """As ANY, but true only if all comparisons are."""
     COALESCE = "coalesce"
     GREATEST = "greatest"
     LEAST = "least"
@@ -47,9 +47,9 @@ class ExpressionNode(Enum):
     """``value``: the collation's name."""
     NULLIF = "nullif"
     CASE = "case"
-    """Conditions and results in turn, and the result of ELSE."""
+    """Conditions and results alternately, then the result of ELSE."""
     CASE_OF = "case of"
-    """CASE x WHEN: x, then comparisons with it and results in turn, and the result of ELSE."""
+    """CASE x WHEN: x, comparisons with x and results alternately, then the result of ELSE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class Expression:
     typmod: int = -1
 
     def depth(self) -> int:
-        """How many nodes are below each other at most."""
+        """Return the depth of the tree."""
         return 1 + max((arg.depth() for arg in self.args), default=0)
 
     def columns(self) -> Iterator[int]:
-        """The columns in it, each as often as it stands there."""
+        """Yield the number of each column reference, with repetitions."""
         if self.node is ExpressionNode.COLUMN:
             assert isinstance(self.value, int)
             yield self.value
@@ -76,7 +76,7 @@ class Expression:
 
 
 def encode(expression: Expression) -> str:
-    """For the catalog."""
+    """Encode an expression for the catalog."""
     return json.dumps(_written(expression), separators=(",", ":"))
 
 
@@ -85,13 +85,19 @@ def decode(text: str) -> Expression:
     return _read(json.loads(text))
 
 
-def _written(one: Expression) -> list[object]:
-    args = [_written(arg) for arg in one.args]
-    return [one.node.value, one.type_oid, one.typmod, one.value, args]
+def _written(expression: Expression) -> list[object]:
+    args = [_written(arg) for arg in expression.args]
+    return [
+        expression.node.value,
+        expression.type_oid,
+        expression.typmod,
+        expression.value,
+        args,
+    ]
 
 
-def _read(found: list[object]) -> Expression:
-    node, type_oid, typmod, value, args = found
+def _read(members: list[object]) -> Expression:
+    node, type_oid, typmod, value, args = members
     assert isinstance(type_oid, int) and isinstance(typmod, int)
     assert value is None or isinstance(value, (str, int))
     assert isinstance(args, list)

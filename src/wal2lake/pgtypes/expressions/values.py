@@ -1,21 +1,21 @@
-"""PostgreSQL's texts as Python values that are equal, ordered and computed as PostgreSQL's are.
+"""PostgreSQL's texts as Python values with PostgreSQL's equality, order and arithmetic.
 
 Comes in: the text of a value, as a session with DateStyle ISO sends it, and its type. Goes out:
 
     bool                      bool
     smallint integer bigint   int
-    numeric                   Decimal, NaN and infinities among them
+    numeric                   Decimal, including NaN and infinities
     real double precision     float
-    text varchar char bytea   bytes: they compare byte by byte (collation "C"); char with the
-                              blanks at its end
+    text varchar char bytea   bytes, compared byte by byte (collation "C"); char with its
+                              trailing blanks
     date                      int, days since 2000-01-01; infinity is ``math.inf``
-    timestamp timestamptz     int, microseconds since 2000-01-01 (UTC); the same
+    timestamp timestamptz     int, microseconds since 2000-01-01 (UTC); infinity likewise
     uuid                      bytes
 
-    json jsonb                bytes, their text
-    arrays                    of constants only: ``array_items``
+    json jsonb                bytes of the text
+    arrays                    constants only: ``array_items``
 
-Every day of PostgreSQL's calendar is read, so Python's datetime is not used.
+Python's datetime is not used, because it does not cover PostgreSQL's calendar.
 
 Source: date2j() in datetime.c; the manual's chapter 8.
 """
@@ -34,7 +34,7 @@ from wal2lake.errors import UsageError
 from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
 
 Value = Any
-"""One of those above; None is NULL."""
+"""A value of the types above; None is NULL."""
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT = 16, 17, 20, 21, 23, 25
 FLOAT4, FLOAT8, BPCHAR, VARCHAR = 700, 701, 1042, 1043
@@ -60,7 +60,7 @@ SUPPORTED: Final = frozenset(
         UUID,
     )
 )
-"""Types that row filters can have. Of json and jsonb they have members."""
+"""Types that row filters can have. Of json and jsonb they can have members."""
 
 DAY_MICROSECONDS: Final = 86_400_000_000
 
@@ -79,8 +79,8 @@ _MOMENT: Final = re.compile(
 
 
 def reader(type_oid: int) -> Callable[[bytes], Value]:
-    """From texts of that type; raises 22P02 for what is none. Of a type that is not
-    ``SUPPORTED`` a filter asks only whether the value is NULL."""
+    """Return a function that reads texts of a type; it raises 22P02 for an invalid text. For a
+    type that is not ``SUPPORTED`` a filter can only test whether the value is NULL."""
     read = _READERS.get(type_oid, _same)
     name = format_type(type_oid)
 
@@ -99,9 +99,9 @@ def reader(type_oid: int) -> Callable[[bytes], Value]:
 
 
 def is_array(type_oid: int) -> bool:
-    """Whether it is an array's type."""
-    known = type_by_oid(type_oid)
-    return known is not None and known.is_array
+    """Return whether a type is an array type."""
+    pg_type = type_by_oid(type_oid)
+    return pg_type is not None and pg_type.is_array
 
 
 _ITEM: Final = re.compile(
@@ -112,30 +112,30 @@ _PLAIN_ITEM: Final = re.compile(r'(?!null\Z)[^"\\{},\s]+', re.IGNORECASE)
 
 
 def array_items(text: str) -> list[str | None] | None:
-    """The items of an array literal of one dimension; None: it is none."""
+    """Return the items of a one-dimensional array literal; None: the text is not one."""
     inner = text.strip()
     if inner[:1] != "{" or inner[-1:] != "}" or len(inner) < 2:
         return None
-    inner, at = inner[1:-1], 0
+    inner, position = inner[1:-1], 0
     if not inner.strip():
         return []
     items: list[str | None] = []
     while True:
-        found = _ITEM.match(inner, at)
-        if found is None:
+        match = _ITEM.match(inner, position)
+        if match is None:
             return None
-        quoted, bare = found.groups()
+        quoted, bare = match.groups()
         if bare is not None and bare.lower() == "null":
             items.append(None)
         else:
             raw = bare if quoted is None else quoted
             items.append(re.sub(r"\\(.)", r"\1", raw, flags=re.DOTALL))
-        at = found.end()
-        if at == len(inner):
+        position = match.end()
+        if position == len(inner):
             return items
-        if inner[at] != ",":
+        if inner[position] != ",":
             return None
-        at += 1
+        position += 1
 
 
 def array_text(items: Sequence[str | None]) -> str:
@@ -150,7 +150,7 @@ def array_text(items: Sequence[str | None]) -> str:
 
 
 def julian_day(year: int, month: int, day: int) -> int:
-    """date2j(): days, relative to 2000-01-01; ``year`` 0 is 1 BC."""
+    """date2j(): days since 2000-01-01; ``year`` 0 is 1 BC."""
     if month > 2:
         month += 1
         year += 4800
@@ -158,8 +158,8 @@ def julian_day(year: int, month: int, day: int) -> int:
         month += 13
         year += 4799
     century = year // 100
-    found = year * 365 - 32167 + year // 4 - century + century // 4
-    return found + 7834 * month // 256 + day - _EPOCH
+    days = year * 365 - 32167 + year // 4 - century + century // 4
+    return days + 7834 * month // 256 + day - _EPOCH
 
 
 def _bool(text: bytes) -> bool:
@@ -187,25 +187,25 @@ def _date(text: bytes) -> int | float:
     shown = text.decode("ascii")
     if shown.endswith("infinity"):
         return -math.inf if shown.startswith("-") else math.inf
-    found = _DATE.match(shown)
-    if found is None:
+    match = _DATE.match(shown)
+    if match is None:
         raise ValueError
-    return _day(found[1], found[2], found[3], found[4])
+    return _day(match[1], match[2], match[3], match[4])
 
 
 def _moment(text: bytes) -> int | float:
     shown = text.decode("ascii")
     if shown.endswith("infinity"):
         return -math.inf if shown.startswith("-") else math.inf
-    found = _MOMENT.match(shown)
-    if found is None:
+    match = _MOMENT.match(shown)
+    if match is None:
         raise ValueError
-    seconds = int(found[4]) * 3600 + int(found[5]) * 60 + int(found[6])
-    if found[8]:
-        offset = int(found[9]) * 3600 + int(found[10] or 0) * 60 + int(found[11] or 0)
-        seconds += -offset if found[8] == "+" else offset
-    micros = int((found[7] or "").ljust(6, "0"))
-    day = _day(found[1], found[2], found[3], found[12])
+    seconds = int(match[4]) * 3600 + int(match[5]) * 60 + int(match[6])
+    if match[8]:
+        offset = int(match[9]) * 3600 + int(match[10] or 0) * 60 + int(match[11] or 0)
+        seconds += -offset if match[8] == "+" else offset
+    micros = int((match[7] or "").ljust(6, "0"))
+    day = _day(match[1], match[2], match[3], match[12])
     return day * DAY_MICROSECONDS + seconds * 1_000_000 + micros
 
 
@@ -223,12 +223,12 @@ def _single(text: bytes) -> float:
 
 
 def single(value: float) -> float:
-    """Rounded to what real has."""
+    """Round a number to ``real``."""
     try:
-        found: float = struct.unpack("f", struct.pack("f", value))[0]
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
     except OverflowError:
         return math.copysign(math.inf, value)
-    return found
+    return rounded
 
 
 _READERS: Final[Mapping[int, Callable[[bytes], Value]]] = MappingProxyType(

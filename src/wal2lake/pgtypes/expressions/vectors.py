@@ -1,16 +1,16 @@
-"""Row filters that Arrow computes, a column at a time.
+"""Expressions that Arrow computes, column by column.
 
-Comes in: the tree, and the types that its columns are stored as. Goes out: a function of the
-columns, or nothing: the tree has something that fails for some values, or that Arrow compares
-otherwise than PostgreSQL does, and is for ``evaluate``. What is here:
+Comes in: the tree, and the stored types of its columns. Goes out: a function of the columns, or
+None if part of the tree fails for some values, or is compared differently by Arrow; ``evaluate``
+then computes the tree. Supported are:
 
-    columns beside columns and constants of the same kind: integers, texts byte by byte, booleans,
-      bytea, dates, timestamps, numeric with a declared scale
+    comparisons of columns with columns and constants of the same kind: integers, texts byte by
+      byte, booleans, bytea, dates, timestamps, numeric with a declared scale
     = <> < <= > >= IN, IS DISTINCT FROM, IS NULL, IS TRUE ..., AND, OR, NOT
-    LIKE with % at the ends of a constant only
+    LIKE with % only at the ends of a constant
     the remainder of integers by a positive constant
 
-A moment counts from 1970 here, as Arrow's do. Called by ``stored``.
+Dates and timestamps count from 1970 here, as in Arrow. Called by ``stored``.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from wal2lake.pgtypes.expressions.values import (
 from wal2lake.pgtypes.moments import INFINITE_DAY, INFINITE_MICROSECOND
 
 Vector = Callable[[Sequence[pa.Array]], Any]
-"""An array, or a scalar: the same for every row."""
+"""A function that returns an array, or a scalar for all rows."""
 
 
 def vector(expression: Expression, types: Sequence[pa.DataType]) -> Vector | None:
-    """``types``: of the columns."""
+    """Compile an expression; ``types`` are the columns' types. None: not supported."""
     try:
         return _Compiler(types).boolean(expression)
-    except _Other:
+    except _Unsupported:
         return None
 
 
-class _Other(Exception):
-    """It is computed row by row."""
+class _Unsupported(Exception):
+    """The expression must be computed row by row."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A column's values or a constant, as they are compared."""
+    """A column's values or a constant, in the form for comparisons."""
 
     kind: pa.DataType
     compute: Vector
     padded: bool = False
-    """True for char: the blanks at the end are still there."""
+    """True for char, whose trailing blanks are still present."""
 
 
 _COMPARES: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -84,46 +84,50 @@ class _Compiler:
 
     # ---- conditions ------------------------------------------------------------------
 
-    def boolean(self, one: Expression) -> Vector:
-        if _is_constant(one):
-            answer = pa.scalar(_constant(one), pa.bool_())
+    def boolean(self, expression: Expression) -> Vector:
+        if _is_constant(expression):
+            answer = pa.scalar(_constant(expression), pa.bool_())
             return lambda row: answer
-        match one.node:
+        match expression.node:
             case ExpressionNode.COLUMN:
-                return self._operand(one).compute
+                return self._operand(expression).compute
             case ExpressionNode.AND | ExpressionNode.OR:
-                both = pc.and_kleene if one.node is ExpressionNode.AND else pc.or_kleene
-                parts = [self.boolean(arg) for arg in one.args]
+                both = (
+                    pc.and_kleene
+                    if expression.node is ExpressionNode.AND
+                    else pc.or_kleene
+                )
+                parts = [self.boolean(arg) for arg in expression.args]
                 return _folded(both, parts)
             case ExpressionNode.NOT:
-                inner = self.boolean(one.args[0])
+                inner = self.boolean(expression.args[0])
                 return lambda row: pc.invert(inner(row))
             case ExpressionNode.TEST:
-                return self._test(str(one.value), one.args[0])
+                return self._test(str(expression.value), expression.args[0])
             case ExpressionNode.DISTINCT:
-                return self._distinct(*one.args)
+                return self._distinct(*expression.args)
             case ExpressionNode.ANY | ExpressionNode.ALL:
-                return self._listed(one)
+                return self._listed(expression)
             case ExpressionNode.OPERATOR if (
-                one.value in COMPARISONS and len(one.args) == 2
+                expression.value in COMPARISONS and len(expression.args) == 2
             ):
-                left, right = self._pair(*one.args)
-                compare = _COMPARES[str(one.value)]
+                left, right = self._pair(*expression.args)
+                compare = _COMPARES[str(expression.value)]
                 return lambda row: compare(left(row), right(row))
-            case ExpressionNode.OPERATOR if one.value in LIKES:
-                return self._like(one)
-        raise _Other
+            case ExpressionNode.OPERATOR if expression.value in LIKES:
+                return self._like(expression)
+        raise _Unsupported
 
-    def _like(self, one: Expression) -> Vector:
+    def _like(self, expression: Expression) -> Vector:
         """Match a text by its beginning, its end or a part."""
-        text = self._operand(one.args[0]).compute
-        constant = _constant(one.args[1])
+        text = self._operand(expression.args[0]).compute
+        constant = _constant(expression.args[1])
         if constant is None:
-            raise _Other
+            raise _Unsupported
         pattern = constant.decode()
         wanted = pattern.strip("%")
         if set("%_\\") & set(wanted):
-            raise _Other
+            raise _Unsupported
         before, behind = pattern.startswith("%"), pattern.endswith("%")
 
         def like(row: Sequence[pa.Array]) -> Any:
@@ -135,13 +139,13 @@ class _Compiler:
                 return pc.starts_with(text(row), wanted)
             return pc.equal(text(row), wanted)
 
-        if one.value == "~~":
+        if expression.value == "~~":
             return like
         return lambda row: pc.invert(like(row))
 
     def _test(self, word: str, arg: Expression) -> Vector:
         if word.endswith("NULL"):
-            # Of any type.
+            # The argument may have any type.
             is_column = arg.node is ExpressionNode.COLUMN
             value = _column(arg) if is_column else self.boolean(arg)
             if word == "IS NULL":
@@ -162,8 +166,8 @@ class _Compiler:
             return is_so
         return lambda row: pc.invert(is_so(row))
 
-    def _distinct(self, one: Expression, other: Expression) -> Vector:
-        left, right = self._pair(one, other)
+    def _distinct(self, first: Expression, second: Expression) -> Vector:
+        left, right = self._pair(first, second)
 
         def distinct(row: Sequence[pa.Array]) -> Any:
             a, b = left(row), right(row)
@@ -172,70 +176,79 @@ class _Compiler:
 
         return distinct
 
-    def _listed(self, one: Expression) -> Vector:
-        """A column in a list, or not in it."""
-        among = one.node is ExpressionNode.ANY
-        one = spread(one)
-        if one.value != ("=" if among else "<>"):
-            raise _Other
-        left, *items = one.args
-        known = [item for item in items if _constant(item) is not None]
-        if not known:
-            raise _Other
-        pairs = [self._pair(left, item) for item in known]
+    def _listed(self, expression: Expression) -> Vector:
+        """Compile a test whether a column is in a list, or is not."""
+        among = expression.node is ExpressionNode.ANY
+        expression = spread(expression)
+        if expression.value != ("=" if among else "<>"):
+            raise _Unsupported
+        left, *items = expression.args
+        not_null = [item for item in items if _constant(item) is not None]
+        if not not_null:
+            raise _Unsupported
+        pairs = [self._pair(left, item) for item in not_null]
         constants = [pair[1](()) for pair in pairs]
-        values = pa.array([one.as_py() for one in constants], constants[0].type)
-        has_null = len(known) < len(items)
+        values = pa.array([item.as_py() for item in constants], constants[0].type)
+        has_null = len(not_null) < len(items)
         column = pairs[0][0]
 
         def listed(row: Sequence[pa.Array]) -> Any:
             value = column(row)
-            found = pc.is_in(value, values)
+            is_in = pc.is_in(value, values)
             unknown = pc.is_null(value)
             if has_null:
-                unknown = pc.or_(unknown, pc.invert(found))
-            found = pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
-            return found if among else pc.invert(found)
+                unknown = pc.or_(unknown, pc.invert(is_in))
+            is_in = pc.if_else(unknown, pa.scalar(None, pa.bool_()), is_in)
+            return is_in if among else pc.invert(is_in)
 
         return listed
 
     # ---- operands --------------------------------------------------------------------
 
-    def _pair(self, one: Expression, other: Expression) -> tuple[Vector, Vector]:
-        """Two that are compared."""
-        if _is_constant(one) and not _is_constant(other):
-            right, left = self._pair(other, one)
-            return left, right
-        first = self._operand(one)
-        second = self._operand(other, first.kind)
+    def _pair(self, left: Expression, right: Expression) -> tuple[Vector, Vector]:
+        """Compile two expressions that are compared."""
+        if _is_constant(left) and not _is_constant(right):
+            later, earlier = self._pair(right, left)
+            return earlier, later
+        first = self._operand(left)
+        second = self._operand(right, first.kind)
         if first.kind != second.kind:
-            raise _Other
+            raise _Unsupported
         if first.padded and second.padded:
             return _trimmed(first.compute), _trimmed(second.compute)
         return first.compute, second.compute
 
-    def _operand(self, one: Expression, beside: pa.DataType | None = None) -> _Operand:
-        """``beside``: what a constant is compared with."""
-        if _is_constant(one):
-            return _scalar(_constant(one), one.type_oid, beside)
-        match one.node:
+    def _operand(
+        self, expression: Expression, beside: pa.DataType | None = None
+    ) -> _Operand:
+        """Compile an operand. ``beside`` is the type with which a constant is compared."""
+        if _is_constant(expression):
+            return _scalar(_constant(expression), expression.type_oid, beside)
+        match expression.node:
             case ExpressionNode.COLUMN:
-                return self._stored(one)
-            case ExpressionNode.CAST if one.typmod < 0:
-                return self._cast(one)
+                return self._stored(expression)
+            case ExpressionNode.CAST if expression.typmod < 0:
+                return self._cast(expression)
             case ExpressionNode.COLLATE:
-                return self._operand(one.args[0])
-            case ExpressionNode.OPERATOR | ExpressionNode.FUNCTION if one.value in (
-                "%",
-                "mod",
+                return self._operand(expression.args[0])
+            case ExpressionNode.OPERATOR | ExpressionNode.FUNCTION if (
+                expression.value
+                in (
+                    "%",
+                    "mod",
+                )
             ):
-                return self._remainder(one)
-            case ExpressionNode.OPERATOR if one.type_oid == BOOL:
-                return _Operand(pa.bool_(), self.boolean(one))
-        raise _Other
+                return self._remainder(expression)
+            case ExpressionNode.OPERATOR if expression.type_oid == BOOL:
+                return _Operand(pa.bool_(), self.boolean(expression))
+        raise _Unsupported
 
-    def _stored(self, one: Expression) -> _Operand:
-        value, kind, arrow = _column(one), one.type_oid, self._types[_number(one)]
+    def _stored(self, expression: Expression) -> _Operand:
+        value, kind, arrow = (
+            _column(expression),
+            expression.type_oid,
+            self._types[_number(expression)],
+        )
         types = pa.types
         if kind in INTEGERS and types.is_signed_integer(arrow):
             return _Operand(pa.int64(), lambda row: value(row).cast(pa.int64()))
@@ -257,27 +270,27 @@ class _Compiler:
                 _MICROS,
                 lambda row: value(row).cast(micros, safe=False).cast(pa.int64()),
             )
-        raise _Other
+        raise _Unsupported
 
-    def _cast(self, one: Expression) -> _Operand:
-        """Cast where the cast changes nothing, or blanks at the end."""
-        arg = one.args[0]
-        source, target = arg.type_oid, one.type_oid
+    def _cast(self, expression: Expression) -> _Operand:
+        """Compile a cast that changes nothing, or only trailing blanks."""
+        arg = expression.args[0]
+        source, target = arg.type_oid, expression.type_oid
         if source in TEXTS and target in TEXTS:
-            found = self._operand(arg)
-            compute = _trimmed(found.compute) if source == BPCHAR else found.compute
-            return _Operand(found.kind, compute, padded=target == BPCHAR)
+            operand = self._operand(arg)
+            compute = _trimmed(operand.compute) if source == BPCHAR else operand.compute
+            return _Operand(operand.kind, compute, padded=target == BPCHAR)
         if INTEGERS.get(source, 99) <= INTEGERS.get(target, 0):
             return self._operand(arg)
-        raise _Other
+        raise _Unsupported
 
-    def _remainder(self, one: Expression) -> _Operand:
-        if one.type_oid not in INTEGERS or len(one.args) != 2:
-            raise _Other
-        divisor = _constant(one.args[1])
+    def _remainder(self, expression: Expression) -> _Operand:
+        if expression.type_oid not in INTEGERS or len(expression.args) != 2:
+            raise _Unsupported
+        divisor = _constant(expression.args[1])
         if divisor is None or divisor <= 0:
-            raise _Other
-        dividend = self._operand(one.args[0])
+            raise _Unsupported
+        dividend = self._operand(expression.args[0])
 
         def remainder(row: Sequence[pa.Array]) -> Any:
             value = dividend.compute(row)
@@ -288,42 +301,42 @@ class _Compiler:
 
 _DAYS: Final = pa.duration("s")
 _MICROS: Final = pa.duration("us")
-"""Type that stands for days and microseconds counted from 1970, so that a day is not compared with
-a microsecond."""
+"""Types that mark days and microseconds since 1970, so that days are not compared with
+microseconds."""
 
 
 def _folded(both: Callable[[Any, Any], Any], parts: Sequence[Vector]) -> Vector:
     def folded(row: Sequence[pa.Array]) -> Any:
-        found = parts[0](row)
+        combined = parts[0](row)
         for part in parts[1:]:
-            found = both(found, part(row))
-        return found
+            combined = both(combined, part(row))
+        return combined
 
     return folded
 
 
-def _is_constant(one: Expression) -> bool:
-    return not any(True for _ in one.columns())
+def _is_constant(expression: Expression) -> bool:
+    return not any(True for _ in expression.columns())
 
 
-def _constant(one: Expression) -> Value:
-    """None: NULL."""
-    if not _is_constant(one):
-        raise _Other
+def _constant(expression: Expression) -> Value:
+    """Return the value of a constant expression; None: NULL."""
+    if not _is_constant(expression):
+        raise _Unsupported
     try:
-        return value_of(one)
+        return value_of(expression)
     except Wal2LakeError:
-        # Each row has it, if there is one.
-        raise _Other from None
+        # The error is raised for each row, if there are rows.
+        raise _Unsupported from None
 
 
-def _number(one: Expression) -> int:
-    assert isinstance(one.value, int)
-    return one.value
+def _number(expression: Expression) -> int:
+    assert isinstance(expression.value, int)
+    return expression.value
 
 
-def _column(one: Expression) -> Vector:
-    number = _number(one)
+def _column(expression: Expression) -> Vector:
+    number = _number(expression)
     return lambda row: row[number]
 
 
@@ -335,7 +348,7 @@ def _scalar(value: Value, type_oid: int, beside: pa.DataType | None) -> _Operand
     kind: pa.DataType | None = None
     match type_oid:
         case _ if value is None:
-            raise _Other
+            raise _Unsupported
         case _ if type_oid in TEXTS:
             stored, value = pa.string(), value.decode()
         case _ if type_oid in INTEGERS:
@@ -357,27 +370,27 @@ def _scalar(value: Value, type_oid: int, beside: pa.DataType | None) -> _Operand
         case _ if type_oid == NUMERIC and _fits(value, beside):
             stored = beside
         case _:
-            raise _Other
+            raise _Unsupported
     try:
-        found = pa.scalar(value, stored)
+        scalar = pa.scalar(value, stored)
     except pa.ArrowInvalid:
-        # More zeros behind the point than the type has places.
-        raise _Other from None
-    return _Operand(kind or stored, lambda row: found, padded=type_oid == BPCHAR)
+        # The constant has more zeros behind the point than the type has places.
+        raise _Unsupported from None
+    return _Operand(kind or stored, lambda row: scalar, padded=type_oid == BPCHAR)
 
 
 def _since_1970(value: int | float, epoch: int, infinite: int) -> int:
-    """Return the value as it is stored, counted from 1970."""
+    """Convert a value to the stored number, counted from 1970."""
     if math.isinf(value):
         return infinite if value > 0 else -infinite
-    found = int(value) + epoch
-    if abs(found) >= infinite:
-        raise _Other
-    return found
+    number = int(value) + epoch
+    if abs(number) >= infinite:
+        raise _Unsupported
+    return number
 
 
 def _fits(value: Decimal, kind: pa.DataType | None) -> bool:
-    """Whether a column of this kind could have the value."""
+    """Return whether a column of this kind could have the value."""
     if kind is None or not pa.types.is_decimal128(kind) or not value.is_finite():
         return False
     exponent = value.normalize().as_tuple().exponent

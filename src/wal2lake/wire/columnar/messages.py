@@ -55,7 +55,7 @@ def no_messages() -> Any:
 class Messages:
     """The messages of one run; all arrays have one element per message."""
 
-    at: Ints
+    number: Ints
     """Number of each message among all messages of the run."""
     transactional: Bools
     lsn: Ints
@@ -65,13 +65,13 @@ class Messages:
     def outside(self) -> tuple[Ints, Ints]:
         """Return number and LSN of the messages outside of transactions."""
         outside = ~self.transactional
-        return self.at[outside], self.lsn[outside]
+        return self.number[outside], self.lsn[outside]
 
     def kept(self, timeline: Timeline, skip_below: Lsn) -> Any:
         """Return the batch; raises Suspect if a transactional message is in no transaction."""
-        require(timeline.inside(self.at[self.transactional]))
+        require(timeline.inside(self.number[self.transactional]))
         # The slot of a message that is not transactional is meaningless, and masked below.
-        commit_lsn = timeline.final_lsn[timeline.slot[self.at]]
+        commit_lsn = timeline.final_lsn[timeline.slot[self.number]]
         keep = np.where(
             self.transactional, commit_lsn >= skip_below, self.lsn > skip_below
         )
@@ -116,7 +116,7 @@ def read_messages(frames: Frames, numbers: Ints) -> Messages:
     except pa.ArrowInvalid:
         raise Suspect from None
     return Messages(
-        at=numbers,
+        number=numbers,
         transactional=flags == 1,
         lsn=lsn.view(np.int64),
         prefix=names,

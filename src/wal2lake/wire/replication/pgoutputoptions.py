@@ -37,7 +37,7 @@ class Streaming(Enum):
     OFF = "off"
     ON = "on"
     PARALLEL = "parallel"
-    """As ON, and Stream Abort has LSN and time."""
+    """Like ON, and Stream Abort has LSN and time."""
 
 
 class OriginFilter(Enum):
