@@ -1,4 +1,4 @@
-"""Network addresses in the one form in which PostgreSQL prints them.
+"""Network addresses in PostgreSQL's output form.
 
 Comes in: the bytes of an address. Goes out: its text, without a mask. Called by ``inputs``, and by
 the conversion of binary values.
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 
 def shown_address(address: bytes) -> str:
-    """Show an address of 4 or 16 bytes."""
+    """Write an address of 4 or 16 bytes."""
     return ".".join(map(str, address)) if len(address) == 4 else _ipv6(address)
 
 
 def _ipv6(address: bytes) -> str:
-    words = [int.from_bytes(address[at : at + 2]) for at in range(0, 16, 2)]
+    words = [int.from_bytes(address[offset : offset + 2]) for offset in range(0, 16, 2)]
     start, length = _longest_zeros(words)
     embedded = start == 0 and (length == 6 or (length == 5 and words[5] == 0xFFFF))
     shown = [f"{word:x}" for word in words]
@@ -27,12 +27,12 @@ def _ipv6(address: bytes) -> str:
 
 
 def _longest_zeros(words: list[int]) -> tuple[int, int]:
-    """The first longest run of at least two zeros: (start, length), or (0, 0)."""
+    """Find the first longest run of at least two zeros: (start, length), or (0, 0)."""
     best = (0, 0)
     start = 0
-    for at, word in enumerate((*words, 1)):
+    for index, word in enumerate((*words, 1)):
         if word:
-            if at - start > max(best[1], 1):
-                best = (start, at - start)
-            start = at + 1
+            if index - start > max(best[1], 1):
+                best = (start, index - start)
+            start = index + 1
     return best

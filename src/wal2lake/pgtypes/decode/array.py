@@ -1,12 +1,12 @@
 """PostgreSQL's array and hstore literals to Arrow lists and maps.
 
 Comes in: a BinaryArray of literals and a mapping of kind ARRAY or HSTORE. Goes out: a
-Conversion. The elements of a whole column are converted at once by the scalar
-conversion of their type, which is passed in; a bad element makes its row bad, with the
-element's reason. Called by ``text`` only.
+Conversion. The scalar conversion of the element type, which is passed in, converts the elements
+of a whole column at once. A bad element makes its row bad, with the element's reason. Called by
+``text`` only.
 
-A value with several dimensions or with its own lower bound is bad (22023): a
-Spark array could hold its elements but would lose its shape.
+A value with several dimensions, or with a lower bound other than 1, is bad (22023): a Spark array
+could hold its elements but would lose its shape.
 
 Source: PostgreSQL manual, section 8.15.6 "Array Input and Output Syntax".
 """
@@ -54,7 +54,7 @@ _MALFORMED_HSTORE = ("22P02", "syntax error in hstore")
 def decode_array(
     values: pa.BinaryArray, mapping: TypeMapping, convert: Convert
 ) -> Conversion:
-    """``{...}`` to a list; ``convert`` is the elements' conversion."""
+    """Convert ``{...}`` to a list; ``convert`` is the elements' conversion."""
     assert mapping.element is not None
     failures = Failures()
     column = _Column(values)
@@ -86,7 +86,7 @@ def decode_array(
 def decode_hstore(
     values: pa.BinaryArray, mapping: TypeMapping, convert: Convert
 ) -> Conversion:
-    """``"k"=>"v", "l"=>NULL`` to a map of text."""
+    """Convert ``"k"=>"v", "l"=>NULL`` to a map of text."""
     failures = Failures()
     column = _Column(values)
     _drop_malformed(column, failures, b'"', b'"Ll', _MALFORMED_HSTORE)
@@ -94,7 +94,7 @@ def decode_hstore(
     text = TypeMapping(mapping.kind, pa.string(), "STRING", "text")
     converted = convert(elements.flat, text)
     failures.extend(converted.failures, _row_of(elements))
-    # A bad key is null in the conversion; its row becomes null, but Arrow checks keys.
+    # A bad key is null in the conversion. Its row becomes null, but Arrow allows no null keys.
     places = np.arange(len(elements.flat))
     keys = pc.fill_null(converted.array.take(pa.array(places[::2])), "")
     items = converted.array.take(pa.array(places[1::2]))
@@ -120,7 +120,7 @@ def _drop_malformed(
     closing: bytes,
     reason: tuple[str, str],
 ) -> None:
-    """Empty the rows that would be misread, or make others be misread."""
+    """Empty malformed rows, which could make the splitting of other rows wrong."""
     bad = unframed(column.data, column.offsets, opening, closing)
     failures.add_rows(np.flatnonzero(bad), *reason)
     column.drop(bad)
@@ -143,9 +143,9 @@ def _elements(
     split: Callable[[_Column], tuple[Elements, Mask]],
     reason: tuple[str, str],
 ) -> Elements:
-    """Split the column, then again without the rows that turn out malformed.
+    """Split the column, and repeat without the rows that are malformed.
 
-    What is wrong in a row can hide something else in it, never in another.
+    An error in a row can hide another error in the same row, but never in another row.
     """
     elements, bad = split(column)
     while bad.any():
@@ -161,9 +161,9 @@ def _row_of(elements: Elements) -> npt.NDArray[np.int64]:
 
 
 class _Column:
-    """The literals that are still to be split; the others are empty.
+    """The literals that are still to be split; dropped ones are empty.
 
-    ``present``: has a value of at least one byte. ``null``: was null from the start.
+    ``present``: rows with a value of at least one byte. ``null``: rows that were null initially.
     """
 
     __slots__ = ("_marks", "_values", "data", "null", "offsets", "present")
@@ -189,7 +189,7 @@ class _Column:
 
     @property
     def marks(self) -> LiteralStructure:
-        """Quotes and escapes of the rows that are left."""
+        """Quotes and escapes of the remaining rows."""
         if self._marks is None:
             self._marks = mark(self.data)
         return self._marks

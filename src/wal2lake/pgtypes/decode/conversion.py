@@ -1,15 +1,15 @@
-"""Results of conversions, and the one way in which every scalar conversion works.
+"""Results of conversions, and the method of all scalar conversions.
 
 Comes in: a BinaryArray of PostgreSQL's text. Goes out: a ``Conversion``: the typed array,
-and which rows could not be converted, with SQLSTATE and message. Used by the other
+and the rows that could not be converted, with SQLSTATE and message. Used by the other
 modules of this room; the result is for apply and tablesync.
 
-Why this way. A column is first given whole to a vectorised parser that raises on the first
-value it does not like. Only then are the offending rows found, by halving, and looked at one by one
-by an interpreter that knows PostgreSQL's rarer spellings and why a value cannot be
-stored. So a clean column costs one pass, and a column with k odd values k log n small ones.
+Why this way. A vectorised parser first tries the whole column; it raises at the first value that
+it does not accept. Only then are the offending rows found, by bisection. An interpreter, which
+knows PostgreSQL's rarer spellings and the reasons why a value cannot be stored, reads them one by
+one. So a clean column costs one pass, and a column with k odd values k log n small ones.
 
-Messages are PostgreSQL's without the value: rows' contents do not go to logs.
+Messages are PostgreSQL's without the value, because rows' contents do not go to logs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _SMALL = 16
-"""Below so many rows halving costs more than looking at each. A guess."""
+"""For fewer rows bisection costs more than parsing each row. Chosen arbitrarily."""
 
 
 class Rejected(Exception):
-    """One value cannot be stored; stays inside this room."""
+    """One value cannot be stored; never raised out of this room."""
 
     def __init__(self, sqlstate: str, message: str) -> None:
         super().__init__(message)
@@ -40,13 +40,13 @@ class Rejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConversionFailure:
-    """One reason, and the rows it holds for."""
+    """A reason, and the rows that have it."""
 
     sqlstate: str
     message: str
-    """PostgreSQL's words, without the value."""
+    """PostgreSQL's message without the value."""
     rows: Rows
-    """Positions in the input, ascending, each in one Failure only."""
+    """Positions in the input, ascending; each is in one failure only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class Conversion:
     """A converted column. Bad rows are null in ``array`` and true in ``bad``."""
 
     array: pa.Array | pa.ChunkedArray
-    """The converted values, of the mapping's Arrow type; chunked iff the input was."""
+    """The converted values, of the mapping's Arrow type; chunked if the input is."""
     bad: pa.BooleanArray | None
-    """None: every value was converted. Never contains null."""
+    """True for bad rows, without nulls. None: every value was converted."""
     failures: tuple[ConversionFailure, ...] = ()
-    """By first row."""
+    """Failures in the order of their first rows."""
 
     def failure_at(self, row: int) -> ConversionFailure | None:
-        """Why a row is bad; None if it is not."""
+        """Return the failure of a row; None if the row is not bad."""
         for failure in self.failures:
-            at = int(np.searchsorted(failure.rows, row))
-            if at < len(failure.rows) and failure.rows[at] == row:
+            index = int(np.searchsorted(failure.rows, row))
+            if index < len(failure.rows) and failure.rows[index] == row:
                 return failure
         return None
 
@@ -75,7 +75,7 @@ class Conversion:
 
 
 class Failures:
-    """Collects rows by reason; a row keeps the reason it got first."""
+    """Collects rows by reason; a row keeps its first reason."""
 
     __slots__ = ("_by_reason", "_seen")
 
@@ -96,32 +96,32 @@ class Failures:
             self.add(int(row), sqlstate, message)
 
     def extend(self, failures: Sequence[ConversionFailure], parent: Rows) -> None:
-        """Take over failures of elements; ``parent`` maps element to row."""
+        """Add failures of elements; ``parent`` maps elements to rows."""
         for failure in failures:
             self.add_rows(parent[failure.rows], failure.sqlstate, failure.message)
 
     def mask(self, length: int) -> Mask:
-        """True at the bad rows."""
+        """Return a mask that is true at bad rows."""
         mask = np.zeros(length, np.bool_)
         mask[list(self._seen)] = True
         return mask
 
     def conclude(self, array: pa.Array) -> Conversion:
-        """The Conversion; ``array`` is null at the bad rows already."""
+        """Build the Conversion; ``array`` is null at bad rows already."""
         if not self._seen:
             return Conversion(array, None)
-        found = [
+        failures = [
             ConversionFailure(sqlstate, message, np.array(sorted(rows), np.int64))
             for (sqlstate, message), rows in self._by_reason.items()
         ]
-        found.sort(key=lambda f: int(f.rows[0]))
-        return Conversion(array, pa.array(self.mask(len(array))), tuple(found))
+        failures.sort(key=lambda f: int(f.rows[0]))
+        return Conversion(array, pa.array(self.mask(len(array))), tuple(failures))
 
 
 def raw(values: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """The bytes of all values and the n + 1 offsets into them; no copy.
+    """Return the bytes of all values and the n + 1 offsets into them, without a copy.
 
-    A null's slot may hold bytes; offsets need not begin at 0 (a slice).
+    The slot of a null may have bytes; the offsets of a slice need not begin at 0.
     """
     _, offset_buffer, data_buffer = values.buffers()
     if offset_buffer is None or len(values) == 0:
@@ -134,7 +134,7 @@ def raw(values: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.i
 
 
 def valid_mask(values: pa.Array) -> Mask | None:
-    """True where not null; None: there is no null."""
+    """Return a mask that is false at nulls; None: there are none."""
     if values.null_count == 0:
         return None
     return values.is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
@@ -143,9 +143,9 @@ def valid_mask(values: pa.Array) -> Mask | None:
 def packed(
     values: pa.BinaryArray,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], Mask | None]:
-    """Like ``raw``, but offsets begin at 0 and nulls have no bytes; and the null mask.
+    """Like ``raw``, but offsets begin at 0 and nulls have no bytes; also returns the null mask.
 
-    Copies only if some null's slot holds bytes.
+    Copies only if the slot of a null has bytes.
     """
     data, offsets = raw(values)
     data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
@@ -165,7 +165,7 @@ def binary_array(
     offsets: npt.NDArray[np.int32],
     null: Mask | None = None,
 ) -> pa.BinaryArray:
-    """An array over these buffers; ``null`` is true at nulls."""
+    """Build an array over these buffers; ``null`` is true at nulls."""
     validity = None
     if null is not None and null.any():
         validity = pa.py_buffer(np.packbits(~null, bitorder="little"))
@@ -181,7 +181,7 @@ def binary_array(
 
 
 def without(array: pa.Array, mask: Mask) -> pa.Array:
-    """The array with null where ``mask`` is true."""
+    """Return the array with nulls where ``mask`` is true."""
     if not mask.any():
         return array
     return pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
@@ -198,13 +198,12 @@ def convert(
 ) -> Conversion:
     """Convert a column with a fast parser and a slow interpreter.
 
-    ``parse`` is vectorised and raises ArrowInvalid when any value is not in its grammar.
-    ``interpret`` takes one value's bytes and returns what Arrow makes a value of
-    ``arrow_type`` from, or raises Rejected. ``suspects`` looks at a parsed array and
-    names the rows that must be interpreted all the same. ``plain`` says, vectorised or
-    nearly so, which rows look as ``parse`` wants them; it is asked only after ``parse`` has
-    failed, and keeps a column full of odd values (valid_until = infinity) from being
-    halved down to each of its rows. It may be wrong in both directions.
+    ``parse`` is vectorised and raises ArrowInvalid if any value is not in its grammar.
+    ``interpret`` takes one value's bytes and returns a Python value for ``arrow_type``, or raises
+    Rejected. ``suspects`` returns the rows of a parsed array that must be interpreted nevertheless.
+    ``plain`` returns, vectorised or nearly so, which rows are probably in the grammar of ``parse``.
+    It is called only after ``parse`` has failed, and avoids the bisection of a column full of odd
+    values (valid_until = infinity) down to single rows. It may be wrong in both directions.
     """
     failures = Failures()
     try:
@@ -244,7 +243,7 @@ def convert(
 
 
 def _answer(interpret: Callable[[bytes], object], text: bytes) -> object:
-    """The value, or the Rejected that says why there is none."""
+    """Return the value, or the Rejected with the reason why there is none."""
     try:
         return interpret(text)
     except Rejected as reason:
@@ -252,7 +251,7 @@ def _answer(interpret: Callable[[bytes], object], text: bytes) -> object:
 
 
 def plain_by(pattern: str) -> Callable[[pa.BinaryArray], Mask]:
-    """The ``plain`` of ``convert``: values that match a whole RE2 pattern."""
+    """Return a function for ``plain`` of ``convert``: values that match a whole RE2 pattern."""
 
     def plain(values: pa.BinaryArray) -> Mask:
         matches = pc.match_substring_regex(values, f"^(?:{pattern})$")
@@ -264,8 +263,8 @@ def plain_by(pattern: str) -> Callable[[pa.BinaryArray], Mask]:
 def _offenders(
     values: pa.BinaryArray, parse: Callable[[pa.BinaryArray], pa.Array]
 ) -> list[int]:
-    """The rows that ``parse`` refuses, ascending."""
-    found: list[int] = []
+    """Return the rows that ``parse`` refuses, ascending."""
+    rows: list[int] = []
     pending = [(0, len(values))]
     while pending:
         start, stop = pending.pop()
@@ -273,11 +272,11 @@ def _offenders(
             parse(values.slice(start, stop - start))
         except pa.ArrowInvalid:
             if stop - start == 1:
-                found.append(start)
+                rows.append(start)
             elif stop - start <= _SMALL:
                 pending.extend((row, row + 1) for row in reversed(range(start, stop)))
             else:
                 middle = (start + stop) // 2
                 pending.append((middle, stop))
                 pending.append((start, middle))
-    return found
+    return rows

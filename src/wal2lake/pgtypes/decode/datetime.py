@@ -3,10 +3,10 @@
 Comes in: a BinaryArray as a session with ``DateStyle ISO`` sends it (any TimeZone), and the
 mapping. Goes out: a Conversion. Called by ``text`` only.
 
-Arrow's ISO 8601 parser reads everything that PostgreSQL writes for years 1 to 9999, zone
-offsets of whole minutes included. The interpreter sees what is left: infinity, BC, years of more
-digits, offsets with seconds (local mean time before standard zones). A timestamp behind what a
-column holds (``moments``) is a bad row, 22008.
+Arrow's ISO 8601 parser reads all of PostgreSQL's output for years 1 to 9999, including zone
+offsets of whole minutes. The interpreter reads the rest: infinity, BC, years of more digits,
+offsets with seconds (local mean time before standard zones). A timestamp beyond the range of a
+column (``moments``) is a bad row, 22008.
 
 Source: EncodeDateTime and EncodeTimezone in src/backend/utils/adt/datetime.c.
 """
@@ -48,7 +48,7 @@ _DATE_OF_TIME = re.compile(
     r"(?:[ T][012]\d:[0-5]\d:[0-6]\d(?:\.\d{1,6})?(?:[+-]\d\d(?::\d\d){0,2})?)?( BC)?\Z",
     re.ASCII,
 )
-"""A timestamp is a date, whatever its time."""
+"""Matches a date or a timestamp, whose time is ignored."""
 _PLAIN_TIMESTAMP = (
     "[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?"
 )
@@ -60,7 +60,7 @@ _TIMESTAMP = re.compile(
 
 
 def decode_date(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """ISO dates; ``infinity`` and ``-infinity``."""
+    """Convert ISO dates, ``infinity`` and ``-infinity``."""
 
     def interpret(text: bytes) -> int:
         word = _word(text)
@@ -86,7 +86,7 @@ def decode_date(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
 
 
 def decode_timestamp(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """timestamp (mapping without zone) and timestamptz (UTC); infinities as of dates."""
+    """Convert timestamp (mapping without zone) and timestamptz (UTC), including infinities."""
     zoned = mapping.arrow_type.tz is not None
     shown = "timestamp with time zone" if zoned else "timestamp"
 
@@ -102,17 +102,17 @@ def decode_timestamp(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion
         ):
             raise _invalid_syntax(shown)
         seconds = _seconds(match[4], match[5], match[6])
-        # A timestamp has no zone, whatever its text says; the zone of one without is our
-        # session's, UTC.
+        # The zone in a text for timestamp is ignored. A text without zone for timestamptz is in
+        # our session's zone, UTC.
         if zoned and match[8] is not None:
             offset = int(match[9]) * 3600 + int(match[10] or 0) * 60
             offset += int(match[11] or 0)
             seconds += offset if match[8] == "-" else -offset
-        found = _day(match[1], match[2], match[3], match[12]) * DAY_MICROSECONDS
-        found += seconds * 1_000_000 + int((match[7] or "").ljust(6, "0"))
-        if not FIRST_MICROSECOND <= found <= LAST_MICROSECOND:
+        micros = _day(match[1], match[2], match[3], match[12]) * DAY_MICROSECONDS
+        micros += seconds * 1_000_000 + int((match[7] or "").ljust(6, "0"))
+        if not FIRST_MICROSECOND <= micros <= LAST_MICROSECOND:
             raise _out_of_range("timestamp")
-        return found
+        return micros
 
     return convert(
         values,
@@ -128,23 +128,23 @@ def decode_timestamp(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion
 
 def _day(year: str, month: str, day: str, before_christ: str | None) -> int:
     number = 1 - int(year) if before_christ else int(year)
-    found = day_of(number, int(month), int(day)) if int(year) else None
-    if found is None:
+    days = day_of(number, int(month), int(day)) if int(year) else None
+    if days is None:
         raise _field_out_of_range()
-    return found
+    return days
 
 
 def _seconds(hour: str | None, minute: str | None, second: str | None) -> int:
     hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
-    found = hours * 3600 + minutes * 60 + seconds
-    if minutes > 59 or seconds > 60 or found > 86_400:
+    total = hours * 3600 + minutes * 60 + seconds
+    if minutes > 59 or seconds > 60 or total > 86_400:
         raise _field_out_of_range()
-    return found
+    return total
 
 
 def _parser(arrow_type: pa.DataType) -> Callable[[pa.BinaryArray], pa.Array]:
     def parse(values: pa.BinaryArray) -> pa.Array:
-        # Unchecked: whatever is not ASCII digits and marks does not parse anyway.
+        # Without a check of UTF-8: only ASCII digits and punctuation can be parsed.
         return values.cast(pa.string(), safe=False).cast(arrow_type)
 
     return parse
@@ -153,8 +153,8 @@ def _parser(arrow_type: pa.DataType) -> Callable[[pa.BinaryArray], pa.Array]:
 def _before(
     integers: pa.DataType, first: int
 ) -> Callable[[pa.BinaryArray, pa.Array], Mask | None]:
-    """Rows before year 1: Arrow has read a year 0, which no date of PostgreSQL's has, or an
-    offset has brought them there."""
+    """Return a function that finds rows before year 1. There Arrow has read a year 0, which
+    PostgreSQL's dates do not have, or an offset has moved the value there."""
 
     def suspects(values: pa.BinaryArray, array: pa.Array) -> Mask | None:
         del values

@@ -1,12 +1,12 @@
-"""Texts of one type as values of another one that is kept as its text.
+"""Texts of one type as values of another type that is stored as text.
 
 Comes in: a text column, and the type whose input function its values must pass. Goes out: the
-canonical texts, null where the type refuses; refusals go to the ``Failures``. Called by the
-conversion of text if the mapping ``reads``: the publisher's column is of another type than ours,
-so what came is the output of that type's function, not yet the input of ours.
+canonical texts, null for refused values; refusals go to the ``Failures``. Called by the
+conversion of text if the mapping ``reads``: the publisher's column has another type than ours, so
+the texts are the output of that type's function, and must still pass the input of ours.
 
-Each distinct value is looked at once. What PostgreSQL reads and this module does not (dates with
-month names) is refused, and so are types without a reader here.
+Each distinct value is read once. Values that PostgreSQL reads and this module does not (dates with
+month names) are refused, and so are types without a reader here.
 
 Sources: PostgreSQL manual, chapter 8; numeric_in, uuid_in, json_in, jsonb_in, time_in, timetz_in,
 interval_in, inet_in, cidr_in, macaddr_in, bit_in, namein, charin, oidin in src/backend/utils/adt.
@@ -44,24 +44,24 @@ from wal2lake.pgtypes.registry.pg_type import (
 _SPACE: Final = " \t\n\v\f\r"
 _NAME_BYTES: Final = 63
 _TEXT: Final = frozenset((25, 1042, 1043))
-"""Take any text."""
+"""Types that accept any text."""
 _NUMERIC: Final = 1700
 
 
 def reads_any(type_oid: int) -> bool:
-    """Whether every text is a value of the type, as it is."""
+    """Return whether every text is a value of the type, without conversion."""
     return type_oid in _TEXT
 
 
 def has_input(type_oid: int) -> bool:
-    """Whether there is a reader."""
+    """Return whether there is a reader for the type."""
     return type_oid in _READERS
 
 
 def read_as(
     array: pa.StringArray, type_oid: int, typmod: int, failures: Failures
 ) -> pa.StringArray:
-    """The array as values of the type. Rows that fail are null."""
+    """Convert the array to values of the type. Rows that fail are null."""
     if type_oid in _TEXT or not len(array):
         return array
     codes = array.dictionary_encode()
@@ -69,7 +69,7 @@ def read_as(
     read = _READERS.get(type_oid)
     stored: list[str | None] = []
     refused: dict[int, Rejected] = {}
-    for at, text in enumerate(codes.dictionary.to_pylist()):
+    for number, text in enumerate(codes.dictionary.to_pylist()):
         try:
             if read is None:
                 raise Rejected(
@@ -80,22 +80,22 @@ def read_as(
                 value = _scaled(value, typmod, name)
             stored.append(value)
         except Rejected as reason:
-            refused[at] = reason
+            refused[number] = reason
             stored.append(None)
         except Wal2LakeError as error:
             sqlstate = sqlstate_of(error) or "22P02"
-            refused[at] = Rejected(sqlstate, error.message.partition(': "')[0])
+            refused[number] = Rejected(sqlstate, error.message.partition(': "')[0])
             stored.append(None)
     indices = codes.indices
-    found = pa.array(stored, pa.string()).take(indices)
+    texts = pa.array(stored, pa.string()).take(indices)
     if refused:
         numbers = pc.fill_null(indices, -1).to_numpy(zero_copy_only=False)
         bad = np.isin(numbers, list(refused))
         for row in np.flatnonzero(bad).tolist():
             why = refused[int(numbers[row])]
             failures.add(row, why.sqlstate, why.message)
-        found = without(found, bad)
-    return found
+        texts = without(texts, bad)
+    return texts
 
 
 def _invalid(name: str) -> Rejected:
@@ -137,7 +137,8 @@ def _numeric(text: str, name: str) -> str:
 
 
 def _scaled(text: str, typmod: int, name: str) -> str:
-    """With the declared scale; what that would round is refused, as in a decimal column."""
+    """Apply the declared scale; a value that would be rounded is refused, as in a decimal
+    column."""
     limits = numeric_precision_scale(typmod)
     if limits is None or text == "NaN":
         return text
@@ -186,19 +187,19 @@ _TIME: Final = re.compile(
 
 
 def _clock(text: str, name: str) -> tuple[str, str | None]:
-    """Canonical time, and the offset as it was written."""
-    found = _TIME.match(text.strip(_SPACE))
-    if found is None:
+    """Return the canonical time, and the offset as written."""
+    match = _TIME.match(text.strip(_SPACE))
+    if match is None:
         raise Rejected("22007", f"invalid input syntax for type {name}")
-    hours, minutes, seconds = int(found[1]), int(found[2]), int(found[3] or 0)
-    micros = round(float(f"0.{found[4] or 0}") * 1_000_000)
+    hours, minutes, seconds = int(match[1]), int(match[2]), int(match[3] or 0)
+    micros = round(float(f"0.{match[4] or 0}") * 1_000_000)
     total = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micros
     if minutes > 59 or seconds > 60 or total > 86_400_000_000:
         raise Rejected("22008", "date/time field value out of range")
     seconds, micros = divmod(total, 1_000_000)
     fraction = f".{micros:06d}".rstrip("0").rstrip(".")
     clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    return clock + fraction, found[5]
+    return clock + fraction, match[5]
 
 
 def _time(text: str, name: str) -> str:
@@ -208,10 +209,10 @@ def _time(text: str, name: str) -> str:
 def _timetz(text: str, name: str) -> str:
     clock, offset = _clock(text, name)
     if offset is None or offset in ("Z", "z"):
-        # Our session's zone.
+        # The session's zone is UTC.
         return clock + "+00"
     digits = offset[1:].replace(":", "")
-    parts = [digits[at : at + 2] for at in range(0, len(digits), 2)]
+    parts = [digits[position : position + 2] for position in range(0, len(digits), 2)]
     while len(parts) > 1 and parts[-1] == "00":
         parts.pop()
     return clock + offset[0] + ":".join(parts)
@@ -252,7 +253,7 @@ _CLOCK: Final = re.compile(r"([+-]?)(\d+):(\d\d)(?::(\d\d)(?:\.(\d+))?)?\Z")
 
 
 def _shown_interval(months: int, days: int, micros: int) -> str:
-    """IntervalStyle postgres (EncodeInterval)."""
+    """Write an interval in IntervalStyle postgres (EncodeInterval)."""
     years = abs(months) // 12 * (-1 if months < 0 else 1)
     shown = ""
     before = False
@@ -294,7 +295,7 @@ def _macaddr(text: str, name: str) -> str:
     digits = re.sub(r"[:.-]", "", text.strip(_SPACE)).lower()
     if not re.fullmatch(r"[0-9a-f]{12}", digits):
         raise _invalid(name)
-    return ":".join(digits[at : at + 2] for at in range(0, 12, 2))
+    return ":".join(digits[position : position + 2] for position in range(0, 12, 2))
 
 
 def _bits(text: str, name: str) -> str:

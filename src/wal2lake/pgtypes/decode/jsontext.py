@@ -1,7 +1,7 @@
-"""JSON constants: checked, and in the one form in which jsonb prints a value.
+"""JSON constants: validation, and jsonb's canonical form.
 
-Comes in: a literal's text. Goes out: text that the lake would have for it. Called by
-``literals``.
+Comes in: a literal's text. Goes out: the text that the lake stores for it. Called by
+``literals`` and ``inputs``.
 
 Sources: PostgreSQL manual 8.14; jsonb_util.c (order of keys), escape_json().
 """
@@ -16,13 +16,14 @@ from wal2lake.errors import UsageError
 
 
 def checked_json(text: str) -> str:
-    """json keeps the text as it is; raises 22P02."""
+    """Validate json, whose text stays unchanged; raises 22P02."""
     _parsed(text, "json")
     return text
 
 
 def canonical_json(text: str) -> str:
-    """jsonb: keys by length, then bytes, the last of equal ones; numbers as numeric."""
+    """Write jsonb's canonical form: keys by length, then bytes, the last of equal keys; numbers as
+    numeric."""
     try:
         return _printed(_parsed(text, "jsonb"))
     except RecursionError:

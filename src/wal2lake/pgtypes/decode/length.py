@@ -1,7 +1,7 @@
-"""Text that a declared length must hold.
+"""Declared lengths of text columns.
 
 In: a text column, the ``Length``. Out: the values as PostgreSQL's input function would store
-them, null where it refuses; refusals go to the ``Failures``. Called by the conversion of text if
+them, null for refused values; refusals go to the ``Failures``. Called by the conversion of text if
 the mapping has a length.
 
 Source: PostgreSQL manual, 8.3, 8.10; varchar_input(), bpchar_input(), bit_in(), varbit_in().
@@ -21,7 +21,7 @@ _LENGTH_MISMATCH = "22026"
 
 
 def fitted(array: pa.StringArray, length: Length, failures: Failures) -> pa.StringArray:
-    """The array with every value of the length that it may have."""
+    """Return the array with every value fitted to the declared length."""
     if length.bits:
         return _bits(array, length, failures)
     count = pc.utf8_length(array)
@@ -63,5 +63,5 @@ def _bits(array: pa.StringArray, length: Length, failures: Failures) -> pa.Strin
 
 
 def _mask(flags: pa.BooleanArray) -> Mask:
-    found: Mask = pc.fill_null(flags, False).to_numpy(zero_copy_only=False)
-    return found
+    mask: Mask = pc.fill_null(flags, False).to_numpy(zero_copy_only=False)
+    return mask

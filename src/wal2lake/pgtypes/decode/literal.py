@@ -1,19 +1,18 @@
-"""Where the elements of PostgreSQL's array and hstore literals begin and end.
+"""Splitting of PostgreSQL's array and hstore literals into elements.
 
 Comes in: a BinaryArray of literals (``{1,NULL,"a \\"b"}``; ``"k"=>"v", "l"=>NULL``). Goes
 out: ``Elements``: one flat BinaryArray of unquoted element texts, and the rows' offsets
 into it. Called by ``array`` only.
 
-Why this way. The whole column is one byte buffer; quotes, escapes and delimiters are found
-with a few NumPy passes over it, whatever the number of rows. A backslash at an even
-place of its run escapes the next byte; quotes that are not escaped toggle "inside"; a
-delimiter counts outside only. What remains after dropping structure is the
-concatenation of the elements' texts. A row whose literal is not well formed
-would shift that parity for the rows behind it: ``unframed`` and ``unbalanced``, in
-this order, name such rows, and the caller empties them first.
+Why this way. The whole column is one byte buffer; a few NumPy passes over it find quotes, escapes
+and delimiters, independent of the number of rows. A backslash at an even position of its run
+escapes the next byte; quotes that are not escaped toggle "inside"; a delimiter counts only outside.
+Without the structure, the remaining bytes are the concatenation of the elements' texts. A malformed
+literal would change the parity for the rows behind it. ``unframed`` and ``unbalanced``, in this
+order, find such rows, and the caller empties them first.
 
-The grammar is what array_out and hstore_out write: no spaces around elements, no
-dimension prefix, one dimension. Anything else is a bad row.
+The grammar is the output of array_out and hstore_out: no spaces around elements, no
+dimension prefix, one dimension. Any other text is a bad row.
 
 Sources: array_out in src/backend/utils/adt/arrayfuncs.c; hstore_out in
 contrib/hstore/hstore_io.c.
@@ -43,19 +42,19 @@ class Elements:
     flat: pa.BinaryArray
     """Texts without quotes and escapes; an unquoted NULL is null."""
     offsets: Offsets
-    """Row i has flat[offsets[i]:offsets[i + 1]]."""
+    """The elements of row i are flat[offsets[i]:offsets[i + 1]]."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiteralStructure:
-    """Structure of a buffer of literals."""
+    """Quotes and escapes in a buffer of literals."""
 
     toggles: Mask
     """Quotes that are not escaped."""
     escapers: Mask
     """Backslashes that escape the next byte."""
     inside: Mask | None
-    """Between quotes, the opening quote included; None: there is no quote at all."""
+    """Bytes between quotes, including the opening quote; None: there are no quotes."""
 
 
 def mark(data: Bytes) -> LiteralStructure:
@@ -63,12 +62,12 @@ def mark(data: Bytes) -> LiteralStructure:
     escapers = data == _BACKSLASH
     toggles = data == _QUOTE
     if escapers.any():
-        at = np.flatnonzero(escapers)
-        # A run starts where the byte before is no backslash; the place in the run is
-        # the distance to that start.
-        starts = np.concatenate(([True], np.diff(at) != 1))
-        first = np.maximum.accumulate(np.where(starts, at, 0))
-        escapers[at[(at - first) % 2 == 1]] = False
+        positions = np.flatnonzero(escapers)
+        # A run starts where the preceding byte is not a backslash; the position in the run is
+        # the distance to its start.
+        starts = np.concatenate(([True], np.diff(positions) != 1))
+        first = np.maximum.accumulate(np.where(starts, positions, 0))
+        escapers[positions[(positions - first) % 2 == 1]] = False
         escaped = np.flatnonzero(escapers) + 1
         toggles[escaped[escaped < len(data)]] = False
     inside = None
@@ -80,21 +79,21 @@ def mark(data: Bytes) -> LiteralStructure:
 
 
 def count_in_rows(mask: Mask, offsets: Offsets) -> npt.NDArray[np.int64]:
-    """How many bytes of each row the mask marks."""
+    """Count the marked bytes of each row."""
     return np.diff(np.searchsorted(np.flatnonzero(mask), offsets))
 
 
 def _count_between(
     mask: Mask, begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    at = np.flatnonzero(mask)
-    return np.searchsorted(at, end) - np.searchsorted(at, begin)
+    positions = np.flatnonzero(mask)
+    return np.searchsorted(positions, end) - np.searchsorted(positions, begin)
 
 
 def unframed(data: Bytes, offsets: Offsets, opening: bytes, closing: bytes) -> Mask:
-    """Rows with bytes that do not begin and end with one of the given bytes.
+    """Find rows with bytes that do not begin and end with one of the given bytes.
 
-    Offsets start at 0. Without these rows no escape reaches from one row into the next.
+    Offsets start at 0. Without these rows no escape extends from one row into the next.
     """
     lengths = np.diff(offsets)
     present = lengths > 0
@@ -107,9 +106,9 @@ def unframed(data: Bytes, offsets: Offsets, opening: bytes, closing: bytes) -> M
 
 
 def unbalanced(marks: LiteralStructure, offsets: Offsets) -> Mask:
-    """Rows whose last byte is escaped, or with an odd number of quotes.
+    """Find rows whose last byte is escaped, or with an odd number of quotes.
 
-    All rows are framed. Without these rows the parity of quotes holds across rows.
+    All rows are framed. Without these rows the parity of quotes is correct in all rows.
     """
     bad: Mask = count_in_rows(marks.toggles, offsets) % 2 == 1
     if marks.escapers.any():
@@ -119,7 +118,7 @@ def unbalanced(marks: LiteralStructure, offsets: Offsets) -> Mask:
 
 
 def nested_arrays(data: Bytes, offsets: Offsets, marks: LiteralStructure) -> Mask:
-    """Rows with a brace inside their own pair: several dimensions."""
+    """Find rows with a brace inside the outer pair: arrays of several dimensions."""
     braces = data == _OPEN
     braces &= ~_escaped(marks)
     if marks.inside is not None:
@@ -136,10 +135,10 @@ def _escaped(marks: LiteralStructure) -> Mask:
 def split_arrays(
     data: Bytes, offsets: Offsets, marks: LiteralStructure, delimiter: int
 ) -> tuple[Elements, Mask]:
-    """Elements of well-framed one-dimensional literals; which rows are malformed.
+    """Split well-framed one-dimensional literals; also return which rows are malformed.
 
     Rows are empty (no value) or begin and end with their braces. The second result marks
-    rows with an empty or half-quoted element; their elements mean nothing.
+    rows with an empty or partly quoted element; their elements are meaningless.
     """
     lengths = np.diff(offsets)
     present = lengths > 0
@@ -148,8 +147,8 @@ def split_arrays(
         separators &= ~_escaped(marks)
     if marks.inside is not None:
         separators &= ~marks.inside
-    # Every element lies between two boundaries of its row: the opening brace or a
-    # separator before it, a separator or the closing brace behind it.
+    # Every element is between two boundaries of its row: the opening brace or a separator
+    # before it, a separator or the closing brace behind it.
     before, behind = separators.copy(), separators
     before[offsets[:-1][present]] = True
     behind[offsets[1:][present] - 1] = True
@@ -178,7 +177,7 @@ def split_arrays(
 def _quoting(
     marks: LiteralStructure, begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
 ) -> tuple[Mask, Mask]:
-    """Which elements are quoted as a whole, and which only in part."""
+    """Return which elements are quoted as a whole, and which only in part."""
     toggles = _count_between(marks.toggles, begin, end)
     longer = end - begin >= 2
     whole = longer & (toggles == 2)
@@ -195,7 +194,7 @@ def _compact(
     end: npt.NDArray[np.int64],
     quoted: Mask,
 ) -> pa.BinaryArray:
-    """One array of the elements' own bytes; unquoted NULL is null.
+    """Build an array of the elements' own bytes; an unquoted NULL is null.
 
     ``between`` marks the bytes that are in no element.
     """
@@ -217,9 +216,10 @@ def _compact(
 def split_hstores(
     data: Bytes, offsets: Offsets, marks: LiteralStructure
 ) -> tuple[Elements, Mask]:
-    """Keys and values in turn, as hstore_out writes them; which rows are malformed.
+    """Split into keys and values alternately, as hstore_out writes them; also return which rows
+    are malformed.
 
-    Every key is quoted and so is every value that is not NULL.
+    Every key is quoted, and every value that is not NULL.
     """
     rows = len(offsets) - 1
     outside = (
@@ -263,7 +263,7 @@ _NOTHING = Elements(binary_array(b"", np.zeros(1, np.int32)), np.zeros(1, np.int
 
 
 def _hstore_separators(data: Bytes, arrows: Mask, commas: Mask, fillers: Mask) -> Mask:
-    """False at each separator byte that is not part of ``=>`` or ``, ``."""
+    """Return a mask that is false at each separator byte outside of ``=>`` and ``, ``."""
     sound = np.ones(len(data), np.bool_)
     following = np.append(data[1:], 0)
     sound[arrows & (following != ord(">"))] = False

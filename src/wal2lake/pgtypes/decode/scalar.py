@@ -3,12 +3,12 @@
 Comes in: a BinaryArray of values as the publisher sent them, and the mapping. Goes out: a
 Conversion. Called by ``text`` only.
 
-The fast parsers are Arrow's own casts, which are stricter than PostgreSQL's input
-functions or equal to them, except where ``suspects`` looks again: Arrow turns a number too
-large for a double into infinity and one too small into zero, PostgreSQL refuses both; and a
-decimal that is too large overflows its 128 bits unseen. The
-interpreters accept what PostgreSQL's input functions accept (spaces around a number, hex
-integers, bool words), for the target's type need not be the source's.
+The fast parsers are Arrow's own casts. They are as strict as PostgreSQL's input functions or
+stricter, except in the cases that ``suspects`` covers: Arrow converts a number too large for a
+double to infinity and one too small to zero, while PostgreSQL refuses both; and a decimal that is
+too large silently overflows its 128 bits. The interpreters accept all values that PostgreSQL's
+input functions accept (spaces around a number, hex integers, bool words), because the target's
+type need not be the source's.
 
 Sources: int.c, numutils.c, bool.c, float.c, numeric.c, varlena.c (byteain).
 """
@@ -60,7 +60,7 @@ _BOOL_WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def decode_bool(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """t and f; also the words that boolin accepts."""
+    """Convert t and f, and the words that boolin accepts."""
 
     def interpret(text: bytes) -> bool:
         word = text.strip(_SPACE).decode("ascii", "replace").lower()
@@ -87,8 +87,8 @@ def _parse_bool(values: pa.BinaryArray) -> pa.Array:
         return pa.nulls(len(values), pa.bool_())
     firsts = data[np.minimum(offsets[:-1], len(data) - 1)]
     true = firsts == ord("t")
-    known = true | (firsts == ord("f"))
-    if not (known if valid is None else known | ~valid).all():
+    either = true | (firsts == ord("f"))
+    if not (either if valid is None else either | ~valid).all():
         raise pa.ArrowInvalid("not a boolean")
     return pa.array(true, mask=None if valid is None else ~valid)
 
@@ -99,7 +99,7 @@ _INTEGER = re.compile(rb"([+-]?)(?:0[xX]_?[0-9a-fA-F]|0[oO]_?[0-7]|0[bB]_?[01]|[
 
 
 def decode_integer(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """Decimal digits; also spaces, signs, 0x, 0o, 0b and underscores, as int4in does."""
+    """Convert decimal digits; also spaces, signs, 0x, 0o, 0b and underscores, as int4in does."""
     arrow = mapping.arrow_type
     low, high = -(1 << arrow.bit_width - 1), (1 << arrow.bit_width - 1) - 1
 
@@ -134,13 +134,13 @@ def decode_integer(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?\Z")
 _FLOAT_WORDS = {"nan": "nan", "inf": "inf", "infinity": "inf"}
 _EXACT_DIGITS = {32: 6, 64: 15}
-"""Decimal digits that every number of so many bits keeps (FLT_DIG, DBL_DIG)."""
+"""Number of decimal digits that a float of so many bits always preserves (FLT_DIG, DBL_DIG)."""
 
 
 def decode_float(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """Correctly rounded, -0 kept; NaN and the infinities by PostgreSQL's words.
+    """Convert numbers with correct rounding and -0, NaN, and infinities in PostgreSQL's words.
 
-    With ``mapping.exact`` a number that would be shown with other digits is bad.
+    With ``mapping.exact`` a number that would print with other digits is bad.
     """
     arrow = mapping.arrow_type
     shortest = np.float32 if arrow == pa.float32() else float
@@ -153,7 +153,7 @@ def decode_float(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
             return float(sign + _FLOAT_WORDS[unsigned])
         if _FLOAT.match(word) is None:
             raise _invalid_syntax(mapping)
-        # Arrow again, for a float4 must be rounded once, from the text.
+        # With Arrow, because a float4 must be rounded only once, from the text.
         number = float(pa.scalar(word).cast(arrow).as_py())
         nothing = number == 0 and re.search("[1-9]", word.partition("e")[0])
         if number in (float("inf"), float("-inf")) or nothing:
@@ -170,7 +170,7 @@ def decode_float(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
         odd = _suspect_floats(part, array)
         if not mapping.exact:
             return odd
-        # A sign, a point and a zero before it are no digits.
+        # Counts sign, point and leading zero as digits, so it marks too many rows, never too few.
         long = pc.fill_null(pc.greater(pc.binary_length(part), safe), False)
         longer: Mask = long.to_numpy(zero_copy_only=False)
         return longer if odd is None else odd | longer
@@ -206,7 +206,7 @@ _DECIMAL128_DIGITS = 38
 
 
 def decode_decimal(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """numeric to decimal(p,s); a value that does not fit exactly is bad, not rounded."""
+    """Convert numeric to decimal(p,s); a value that does not fit exactly is bad, not rounded."""
     arrow = mapping.arrow_type
     shown = f"decimal({arrow.precision},{arrow.scale})"
     quantum = Decimal(1).scaleb(-arrow.scale)
@@ -252,8 +252,8 @@ def decode_decimal(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
 def _suspect_decimals(
     values: pa.BinaryArray, digits: int, plain: Callable[[pa.BinaryArray], Mask]
 ) -> Mask | None:
-    """Numbers that may have run over Arrow's 128 bits without a word: while they were
-    read (more than 38 digits), or when they were scaled (too many before the point)."""
+    """Find numbers that may have silently overflowed Arrow's 128 bits: when they were read (more
+    than 38 digits), or when they were scaled (too many digits before the point)."""
     lengths = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
     point = pc.find_substring(values, b".").fill_null(0).to_numpy(zero_copy_only=False)
     before = np.where(point < 0, lengths, point)
@@ -278,10 +278,11 @@ def _overflow(shown: str) -> Rejected:
 
 
 def decode_text_family(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """Byte for byte; invalid UTF-8 and NUL are bad, for a Parquet string has neither.
+    """Copy text byte for byte; invalid UTF-8 and NUL are bad, because a Parquet string allows
+    neither.
 
-    What came as another type is read as the mapping's, and what came under another
-    declaration is fitted to the mapping's length.
+    Texts of another type are read as values of the mapping's type, and texts with another
+    declared length are fitted to the mapping's.
     """
     failures = Failures()
     try:
@@ -294,15 +295,15 @@ def decode_text_family(values: pa.BinaryArray, mapping: TypeMapping) -> Conversi
             except UnicodeDecodeError:
                 raise Rejected("22021", _INVALID_UTF8) from None
 
-        found = convert(
+        decoded = convert(
             values,
             pa.string(),
             lambda part: part.cast(pa.string()),
             interpret,
             plain=_decodable,
         )
-        failures.extend(found.failures, np.arange(len(values)))
-        array = found.array
+        failures.extend(decoded.failures, np.arange(len(values)))
+        array = decoded.array
     data, offsets = raw(values)
     if not data[offsets[0] : offsets[-1]].all():
         holds_nul = pc.fill_null(
@@ -318,13 +319,13 @@ def decode_text_family(values: pa.BinaryArray, mapping: TypeMapping) -> Conversi
 
 
 def _decodable(values: pa.BinaryArray) -> Mask:
-    found = np.ones(len(values), np.bool_)
+    decodable = np.ones(len(values), np.bool_)
     for row, text in enumerate(values.to_pylist()):
         try:
             (text or b"").decode()
         except UnicodeDecodeError:
-            found[row] = False
-    return found
+            decodable[row] = False
+    return decodable
 
 
 # --- bytea ------------------------------------------------------------------------------
@@ -333,7 +334,7 @@ _ESCAPE = re.compile(rb"\\(?:([0-3][0-7][0-7])|(\\)|(.?))", re.DOTALL)
 
 
 def decode_bytea(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """hex format in bulk; escape format, as an older source may send it, one by one."""
+    """Convert hex format in bulk; escape format, which an older source may send, one by one."""
 
     def interpret(text: bytes) -> bytes:
         if text.startswith(b"\\x"):
@@ -367,7 +368,7 @@ def _unescape(mapping: TypeMapping) -> Callable[[re.Match[bytes]], bytes]:
 
 
 def _parse_hex(values: pa.BinaryArray) -> pa.Array:
-    """All digits of the column decoded by one call; the offsets are halved."""
+    """Decode all digits of the column with one call; the offsets are halved."""
     data, offsets, null = packed(values)
     lengths = np.diff(offsets)
     present = np.ones(len(values), np.bool_) if null is None else ~null

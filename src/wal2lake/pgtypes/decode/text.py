@@ -4,9 +4,9 @@ Comes in: one column's values as the publisher sent them in text format, as Arro
 and the column's mapping. Goes out: a ``Conversion``. Runs inside Spark's Python workers:
 no session, no logger, everything picklable.
 
-The publisher's session is ours: DateStyle ISO, IntervalStyle postgres, extra_float_digits 3,
-bytea_output hex, client_encoding UTF8. TimeZone UTC gives the fast path of timestamptz; any
-other zone is understood.
+We set the parameters of the publisher's session: DateStyle ISO, IntervalStyle postgres,
+extra_float_digits 3, bytea_output hex, client_encoding UTF8. TimeZone UTC gives the fast path of
+timestamptz; values in any other zone are read, too.
 
 Each kind of mapping has one conversion, in the module of its family.
 
@@ -67,9 +67,9 @@ def text_to_arrow(
 ) -> Conversion:
     """Convert one column.
 
-    ``values``: binary (string and large variants are taken too), null for SQL NULL. No
-    value is ever changed: one that the target cannot hold is null in the result and
-    listed in ``failures`` (rows count over all chunks). Never raises because of a value.
+    ``values`` are binary (string and large variants are accepted), null for SQL NULL. No value is
+    ever changed: a value that the target cannot hold is null in the result and listed in
+    ``failures`` (row numbers count over all chunks). Never raises because of a value.
     """
     if not isinstance(values, pa.ChunkedArray):
         return _convert(_binary(values), mapping)

@@ -1,14 +1,13 @@
-"""One-dimensional arrays in binary form to Arrow lists, a column at a time.
+"""One-dimensional arrays in binary form to Arrow lists, column by column.
 
 Comes in: a BinaryArray of array_send's output, the element's type and conversion. Goes out: the
-lists, the elements' failures by row, and the *odd* rows, which must go through text:
-several dimensions, another lower bound, another element type, whatever is not well
-formed, and very long arrays. Called by ``columns``.
+lists, the elements' failures by row, and the *odd* rows, which must be converted as text:
+several dimensions, another lower bound, another element type, malformed arrays, and very long
+arrays. Called by ``columns``.
 
 Why this way. The elements of all rows become one flat column, which is converted like any other.
-They are found with one cursor per row that steps from element to element, all rows at
-once; so an array costs a few gathers per element and no Python, and the steps are as many as the
-longest array has elements.
+One cursor per row steps from element to element, for all rows at once. So an array costs a few
+gathers per element and no Python; the number of steps is the length of the longest array.
 
 Source: array_send in src/backend/utils/adt/arrayfuncs.c.
 """
@@ -36,11 +35,11 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _EMPTY: Final = 12
-"""Bytes of an array without dimensions: their number, has-null flag, element type."""
+"""Bytes of an array without dimensions: number of dimensions, has-null flag, element type."""
 _FIRST: Final = 20
-"""Where the first element's length is: behind the length and the bound of a dimension."""
+"""Position of the first element's length, behind length and lower bound of the dimension."""
 _MOST: Final = 1000
-"""Elements of an array up to which stepping pays. A guess."""
+"""Longest array that is read by stepping. Chosen arbitrarily."""
 
 
 def decode_sent_arrays(
@@ -49,7 +48,7 @@ def decode_sent_arrays(
     mapping: TypeMapping,
     convert: Callable[[pa.BinaryArray, TypeMapping], Conversion],
 ) -> tuple[pa.Array, Failures, Mask]:
-    """(lists, failures of their elements, odd rows); odd rows are null."""
+    """Return (lists, failures of their elements, odd rows); odd rows are null."""
     assert mapping.element is not None
     data, offsets, null = packed(values)
     present = np.ones(len(values), np.bool_) if null is None else ~null
@@ -77,33 +76,36 @@ def decode_sent_arrays(
     return array, failures, present & ~sound
 
 
-def _int32(data: Bytes, at: Ints) -> Ints:
-    """The integers at these positions, all of them inside."""
+def _int32(data: Bytes, positions: Ints) -> Ints:
+    """Return the integers at these positions, all inside of the data."""
     room = max(len(data) - 3, 0)
-    found = np.ndarray((room,), np.int32, np.ascontiguousarray(data), 0, (1,))[at]
+    integers = np.ndarray((room,), np.int32, np.ascontiguousarray(data), 0, (1,))[
+        positions
+    ]
     if sys.byteorder == "little":
-        found.byteswap(inplace=True)
-    return found.astype(np.int64)
+        integers.byteswap(inplace=True)
+    return integers.astype(np.int64)
 
 
 def _counts(
     data: Bytes, begin: Ints, end: Ints, present: Mask, element_oid: int
 ) -> tuple[Ints, Mask]:
-    """How many elements each plain row says it has (0: odd or none); which are ``{}``."""
+    """Return the stated number of elements of each plain row (0: odd or none), and which rows
+    are ``{}``."""
     counts = np.zeros(len(begin), np.int64)
     empty = np.zeros(len(begin), np.bool_)
     rows = np.flatnonzero(present & (end - begin >= _EMPTY))
-    at = begin[rows]
-    dimensions = _int32(data, at)
-    known = _int32(data, at + 8) & 0xFFFFFFFF == element_oid
-    known &= _int32(data, at + 4) & ~1 == 0
-    empty[rows] = known & (dimensions == 0) & (end[rows] == at + _EMPTY)
-    plain = known & (dimensions == 1) & (end[rows] - at >= _FIRST)
+    starts = begin[rows]
+    dimensions = _int32(data, starts)
+    is_usual = _int32(data, starts + 8) & 0xFFFFFFFF == element_oid
+    is_usual &= _int32(data, starts + 4) & ~1 == 0
+    empty[rows] = is_usual & (dimensions == 0) & (end[rows] == starts + _EMPTY)
+    plain = is_usual & (dimensions == 1) & (end[rows] - starts >= _FIRST)
     rows = rows[plain]
     length = _int32(data, begin[rows] + 12)
     bound = _int32(data, begin[rows] + 16)
     usual = (bound == 1) & (length > 0) & (length <= _MOST)
-    # Each element takes four bytes at least: no length makes us reserve more than it is.
+    # Each element needs at least four bytes, so a wrong length cannot allocate too much memory.
     usual &= length * 4 <= end[rows] - begin[rows] - _FIRST
     counts[rows[usual]] = length[usual]
     return counts, empty
@@ -112,37 +114,42 @@ def _counts(
 def _elements(
     data: Bytes, begin: Ints, end: Ints, counts: Ints
 ) -> tuple[Ints, Ints, Mask]:
-    """(start, size; -1 for NULL) of all elements, row by row; which rows end where they
-    should. Elements of the other rows are empty or lie inside their row."""
+    """Return start and size (-1 for NULL) of all elements, row by row, and which rows end at the
+    right position. Elements of the other rows are empty or inside of their row."""
     firsts = np.cumsum(counts) - counts
     total = int(counts.sum())
     start, size = np.zeros(total, np.int64), np.zeros(total, np.int64)
     rows = np.flatnonzero(counts)
-    at = begin[rows] + _FIRST
+    cursors = begin[rows] + _FIRST
     done = np.zeros(len(begin), np.bool_)
     step = 0
     while len(rows):
-        inside = at + 4 <= end[rows]
-        rows, at = rows[inside], at[inside]
-        length = _int32(data, at)
-        stop = at + 4 + np.maximum(length, 0)
+        inside = cursors + 4 <= end[rows]
+        rows, cursors = rows[inside], cursors[inside]
+        length = _int32(data, cursors)
+        stop = cursors + 4 + np.maximum(length, 0)
         inside = (length >= -1) & (stop <= end[rows])
-        rows, at, length, stop = rows[inside], at[inside], length[inside], stop[inside]
+        rows, cursors, length, stop = (
+            rows[inside],
+            cursors[inside],
+            length[inside],
+            stop[inside],
+        )
         place = firsts[rows] + step
-        start[place], size[place] = at + 4, length
+        start[place], size[place] = cursors + 4, length
         step += 1
         last = counts[rows] == step
         done[rows[last]] = stop[last] == end[rows[last]]
-        rows, at = rows[~last], stop[~last]
+        rows, cursors = rows[~last], stop[~last]
     return start, size, done
 
 
 def _slices(data: Bytes, start: Ints, size: Ints) -> pa.BinaryArray:
-    """The slices, which ascend and do not overlap, as one array; size -1 is null."""
+    """Build an array of slices, which ascend and do not overlap; size -1 is null."""
     null = size < 0
     size = np.maximum(size, 0)
     turns = np.zeros(len(data) + 1, np.int32)
-    # Between two elements lies at least a length: no place begins one and ends another.
+    # A length is between two elements, so no position begins one and ends another.
     turns[start[size > 0]] = 1
     turns[(start + size)[size > 0]] = -1
     kept = data[np.cumsum(turns[:-1]) > 0]

@@ -1,14 +1,13 @@
-"""A column that came in binary format to typed Arrow: ``sent_to_arrow``.
+"""A column in binary format to typed Arrow: ``sent_to_arrow``.
 
-Comes in: the values as Arrow binary, the type that they have at the publisher, and the
-mapping of the target's column. Goes out: a ``Conversion``, the same that the same values would
-give in text format. Runs inside Spark's Python workers.
+Comes in: the values as Arrow binary, their type at the publisher, and the mapping of the target's
+column. Goes out: a ``Conversion``, equal to that of the same values in text format. Runs inside
+Spark's Python workers.
 
-Why this way. Text format is the definition: every value has one canonical text, and what the
-target stores is what that text converts to. So a binary value is turned into its text
-and converted like any other, whatever the target's type is. Only where the result is
-plain and the column may be long does a kernel take the short cut, and what it
-cannot do goes through text again.
+Why this way. Text format is the definition: every value has one canonical text, and the target
+stores the conversion of that text. So a binary value is converted to its text and then like any
+other, for every target type. For common types a kernel converts whole columns directly; values
+that a kernel does not support are converted as text.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _MALFORMED = ("22P03", "incorrect binary data format")
 def sent_to_arrow(
     values: pa.BinaryArray, type_oid: int, types: RemoteTypes, mapping: TypeMapping
 ) -> Conversion:
-    """Convert one column of binary values; see ``text_to_arrow``.
+    """Convert one column of binary values, like ``text_to_arrow``.
 
     ``type_oid`` is the publisher's. A type without decoder makes every value bad (0A000).
     """
@@ -60,7 +59,7 @@ def sent_to_arrow(
     element = element_type(base, types)
     if mapping.kind is ConversionKind.ARRAY and element is not None:
         return _arrays(values, base, element, types, mapping)
-    # A kernel knows no length, and no other type.
+    # A kernel supports neither a declared length nor the input of another type.
     kernel = kernel_for(base, mapping) if _takes_any(mapping) else None
     if kernel is None:
         return _through_text(values, base, types, mapping)
@@ -71,8 +70,8 @@ def sent_to_arrow(
 
 
 def decodes_whole(type_oid: int, types: RemoteTypes, mapping: TypeMapping) -> bool:
-    """Whether ``sent_to_arrow`` needs no text of single values, but for odd ones: then
-    binary format is the faster one."""
+    """Return whether ``sent_to_arrow`` needs texts only for odd values. Then binary format is
+    faster than text format."""
     if binary_is_text(type_oid, types):
         return True
     base = base_type(type_oid, types)
@@ -80,7 +79,7 @@ def decodes_whole(type_oid: int, types: RemoteTypes, mapping: TypeMapping) -> bo
         return True
     element = element_type(base, types)
     if mapping.kind is ConversionKind.ARRAY and element is not None:
-        # An array with an element that is no valid text has no text to be shown either.
+        # An array with an element that is not valid text has no text for messages either.
         return (
             mapping.element is not None
             and not binary_is_text(element, types)
@@ -105,7 +104,7 @@ def _arrays(
 
     array, failures, odd = decode_sent_arrays(values, element, mapping, convert)
     if odd.any():
-        # Lists cannot be replaced one by one: chosen, row by row, from two columns.
+        # Single lists cannot be replaced, so each row is chosen from one of two columns.
         again = _through_text(without(values, ~odd), type_oid, types, mapping)
         failures.extend(again.failures, np.arange(len(values)))
         array = pc.if_else(pa.array(odd), again.array, array)
@@ -115,7 +114,7 @@ def _arrays(
 def sent_to_text(
     values: pa.BinaryArray, type_oid: int, types: RemoteTypes
 ) -> tuple[pa.BinaryArray, Failures]:
-    """Each value's canonical text; bad rows are null."""
+    """Return each value's canonical text; bad rows are null."""
     failures = Failures()
     if binary_is_text(type_oid, types):
         return values, failures
@@ -159,7 +158,7 @@ def _repaired(
     types: RemoteTypes,
     mapping: TypeMapping,
 ) -> Conversion:
-    """``array`` with what text makes of the odd rows."""
+    """Return ``array`` with the odd rows converted as text."""
     again = _through_text(values.take(pa.array(odd)), type_oid, types, mapping)
     mask = np.zeros(len(values), np.bool_)
     mask[odd] = True
@@ -172,7 +171,7 @@ def _repaired(
 def _jsonb(
     values: pa.BinaryArray, types: RemoteTypes, mapping: TypeMapping
 ) -> Conversion:
-    """A version byte, then text: cut off all at once if every value has a 1."""
+    """Convert jsonb: remove the version byte of all values at once if each has version 1."""
     data, offsets, null = packed(values)
     present = np.ones(len(values), np.bool_) if null is None else ~null
     starts = offsets[:-1][present]
@@ -186,21 +185,21 @@ def _jsonb(
 
 
 def combined(text: Conversion, binary: Conversion, is_binary: np.ndarray) -> Conversion:
-    """One column of which some rows came in binary format.
+    """Combine the conversions of a column with some rows in binary format.
 
     Each conversion has null, and no failure, where the other has the value.
     """
     array = pc.if_else(pa.array(is_binary), binary.array, text.array)
     failures = Failures()
-    for one in (text, binary):
-        failures.extend(one.failures, np.arange(len(array)))
+    for part in (text, binary):
+        failures.extend(part.failures, np.arange(len(array)))
     return failures.conclude(array)
 
 
 def split(
     values: pa.BinaryArray, is_binary: np.ndarray
 ) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """(text values, binary values), each null where the other one is."""
+    """Return (text values, binary values), each null where the value is in the other."""
     return without(values, is_binary), without(values, ~is_binary)
 
 
@@ -211,7 +210,7 @@ def convert_sent(
     types: RemoteTypes,
     mapping: TypeMapping,
 ) -> Conversion:
-    """A column of the publisher's values, of which some may be in binary format."""
+    """Convert a column of the publisher's values, some of which may be in binary format."""
     if is_binary is None or not is_binary.any():
         return text_to_arrow(values, mapping)
     valid = valid_mask(values)

@@ -1,13 +1,13 @@
-"""numeric's binary form to decimal(p,s), a whole column at a time.
+"""numeric's binary form to decimal(p,s), whole columns at a time.
 
 Comes in: a BinaryArray of numeric_send's output and a decimal type. Goes out: the decimals,
-and which rows have none: NaN, infinities, too large, not exact, not well formed. Called by
-``kernels``; ``columns`` then says of those rows what text format would have said.
+and the rows without one: NaN, infinities, too large, not exact, malformed. Called by
+``kernels``; ``columns`` then reports for those rows the same error as for text format.
 
-A numeric is a row of base-10000 digits, the first worth 10000^weight. So the value times 10^s
-is Horner's rule over the digit positions that decimal(p,s) has room for, the same for all
-rows: one gather and one multiplication per position. Up to 18 digits fit 64 bits; beyond,
-four 32-bit limbs carry.
+A numeric is a sequence of base-10000 digits; the first has the weight 10000^weight. So the value
+times 10^s is Horner's rule over the digit positions of decimal(p,s), which are the same for all
+rows: one gather and one multiplication per position. Up to 18 digits fit in 64 bits; more digits
+use four 32-bit limbs with carry.
 
 Source: numeric_send in src/backend/utils/adt/numeric.c.
 """
@@ -30,30 +30,30 @@ Words = npt.NDArray[np.uint64]
 _HEADER: Final = 8
 _NEGATIVE: Final = 0x4000
 _NARROW: Final = 18
-"""Decimal digits that a signed 64-bit number always holds."""
+"""Number of decimal digits that always fit in a signed 64-bit number."""
 _LIMB: Final = np.uint64(32)
 _LIMB_MASK: Final = np.uint64(0xFFFFFFFF)
 
 
 def decimals(values: pa.BinaryArray, arrow: Any) -> tuple[pa.Array, Mask]:
-    """The decimals (null where odd or null), and which rows are odd."""
+    """Return the decimals (null in odd and null rows), and which rows are odd."""
     data, offsets, null = packed(values)
     count = len(values)
     present = np.ones(count, np.bool_) if null is None else ~null
     lengths = np.diff(offsets)
     rows = np.flatnonzero(present & (lengths >= _HEADER))
     whole = len(rows) == count
-    at = offsets[:-1].astype(np.int64)
+    starts = offsets[:-1].astype(np.int64)
     if not whole:
-        at, lengths = at[rows], lengths[rows]
-    header = _gather(data, at, np.uint64)
+        starts, lengths = starts[rows], lengths[rows]
+    header = _gather(data, starts, np.uint64)
     digits = (header >> np.uint64(48)).view(np.int64)
     weight = (header >> np.uint64(32)).astype(np.int16).astype(np.int64)
     sign = (header >> np.uint64(16)).astype(np.uint16)
     negative = sign == _NEGATIVE
     good = lengths == _HEADER + 2 * digits
     good &= negative | (sign == 0)
-    groups = _Groups(data, at + _HEADER, digits * good, weight, good)
+    groups = _Groups(data, starts + _HEADER, digits * good, weight, good)
     low, high = _scaled(groups, arrow.precision, arrow.scale)
     good = groups.good
     if negative.any():
@@ -73,51 +73,53 @@ def decimals(values: pa.BinaryArray, arrow: Any) -> tuple[pa.Array, Mask]:
     return array, present & ~valid
 
 
-def _gather(data: npt.NDArray[np.uint8], at: Ints, kind: type[Any]) -> npt.NDArray[Any]:
-    """The unsigned integers at these positions: one at every byte, so unaligned."""
+def _gather(
+    data: npt.NDArray[np.uint8], positions: Ints, kind: type[Any]
+) -> npt.NDArray[Any]:
+    """Return the unsigned integers at these positions, which may be unaligned."""
     size = np.dtype(kind).itemsize
     room = max(len(data) - size + 1, 0)
-    found = np.ndarray((room,), kind, data, 0, (1,))[at]
-    return found.byteswap(inplace=True) if sys.byteorder == "little" else found
+    integers = np.ndarray((room,), kind, data, 0, (1,))[positions]
+    return integers.byteswap(inplace=True) if sys.byteorder == "little" else integers
 
 
 class _Groups:
-    """The base-10000 digits of many numbers by their position; ``good`` shrinks."""
+    """The base-10000 digits of many numbers by position. ``good`` excludes more and more rows."""
 
-    __slots__ = ("_at", "_count", "_data", "_weight", "good")
+    __slots__ = ("_count", "_data", "_starts", "_weight", "good")
 
     def __init__(
         self,
         data: npt.NDArray[np.uint8],
-        at: Ints,
+        starts: Ints,
         count: Ints,
         weight: Ints,
         good: Mask,
     ) -> None:
-        """``at``: where each number's digits begin; ``count`` of them."""
-        self._data, self._at, self._weight = data, at, weight
+        """``starts`` has the position of each number's digits, ``count`` their number."""
+        self._data, self._starts, self._weight = data, starts, weight
         self._count = count.view(np.uint64)
         self.good = good
 
     def within(self, top: int, bottom: int) -> None:
-        """No digit may be above position ``top`` or below ``bottom``."""
+        """Exclude numbers with digits above position ``top`` or below ``bottom``."""
         count = self._count.view(np.int64)
         inside = (self._weight <= top) & (self._weight - count + 1 >= bottom)
         self.good &= inside | (count == 0)
 
     def digit(self, position: int) -> Ints:
-        """The digits worth 10000^position, 0 where there are none."""
-        if not len(self._at):
+        """Return the digits with weight 10000^position, 0 if a number has none."""
+        if not len(self._starts):
             return np.zeros(0, np.int64)
         index = self._weight - position
-        # Unsigned, a negative one is beyond every count.
+        # As unsigned numbers, negative indexes are above every count.
         has = index.view(np.uint64) < self._count
-        found = _gather(self._data, (self._at + 2 * index) * has, np.uint16)
-        return found.astype(np.int64) * has
+        digits = _gather(self._data, (self._starts + 2 * index) * has, np.uint16)
+        return digits.astype(np.int64) * has
 
 
 def _steps(groups: _Groups, precision: int, scale: int) -> Iterator[tuple[int, Ints]]:
-    """(factor, addend) of each step of Horner's rule."""
+    """Yield (factor, addend) of each step of Horner's rule."""
     whole = precision - scale
     top, bottom = -(-whole // 4) - 1, -(-scale // 4)
     groups.within(top, -bottom)
@@ -135,7 +137,7 @@ def _steps(groups: _Groups, precision: int, scale: int) -> Iterator[tuple[int, I
 
 
 def _scaled(groups: _Groups, precision: int, scale: int) -> tuple[Words, Words]:
-    """The absolute values times 10^scale: lower and upper 64 bits."""
+    """Return the absolute values times 10^scale: lower and upper 64 bits."""
     count = len(groups.good)
     if precision <= _NARROW:
         narrow = np.zeros(count, np.int64)

@@ -1,12 +1,12 @@
 """Whole columns of binary values to Arrow with NumPy: the hot path of binary = true.
 
 Comes in: a BinaryArray of one type's binary form and the mapping. Goes out: the typed array,
-and which rows it has no value for although they are not null (*odd* rows: far timestamps,
-NaN in a decimal, values of a wrong size). ``columns`` sends those through their text, so that
-they meet the same fate, in the same words, as in text format.
+and the rows that are not null but have no value in it (*odd* rows: timestamps out of range,
+NaN in a decimal, values of a wrong size). ``columns`` converts those as text, so that the result
+and the error messages are the same as in text format.
 
-There is a kernel where the type is stored as its own Arrow type; an override that chooses
-another goes through text.
+There is a kernel if the type is stored as its default Arrow type; with another type, chosen by an
+override, values are converted as text.
 
 Sources: the send functions in src/backend/utils/adt.
 """
@@ -51,7 +51,7 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 def _of_size(
     values: pa.BinaryArray, size: int
 ) -> tuple[npt.NDArray[np.uint8], Mask | None, Mask | None]:
-    """The bytes of the values of this size, which rows have none, which are odd."""
+    """Return the bytes of the values of this size, the rows without a value, and the odd rows."""
     data, offsets, null = packed(values)
     wrong = np.diff(offsets) != size
     if null is not None:
@@ -63,14 +63,14 @@ def _of_size(
 
 
 def _fixed(values: pa.BinaryArray, layout: str) -> tuple[Numbers, Mask | None, Any]:
-    """One number per row (0 where there is none), which have none, which are odd."""
+    """Return one number per row (0: none), the rows without a number, and the odd rows."""
     form = np.dtype(layout)
     data, null, odd = _of_size(values, form.itemsize)
-    found = np.frombuffer(data, form).astype(form.newbyteorder("="))
+    numbers = np.frombuffer(data, form).astype(form.newbyteorder("="))
     if null is None:
-        return found, None, odd
-    spread = np.zeros(len(values), found.dtype)
-    spread[~null] = found
+        return numbers, None, odd
+    spread = np.zeros(len(values), numbers.dtype)
+    spread[~null] = numbers
     return spread, null, odd
 
 
@@ -85,7 +85,7 @@ def _number(layout: str) -> Kernel:
     ) -> tuple[pa.Array, Mask | None]:
         numbers, null, odd = _fixed(values, layout)
         if numbers.dtype.kind == "f":
-            # Any NaN is the NaN that its text would be read as.
+            # Replace every NaN by the NaN that its text is read as.
             numbers[np.isnan(numbers)] = np.nan
         return pa.array(numbers, mapping.arrow_type, mask=null), odd
 
@@ -94,16 +94,16 @@ def _number(layout: str) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """How a kind of moments is counted."""
+    """Range and epoch of dates or timestamps."""
 
     first: int
-    """Since 1970, as ``last`` and the result."""
+    """Lowest number since 1970, like ``last`` and the result."""
     last: int
     epoch: int
     infinity: int
-    """Infinity as it is sent; -infinity is its complement."""
+    """Sent number of infinity; -infinity is its complement."""
     infinite: int
-    """Infinity as it is stored; -infinity is its negative."""
+    """Stored number of infinity; -infinity is its negative."""
 
 
 _DAYS: Final = _Scale(FIRST_DAY, LAST_DAY, DATE_EPOCH, DATE_INFINITY, INFINITE_DAY)
@@ -117,7 +117,7 @@ _MICROSECONDS: Final = _Scale(
 
 
 def _moment(layout: str, scale: _Scale) -> Kernel:
-    """Dates and timestamps."""
+    """Return the kernel of dates or timestamps."""
 
     def read(
         values: pa.BinaryArray, mapping: TypeMapping
@@ -206,15 +206,15 @@ _BY_TYPE: Mapping[int, tuple[ConversionKind, pa.DataType | None, Kernel]] = (
         }
     )
 )
-"""By type OID: what it must be stored as. Any decimal type will do for numeric."""
+"""By type OID, the storage that has a kernel. For numeric it may be any decimal type."""
 
 
 def kernel_for(oid: int, mapping: TypeMapping) -> Kernel | None:
-    """The kernel of a built-in type stored like this; None: go through text."""
-    found = _BY_TYPE.get(oid)
-    if found is None:
+    """Return the kernel of a built-in type with this mapping; None: convert as text."""
+    entry = _BY_TYPE.get(oid)
+    if entry is None:
         return None
-    kind, arrow, kernel = found
+    kind, arrow, kernel = entry
     if kind is not mapping.kind or (arrow is not None and arrow != mapping.arrow_type):
         return None
     return kernel

@@ -1,14 +1,15 @@
-"""Which decoder a type of the publisher has, and why some have none.
+"""The decoder of each type of the publisher, or the reason why it has none.
 
-Comes in: a type's OID, and what the publisher's catalog says of the types that are not
-built in (``RemoteType``; pg asks, the catalog keeps them as JSON, executors get them pickled).
-Goes out: a ``Reader`` of single values, or ``NoDecoder`` with the reason, which is asked
-for before streaming starts.
+Comes in: a type's OID, and facts from the publisher's catalog about types that are not built in
+(``RemoteType``; pg reads them, the catalog keeps them as JSON, executors get them pickled).
+Goes out: a ``Reader`` of single values, or ``NoDecoder`` with the reason. Decoders are checked
+before streaming starts.
 
-The format of money is the publisher's choice, and so among what it is asked for.
+The format of money depends on the publisher's settings, so samples of it are read from the
+publisher.
 
-A type without send function is sent as text always, so it needs none. An extension's base
-type has a format of its own: known are citext and hstore.
+A type without send function is always sent as text, so it needs no decoder. An extension's base
+type has a format of its own: citext and hstore are supported.
 
 Source: pg_type, pg_range, pg_attribute; logicalrep_write_tuple in proto.c.
 """
@@ -42,7 +43,7 @@ from wal2lake.pgtypes.registry.pg_type import (
 )
 
 FIRST_NORMAL_OID: Final = 16_384
-"""Below it an OID means the same type everywhere."""
+"""Lower OIDs mean the same type on every server."""
 
 _VECTORS: Final = {22: 21, 30: 26}
 _RECORD: Final = 2249
@@ -60,38 +61,38 @@ _REASONS: Final = {
 
 
 class NoDecoder(FeatureNotSupportedError):
-    """A type whose binary form is not known here (0A000); the message says why."""
+    """The binary form of a type is not supported (0A000); the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteType:
-    """A type of the publisher that is not built in; money, whose text it decides."""
+    """A type of the publisher that is not built in; also money, whose text depends on it."""
 
     oid: Oid
     name: str
     """``schema.name``."""
     kind: str
-    """pg_type.typtype; ``a`` for a true array, ``x`` for a base type that belongs to an
-    extension of its name."""
+    """pg_type.typtype; ``a`` for a true array, ``x`` for a base type of an extension with the
+    same name."""
     sent: bool
-    """It has a send function; without, its values come as text."""
+    """The type has a send function; otherwise its values are sent as text."""
     part: Oid = INVALID_OID
-    """An array's element, a domain's base type, a range's subtype, a multirange's range."""
+    """Element of an array, base type of a domain, subtype of a range, range of a multirange."""
     attributes: tuple[Oid, ...] = ()
     """Types of a composite's columns."""
     delimiter: str = ","
-    """Between the elements of arrays of this type."""
+    """Delimiter of elements in arrays of this type."""
     samples: tuple[str, ...] = ()
-    """Texts of the values ``money.SAMPLES``."""
+    """Texts of the values ``money.MONEY_SAMPLES``."""
 
 
 def money_type(samples: Sequence[str]) -> RemoteType:
-    """money, as a publisher writes it: the texts of MONEY_SAMPLES."""
+    """Build the type money from a publisher's texts of MONEY_SAMPLES."""
     return RemoteType(Oid(MONEY), "money", "b", True, samples=tuple(samples))
 
 
 RemoteTypes = Mapping[int, RemoteType]
-"""By OID."""
+"""Types by OID."""
 
 
 def remote_types_to_json(types: Sequence[RemoteType]) -> str:
@@ -106,10 +107,10 @@ def remote_types_to_json(types: Sequence[RemoteType]) -> str:
 
 
 def remote_types_from_json(text: str | None) -> dict[int, RemoteType]:
-    """The inverse, by OID; nothing for None."""
-    found = {}
+    """Decode the text from ``remote_types_to_json`` to types by OID; empty for None."""
+    types = {}
     for oid, name, kind, sent, part, attributes, *rest in json.loads(text or "[]"):
-        found[oid] = RemoteType(
+        types[oid] = RemoteType(
             Oid(oid),
             name,
             kind,
@@ -119,24 +120,24 @@ def remote_types_from_json(text: str | None) -> dict[int, RemoteType]:
             rest[0] if rest else ",",
             tuple(rest[1:]),
         )
-    return found
+    return types
 
 
 def base_type(oid: int, types: RemoteTypes) -> int:
-    """The type below any number of domains."""
+    """Return the type under any number of domains."""
     for _ in range(len(types)):
-        known = types.get(oid)
-        if known is None or known.kind != "d":
+        remote_type = types.get(oid)
+        if remote_type is None or remote_type.kind != "d":
             return oid
-        oid = known.part
+        oid = remote_type.part
     return oid
 
 
 def element_type(oid: int, types: RemoteTypes) -> int | None:
-    """The element of a true array type; None: it is not one."""
-    known = types.get(oid)
-    if known is not None:
-        return int(known.part) if known.kind == "a" else None
+    """Return the element type of a true array type; None: it is not one."""
+    remote_type = types.get(oid)
+    if remote_type is not None:
+        return int(remote_type.part) if remote_type.kind == "a" else None
     built_in = type_by_oid(oid)
     if built_in is None or not built_in.is_array:
         return None
@@ -144,29 +145,29 @@ def element_type(oid: int, types: RemoteTypes) -> int | None:
 
 
 def sent_as_text(oid: int, types: RemoteTypes) -> bool:
-    """The publisher has no binary form of this type."""
-    known = types.get(oid)
-    if known is not None:
-        return not known.sent
+    """Return whether the publisher has no binary form of this type."""
+    remote_type = types.get(oid)
+    if remote_type is not None:
+        return not remote_type.sent
     built_in = type_by_oid(oid)
     return built_in is not None and built_in.send_function is None
 
 
 def binary_is_text(oid: int, types: RemoteTypes) -> bool:
-    """The binary form of this type is its text."""
+    """Return whether the binary form of this type is its text."""
     oid = base_type(oid, types)
-    known = types.get(oid)
-    if known is None:
+    remote_type = types.get(oid)
+    if remote_type is None:
         return oid in TEXT_TYPES
-    return known.kind == "e" or (
-        known.kind == "x" and _bare(known.name) in _TEXT_EXTENSIONS
+    return remote_type.kind == "e" or (
+        remote_type.kind == "x" and _bare(remote_type.name) in _TEXT_EXTENSIONS
     )
 
 
 def check_decoder(oid: int, types: RemoteTypes) -> None:
-    """Raise NoDecoder if values of this type may come that nothing here can decode.
+    """Raise NoDecoder if a column of this type may have values that cannot be decoded.
 
-    For a column: a column whose type has no send function is text and needs no decoder.
+    A column whose type has no send function is sent as text and needs no decoder.
     """
     if not sent_as_text(oid, types):
         _check(oid, types, ())
@@ -186,28 +187,30 @@ def _check(oid: int, types: RemoteTypes, above: tuple[int, ...]) -> None:
 
 
 def _parts(oid: int, types: RemoteTypes) -> tuple[int, ...]:
-    known = types.get(oid)
-    if known is not None:
-        return known.attributes + ((known.part,) if known.part else ())
+    remote_type = types.get(oid)
+    if remote_type is not None:
+        return remote_type.attributes + (
+            (remote_type.part,) if remote_type.part else ()
+        )
     element = element_type(oid, types)
     return () if element is None else (element,)
 
 
 def shown_type(oid: int, types: RemoteTypes) -> str:
-    """The type's name for a message."""
-    known = types.get(oid)
-    return format_type(oid) if known is None else known.name
+    """Return the type's name for messages."""
+    remote_type = types.get(oid)
+    return format_type(oid) if remote_type is None else remote_type.name
 
 
 def reader_for(oid: int, types: RemoteTypes) -> Reader:
-    """The decoder of one type; NoDecoder with the reason."""
+    """Return the decoder of one type; raises NoDecoder with the reason."""
     oid = base_type(oid, types)
     reader = READERS.get(oid)
     if reader is not None:
         return reader
-    known = types.get(oid)
-    if known is not None:
-        return _remote(known, types)
+    remote_type = types.get(oid)
+    if remote_type is not None:
+        return _remote(remote_type, types)
     if oid in _VECTORS:
         return vector_reader(READERS[_VECTORS[oid]])
     if oid == _RECORD:
@@ -225,37 +228,39 @@ def reader_for(oid: int, types: RemoteTypes) -> Reader:
     raise NoDecoder(_without_decoder(oid, types))
 
 
-def _remote(known: RemoteType, types: RemoteTypes) -> Reader:
-    match known.kind:
+def _remote(remote_type: RemoteType, types: RemoteTypes) -> Reader:
+    match remote_type.kind:
         case "e":
             return decoded
         case "a":
-            element = types.get(known.part)
-            return _array(known.part, element.delimiter if element else ",", types)
+            element = types.get(remote_type.part)
+            return _array(
+                remote_type.part, element.delimiter if element else ",", types
+            )
         case "r":
-            return range_reader(reader_for(known.part, types))
+            return range_reader(reader_for(remote_type.part, types))
         case "m":
-            return multirange_reader(reader_for(known.part, types))
+            return multirange_reader(reader_for(remote_type.part, types))
         case "c":
             return record_reader(_lookup(types))
-    if known.oid == MONEY and known.samples:
+    if remote_type.oid == MONEY and remote_type.samples:
         try:
-            return money_reader(known.samples)
+            return money_reader(remote_type.samples)
         except UsageError as reason:
             raise NoDecoder(reason.message) from None
-    reader = _EXTENSIONS.get(_bare(known.name))
-    if reader is None or known.kind != "x":
-        raise NoDecoder(_without_decoder(known.oid, types))
+    reader = _EXTENSIONS.get(_bare(remote_type.name))
+    if reader is None or remote_type.kind != "x":
+        raise NoDecoder(_without_decoder(remote_type.oid, types))
     return reader
 
 
 def _array(element: int, delimiter: str, types: RemoteTypes) -> Reader:
-    one = reader_for(element, types)
-    return lambda data: array_from_binary(data, element, one, delimiter)
+    read_element = reader_for(element, types)
+    return lambda data: array_from_binary(data, element, read_element, delimiter)
 
 
 def _lookup(types: RemoteTypes) -> Callable[[int], Reader]:
-    """Decoders by OID, each made once."""
+    """Return a function that finds decoders by OID and caches them."""
     made: dict[int, Reader] = {}
 
     def of(oid: int) -> Reader:
@@ -274,6 +279,6 @@ def _bare(name: str) -> str:
 def _without_decoder(oid: int, types: RemoteTypes) -> str:
     reason = _REASONS.get(oid)
     if reason is None:
-        known = types.get(oid) is not None or type_by_oid(oid) is not None
-        reason = "its format is not known" if known else "the type is not known"
+        exists = types.get(oid) is not None or type_by_oid(oid) is not None
+        reason = "its format is not known" if exists else "the type is not known"
     return f"cannot decode the binary format of type {shown_type(oid, types)}: {reason}"

@@ -1,7 +1,7 @@
 """Reading the fields of one binary value, in order.
 
-Comes in: the bytes. Goes out: its fields. Whatever ends too early, or is not used up, is what
-a receive function calls "incorrect binary data format" (22P03). Used by the other
+Comes in: the bytes. Goes out: the fields. A value that ends too early, or has remaining bytes, is
+the error "incorrect binary data format" (22P03) of a receive function. Used by the other
 modules of this room.
 
 Source: pqformat.c (pq_getmsgint, pq_getmsgend).
@@ -18,7 +18,7 @@ _INVALID_UTF8 = 'invalid byte sequence for encoding "UTF8"'
 
 
 def decoded(data: bytes) -> str:
-    """Text; 22021 for what is not UTF-8 or holds NUL."""
+    """Decode text; 22021 for bytes that are not UTF-8 or contain NUL."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -29,47 +29,47 @@ def decoded(data: bytes) -> str:
 
 
 class ValueCursor:
-    """A place in a value's bytes that moves forward."""
+    """A position in a value's bytes that moves forward."""
 
-    __slots__ = ("_at", "_data")
+    __slots__ = ("_data", "_position")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self._position = 0
 
     @property
     def left(self) -> int:
-        """Bytes not read yet."""
-        return len(self._data) - self._at
+        """Number of remaining bytes."""
+        return len(self._data) - self._position
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
+        """Read the next bytes."""
         if not 0 <= count <= self.left:
             raise incorrect_format()
-        found = self._data[self._at : self._at + count]
-        self._at += count
-        return found
+        data = self._data[self._position : self._position + count]
+        self._position += count
+        return data
 
     def number(self, layout: str) -> int:
-        """One integer; ``layout`` is struct's letter, big-endian."""
-        (found,) = struct.unpack(f"!{layout}", self.take(struct.calcsize(layout)))
-        return int(found)
+        """Read one big-endian integer; ``layout`` is struct's letter."""
+        (number,) = struct.unpack(f"!{layout}", self.take(struct.calcsize(layout)))
+        return int(number)
 
     def sized(self) -> bytes | None:
-        """Int32 length and bytes; None for length -1."""
+        """Read an Int32 length and bytes; None for length -1."""
         length = self.number("i")
         return None if length == -1 else self.take(length)
 
     def string(self) -> str:
-        """Text up to a NUL, which is stepped over."""
-        end = self._data.find(b"\0", self._at)
+        """Read text up to a NUL, and skip the NUL."""
+        end = self._data.find(b"\0", self._position)
         if end < 0:
             raise incorrect_format()
-        text = decoded(self.take(end - self._at))
-        self._at += 1
+        text = decoded(self.take(end - self._position))
+        self._position += 1
         return text
 
     def end(self) -> None:
-        """Everything must have been read."""
+        """Raise 22P03 if bytes remain."""
         if self.left:
             raise incorrect_format()

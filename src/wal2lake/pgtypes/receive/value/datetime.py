@@ -1,7 +1,7 @@
 """Dates, times and intervals: one binary value to text (DateStyle ISO, TimeZone UTC).
 
-Called through ``scalar``. Dates and timestamps count from 2000-01-01; a timetz has its zone
-in seconds west of Greenwich.
+Called through ``scalar``. Dates and timestamps count from 2000-01-01; the zone of a timetz is in
+seconds west of Greenwich.
 
 Sources: date_send, time_send, timetz_send, timestamp_send, interval_send in
 src/backend/utils/adt.
@@ -62,7 +62,7 @@ def _clock(cursor: ValueCursor) -> str:
 
 
 def read_time(data: bytes) -> str:
-    """Int64 microseconds of the day; 24:00:00 is one."""
+    """Int64 microseconds of the day; 24:00:00 is allowed."""
     cursor = ValueCursor(data)
     text = _clock(cursor)
     cursor.end()
@@ -84,8 +84,8 @@ def read_interval(data: bytes) -> str:
     time, days, months = cursor.number("q"), cursor.number("i"), cursor.number("i")
     cursor.end()
     value = Interval(months, days, time)
-    # Since PostgreSQL 17. Before, the ends of all three fields at once were an ordinary
-    # value; the bytes do not say which server sent them.
+    # Infinity exists since PostgreSQL 17. Earlier, the extremes of all three fields were an
+    # ordinary value; the bytes do not show which version sent them.
     if value in (INFINITY, NEGATIVE_INFINITY):
         return "infinity" if value == INFINITY else "-infinity"
     return str(value)

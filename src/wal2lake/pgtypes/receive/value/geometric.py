@@ -1,6 +1,6 @@
 """Geometric types: one binary value to text. Called through ``scalar``.
 
-Each is a few float8 numbers; a path and a polygon say how many points follow.
+Each is a few float8 numbers; a path and a polygon begin with the number of points.
 
 Source: the send and out functions in src/backend/utils/adt/geo_ops.c.
 """

@@ -1,7 +1,7 @@
-"""``money``: its text follows lc_monetary, which two values of the publisher show.
+"""``money``, whose text depends on lc_monetary. Two sample texts of the publisher show its format.
 
-Comes in: the texts of MONEY_SAMPLES as the publisher writes them. Goes out: a reader of binary
-values that writes the same.
+Comes in: the publisher's texts of MONEY_SAMPLES. Goes out: a reader of binary values that writes
+the same format.
 
 Source: cash_out and cash_send in src/backend/utils/adt/cash.c (one size for all groups of
 digits, a separator always, the fraction's digits by frac_digits).
@@ -34,17 +34,18 @@ class _Format:
     """Digits between two separators."""
     separator: str
     positive: tuple[str, str]
-    """In front of and behind the number."""
+    """Text before and after the number."""
     negative: tuple[str, str]
 
     def text(self, value: int) -> str:
-        """``value`` in the smallest unit."""
+        """Write ``value``, which is in the smallest unit."""
         digits = str(abs(value)).zfill(self.fraction + 1)
         whole = digits[: len(digits) - self.fraction]
         first = len(whole) % self.group
         groups = [whole[:first]] if first else []
         groups += [
-            whole[at : at + self.group] for at in range(first, len(whole), self.group)
+            whole[position : position + self.group]
+            for position in range(first, len(whole), self.group)
         ]
         number = self.separator.join(groups)
         if self.fraction:
@@ -54,8 +55,8 @@ class _Format:
 
 
 def money_reader(samples: Sequence[str]) -> Callable[[bytes], str]:
-    """Values in the format of these texts of MONEY_SAMPLES; UsageError if it is not
-    understood."""
+    """Return a reader that writes the format of these texts of MONEY_SAMPLES; UsageError if the
+    format is not understood."""
     form = _format(samples)
 
     def read(data: bytes) -> str:
@@ -67,8 +68,8 @@ def money_reader(samples: Sequence[str]) -> Callable[[bytes], str]:
 
 
 def _format(samples: Sequence[str]) -> _Format:
-    found = [re.fullmatch(r"(\D*)(\d.*\d)(\D*)", sample) for sample in samples]
-    match found:
+    matches = [re.fullmatch(r"(\D*)(\d.*\d)(\D*)", sample) for sample in samples]
+    match matches:
         case [re.Match() as positive, re.Match() as negative]:
             number = positive[2]
             if number == negative[2]:

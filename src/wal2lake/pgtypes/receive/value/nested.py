@@ -1,8 +1,8 @@
-"""Values made of values: ranges, multiranges, composites, hstore and vectors, to text.
+"""Values with parts: ranges, multiranges, composites, hstore and vectors, to text.
 
-Comes in: the bytes and the decoder of the parts (for composites, of each type that a value
-names itself). Goes out: the literal as the type's output function writes it. Called by
-``remote``; arrays are in ``pgtypes.binary``, for parameters have them too.
+Comes in: the bytes and the decoder of the parts (for composites, the decoders of the types that
+the value names). Goes out: the literal as the type's output function writes it. Called by
+``remote``; arrays are in ``pgtypes.binary``, because parameters use them, too.
 
 Sources: range_send, range_deparse and range_bound_escape in rangetypes.c; multirange_send;
 record_send and record_out in rowtypes.c; hstore_send and hstore_out in
@@ -26,14 +26,14 @@ _IN_RECORDS = frozenset('"\\(),' + _SPACE)
 
 
 def _escaped(text: str, special: frozenset[str]) -> str:
-    """Quoted, with quotes and backslashes doubled, where it has to be."""
+    """Quote a text if necessary, with quotes and backslashes doubled."""
     if text and not any(c in special for c in text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '""') + '"'
 
 
 def range_reader(bound: Reader) -> Reader:
-    """Byte of flags, then the bounds that exist."""
+    """Return a reader of ranges: a byte of flags, then the finite bounds."""
 
     def read(data: bytes) -> str:
         cursor = ValueCursor(data)
@@ -60,8 +60,8 @@ def _bound(cursor: ValueCursor, bound: Reader) -> str:
     return _escaped(bound(data), _IN_RANGES)
 
 
-def multirange_reader(one: Reader) -> Reader:
-    """Int32 number of ranges, each with its length."""
+def multirange_reader(read_range: Reader) -> Reader:
+    """Return a reader of multiranges: Int32 number of ranges, each with its length."""
 
     def read(data: bytes) -> str:
         cursor = ValueCursor(data)
@@ -70,7 +70,7 @@ def multirange_reader(one: Reader) -> Reader:
             part = cursor.sized()
             if part is None:
                 raise incorrect_format()
-            shown.append(one(part))
+            shown.append(read_range(part))
         cursor.end()
         return "{" + ",".join(shown) + "}"
 
@@ -78,7 +78,8 @@ def multirange_reader(one: Reader) -> Reader:
 
 
 def record_reader(of: Callable[[int], Reader]) -> Reader:
-    """Int32 number of columns; each with its type's OID, length and bytes."""
+    """Return a reader of composites: Int32 number of columns, each with type OID, length and
+    bytes."""
 
     def read(data: bytes) -> str:
         cursor = ValueCursor(data)
@@ -94,7 +95,8 @@ def record_reader(of: Callable[[int], Reader]) -> Reader:
 
 
 def vector_reader(element: Reader) -> Reader:
-    """int2vector and oidvector: an array from 0 on, printed without braces."""
+    """Return a reader of int2vector or oidvector: an array with lower bound 0, printed without
+    braces."""
 
     def read(data: bytes) -> str:
         cursor = ValueCursor(data)
@@ -119,7 +121,7 @@ def vector_reader(element: Reader) -> Reader:
 
 
 def read_hstore(data: bytes) -> str:
-    """Int32 number of pairs; key and value with their lengths."""
+    """Int32 number of pairs, then key and value of each with their lengths."""
     cursor = ValueCursor(data)
     shown = []
     for _ in range(cursor.number("I")):

@@ -14,12 +14,12 @@ _INET, _INET6 = 2, 3
 
 
 def read_inet(data: bytes) -> str:
-    """inet shows the mask only if it is not the whole address."""
+    """inet prints the mask only if it is shorter than the address."""
     return _address(data, is_cidr=False)
 
 
 def read_cidr(data: bytes) -> str:
-    """cidr always shows it."""
+    """cidr always prints the mask."""
     return _address(data, is_cidr=True)
 
 

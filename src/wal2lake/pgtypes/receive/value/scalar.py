@@ -1,12 +1,12 @@
 """Built-in types without parts: one binary value to its canonical text.
 
-Comes in: the bytes that the type's send function wrote. Goes out: what its output function
-writes (TimeZone UTC, DateStyle ISO, IntervalStyle postgres, extra_float_digits 1 or more,
+Comes in: the output of the type's send function. Goes out: the output of its output function
+(TimeZone UTC, DateStyle ISO, IntervalStyle postgres, extra_float_digits 1 or more,
 bytea_output hex). ``READERS`` has the types by OID. Called by ``columns``, ``nested`` and,
 for parameters, by ``pgtypes.params``.
 
-Not here, because their text cannot be told from the bytes: money (it depends on lc_monetary)
-and the reg* types (they are names in the publisher's catalog).
+Two kinds of types are missing, because the bytes do not determine their text: money, which depends
+on lc_monetary, and the reg* types, which are names in the publisher's catalog.
 
 Sources: the send functions in src/backend/utils/adt.
 """
@@ -179,7 +179,7 @@ READERS: Mapping[int, Reader] = MappingProxyType(
         5069: _integer("!Q"),
     }
 )
-"""By pg_type.oid."""
+"""Readers by pg_type.oid."""
 
 TEXT_TYPES: frozenset[int] = frozenset((19, 25, 114, 142, 1042, 1043, 1790))
 """Types whose binary form is their text."""

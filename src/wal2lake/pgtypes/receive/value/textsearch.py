@@ -15,7 +15,7 @@ _PRIORITY = {_NOT: 4, _AND: 2, _OR: 1, _PHRASE: 3}
 _POSITION_WEIGHTS = ("", "C", "B", "A")
 _QUERY_WEIGHTS = ((8, "A"), (4, "B"), (2, "C"), (1, "D"))
 _MAX_DEPTH = 400
-"""Depth of nested operators at most; Python's own stack is the limit."""
+"""Maximal depth of nested operators, because Python's own stack is limited."""
 
 
 def _quoted(text: str) -> str:
@@ -23,7 +23,7 @@ def _quoted(text: str) -> str:
 
 
 def read_tsvector(data: bytes) -> str:
-    """Lexemes, each with positions whose upper two bits are a weight."""
+    """Lexemes, each with positions; the upper two bits of a position are its weight."""
     cursor = ValueCursor(data)
     shown = []
     for _ in range(cursor.number("I")):
@@ -38,7 +38,7 @@ def read_tsvector(data: bytes) -> str:
 
 
 def read_tsquery(data: bytes) -> str:
-    """The tree, an operator before its operands, the right operand first."""
+    """The tree: an operator precedes its operands, and the right operand is first."""
     cursor = ValueCursor(data)
     if cursor.number("I") == 0:
         cursor.end()
