@@ -75,7 +75,7 @@ class Stored(Protocol):
 
     @property
     def pg_typmod(self) -> int:
-        """Its type modifier; -1: none."""
+        """The type modifier; -1: none."""
         ...
 
     @property

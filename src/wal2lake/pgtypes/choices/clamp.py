@@ -1,14 +1,14 @@
 """The nearest value that a type can hold, for policy ``clamp``.
 
-Comes in: values, as text, that did not convert, and the mapping. Goes out: a Conversion in
-which those that have a nearest value have it; the others keep their failure. Called by
+Comes in: values, as text, that could not be converted, and the mapping. Goes out: a Conversion
+with the nearest value of each value that has one; other values keep their failure. Called by
 ``coerce``.
 
-Numbers beyond the range become its end, digits beyond the scale are rounded as PostgreSQL
-rounds numeric (half away from zero), far timestamps become the last one that has a place, text is
-cut off at its declared length.
-NaN is near to nothing: NULL. A text that is not valid, a time that does not exist, an array of
-another shape has no nearest value. In arrays this is done element by element.
+Numbers out of range become the end of the range, digits beyond the scale are rounded as PostgreSQL
+rounds numeric (half away from zero), timestamps out of range become the last or first one that can
+be stored, text is truncated to its declared length. NaN becomes NULL. An invalid text, a time that
+does not exist, and an array of another shape have no nearest value. Arrays are converted element by
+element.
 """
 
 from __future__ import annotations
@@ -35,53 +35,53 @@ from wal2lake.pgtypes.moments import (
 )
 
 BEYOND: Final = frozenset(("22001", "22003", "22008"))
-"""string_data_right_truncation, numeric_value_out_of_range, datetime_field_overflow: the
-failures of values that may have a nearest one."""
+"""string_data_right_truncation, numeric_value_out_of_range, datetime_field_overflow: failures of
+values that may have a nearest value."""
 _YEAR: Final = re.compile(r"(\d+)-\d\d-\d\d")
 _LAST_YEAR: Final = fields_of(LAST_DAY)[0]
 _LAST_YEAR_OF_TIMES: Final = fields_of(LAST_MICROSECOND // 86_400_000_000)[0]
 _FIRST_YEAR: Final = 4714
-"""Before Christ, of both."""
+"""First year, BC, of dates and timestamps."""
 
 
 class _NoNearest(Exception):
-    """The value is not beyond an end of the range."""
+    """The value is not out of range, so it has no nearest value."""
 
 
 def clamped(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
     """Convert texts, with the nearest value for those that are out of range."""
     if mapping.kind is ConversionKind.ARRAY:
         return decode_array(values, mapping, clamped)
-    found = text_to_arrow(values, mapping)
+    converted = text_to_arrow(values, mapping)
     nearest = _NEAREST.get(mapping.kind)
-    if not found.failures or nearest is None:
-        return found
+    if not converted.failures or nearest is None:
+        return converted
     left = Failures()
     rows: list[int] = []
     replacements: list[object] = []
-    # A column is often full of one such value.
-    known: dict[bytes, object] = {}
-    for failure in found.failures:
+    # A column often has many equal values of this kind.
+    nearest_by_text: dict[bytes, object] = {}
+    for failure in converted.failures:
         if failure.sqlstate not in BEYOND:
             left.add_rows(failure.rows, failure.sqlstate, failure.message)
             continue
         texts = values.take(pa.array(failure.rows)).to_pylist()
         for row, text in zip(failure.rows.tolist(), texts, strict=True):
-            if text not in known:
-                known[text] = _nearest_or_none(nearest, text, mapping)
-            if isinstance(known[text], _NoNearest):
+            if text not in nearest_by_text:
+                nearest_by_text[text] = _nearest_or_none(nearest, text, mapping)
+            if isinstance(nearest_by_text[text], _NoNearest):
                 left.add(row, failure.sqlstate, failure.message)
                 continue
             rows.append(row)
-            replacements.append(known[text])
-    array = replaced(found.array, rows, pa.array(replacements, mapping.arrow_type))
+            replacements.append(nearest_by_text[text])
+    array = replaced(converted.array, rows, pa.array(replacements, mapping.arrow_type))
     return left.conclude(array)
 
 
 def _nearest_or_none(
     nearest: Callable[[str, TypeMapping], object], text: bytes, mapping: TypeMapping
 ) -> object:
-    """The value, or the _NoNearest that says that there is none."""
+    """Return the nearest value, or a _NoNearest if there is none."""
     try:
         word = text.decode("utf-8", "replace")
         return nearest(
@@ -92,7 +92,7 @@ def _nearest_or_none(
 
 
 def replaced(array: pa.Array, rows: list[int], by: pa.Array) -> pa.Array:
-    """The array with other values at some rows; lists, too."""
+    """Return the array with other values in some rows; also for lists."""
     if not rows:
         return array
     places = np.arange(len(array))
@@ -119,7 +119,7 @@ def _decimal(word: str, mapping: TypeMapping) -> Decimal | None:
     number = _number(word)
     if number.is_nan():
         return None
-    # The largest value: 9 at every place.
+    # The largest value has 9 as every digit.
     highest = Decimal((0, (9,) * arrow.precision, -arrow.scale))
     with localcontext(prec=2 * len(word) + 80, rounding=ROUND_HALF_UP):
         if abs(number) <= highest:
@@ -154,7 +154,7 @@ def _is_high(word: str, last_year: int) -> bool:
         raise _NoNearest
     year, before_christ = int(match[1]), word.endswith("BC")
     if year < (_FIRST_YEAR if before_christ else last_year):
-        # No such day or time.
+        # The day or time does not exist.
         raise _NoNearest
     return not before_christ
 

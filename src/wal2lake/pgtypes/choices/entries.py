@@ -1,18 +1,17 @@
 """``target = choice, target = choice``: the syntax of type_mappings and value_policies.
 
-Comes in: an option's text. Goes out: entries in the order of the text, and which of them is the
-most specific for a column. Pure. Called by ``types`` and ``policies``.
+Comes in: an option's text. Goes out: entries in the order of the text, and the most specific entry
+for a column. Pure. Called by ``types`` and ``policies``.
 
 A target is
 
     *                          every column (policies only)
     numeric, timestamp(3)[]    a built-in type; without a modifier it means all modifiers
     mood, public.mood          a type that is not built in, in any or in one schema
-    public.orders.note         a column, as the publisher calls it
+    public.orders.note         a column, by its name at the publisher
 
-so that the number of dots tells a type from a column. Names are folded to lower case unless
-they are quoted, as in SQL. The most specific entry wins: column, type with its modifier, type,
-``*``.
+The number of dots distinguishes types and columns. Names are folded to lower case unless they are
+quoted, as in SQL. The most specific entry wins: column, type with its modifier, type, ``*``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Match(IntEnum):
     ALL = 1
     """``*``."""
     TYPE = 2
-    """A type, whatever its modifier."""
+    """A type with any modifier."""
     EXACT = 3
     """A type with its modifier."""
     COLUMN = 4
@@ -48,7 +47,7 @@ class Match(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column as the publisher has it."""
+    """A column of the publisher."""
 
     namespace: str
     table: str
@@ -59,7 +58,7 @@ class SourceColumn:
     """``schema.name`` of a type that is not built in."""
     dimensions: int = 0
     domain: str | None = None
-    """``schema.name`` of the domain that it is declared with; its type is the base type."""
+    """``schema.name`` of the column's domain; ``type_oid`` is the base type."""
 
     @property
     def qualified(self) -> str:
@@ -69,10 +68,10 @@ class SourceColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceTarget:
-    """Subject of an entry."""
+    """The target of an entry."""
 
     text: str
-    """The text as it was written."""
+    """The target's text as written."""
     match: Match
     names: tuple[str, ...] = ()
     """Parts of the name of a column, or of a type that is not built in."""
@@ -81,7 +80,7 @@ class ChoiceTarget:
     typmod: int = -1
 
     def fits(self, column: SourceColumn) -> bool:
-        """Is it about this column?"""
+        """Return whether the target includes this column."""
         if self.match is Match.COLUMN:
             return self.names == (column.namespace, column.table, column.name)
         if self.match is Match.ALL:
@@ -109,9 +108,9 @@ class ChoiceEntry(Generic[Choice]):
 def parse_entries(
     option: str, text: str, read: Callable[[ChoiceTarget, str], Choice]
 ) -> tuple[ChoiceEntry[Choice], ...]:
-    """All entries; ``read`` makes a choice of its text. UsageError (22023) for what is not
-    an entry, and for a target that is named twice."""
-    found: list[ChoiceEntry[Choice]] = []
+    """Parse all entries; ``read`` converts the text of a choice. UsageError (22023) for an invalid
+    entry, and for a repeated target."""
+    entries: list[ChoiceEntry[Choice]] = []
     for part in parts_of(text):
         left, equals, right = divided(part)
         if not equals or not left or not right:
@@ -124,23 +123,23 @@ def parse_entries(
         if any(
             (e.target.match, e.target.names, e.target.type_oid, e.target.typmod)
             == (target.match, target.names, target.type_oid, target.typmod)
-            for e in found
+            for e in entries
         ):
             raise UsageError(f'"{option}" has more than one entry for "{left}"')
-        found.append(ChoiceEntry(target, read(target, right)))
-    return tuple(found)
+        entries.append(ChoiceEntry(target, read(target, right)))
+    return tuple(entries)
 
 
 def best_entry(
     entries: tuple[ChoiceEntry[Choice], ...], column: SourceColumn
 ) -> ChoiceEntry[Choice] | None:
-    """The most specific entry about a column; None: there is none."""
+    """Return the most specific entry for a column; None: there is none."""
     fitting = [e for e in entries if e.target.fits(column)]
     return max(fitting, key=_specific, default=None)
 
 
 def _specific(entry: ChoiceEntry[Choice]) -> tuple[int, int]:
-    # A domain's name is more than that of its base type, with or without a modifier.
+    # The name of a domain is more specific than its base type, with or without a modifier.
     return len(entry.target.names), entry.target.match
 
 
@@ -174,7 +173,7 @@ def _no_target(option: str, text: str) -> UsageError:
 
 
 def names_in(text: str) -> tuple[str, ...] | None:
-    """The names of a qualified name; None if it is none."""
+    """Split a qualified name; None: the text is not a name."""
     if _NAMES.match(text) is None:
         return None
     return tuple(
@@ -191,27 +190,27 @@ def _array_of(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 
 def parts_of(text: str) -> Iterator[str]:
-    """The pieces between commas that are inside no quotes and no brackets."""
+    """Yield the parts between commas outside of quotes and brackets."""
     if not text.strip():
         return
     start = 0
-    for at in _outside(text, ","):
-        yield text[start:at]
-        start = at + 1
+    for position in _outside(text, ","):
+        yield text[start:position]
+        start = position + 1
     yield text[start:]
 
 
 def divided(text: str) -> tuple[str, bool, str]:
-    """Left of the equals sign, whether there is one, right of it."""
-    at = next(_outside(text, "="), None)
-    if at is None:
+    """Return the text left of the equals sign, whether there is one, and the text right of it."""
+    position = next(_outside(text, "="), None)
+    if position is None:
         return text.strip(), False, ""
-    return text[:at].strip(), True, text[at + 1 :].strip()
+    return text[:position].strip(), True, text[position + 1 :].strip()
 
 
 def _outside(text: str, mark: str) -> Iterator[int]:
     depth, quoted = 0, False
-    for at, char in enumerate(text):
+    for position, char in enumerate(text):
         if char == '"':
             quoted = not quoted
         elif quoted:
@@ -221,4 +220,4 @@ def _outside(text: str, mark: str) -> Iterator[int]:
         elif char in ")>":
             depth -= 1
         elif char == mark and depth == 0:
-            yield at
+            yield position

@@ -1,16 +1,16 @@
-"""``value_policies``: what happens to a value that its column cannot hold.
+"""``value_policies``: the treatment of values that their column cannot hold.
 
     error      the transaction is not applied (the default)
     null       NULL is stored
-    clamp      the nearest value that the column can hold; NULL for NaN, which has none
-    lossless   as error, and the column is made as text if its own type needs it (``types``)
-    text       as error, and the column is made as text if its own type does not hold every value,
-               be it one that hardly comes
-    widen      as error, but a value that the first copy of an empty table meets makes the column
+    clamp      the nearest value that the column can hold is stored; NULL for NaN
+    lossless   as error, and the column is created as text if its own type needs it (``types``)
+    text       as error, and the column is created as text if its own type does not hold every
+               value, even a rare one
+    widen      as error, but such a value in the first copy of an empty table makes the column
                text (``tablesync/widening``)
 
-Comes in: the option's text; a column of the publisher. Goes out: its policy. What is stored
-instead is counted (``wal2lake.coercions``). Picklable: executors ask it, too.
+Comes in: the option's text; a column of the publisher. Goes out: the column's policy. Values that
+are stored differently are counted (``wal2lake.coercions``). Picklable for executors.
 """
 
 from __future__ import annotations
@@ -39,52 +39,52 @@ class ValuePolicy(Enum):
     ERROR = "error"
     """The subscription stops at its transaction."""
     NULL = "null"
-    """It is stored as NULL."""
+    """The value is stored as NULL."""
     CLAMP = "clamp"
-    """It is stored as the nearest value that there is."""
+    """The value is stored as the nearest possible value."""
     LOSSLESS = "lossless"
-    """The column is made as text where values of its type are of shapes that it does not hold.
-    Numbers and timestamps stay what they are: NaN and what is after 294246 are an error."""
+    """The column is created as text if its type has values of another form. numeric(p,s) and
+    timestamps keep their types: NaN, and timestamps after 294246, are errors."""
     TEXT = "text"
-    """The column is made so that there is no such value; if there is one, an error."""
+    """The column is created so that it can hold every value; otherwise an error."""
     WIDEN = "widen"
     """The column becomes text if the first copy of its table, which is empty, has such a value.
-    Later ones are an error."""
+    Later such values are errors."""
 
 
 _NUMBERS: Final = ("int2", "int4", "int8", "oid", "xid", "xid8", "cid", "numeric")
 _FLOATS: Final = ("float4", "float8")
 _MOMENTS: Final = ("date", "timestamp", "timestamptz")
 _WITH_NEAREST: Final = frozenset((*_NUMBERS, *_FLOATS, *_MOMENTS))
-"""Types whose values have an order, and lie beyond the ends of what they are stored as."""
+"""Types with ordered values that may be out of the range of the stored type."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValuePolicies:
-    """All entries; empty: every column is ``error``."""
+    """All entries; without entries every column has policy ``error``."""
 
     entries: tuple[ChoiceEntry[ValuePolicy], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> ValuePolicies:
-        """Raises UsageError (22023)."""
+        """Parse the option; raises UsageError (22023)."""
         return cls(parse_entries(VALUE_POLICIES, text, _read))
 
     def of(self, column: SourceColumn) -> ValuePolicy:
-        """The column's policy."""
+        """Return the column's policy."""
         return self.entry_for(column)[0]
 
     def entry_for(self, column: SourceColumn) -> tuple[ValuePolicy, int]:
-        """The column's policy, and how specific the entry is that says so (0: none)."""
-        found = best_entry(self.entries, column)
+        """Return the column's policy, and how specific its entry is (0: no entry)."""
+        entry = best_entry(self.entries, column)
         return (
             (ValuePolicy.ERROR, 0)
-            if found is None
-            else (found.choice, found.target.match)
+            if entry is None
+            else (entry.choice, entry.target.match)
         )
 
     def naming(self, column: SourceColumn) -> ValuePolicy | None:
-        """The policy of the entry that names this very column; None: there is none."""
+        """Return the policy of the entry that names this column; None: there is none."""
         policy, level = self.entry_for(column)
         return policy if level == Match.COLUMN else None
 
@@ -112,7 +112,7 @@ def _read(target: ChoiceTarget, text: str) -> ValuePolicy:
 def _has_nearest(target: ChoiceTarget) -> bool:
     if target.match in (Match.ALL, Match.COLUMN):
         return True
-    known = type_by_oid(target.type_oid)
-    if known is not None and known.is_array:
-        known = type_by_oid(known.element_oid)
-    return known is not None and known.name in _WITH_NEAREST
+    pg_type = type_by_oid(target.type_oid)
+    if pg_type is not None and pg_type.is_array:
+        pg_type = type_by_oid(pg_type.element_oid)
+    return pg_type is not None and pg_type.name in _WITH_NEAREST

@@ -1,8 +1,8 @@
-"""Words the HINT of an error about a value that its column cannot hold.
+"""The HINT of an error about a value that its column cannot hold.
 
-In: the error's SQLSTATE, the column and what is declared of it. Out: one text, for apply and the
-initial copy alike. It names only what works: the value is in the log (or in the copy's
-snapshot), so a correction at the source comes too late, and there is no ALTER TABLE here.
+In: the error's SQLSTATE, the column and its declaration. Out: one text, for apply and for the
+initial copy. It names only remedies that work: the value is in the log (or in the copy's
+snapshot), so a correction at the source is too late, and ALTER TABLE cannot change the type here.
 
 Source: docs/arch/11_types.md (which policy applies where).
 """
@@ -19,19 +19,19 @@ COPIED_ANEW: Final = (
     "drop the table here and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION, which creates"
     " it as it is at the source, and copies it"
 )
-"""Remedy for anything that is wrong with a table's definition; begins in lower case."""
+"""Remedy for any error in a table's definition; begins in lower case."""
 
 CHECKED_HERE: Final = (
     "If the source may have such rows, ALTER TABLE ... DROP CONSTRAINT on the table here"
     " lets it go on."
 )
-"""HINT for a row that violates a CHECK of the table here."""
+"""HINT for a row that violates a CHECK constraint of the table here."""
 
 COMPUTED_HERE: Final = (
     "ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION on the table here lets it take the"
     " publisher's values; or publish the table without the column."
 )
-"""HINT for a column that is generated here and sent by the publisher."""
+"""HINT for a column that is generated here but sent by the publisher."""
 
 
 def computed_here(column: str) -> str:
@@ -48,16 +48,16 @@ _OF_ANY_TYPE: Final = {
     "22021": f"correct the row at the source, {COPIED_ANEW}",
     "54000": 'raise "max_value_bytes" under [apply] in wal2lake.toml and restart the node',
 }
-"""Values that no other type of the column would take: character_not_in_repertoire,
-program_limit_exceeded; what to do about the value itself."""
+"""Remedies for values that no other column type could hold: character_not_in_repertoire,
+program_limit_exceeded."""
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def remedy(
     sqlstate: str, column: tuple[str, str, str], *, nullable: bool, in_key: bool
 ) -> str:
-    """``column``: schema, table and name at the publisher. ``nullable``, ``in_key``: of the
-    column here."""
+    """Return the HINT. ``column`` has schema, table and name at the publisher; ``nullable`` and
+    ``in_key`` are facts of the column here."""
     if sqlstate == _NOT_NULL_VIOLATION and in_key:
         return f"If NULL is allowed at the source, {COPIED_ANEW}."
     if sqlstate == _NOT_NULL_VIOLATION:

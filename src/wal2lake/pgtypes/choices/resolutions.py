@@ -1,16 +1,17 @@
-"""``conflict_resolution``: what becomes of a change that meets another row than the publisher's.
+"""``conflict_resolution``: the treatment of changes that conflict with the table's rows.
 
     update_missing = error, public.orders.insert_exists = apply_remote
     public.orders.update_origin_differs = (case when remote.total > local.total
         then 'apply_remote' else 'keep_local' end)
     public.stock.insert_exists = set (qty = local.qty + remote.qty)
 
-The last two are Spark SQL over both rows: one that names a resolution, and one for each column that
-is not to have the publisher's value. They are of one table each, for they name its columns.
+The last two use Spark SQL over both rows: an expression that names a resolution, and an expression
+for each column that does not get the publisher's value. Such an entry is for one table, because it
+names the table's columns.
 
-Comes in: the option's text. Goes out: for a table, the resolution of each type of conflict;
-what nobody chooses is PostgreSQL's. A table is named as it is here, and its entries win over
-those without one. Picklable and pure.
+Comes in: the option's text. Goes out: for a table, the resolution of each type of conflict; the
+default is PostgreSQL's. A table has its name here; entries with a table take precedence over
+entries without one. Picklable and pure.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _POSSIBLE: Final[Mapping[ConflictType, tuple[Resolution, ...]]] = {
     ConflictType.DELETE_ORIGIN_DIFFERS: _TWO_ROWS,
     ConflictType.DELETE_MISSING: (Resolution.ERROR, Resolution.SKIP),
 }
-"""Without multiple_unique_conflicts: a table here has one unique key at most."""
+"""Without multiple_unique_conflicts, because a table here has at most one unique key."""
 
 _DEFAULTS: Final[Mapping[ConflictType, Resolution]] = {
     ConflictType.INSERT_EXISTS: Resolution.ERROR,
@@ -65,7 +66,7 @@ _BY_EXPRESSION: Final[Mapping[ConflictType, tuple[Resolution, ...]]] = {
     ConflictType.UPDATE_ORIGIN_DIFFERS: (Resolution.EXPRESSION, Resolution.MERGE),
     ConflictType.DELETE_ORIGIN_DIFFERS: (Resolution.EXPRESSION,),
 }
-"""Where there are two rows; of one that is deleted there is nothing to merge."""
+"""Conflict types with two rows; a row that is deleted cannot be merged."""
 
 CONFLICT_CHOICES: Final = (
     Resolution.APPLY_REMOTE,
@@ -76,7 +77,7 @@ CONFLICT_CHOICES: Final = (
 """Resolutions that an expression may return."""
 
 COMMIT_FACTS: Final = ("local_commit_time", "remote_commit_time", "local_origin")
-"""Names that an expression may use besides the columns of both rows."""
+"""Names that an expression may use in addition to the columns of both rows."""
 
 _NAMES_FACT: Final = re.compile(rf"\b(?:{'|'.join(COMMIT_FACTS)})\b", re.IGNORECASE)
 
@@ -90,14 +91,14 @@ _OF_ORIGINS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ConflictExpression:
-    """Spark SQL over ``local`` and ``remote``, the rows that meet, and ``COMMIT_FACTS``."""
+    """Spark SQL over the conflicting rows ``local`` and ``remote``, and ``COMMIT_FACTS``."""
 
     text: str
-    """The text as it was written."""
+    """The text as written."""
     choice: str | None
-    """Names one of ``CONFLICT_CHOICES``; None: it merges."""
+    """Expression that returns one of ``CONFLICT_CHOICES``; None: the entry merges rows."""
     values: tuple[tuple[str, str], ...] = ()
-    """Columns, and what they get."""
+    """Columns and the expressions of their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,9 @@ class Resolutions:
     """Resolutions of one table."""
 
     chosen: Mapping[ConflictType, Resolution] = field(default_factory=dict)
-    """Only what is not PostgreSQL's."""
+    """Resolutions that differ from PostgreSQL's."""
     expressions: Mapping[ConflictType, ConflictExpression] = field(default_factory=dict)
-    """For those that are EXPRESSION or MERGE."""
+    """Expressions of the resolutions EXPRESSION and MERGE."""
 
     def of(self, kind: ConflictType) -> Resolution:
         """Return the resolution of a conflict type."""
@@ -115,7 +116,7 @@ class Resolutions:
 
 
 DEFAULT_RESOLUTIONS: Final = Resolutions()
-"""PostgreSQL's."""
+"""PostgreSQL's resolutions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +136,17 @@ class ConflictResolutions:
 
     @classmethod
     def parse(cls, text: str) -> ConflictResolutions:
-        """Raises UsageError (22023)."""
-        found: list[_Entry] = []
+        """Parse the option; raises UsageError (22023)."""
+        entries: list[_Entry] = []
         for part in _pieces(text):
             entry = _entry(part)
-            if any((e.table, e.type) == (entry.table, entry.type) for e in found):
+            if any((e.table, e.type) == (entry.table, entry.type) for e in entries):
                 raise UsageError(
                     f'"{CONFLICT_RESOLUTION}" has more than one entry for'
                     f' "{divided(part)[0]}"'
                 )
-            found.append(entry)
-        return cls(tuple(found))
+            entries.append(entry)
+        return cls(tuple(entries))
 
     def of(self, namespace: str, name: str) -> Resolutions:
         """Return the resolutions of one table."""
@@ -154,32 +155,35 @@ class ConflictResolutions:
             chosen |= {e.type: e for e in self.entries if e.table == table}
         return Resolutions(
             {
-                kind: one.resolution
-                for kind, one in chosen.items()
-                if one.resolution is not _DEFAULTS[kind]
+                kind: entry.resolution
+                for kind, entry in chosen.items()
+                if entry.resolution is not _DEFAULTS[kind]
             },
             {
-                kind: one.expression
-                for kind, one in chosen.items()
-                if one.expression is not None
+                kind: entry.expression
+                for kind, entry in chosen.items()
+                if entry.expression is not None
             },
         )
 
     @property
     def with_expressions(self) -> tuple[tuple[str, str], ...]:
-        """Schema and name of the tables that have any."""
-        found = [e.table for e in self.entries if e.expression is not None]
-        return tuple((one[0], one[1]) for one in dict.fromkeys(found))
+        """Schema and name of the tables with expressions."""
+        tables = [e.table for e in self.entries if e.expression is not None]
+        return tuple((table[0], table[1]) for table in dict.fromkeys(tables))
 
     @property
     def asks_for_origins(self) -> str | None:
-        """Return the choice that needs the writer and the time of a row; None: no choice does."""
+        """The choice that needs origin and commit time of rows; None: no choice does."""
         for entry in self.entries:
             if entry.resolution in _BY_TIME:
                 return f'conflict resolution "{entry.resolution}"'
-            said = entry.expression
-            if said is not None and _NAMES_FACT.search(said.text) is not None:
-                return f'conflict resolution "{said.text}"'
+            expression = entry.expression
+            if (
+                expression is not None
+                and _NAMES_FACT.search(expression.text) is not None
+            ):
+                return f'conflict resolution "{expression.text}"'
             by_origin = entry.type in _OF_ORIGINS
             if by_origin and entry.resolution is not Resolution.APPLY_REMOTE:
                 return f'a resolution of "{entry.type}"'
@@ -187,7 +191,7 @@ class ConflictResolutions:
 
 
 def check_tracked(text: str, *, tracked: bool) -> None:
-    """Refuse an option's text that asks for what is not ``tracked`` (55000)."""
+    """Refuse an option's text that needs origins of rows unless they are ``tracked`` (55000)."""
     asks = ConflictResolutions.parse(text).asks_for_origins
     if asks is not None and not tracked:
         raise ConfigurationError(
@@ -230,7 +234,7 @@ def _entry(part: str) -> _Entry:
 
 
 def _expression(text: str) -> ConflictExpression | None:
-    """None: it is a word. Raises UsageError (42601)."""
+    """Parse an expression; None: the text is a word. Raises UsageError (42601)."""
     opens = _SET.match(text)
     if opens is None and not text.startswith("("):
         return None
@@ -248,9 +252,9 @@ def _expression(text: str) -> ConflictExpression | None:
         return ConflictExpression(text, inner)
     values: dict[str, str] = {}
     for piece in _pieces(inner):
-        at = next((m.end() for m in [_COLUMN.match(piece)] if m is not None), 0)
-        names, value = names_in(piece[: at - 1].strip()), piece[at:].strip()
-        if not at or names is None or len(names) != 1 or not value:
+        end = next((m.end() for m in [_COLUMN.match(piece)] if m is not None), 0)
+        names, value = names_in(piece[: end - 1].strip()), piece[end:].strip()
+        if not end or names is None or len(names) != 1 or not value:
             raise _malformed(text)
         if names[0] in values:
             raise UsageError(
@@ -265,65 +269,65 @@ def _malformed(text: str) -> UsageError:
         f'invalid expression in "{CONFLICT_RESOLUTION}": "{text}"',
         sqlstate="42601",
         hint="Write (expression), which is one of"
-        f" {', '.join(repr(str(one)) for one in CONFLICT_CHOICES)}, or set (column = expression,"
+        f" {', '.join(repr(str(word)) for word in CONFLICT_CHOICES)}, or set (column = expression,"
         " ...), in Spark SQL over local.column and remote.column.",
     )
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Between commas outside of quotes and parentheses. Raises UsageError (42601)."""
+    """Yield the parts between commas outside of quotes and parentheses."""
     if not text.strip():
         return
     start = 0
-    for at, char in _outside(text):
+    for position, char in _outside(text):
         if char == ",":
-            yield text[start:at]
-            start = at + 1
+            yield text[start:position]
+            start = position + 1
     yield text[start:]
 
 
 def _end_of(text: str, start: int) -> int:
-    """Where the parenthesis that opens there closes; -1: nowhere."""
-    for at, char in _outside(text[start + 1 :]):
+    """Return the position of the matching closing parenthesis; -1: there is none."""
+    for position, char in _outside(text[start + 1 :]):
         if char == ")":
-            return start + 1 + at
+            return start + 1 + position
     return -1
 
 
 def _outside(text: str) -> Iterator[tuple[int, str]]:
-    """Characters, with their places, that are inside no quotes and no parentheses but those that
-    close one that is open before."""
-    return ((at, char) for at, char, depth in _unquoted(text) if depth == 0)
+    """Yield positions and characters outside of quotes and parentheses, including a closing
+    parenthesis that has no opening one in the text."""
+    return ((index, char) for index, char, depth in _unquoted(text) if depth == 0)
 
 
 def _has_comment(text: str) -> bool:
-    """Spark would read less than is written."""
-    bare = {at: char for at, char, _ in _unquoted(text)}
-    pairs = {char + bare.get(at + 1, "") for at, char in bare.items()}
+    """Return whether the text has a comment, which Spark would ignore."""
+    bare = {index: char for index, char, _ in _unquoted(text)}
+    pairs = {char + bare.get(index + 1, "") for index, char in bare.items()}
     return not pairs.isdisjoint(("--", "/*"))
 
 
 def _unquoted(text: str) -> Iterator[tuple[int, str, int]]:
-    """Characters that are inside no quotes, with their places and the number of parentheses around
-    them; of one that opens, those inside."""
+    """Yield position, character and depth of parentheses of all characters outside of quotes. A
+    parenthesis has the depth of its content."""
     depth, quote, skips = 0, "", False
-    for at, char in enumerate(text):
+    for position, char in enumerate(text):
         if skips:
             skips = False
         elif quote:
-            # Of Spark's strings; a name of ours has none, outside of parentheses.
+            # Backslashes escape in Spark's strings, not in names outside of parentheses.
             skips = char == "\\" and depth > 0 and quote != "`"
             quote = "" if char == quote else quote
         elif char in "'\"`":
             quote = char
         elif char == "(":
             depth += 1
-            yield at, char, depth
+            yield position, char, depth
         elif char == ")" and depth > 0:
             depth -= 1
-            yield at, char, depth + 1
+            yield position, char, depth + 1
         else:
-            yield at, char, depth
+            yield position, char, depth
 
 
 _COLUMN: Final = re.compile(r'\s*(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)\s*=')

@@ -1,21 +1,21 @@
-"""``type_mappings``: the Spark types that columns are stored as instead of their defaults.
+"""``type_mappings``: Spark types of columns that differ from the defaults.
 
-Comes in: the option's text; a column of the publisher. Goes out: the PostgreSQL type that the
-column gets here. Called when options are read (which refuses what cannot be), and when
-tables are created or checked.
+Comes in: the option's text; a column of the publisher. Goes out: the PostgreSQL type of the
+column here. Called when options are read, which refuses impossible choices, and when tables are
+created or checked.
 
-Why a PostgreSQL type: a table of ours has columns of PostgreSQL types, and each has one Spark
-type (``pgtypes.mapping``). So a choice is nothing but another column type: ``numeric =
-decimal(38,10)`` makes a column numeric(38,10), ``date = string`` one of type text, as if
-somebody had made the table by hand. Conversion, local writes, queries and the types that
-clients are told follow from that, and nothing else has to know that there was a choice.
+Why a PostgreSQL type: lake tables have columns of PostgreSQL types, and each has one Spark
+type (``pgtypes.mapping``). So a choice is just another column type: ``numeric = decimal(38,10)``
+makes a column numeric(38,10), ``date = string`` one of type text, as if the user had created the
+table. Conversion, local writes, queries and the types that clients see follow from the column type,
+and no other code depends on the choice.
 
-``numeric`` alone is numeric without precision: numeric(10,2) is stored as itself, and named as
-itself by who wants it otherwise. Other types are meant with all of their modifiers.
+``numeric`` alone means numeric without precision: numeric(10,2) has a Spark type, and an entry must
+name it to store it differently. Other type names include all modifiers.
 
-A policy ``text`` is a choice too: text, where the type's own Spark type does not hold every value.
-``lossless`` is the same but for numeric(p,s) and timestamps: as text nobody could compute with
-them, and all that they lack is NaN and the thirty years behind 294246.
+Policy ``text`` is a choice, too: the column is text if the type's own Spark type does not hold
+every value. ``lossless`` is the same except for numeric(p,s) and timestamps: as text they could not
+be used in computations, and they lack only NaN and the thirty years after 294246.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from wal2lake.pgtypes.spark_ddl import arrow_from_ddl, ddl_from_arrow
 TYPE_MAPPINGS: Final = "type_mappings"
 
 _NUMERIC: Final = (1700, 1231)
-"""numeric, numeric[]."""
+"""numeric and numeric[]."""
 
 _COMPLETE: Final = frozenset(
     (
@@ -61,33 +61,34 @@ _COMPLETE: Final = frozenset(
         ConversionKind.HSTORE,
     )
 )
-"""Kinds that hold every value of the type whose default they are."""
+"""Kinds that hold every value of the types for which they are the default."""
 
 _ENOUGH: Final = _COMPLETE | {
     ConversionKind.DECIMAL,
     ConversionKind.TIMESTAMP,
     ConversionKind.TIMESTAMPTZ,
 }
-"""Kinds that hold all but NaN, and timestamps that hardly anybody has."""
+"""Kinds that hold all values except NaN and timestamps that hardly occur."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeMappings:
-    """All entries; empty: the defaults."""
+    """All entries; without entries all columns have the defaults."""
 
     entries: tuple[ChoiceEntry[str], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> TypeMappings:
-        """Raises UsageError (22023), or 0A000 for what Spark has and the node has not."""
+        """Parse the option; raises UsageError (22023), or 0A000 for a Spark type that the node does
+        not support."""
         return cls(parse_entries(TYPE_MAPPINGS, text, _read))
 
     def stored_type(
         self, column: SourceColumn, policies: ValuePolicies
     ) -> tuple[int, int] | None:
-        """(type OID, typmod) that the column is to have here; None: its own.
+        """Return (type OID, typmod) of the column here; None: its own type.
 
-        Raises UsageError (22023) if that type cannot be stored so.
+        Raises UsageError (22023) if its type cannot be stored so.
         """
         default = mapping_for(
             column.type_oid,
@@ -114,30 +115,34 @@ class TypeMappings:
         return _type_of(chosen.spark_ddl)
 
     def names(self, column: SourceColumn) -> bool:
-        """Whether an entry is about this column."""
+        """Return whether an entry includes this column."""
         return self._entry(column) is not None
 
     def _entry(self, column: SourceColumn) -> ChoiceEntry[str] | None:
-        found = best_entry(self.entries, column)
-        if found is None or found.target.match is Match.COLUMN:
-            return found
+        entry = best_entry(self.entries, column)
+        if entry is None or entry.target.match is Match.COLUMN:
+            return entry
         if column.dimensions > 1:
-            # Text, whatever the array type is stored as: its values have another shape.
+            # The column is text for any choice, because its values have another shape.
             return None
-        if found.target.match is not Match.TYPE:
-            return found
-        # numeric(10,2) is another type than numeric in all but name: it has a Spark type.
-        of_numeric = found.target.type_oid in _NUMERIC
+        if entry.target.match is not Match.TYPE:
+            return entry
+        # numeric(10,2) differs from numeric: it has a Spark type.
+        of_numeric = entry.target.type_oid in _NUMERIC
         limited = of_numeric and column.typmod >= 0
-        return None if limited else found
+        return None if limited else entry
 
 
 def unmatched(
     entries: Iterable[ChoiceEntry[Any]], columns: Iterable[SourceColumn]
 ) -> list[str]:
-    """Targets, as they were written, that are about none of the columns."""
-    known = list(columns)
-    return [e.target.text for e in entries if not any(e.target.fits(c) for c in known)]
+    """Return the texts of targets that include none of the columns."""
+    checked_columns = list(columns)
+    return [
+        e.target.text
+        for e in entries
+        if not any(e.target.fits(c) for c in checked_columns)
+    ]
 
 
 WIDENING: Final = frozenset((ValuePolicy.LOSSLESS, ValuePolicy.TEXT))
@@ -145,7 +150,7 @@ WIDENING: Final = frozenset((ValuePolicy.LOSSLESS, ValuePolicy.TEXT))
 
 
 def _is_widened(default: TypeMapping, policy: ValuePolicy) -> bool:
-    """Whether a column becomes text because its type does not hold what comes."""
+    """Return whether a column becomes text because its type does not hold all values."""
     if policy not in WIDENING:
         return False
     return default.kind not in (
@@ -153,8 +158,8 @@ def _is_widened(default: TypeMapping, policy: ValuePolicy) -> bool:
     )
 
 
-def _same(one: TypeMapping, other: TypeMapping) -> bool:
-    return bool(one.arrow_type == other.arrow_type)
+def _same(first: TypeMapping, second: TypeMapping) -> bool:
+    return bool(first.arrow_type == second.arrow_type)
 
 
 def _type_of(ddl: str) -> tuple[int, int]:
@@ -191,5 +196,5 @@ def _possible(target: ChoiceTarget) -> str:
 
 
 def shown_type(oid: int, typmod: int) -> str:
-    """A stored type as messages have it: PostgreSQL's name, and Spark's."""
+    """Return a stored type for messages: PostgreSQL's name and Spark's."""
     return f"{format_type(oid, typmod)} ({mapping_for(oid, typmod).spark_ddl})"

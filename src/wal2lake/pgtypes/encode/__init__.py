@@ -1,14 +1,14 @@
-"""Typed Arrow to what PostgreSQL would send: text or binary, a column at a time.
+"""Typed Arrow to PostgreSQL's text or binary format, column by column.
 
 Takes: a column of a result and its PostgreSQL type. Gives: the bytes of each value, None for
-NULL. Owns: nothing. Never: converts to another type, calls a binary form what is text.
+NULL. Owns: nothing. Never: converts to another type, returns text as binary format.
 
     text       ``arrow_to_text``: the output functions
     binary     ``arrow_to_binary``: the send functions
-    values     single values, from their text; ranges: those that consist of others
-    textsearch tsvector and tsquery, from theirs
-    sent       ``text_to_binary``: a column of text, as the log has it, in binary
+    values     binary form of single values from their text; ``ranges``: of ranges
+    textsearch binary form of tsvector and tsquery from their text
+    sent       ``text_to_binary``: a column of text from the log, in binary
     datetime   dates, times and intervals with DateStyle ISO
-    interval   intervals read from text, and in binary
+    interval   intervals from text, and in binary
     float      the shortest digits, as PostgreSQL chooses them
 """

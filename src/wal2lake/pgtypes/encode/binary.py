@@ -1,12 +1,11 @@
 """Typed Arrow to PostgreSQL's binary format: ``arrow_to_binary``.
 
-Comes in: a result's column and its PostgreSQL type. Goes out: what that type's send
-function would write for each value, None for NULL. Called by the front door (DataRow in
-binary format).
+Comes in: a result's column and its PostgreSQL type. Goes out: the output of that type's send
+function for each value, None for NULL. Called by the session (DataRow in binary format).
 
-Fixed-width types are turned big-endian a column at a time. Columns that hold canonical text
-of a type that Spark lacks go by way of that text. A type whose binary form is not here is
-refused by name: text under a binary label would be read as something else.
+Columns of fixed-width types are converted to big-endian at once. Columns with the canonical text
+of a type that Spark lacks are converted from that text. A type whose binary form is not supported
+is refused by name: clients would misread text that is marked as binary.
 
 Sources: the send functions in src/backend/utils/adt; ``pgtypes.binary``.
 """
@@ -55,10 +54,10 @@ Values = list[bytes | None]
 def arrow_to_binary(
     array: pa.Array | pa.ChunkedArray, type_oid: int, typmod: int = -1
 ) -> Values:
-    """One binary value per row, None for null.
+    """Convert each row to a binary value, None for null.
 
-    Raises FeatureNotSupportedError (0A000) for a type whose binary form is not known here,
-    and for a value that only text can carry.
+    Raises FeatureNotSupportedError (0A000) for a type whose binary form is not supported,
+    and for a value that has only a text form.
     """
     if isinstance(array, pa.ChunkedArray):
         return [v for c in array.chunks for v in arrow_to_binary(c, type_oid, typmod)]
@@ -91,14 +90,14 @@ def arrow_to_binary(
         return _typed(array, type_oid, pa.binary()).to_pylist()  # type: ignore[no-any-return]
     if type_oid == _RECORD and pa.types.is_struct(array.type):
         return _records(array)
-    known = type_by_oid(type_oid)
-    if known is not None and known.is_array:
-        return _arrays(array, type_oid, known.element_oid, typmod)
+    pg_type = type_by_oid(type_oid)
+    if pg_type is not None and pg_type.is_array:
+        return _arrays(array, type_oid, pg_type.element_oid, typmod)
     raise no_binary(type_oid)
 
 
 def no_binary(type_oid: int) -> FeatureNotSupportedError:
-    """The refusal, naming the type."""
+    """Build the error that names the type."""
     return FeatureNotSupportedError(
         f"binary format is not supported for type {format_type(type_oid)}",
         hint="Ask for the text format, or cast the column to text.",
@@ -107,7 +106,7 @@ def no_binary(type_oid: int) -> FeatureNotSupportedError:
 
 _OID = 26
 _NUMBERED = frozenset({2205, 2206, 4089, 4096})
-"""regclass, regtype, regnamespace, regrole: sent as numbers, if they come as such."""
+"""regclass, regtype, regnamespace, regrole: sent as numbers if the column has numbers."""
 
 _BOOL, _BYTEA, _DATE, _TIMESTAMP, _TIMESTAMPTZ, _RECORD = 16, 17, 1082, 1114, 1184, 2249
 
@@ -128,7 +127,7 @@ FIXED: Mapping[int, tuple[pa.DataType, str]] = MappingProxyType(
         _TIMESTAMPTZ: (pa.timestamp("us", "UTC"), ">i8"),
     }
 )
-"""Fixed-width types: the Arrow type that holds their value, and its bytes."""
+"""Fixed-width types: the Arrow type of their value, and its byte layout."""
 
 _INFINITE_MOMENT = (INFINITE_MICROSECOND, TIMESTAMP_INFINITY, FIRST_MICROSECOND)
 
@@ -139,7 +138,7 @@ _EPOCHS = MappingProxyType(
         _TIMESTAMPTZ: (TIMESTAMP_EPOCH, *_INFINITE_MOMENT),
     }
 )
-"""2000-01-01; what is stored for infinity, what is sent for it; the calendar's first day."""
+"""2000-01-01, the stored and the sent number of infinity, and the first day of the calendar."""
 
 
 def _fixed(array: pa.Array, type_oid: int) -> Values:
@@ -147,16 +146,16 @@ def _fixed(array: pa.Array, type_oid: int) -> Values:
     packed = numbers.tobytes()
     width = numbers.dtype.itemsize
     return [
-        packed[at * width : at * width + width] if present else None
-        for at, present in enumerate(valid.tolist())
+        packed[row * width : row * width + width] if present else None
+        for row, present in enumerate(valid.tolist())
     ]
 
 
 def fixed_numbers(
     array: pa.Array, type_oid: int
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the values of a column of a type of ``FIXED``, big-endian as they are sent, and which
-    are not null. Raises FeatureNotSupportedError as ``arrow_to_binary`` does."""
+    """Return the big-endian values of a column whose type is in ``FIXED``, and which values are not
+    null. Raises FeatureNotSupportedError like ``arrow_to_binary``."""
     arrow, dtype = FIXED[type_oid]
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     typed = _typed(array, type_oid, arrow)
@@ -176,11 +175,12 @@ def _since_2000(numbers: NDArray[Any], type_oid: int) -> NDArray[Any]:
     epoch, stored, sent, first = _EPOCHS[type_oid]
     high, low = numbers == stored, numbers == -stored
     if ((numbers < first) & ~low).any():
-        # Somebody else has written it; what is sent would be another moment.
+        # Another writer has stored a value that PostgreSQL does not have; the sent value would
+        # mean another time.
         raise UsageError(f"{format_type(type_oid)} out of range", sqlstate="22008")
-    found = np.where(high | low, 0, numbers - numbers.dtype.type(epoch))
-    found[high], found[low] = sent, ~sent
-    return found
+    shifted = np.where(high | low, 0, numbers - numbers.dtype.type(epoch))
+    shifted[high], shifted[low] = sent, ~sent
+    return shifted
 
 
 def _is_text(array: pa.Array) -> bool:
@@ -190,11 +190,11 @@ def _is_text(array: pa.Array) -> bool:
 _TEXT_KINDS = MappingProxyType(
     {26: "bigint", 28: "bigint", 29: "bigint", 5069: "decimal(20,0)"}
 )
-"""How the text of a type without mapping of its own is read."""
+"""Spark types with which the text of types without a mapping of their own is read."""
 
 
 def _typed(array: pa.Array, type_oid: int, arrow: pa.DataType) -> pa.Array:
-    """The column as ``arrow``; canonical text is converted by the type's mapping."""
+    """Convert the column to ``arrow``; canonical text is converted by the type's mapping."""
     if not _is_text(array):
         if pa.types.is_timestamp(array.type) and pa.types.is_timestamp(arrow):
             array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
@@ -203,14 +203,18 @@ def _typed(array: pa.Array, type_oid: int, arrow: pa.DataType) -> pa.Array:
     name = format_type(type_oid)
     chosen = _TEXT_KINDS.get(type_oid)
     overrides = None if chosen is None else {name: chosen}
-    found = text_to_arrow(array, mapping_for(type_oid, overrides=overrides))
-    if found.bad is not None:
+    converted = text_to_arrow(array, mapping_for(type_oid, overrides=overrides))
+    if converted.bad is not None:
         raise FeatureNotSupportedError(
             f"a value of type {name} has no binary format here: "
-            f"{found.failures[0].message}",
+            f"{converted.failures[0].message}",
             hint="Ask for the text format, or cast the column to text.",
         )
-    return found.array if found.array.type == arrow else found.array.cast(arrow)
+    return (
+        converted.array
+        if converted.array.type == arrow
+        else converted.array.cast(arrow)
+    )
 
 
 ITS_OWN_TEXT = frozenset({19, 25, 114, 142, 705, 1042, 1043, 1790})
@@ -226,13 +230,13 @@ def _arrays(array: pa.Array, oid: int, element_oid: int, typmod: int) -> Values:
         raise no_binary(oid)
     elements = arrow_to_binary(array.flatten(), element_oid, typmod)
     rows: Values = []
-    at = 0
+    start = 0
     for length in array.value_lengths().to_pylist():
         if length is None:
             rows.append(None)
             continue
-        rows.append(array_to_binary(element_oid, elements[at : at + length]))
-        at += length
+        rows.append(array_to_binary(element_oid, elements[start : start + length]))
+        start += length
     return rows
 
 

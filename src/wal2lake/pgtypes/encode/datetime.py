@@ -3,8 +3,9 @@
 Comes in: Arrow dates (days), timestamps, times and durations (microseconds). Goes out: one
 text per value, None for null. Called by ``text``.
 
-Arrow prints years 0001 to 9999, PostgreSQL's fraction without trailing zeros is joined to
-it; the other years are computed here. What is stored for an infinity (``moments``) is that word.
+Arrow prints years 0001 to 9999, from which trailing zeros of the fraction are removed as in
+PostgreSQL. Other years are computed here. The stored numbers of infinities (``moments``) are
+printed as words.
 
 Sources: EncodeDateTime, EncodeDateOnly, EncodeTimezone, AppendSeconds and EncodeInterval in
 src/backend/utils/adt/datetime.c.
@@ -39,8 +40,8 @@ Texts = list[bytes | None]
 
 
 def dates_column(days: pa.Array) -> pa.Array | None:
-    """date32 to ``YYYY-MM-DD`` and infinities, Arrow strings; None: a year has no four
-    digits."""
+    """Convert date32 to ``YYYY-MM-DD`` and infinities as Arrow strings; None: a year does not have
+    four digits."""
     numbers = days.cast(pa.int32())
     finite, words = _without_infinities(numbers, INFINITE_DAY)
     if not _within(finite, MIN_DAY, MAX_DAY):
@@ -51,7 +52,8 @@ def dates_column(days: pa.Array) -> pa.Array | None:
 def _without_infinities(
     numbers: pa.Array, largest: int
 ) -> tuple[pa.Array, pa.Array | None]:
-    """The numbers, null in place of infinities, and the words of these; None: there is none."""
+    """Return the numbers with nulls for infinities, and the words for these (None: there are
+    none)."""
     ends = pc.min_max(numbers).as_py()
     if ends["min"] is None or (ends["max"] < largest and ends["min"] > -largest):
         return numbers, None
@@ -70,7 +72,7 @@ def _joined(texts: pa.Array, words: pa.Array | None) -> pa.Array:
 
 
 def dates_text(days: pa.Array) -> Texts:
-    """date32 to ``YYYY-MM-DD``, ``BC`` behind years before 1."""
+    """Convert date32 to ``YYYY-MM-DD``, with ``BC`` for years before 1."""
     texts = dates_column(days)
     if texts is not None:
         return _bytes(texts)
@@ -87,7 +89,7 @@ def _date_text(day: int) -> str:
 
 
 def timestamps_text(instants: pa.Array, zone: tzinfo | None) -> Texts:
-    """timestamp[us] to text; ``zone`` None: without zone, else shifted and suffixed.
+    """Convert timestamp[us] to text, in local time with an offset; ``zone`` None: without zone.
 
     The array's values count from 1970 in UTC (or in local time without zone).
     """
@@ -96,14 +98,14 @@ def timestamps_text(instants: pa.Array, zone: tzinfo | None) -> Texts:
         return _local_text(numbers, None)
     if zone is UTC:
         return _local_text(numbers, "+00")
-    found = numbers.to_pylist()
-    offsets = [None if number is None else _offset(number, zone) for number in found]
+    micros = numbers.to_pylist()
+    offsets = [None if number is None else _offset(number, zone) for number in micros]
     local = [
         number
         if offset is None or abs(number) == INFINITE_MICROSECOND
-        # Near the end the local time needs more than 64 bits.
+        # Near the end of the range the local time needs more than 64 bits.
         else number + offset * _SECOND
-        for number, offset in zip(found, offsets, strict=True)
+        for number, offset in zip(micros, offsets, strict=True)
     ]
     suffixes = [None if offset is None else offset_text(offset) for offset in offsets]
     try:
@@ -113,8 +115,9 @@ def timestamps_text(instants: pa.Array, zone: tzinfo | None) -> Texts:
 
 
 def _offset(number: int, zone: tzinfo) -> int:
-    """Seconds east of Greenwich at an instant. What is outside of Python's years is looked up 400
-    years, or so many times, from there: the calendar and the zones' rules are the same then."""
+    """Return the seconds east of Greenwich at an instant. For an instant outside of Python's years
+    the offset of an instant a multiple of 400 years away is used, because the calendar and the
+    zones' rules are the same then."""
     if number >= MAX_MICROSECOND - _DAY:
         number -= ((number - MAX_MICROSECOND + _DAY) // _CYCLE + 1) * _CYCLE
     elif number < MIN_MICROSECOND + _DAY:
@@ -126,7 +129,7 @@ def _offset(number: int, zone: tzinfo) -> int:
 
 
 def offset_text(seconds: int) -> str:
-    """``+05:30``, ``-08``, ``+05:53:28``."""
+    """Print an offset, such as ``+05:30``, ``-08`` or ``+05:53:28``."""
     sign, magnitude = ("-", -seconds) if seconds < 0 else ("+", seconds)
     text = f"{sign}{magnitude // 3600:02d}"
     if magnitude % 3600:
@@ -137,7 +140,8 @@ def offset_text(seconds: int) -> str:
 
 
 def timestamps_column(instants: pa.Array, *, zoned: bool) -> pa.Array | None:
-    """The same without zone or in UTC, as Arrow strings; None: a year has no four digits."""
+    """Convert timestamps without zone or in UTC to Arrow strings; None: a year does not have four
+    digits."""
     return _local_column(instants.cast(pa.int64()), "+00" if zoned else None)
 
 
@@ -156,7 +160,7 @@ def _local_column(
         return None
     plain = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     if (plain % _SECOND).any():
-        # Six digits of all of them: zeros behind are cut, then a point without digits.
+        # All have six digits: remove trailing zeros, then a point without digits.
         texts = numbers.cast(pa.timestamp("us")).cast(pa.string())
         texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, "0"), ".")
     else:
@@ -188,7 +192,7 @@ def _local_text_one_by_one(
 
 
 def date_text(day: int) -> tuple[str, str]:
-    """(date, `` BC`` or nothing) of days since 1970, proleptic Gregorian."""
+    """Return (date, `` BC`` or empty) of days since 1970, proleptic Gregorian."""
     year, month, day_of_month = fields_of(day)
     if year > 0:
         return f"{year:04d}-{month:02d}-{day_of_month:02d}", ""
@@ -196,14 +200,14 @@ def date_text(day: int) -> tuple[str, str]:
 
 
 def clock_text(microseconds: int) -> str:
-    """``HH:MM:SS[.ffffff]``; hours may exceed 24."""
+    """Print ``HH:MM:SS[.ffffff]``; hours may exceed 24."""
     seconds, fraction = divmod(microseconds, _SECOND)
     text = f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}:{seconds % 60:02d}"
     return text if not fraction else f"{text}.{fraction:06d}".rstrip("0")
 
 
 def times_text(times: pa.Array) -> Texts:
-    """time64[us] to ``HH:MM:SS[.ffffff]``."""
+    """Convert time64[us] to ``HH:MM:SS[.ffffff]``."""
     return [
         None if number is None else clock_text(number).encode()
         for number in times.cast(pa.int64()).to_pylist()
@@ -211,7 +215,7 @@ def times_text(times: pa.Array) -> Texts:
 
 
 def durations_text(durations: pa.Array) -> Texts:
-    """duration[us] as an interval of days and time, IntervalStyle postgres."""
+    """Convert duration[us] to an interval of days and time, IntervalStyle postgres."""
     return [
         None if number is None else _duration_text(number).encode()
         for number in durations.cast(pa.int64()).to_pylist()

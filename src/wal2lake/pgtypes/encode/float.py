@@ -3,11 +3,11 @@
 Comes in: a float, or a float4's shortest digits. Goes out: text. Called by ``text``.
 
 PostgreSQL prints the shortest digits that read back as the same number, and among those the
-closest to it, with one restriction that Python and Arrow do not make: digits that lie
-exactly half way between two numbers are not used, although rounding to even would read
-them back (1e23 is printed 9.999999999999999e+22). That can only happen where the
-spacing of numbers is so wide that 17 (9) digits reach a midpoint, so only large numbers
-are looked at twice. An exponent is written from 1e+15 on (float4: 1e+06) and below 1e-04.
+closest to it, with one restriction that Python and Arrow do not have: digits that are exactly
+half way between two numbers are not used, although rounding to even would read them back (1e23 is
+printed as 9.999999999999999e+22). This can only happen if the spacing of numbers is so wide that
+17 (9) digits can be a midpoint, so only large numbers are checked again. An exponent is written
+from 1e+15 on (float4: 1e+06) and below 1e-04.
 
 Sources: src/common/d2s.c, f2s.c (STRICTLY_SHORTEST 0); float8out_internal and float4out in
 src/backend/utils/adt/float.c.
@@ -30,9 +30,9 @@ class FloatFormat:
     """Differences between float4 and float8."""
 
     digits: int
-    """FLT_DIG, DBL_DIG: what extra_float_digits is added to."""
+    """FLT_DIG or DBL_DIG, to which extra_float_digits is added."""
     fixed_below: int
-    """The decimal exponent from which on an exponent is written."""
+    """The decimal exponent from which an exponent is written."""
     midpoints_from: float
     """Below this magnitude no short decimal is a midpoint."""
     max_digits: int
@@ -46,9 +46,9 @@ FLOAT8 = FloatFormat(15, 15, 2.0**52, 17, False)
 def float_text(
     number: float, shortest: str, form: FloatFormat, extra_float_digits: int = 1
 ) -> bytes:
-    """One number. ``shortest`` is any spelling of its shortest digits.
+    """Print one number. ``shortest`` is any spelling of its shortest digits.
 
-    extra_float_digits <= 0 prints with that many digits fewer than ``digits``, as C's %g.
+    extra_float_digits <= 0 prints so many digits less than ``digits``, like C's %g.
     """
     if number != number:
         return b"NaN"
@@ -72,7 +72,7 @@ def float_text(
 
 
 def _layout(digits: str, exponent: int, fixed_below: int) -> str:
-    """d.ddd x 10^exponent as PostgreSQL lays it out."""
+    """Print d.ddd x 10^exponent in PostgreSQL's layout."""
     if not -4 <= exponent < fixed_below:
         mantissa = digits[0] + ("." + digits[1:] if len(digits) > 1 else "")
         return f"{mantissa}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
@@ -83,7 +83,7 @@ def _layout(digits: str, exponent: int, fixed_below: int) -> str:
 
 
 def _neighbours(number: float, single: bool) -> tuple[Fraction, Fraction]:
-    """The next lower and the next higher number; beyond the largest, its spacing."""
+    """Return the next lower and the next higher number; above the largest, one spacing higher."""
     exact = Fraction(number)
     if single:
         below = float(np.nextafter(np.float32(number), np.float32(0)))
@@ -105,7 +105,7 @@ def _next_float4(number: float) -> float:
 def _not_midpoint(
     number: float, digits: str, exponent: int, form: FloatFormat
 ) -> tuple[str, int]:
-    """The digits themselves, or, if they are a midpoint, the shortest that are not."""
+    """Return the digits, or the shortest other digits if they are a midpoint."""
     exact = Fraction(number)
     below, above = _neighbours(number, form.single)
     low, high = (below + exact) / 2, (exact + above) / 2
@@ -115,9 +115,9 @@ def _not_midpoint(
     for length in range(1, form.max_digits + 1):
         unit = Fraction(10) ** (exponent - length + 1)
         floor = exact // unit
-        found = [n for n in (floor, floor + 1) if low < n * unit < high]
-        if found:
-            best = min(found, key=lambda n: (abs(n * unit - exact), n % 2))
+        candidates = [n for n in (floor, floor + 1) if low < n * unit < high]
+        if candidates:
+            best = min(candidates, key=lambda n: (abs(n * unit - exact), n % 2))
             text = str(best)
             return text.rstrip("0"), exponent + len(text) - length
     raise AssertionError("no digits read back as the number")

@@ -1,8 +1,8 @@
-"""Intervals: PostgreSQL's text read, and its binary form.
+"""Intervals: reading of PostgreSQL's text, and the binary form.
 
-Comes in: an interval as text, as the lake keeps it (``1 year 2 mons 3 days -04:05:06.7``),
-or as people write it (``90 minutes``). Goes out: months, days and microseconds; the bytes of
-interval_send. Called by ``binary`` and by the front door, for constants.
+Comes in: an interval as text, in the stored form (``1 year 2 mons 3 days -04:05:06.7``), or as a
+user writes it (``90 minutes``). Goes out: months, days and microseconds; the bytes of
+interval_send. Called by ``binary`` and for constants in SQL.
 
 Sources: PostgreSQL manual 8.5.4 and 8.5.5; interval_send in timestamp.c, DecodeInterval.
 """
@@ -50,7 +50,7 @@ _PART = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """PostgreSQL's three fields; they are not converted into each other."""
+    """PostgreSQL's three fields, which are not converted into each other."""
 
     months: int
     days: int
@@ -99,7 +99,7 @@ _CLOCK_UNITS: Final = {"hour": 3600 * _SECOND, "minute": 60 * _SECOND, "second":
 def interval_of(text: str, typmod: int = -1) -> Interval:
     """Read an interval of the declared fields and precision.
 
-    Raises 22007, or 0A000 for forms that are not known here.
+    Raises 22007, or 0A000 for forms that are not supported.
     """
     fields = _FIELDS.get(typmod >> 16 & INTERVAL_FULL_RANGE) if typmod >= 0 else None
     if fields is not None and re.fullmatch(r"\s*[+-]?\d+\s*", text):
@@ -136,21 +136,21 @@ def _read(text: str) -> Interval:
     if bare in ("infinity", "-infinity"):
         return INFINITY if bare == "infinity" else NEGATIVE_INFINITY
     total = {"months": 0, "days": 0, "microseconds": 0}
-    at = 0
-    while at < len(bare):
-        found = _PART.match(bare, at)
-        if found is None:
+    position = 0
+    while position < len(bare):
+        match = _PART.match(bare, position)
+        if match is None:
             break
-        at = found.end()
-        if found[2] is not None:
-            _add_clock(total, found)
+        position = match.end()
+        if match[2] is not None:
+            _add_clock(total, match)
             continue
-        name = _IRREGULAR.get(found[6], found[6])
+        name = _IRREGULAR.get(match[6], match[6])
         unit = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
         if unit is None:
             break
         field, factor = unit
-        amount = Decimal(found[5]) * factor
+        amount = Decimal(match[5]) * factor
         if amount != int(amount):
             raise _unsupported(text)
         total[field] += int(amount)
@@ -164,10 +164,10 @@ def _read(text: str) -> Interval:
     raise _unsupported(text)
 
 
-def _add_clock(total: dict[str, int], found: re.Match[str]) -> None:
-    seconds = Decimal(found[4] or 0) * _SECOND
-    clock = (int(found[2]) * 60 + int(found[3])) * 60 * _SECOND + round(seconds)
-    total["microseconds"] += -clock if found[1] == "-" else clock
+def _add_clock(total: dict[str, int], match: re.Match[str]) -> None:
+    seconds = Decimal(match[4] or 0) * _SECOND
+    clock = (int(match[2]) * 60 + int(match[3])) * 60 * _SECOND + round(seconds)
+    total["microseconds"] += -clock if match[1] == "-" else clock
 
 
 def _unsupported(text: str) -> FeatureNotSupportedError:

@@ -1,7 +1,7 @@
 """Ranges and multiranges to their binary format.
 
-Comes in: canonical text, and what writes the bounds' type. Goes out: what range_send and
-multirange_send would write. Called by ``encode.binary``.
+Comes in: canonical text, and a function that writes the bounds' type. Goes out: the output of
+range_send and multirange_send. Called by ``encode.binary``.
 
 The bounds of all values are written together, as one column.
 
@@ -33,18 +33,18 @@ def ranges_to_binary(
     *,
     several: bool,
 ) -> Values:
-    """One value for each text, None for None. ``bounds`` writes a column of bounds, given as
-    text; ``several``: they are multiranges."""
-    found = [[] if text is None else _RANGE.findall(text.decode()) for text in texts]
+    """Convert each text, None to None. ``bounds`` converts a column of bounds as text;
+    ``several``: the values are multiranges."""
+    parsed = [[] if text is None else _RANGE.findall(text.decode()) for text in texts]
     sides = [
         _unquoted(side) if side else None
-        for parts in found
+        for parts in parsed
         for part in parts
         for side in part[1:3]
     ]
     sent = iter(bounds(pa.array(sides, pa.string())))
     rows: Values = []
-    for text, parts in zip(texts, found, strict=True):
+    for text, parts in zip(texts, parsed, strict=True):
         written = [
             _range(opening, next(sent), next(sent), closing)
             for opening, _, _, closing in parts
@@ -65,7 +65,7 @@ def _range(
     flags = 0
     flags |= _NO_LOWER if lower is None else _LOWER_IN if opening == "[" else 0
     flags |= _NO_UPPER if upper is None else _UPPER_IN if closing == "]" else 0
-    sent = (length_prefixed(one) for one in (lower, upper) if one is not None)
+    sent = (length_prefixed(bound) for bound in (lower, upper) if bound is not None)
     return bytes((flags,)) + b"".join(sent)
 
 

@@ -1,11 +1,11 @@
 """A column of PostgreSQL's text to its binary format: ``text_to_binary``.
 
-Comes in: one column as the log has it, Arrow binary with canonical text. Goes out: what the
-type's send function would write for each value, as Arrow binary. Called by pgoutput, whose
-clients may ask for binary values.
+Comes in: one column from the log, Arrow binary with canonical text. Goes out: the output of the
+type's send function for each value, as Arrow binary. Called by pgoutput, whose clients may request
+binary values.
 
-Types that are their own text, and those of fixed width, go a column at a time; the others as
-``encode.binary`` writes them. What is not known here stays text: a receiver takes both.
+Columns of types whose binary form is their text, and of fixed width, are converted at once; others
+by ``encode.binary``. Types that are not supported stay text, because a receiver accepts both.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _JSONB = 3802
 _WITH_BOUNDS = ("[", "{{")
-"""An array whose text begins so has bounds of its own, or several dimensions."""
+"""Beginnings of the text of an array with bounds of its own, or with several dimensions."""
 
 
 def text_to_binary(values: pa.Array, type_oid: int) -> pa.Array | None:
-    """The same values in binary, null for null; None: they cannot be given so, all or one.
+    """Convert values to binary, null to null; None: at least one value cannot be converted.
 
-    ``values``: binary, canonical text in UTF-8 (DateStyle ISO, TimeZone UTC).
+    ``values`` are binary with canonical text in UTF-8 (DateStyle ISO, TimeZone UTC).
     """
     if type_oid in ITS_OWN_TEXT:
         return values
@@ -42,14 +42,14 @@ def text_to_binary(values: pa.Array, type_oid: int) -> pa.Array | None:
         texts = values.cast(pa.string())
         if type_oid in FIXED:
             return _fixed(texts, type_oid)
-        known = type_by_oid(type_oid)
-        if known is not None and known.is_array and _has_bounds(texts):
+        pg_type = type_by_oid(type_oid)
+        if pg_type is not None and pg_type.is_array and _has_bounds(texts):
             return None
-        found = pa.array(arrow_to_binary(texts, type_oid), pa.binary())
+        converted = pa.array(arrow_to_binary(texts, type_oid), pa.binary())
     except Wal2LakeError:
         return None
-    # Elements may have more bytes than their text, and one array has less than 2 GiB.
-    return None if isinstance(found, pa.ChunkedArray) else found
+    # Binary elements may be longer than their text, and an Arrow array has less than 2 GiB.
+    return None if isinstance(converted, pa.ChunkedArray) else converted
 
 
 def _fixed(texts: pa.Array, type_oid: int) -> pa.Array:
@@ -69,5 +69,5 @@ def _fixed(texts: pa.Array, type_oid: int) -> pa.Array:
 
 
 def _has_bounds(texts: pa.Array) -> bool:
-    found = [pc.any(pc.starts_with(texts, one)).as_py() for one in _WITH_BOUNDS]
-    return any(found)
+    matches = [pc.any(pc.starts_with(texts, start)).as_py() for start in _WITH_BOUNDS]
+    return any(matches)

@@ -1,13 +1,13 @@
 """Typed Arrow to PostgreSQL's text: ``arrow_to_text``.
 
 Comes in: a column of a query's result, or of a table, and its PostgreSQL type. Goes out:
-the bytes of each value as the source's psql would show them, None for NULL. Called by the
-front door (DataRow in text format) and, later, by the walsender.
+the bytes of each value as psql shows them at the source, None for NULL. Called by the session
+(DataRow in text format) and by capture for the walsender.
 
-What a value looks like is decided by its Arrow type; the PostgreSQL type decides where
-Arrow's says too little (float4 or float8, with or without time zone, a declared scale). A
-string column of any type passes through, for it holds PostgreSQL's canonical text already:
-that text was made with DateStyle ISO and TimeZone UTC and stays so.
+The Arrow type determines the form of a value. The PostgreSQL type is used if the Arrow type is not
+sufficient (float4 or float8, with or without time zone, a declared scale). A string column of any
+type is passed through, because it has PostgreSQL's canonical text already, with DateStyle ISO and
+TimeZone UTC.
 
 Sources: the output functions in src/backend/utils/adt; array_out; record_out; hstore_out.
 """
@@ -43,7 +43,7 @@ _FLOAT4, _FLOAT8, _TIMESTAMP, _TIMESTAMPTZ, _NUMERIC = 700, 701, 1114, 1184, 170
 
 @dataclass(frozen=True, slots=True)
 class TextStyle:
-    """The session's settings that change how values look."""
+    """Settings of the session that change the text of values."""
 
     zone: tzinfo
     extra_float_digits: int
@@ -60,11 +60,11 @@ def arrow_to_text(
     extra_float_digits: int = 1,
     bytea_output: str = "hex",
 ) -> Texts:
-    """One text per row, None for null.
+    """Convert each row to text, None for null.
 
     The settings are PostgreSQL's. Raises FeatureNotSupportedError for a DateStyle other
-    than ISO (the order, ``ISO, MDY``, does not matter to output) and for an Arrow type
-    that PostgreSQL has nothing like; UsageError (22023) for an unknown time zone.
+    than ISO (the order, as in ``ISO, MDY``, does not affect output) and for an Arrow type without
+    equivalent in PostgreSQL; UsageError (22023) for an unknown time zone.
     """
     if datestyle.partition(",")[0].strip().upper() != "ISO":
         raise FeatureNotSupportedError(
@@ -91,7 +91,8 @@ def plain_text(
 
 
 _MUCH = 1 << 28
-"""Bytes of values. An Arrow array of text has less than 2 GiB."""
+"""Bytes of values up to which ``plain_text`` is used. An Arrow array of text has less than
+2 GiB."""
 
 
 def _plain(array: pa.Array, oid: int, typmod: int, timezone: str) -> pa.Array | None:
@@ -169,13 +170,13 @@ def _floats(array: pa.Array, oid: int, extra_float_digits: int) -> Texts:
 
 
 _PLAIN_SCALE = 6
-"""Up to here Arrow writes every decimal with all its digits, and none with an exponent."""
+"""Up to this scale Arrow writes every decimal with all digits and without an exponent."""
 
 
 def _as_declared(array: pa.Array, typmod: int) -> pa.Array:
     limits = numeric_precision_scale(typmod)
     if limits is not None and 0 <= limits[1] < array.type.scale:
-        # More digits than declared come from a query; then all of them are shown.
+        # A query's result can have more digits than declared; then all digits are shown.
         with contextlib.suppress(pa.ArrowInvalid):
             return array.cast(pa.decimal128(38, limits[1]))
     return array
@@ -198,7 +199,7 @@ def _is_zoned(array: pa.Array, oid: int) -> bool:
 
 
 def _in_microseconds(array: pa.Array) -> pa.Array:
-    """Digits beyond are cut: PostgreSQL has none."""
+    """Truncate to microseconds, PostgreSQL's precision."""
     return array.cast(pa.timestamp("us", array.type.tz), safe=False)
 
 
@@ -214,7 +215,7 @@ def _bytea(array: pa.Array, as_hex: bool) -> Texts:
 
 
 def _escaped_bytes(value: bytes) -> bytes:
-    """bytea_output = escape."""
+    """Print bytes with bytea_output = escape."""
     if value.isascii() and _BACKSLASH not in value and value.decode().isprintable():
         return value
     return b"".join(
@@ -231,10 +232,10 @@ def _escaped_bytes(value: bytes) -> bytes:
 
 
 def _lists(array: pa.Array, oid: int, typmod: int, style: TextStyle) -> Texts:
-    known = type_by_oid(oid)
-    is_array = known is not None and known.is_array
-    element_oid = known.element_oid if known is not None and is_array else 0
-    delimiter = known.delimiter if known is not None and is_array else ","
+    pg_type = type_by_oid(oid)
+    is_array = pg_type is not None and pg_type.is_array
+    element_oid = pg_type.element_oid if pg_type is not None and is_array else 0
+    delimiter = pg_type.delimiter if pg_type is not None and is_array else ","
     inner = array.type.value_type
     if pa.types.is_list(inner) or pa.types.is_large_list(inner):
         texts = _texts(array.flatten(), oid, typmod, style)
@@ -245,18 +246,18 @@ def _lists(array: pa.Array, oid: int, typmod: int, style: TextStyle) -> Texts:
     marked = [b"NULL" if t is None else t for t in texts]
     join = delimiter.encode().join
     rows: Texts = []
-    at = 0
+    start = 0
     for length in array.value_lengths().to_pylist():
         if length is None:
             rows.append(None)
             continue
-        rows.append(b"{" + join(marked[at : at + length]) + b"}")
-        at += length
+        rows.append(b"{" + join(marked[start : start + length]) + b"}")
+        start += length
     return rows
 
 
 def _quoter(delimiter: str) -> Callable[[bytes], bytes]:
-    """array_out's rule: quote what would read back as something else."""
+    """Return array_out's rule: quote a text that would not read back as itself."""
     special = re.compile(
         rb'["\\{}\s' + re.escape(delimiter.encode()) + rb"]|\A(?:null)?\Z",
         re.IGNORECASE,
@@ -296,7 +297,7 @@ _RECORD_SPECIAL = re.compile(rb'["\\(),\s]|\A\Z')
 
 
 def _records(array: pa.Array, style: TextStyle) -> Texts:
-    """Print records as record_out does: ``(1,"a b",)``; NULL is nothing."""
+    """Print records as record_out does: ``(1,"a b",)``; NULL is empty."""
     columns = [_texts(column, 0, -1, style) for column in array.flatten()]
     rows: Texts = []
     for row, valid in enumerate(array.is_valid().to_pylist()):

@@ -1,8 +1,8 @@
 """tsvector and tsquery: one value's text to its binary form. Called through ``values``.
 
-Comes in: text as the output functions write it. Goes out: what is sent of the value that this text
-is; ValueError for other text. The text of ``a & (b & c)`` is ``a & b & c``, and as that it is sent:
-it means the same, and is what a reader of the text would have.
+Comes in: text from the output functions. Goes out: the binary form of the value with this text;
+ValueError for other text. The text of ``a & (b & c)`` is ``a & b & c``, and is sent as that: it
+has the same meaning, and is the value of a reader of the text.
 
 Sources: tsvectorsend in tsvector.c; tsquerysend and makepol in tsquery.c. The readers are in
 ``receive.value.textsearch``.
@@ -26,25 +26,26 @@ _NOT, _AND, _OR, _PHRASE, _OPEN = "!", "&", "|", "<", "("
 _CODES: Final = {_NOT: 1, _AND: 2, _OR: 3, _PHRASE: 4}
 _PRIORITY: Final = {_OPEN: 0, _OR: 1, _AND: 2, _PHRASE: 3, _NOT: 4}
 _LONGEST: Final = 1 << 14
-"""MAXENTRYPOS: of a phrase's distance."""
+"""MAXENTRYPOS, the maximal distance of a phrase."""
 
 
 def tsvector_to_binary(text: bytes) -> bytes:
-    """Lexemes in their order, each with positions whose upper two bits are a weight."""
+    """Lexemes in their order, each with positions; the upper two bits of a position are its
+    weight."""
     shown = text.decode()
     lexemes: list[bytes] = []
-    at = 0
-    while at < len(shown):
-        found = _LEXEME.match(shown, at)
-        if found is None:
+    position = 0
+    while position < len(shown):
+        match = _LEXEME.match(shown, position)
+        if match is None:
             raise ValueError("not a tsvector")
-        places = found[2].split(",") if found[2] else []
+        places = match[2].split(",") if match[2] else []
         entries = [_entry(place) for place in places]
         lexemes.append(
-            _string(found[1])
+            _string(match[1])
             + struct.pack(f"!H{len(entries)}H", len(entries), *entries)
         )
-        at = found.end()
+        position = match.end()
     return struct.pack("!I", len(lexemes)) + b"".join(lexemes)
 
 
@@ -54,34 +55,34 @@ def _entry(place: str) -> int:
 
 
 def tsquery_to_binary(text: bytes) -> bytes:
-    """An operator before its operands, the right operand first: the reverse of what a stack of
-    operators makes of the text."""
+    """An operator precedes its operands, and the right operand is first: the reverse of the order
+    in which a stack of operators processes the text."""
     shown = text.decode()
     items: list[bytes] = []
     waiting: list[tuple[str, bytes]] = []
-    at = 0
-    while at < len(shown):
-        if shown[at] == " ":
-            at += 1
+    position = 0
+    while position < len(shown):
+        if shown[position] == " ":
+            position += 1
             continue
-        found = _TOKEN.match(shown, at)
-        if found is None:
+        match = _TOKEN.match(shown, position)
+        if match is None:
             raise ValueError("not a tsquery")
-        at = found.end()
-        if found[1] is not None:
-            items.append(_operand(found[1], found[2] or ""))
-        elif found[3] == _OPEN:
+        position = match.end()
+        if match[1] is not None:
+            items.append(_operand(match[1], match[2] or ""))
+        elif match[3] == _OPEN:
             waiting.append((_OPEN, b""))
-        elif found[3] == ")":
+        elif match[3] == ")":
             _unwind(items, waiting, 1)
             if not waiting:
                 raise ValueError("not a tsquery")
             waiting.pop()
         else:
-            sign = found[3] or _PHRASE
-            # NOT stands before its operand: nothing that waits is complete yet.
+            sign = match[3] or _PHRASE
+            # NOT precedes its operand, so no waiting operator is complete yet.
             _unwind(items, waiting, _PRIORITY[sign] + (sign == _NOT))
-            waiting.append((sign, _operator(sign, found[4] or "")))
+            waiting.append((sign, _operator(sign, match[4] or "")))
     _unwind(items, waiting, 1)
     if waiting:
         raise ValueError("not a tsquery")
@@ -109,4 +110,4 @@ def _operator(sign: str, distance: str) -> bytes:
 
 
 def _string(quoted: str) -> bytes:
-    return _ESCAPED.sub(lambda found: found[0][0], quoted).encode() + b"\0"
+    return _ESCAPED.sub(lambda match: match[0][0], quoted).encode() + b"\0"

@@ -1,7 +1,7 @@
-"""The binary form of single values of types that tables hold as text: ``FROM_TEXT``.
+"""The binary form of single values of types that tables store as text: ``FROM_TEXT``.
 
-Comes in: a value's canonical text, as bytes. Goes out: what the type's send function would
-write. Called by ``encode.binary``; the readers are in ``receive.value`` and ``pgtypes.binary``.
+Comes in: a value's canonical text, as bytes. Goes out: the output of the type's send function.
+Called by ``encode.binary``; the readers are in ``receive.value`` and ``pgtypes.binary``.
 
 Sources: inet_send, macaddr_send, bit_send, timetz_send, jsonpath_send, cash_send, the send
 functions of geo_ops.c in src/backend/utils/adt.
@@ -49,21 +49,21 @@ def _time(text: bytes) -> bytes:
 
 
 def _timetz(text: bytes) -> bytes:
-    """The offset is sent in seconds west of UTC."""
-    found = _OFFSET.search(text)
-    assert found is not None
-    parts = [int(part) for part in text[found.end() :].split(b":")]
+    """Encode a timetz; the offset is sent in seconds west of UTC."""
+    match = _OFFSET.search(text)
+    assert match is not None
+    parts = [int(part) for part in text[match.end() :].split(b":")]
     hours, minutes, seconds = [*parts, 0, 0][:3]
     offset = (hours * 60 + minutes) * 60 + seconds
-    west = offset if found[0] == b"-" else -offset
-    return struct.pack("!qi", _microseconds(text[: found.start()]), west)
+    west = offset if match[0] == b"-" else -offset
+    return struct.pack("!qi", _microseconds(text[: match.start()]), west)
 
 
 def _address(is_cidr: int) -> Callable[[bytes], bytes]:
     def write(text: bytes) -> bytes:
-        one = ipaddress.ip_interface(text.decode())
-        address = one.ip.packed
-        family, bits = _FAMILIES[one.version], one.network.prefixlen
+        interface = ipaddress.ip_interface(text.decode())
+        address = interface.ip.packed
+        family, bits = _FAMILIES[interface.version], interface.network.prefixlen
         return bytes((family, bits, is_cidr, len(address))) + address
 
     return write
@@ -74,11 +74,11 @@ def _mac(text: bytes) -> bytes:
 
 
 def _money(text: bytes) -> bytes:
-    """Print money as lc_monetary C writes it: the unit of another locale is not known."""
-    found = _MONEY.fullmatch(text)
-    if found is None:
+    """Encode money in the format of lc_monetary C; the unit of other locales is not known."""
+    match = _MONEY.fullmatch(text)
+    if match is None:
         raise ValueError("not in the format of C")
-    digits = (found[1] + found[2] + found[3]).replace(b",", b"")
+    digits = (match[1] + match[2] + match[3]).replace(b",", b"")
     return struct.pack("!q", int(digits))
 
 
@@ -89,8 +89,8 @@ def _bits(text: bytes) -> bytes:
 
 
 def _numbers(text: bytes) -> bytes:
-    found = [float(one) for one in _NUMBER.findall(text)]
-    return struct.pack(f"!{len(found)}d", *found)
+    numbers = [float(number) for number in _NUMBER.findall(text)]
+    return struct.pack(f"!{len(numbers)}d", *numbers)
 
 
 def _polygon(text: bytes) -> bytes:
@@ -133,4 +133,4 @@ FROM_TEXT: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
         4072: jsonb_to_binary,
     }
 )
-"""By type. A jsonpath is sent as a jsonb is, with a version."""
+"""Writers by type. A jsonpath is sent with a version, like jsonb."""

@@ -39,7 +39,7 @@ class ExpressionNode(Enum):
     """``value``: the operator. The first arg is compared with each of the others, or with the
     items of one constant array."""
     ALL = "all"
-    """As ANY, but true only if all comparisons are."""
+    """Like ANY, but true only if all comparisons are."""
     COALESCE = "coalesce"
     GREATEST = "greatest"
     LEAST = "least"

@@ -1,11 +1,11 @@
-"""PostgreSQL's built-in types as facts.
+"""Facts about PostgreSQL's built-in types.
 
 Takes: OIDs, names, spellings in SQL. Gives: ``PgType``, format_type(), (OID, typmod) of a
-spelling. Owns: the table of built-in types. Never: knows Arrow or Spark, or a type
-that a user has made.
+spelling. Owns: the table of built-in types. Never: depends on Arrow or Spark, has user-defined
+types.
 
     pg_type      facts by OID and by name, format_type, typmods
-    rows         the same as data
+    rows         the facts as data
     type_names   the grammar of type names
-    lengths      the lengths that declarations set
+    lengths      declared lengths
 """

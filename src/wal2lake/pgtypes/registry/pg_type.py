@@ -1,14 +1,12 @@
 """Facts about PostgreSQL's built-in types: pg_type, and format_type().
 
-Comes in: an OID or a name. Goes out: ``PgType`` facts as pg_type's columns have them, and a
-type's text exactly as PostgreSQL prints it. Called by the front door (system views,
-RowDescription), by CREATE TABLE and by the mapping. A type that is not here (an enum, a
-domain, an extension's) has no fixed OID; callers know it by its name, and its values are
-text.
+Comes in: an OID or a name. Goes out: ``PgType`` with the facts of pg_type's columns, and a
+type's text exactly as PostgreSQL prints it. Called by the SQL front end (system views,
+RowDescription), by CREATE TABLE and by the mapping. Other types (enums, domains, types of
+extensions) have no fixed OID; callers identify them by name, and their values are text.
 
-Why this way: the facts are data (``rows``), array types are derived, for all that
-PostgreSQL records of them follows from their elements. The test compares each field of each
-type with a server's.
+Why this way: the facts are data (``rows``). Array types are derived, because all of their facts
+follow from their elements. A test compares each field of each type with a server's.
 
 Sources: pg_type.dat; src/backend/utils/adt/format_type.c; the typmodout functions in
 varchar.c, numeric.c, timestamp.c, varbit.c.
@@ -52,24 +50,24 @@ INTERVAL_MASKS: Mapping[str, int] = MappingProxyType(
         "minute to second": 1 << 11 | 1 << 12,
     }
 )
-"""The upper half of interval's typmod, by the fields that the declaration names."""
+"""The upper half of interval's typmod, by the declared fields."""
 
 _INTERVAL_FIELDS = {mask: fields for fields, mask in INTERVAL_MASKS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """One row of pg_type; the fields' meanings are those of its columns."""
+    """One row of pg_type; the fields have the meanings of its columns."""
 
     oid: Oid
     name: str
     """typname: ``int4``, ``_int4``."""
     sql_name: str
-    """The name that format_type prints without modifier; for an array its element's."""
+    """The name that format_type prints without modifier; for an array, that of its element."""
     array_oid: Oid
     """typarray; 0: no array type."""
     element_oid: Oid
-    """typelem; set for arrays and for types that subscript like one (name, point)."""
+    """typelem; set for arrays and for types that can be subscripted (name, point)."""
     length: int
     """typlen: bytes; -1 variable, -2 a C string."""
     by_value: bool
@@ -78,17 +76,17 @@ class PgType:
     kind: str
     """typtype: b base, r range, m multirange, p pseudo-type."""
     delimiter: str
-    """typdelim: between the elements of this type's arrays."""
+    """typdelim: delimiter of elements in arrays of this type."""
     align: str
     storage: str
     collation: Oid
-    """950 "C" for name, 100 "default" for the rest of the text family, else 0."""
+    """950 "C" for name, 100 "default" for other text types, otherwise 0."""
     io_stem: str
     has_typmod: bool
 
     @property
     def is_array(self) -> bool:
-        """A true array (``int2vector`` and ``oidvector`` are types of their own)."""
+        """True for array types, except ``int2vector`` and ``oidvector``."""
         return self.io_stem == "array_"
 
     @property
@@ -185,7 +183,7 @@ def _array_of(element: PgType) -> PgType:
 
 
 BUILT_IN: Mapping[int, PgType] = MappingProxyType(_build())
-"""Every type of this registry by OID, array types included."""
+"""All types of this registry by OID, including array types."""
 
 _BY_NAME: Mapping[str, PgType] = MappingProxyType(
     {t.name: t for t in BUILT_IN.values()}
@@ -193,33 +191,33 @@ _BY_NAME: Mapping[str, PgType] = MappingProxyType(
 
 
 def type_by_oid(oid: int) -> PgType | None:
-    """The built-in type; None: not built in, or a catalog's row type."""
+    """Return a built-in type; None: not built in, or the row type of a system catalog."""
     return BUILT_IN.get(oid)
 
 
 def type_by_name(typname: str) -> PgType | None:
-    """By pg_type.typname (``int4``, ``_int4``), not by SQL spelling."""
+    """Return a type by pg_type.typname (``int4``, ``_int4``), not by its SQL spelling."""
     return _BY_NAME.get(typname)
 
 
 def range_subtype(oid: int) -> Oid | None:
-    """pg_range.rngsubtype of a built-in range type."""
+    """Return pg_range.rngsubtype of a built-in range type."""
     entry = RANGES.get(oid)
     return None if entry is None else Oid(entry[0])
 
 
 def multirange_range(oid: int) -> Oid | None:
-    """The range type of a built-in multirange type."""
+    """Return the range type of a built-in multirange type."""
     return next((Oid(r) for r, (_, m) in RANGES.items() if m == oid), None)
 
 
 def numeric_typmod(precision: int, scale: int = 0) -> int:
-    """The typmod of numeric(precision, scale); scale may be -1000..1000."""
+    """Return the typmod of numeric(precision, scale); scale may be -1000..1000."""
     return (precision << 16 | scale & 0x7FF) + VARHDRSZ
 
 
 def numeric_precision_scale(typmod: int) -> tuple[int, int] | None:
-    """(precision, scale) of a numeric typmod; None: unconstrained.
+    """Return (precision, scale) of a numeric typmod; None: unconstrained.
 
     The scale has 11 bits, signed, since PostgreSQL 15.
     """
@@ -230,36 +228,36 @@ def numeric_precision_scale(typmod: int) -> tuple[int, int] | None:
 
 
 def format_type(oid: int, typmod: int | None = None) -> str:
-    """The type as PostgreSQL prints it: ``numeric(10,2)``, ``timestamp(3)[]`` ...
+    """Print a type as PostgreSQL does: ``numeric(10,2)``, ``timestamp(3)[]`` ...
 
-    Same as SQL's format_type(oid, typmod), None standing for NULL. As there, a typmod of
-    -1 makes char and bit print as ``bpchar`` and ``"bit"``: the types without limit, which
-    the words character and bit do not mean. An OID not built in gives ``???``.
+    Equal to SQL's format_type(oid, typmod), with None for NULL. As in SQL, char and bit with
+    typmod -1 print as ``bpchar`` and ``"bit"``: these are the types without limit, while the
+    words character and bit mean length 1. An OID that is not built in gives ``???``.
     """
     if oid == INVALID_OID:
         return "-"
-    known = BUILT_IN.get(oid)
-    if known is None:
+    pg_type = BUILT_IN.get(oid)
+    if pg_type is None:
         return "???"
-    if known.is_array and known.element_oid:
-        return _format_scalar(BUILT_IN[known.element_oid], typmod) + "[]"
-    return _format_scalar(known, typmod)
+    if pg_type.is_array and pg_type.element_oid:
+        return _format_scalar(BUILT_IN[pg_type.element_oid], typmod) + "[]"
+    return _format_scalar(pg_type, typmod)
 
 
-def _format_scalar(known: PgType, typmod: int | None) -> str:
-    if typmod is not None and known.name in ("bpchar", "bit") and typmod < 0:
-        return "bpchar" if known.name == "bpchar" else '"bit"'
-    if typmod is None or typmod < 0 or not known.has_typmod:
-        return known.sql_name
-    return _with_typmod(known, typmod)
+def _format_scalar(pg_type: PgType, typmod: int | None) -> str:
+    if typmod is not None and pg_type.name in ("bpchar", "bit") and typmod < 0:
+        return "bpchar" if pg_type.name == "bpchar" else '"bit"'
+    if typmod is None or typmod < 0 or not pg_type.has_typmod:
+        return pg_type.sql_name
+    return _with_typmod(pg_type, typmod)
 
 
-def _with_typmod(known: PgType, typmod: int) -> str:
-    match known.name:
+def _with_typmod(pg_type: PgType, typmod: int) -> str:
+    match pg_type.name:
         case "bpchar" | "varchar":
             if typmod <= VARHDRSZ:
-                return known.sql_name
-            return f"{known.sql_name}({typmod - VARHDRSZ})"
+                return pg_type.sql_name
+            return f"{pg_type.sql_name}({typmod - VARHDRSZ})"
         case "numeric":
             limits = numeric_precision_scale(typmod)
             if limits is None:
@@ -273,7 +271,7 @@ def _with_typmod(known: PgType, typmod: int) -> str:
                 return text
             return f"{text}({precision})"
         case "bit" | "varbit":
-            return f"{known.sql_name}({typmod})"
+            return f"{pg_type.sql_name}({typmod})"
         case _:
-            head, _, tail = known.sql_name.partition(" ")
+            head, _, tail = pg_type.sql_name.partition(" ")
             return f"{head}({typmod}) {tail}"

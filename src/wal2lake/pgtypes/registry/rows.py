@@ -1,11 +1,11 @@
 """PostgreSQL's built-in types as data: the rows of pg_type that have no array category.
 
-Comes in: nothing. Goes out: tuples that ``pg_type`` turns into ``PgType`` values and from
+Comes in: nothing. Goes out: tuples that ``pg_type`` converts to ``PgType`` values, and from
 which it derives the array types (their other facts follow from the element's).
-Catalogs' own row types are left out: no table of a user has such a column.
+Row types of system catalogs are omitted, because no user table has such a column.
 
 The facts are those of PostgreSQL 18; OIDs below 10000 never change between versions. A
-test compares every one of them with a server. Source: src/include/catalog/pg_type.dat,
+test compares every fact with a server. Source: src/include/catalog/pg_type.dat,
 pg_range.dat.
 """
 
@@ -123,8 +123,8 @@ ROWS: tuple[tuple[int, str, int, int, int, str, str, str, str, str], ...] = (
     (5038, "pg_snapshot", 5039, 0, -1, "U", "b", "d", "x", "pg_snapshot_"),
     (5069, "xid8", 271, 0, 8, "U", "b", "d", "p", "xid8"),
 )
-"""The last field is what the names of the input, output, receive and send functions
-begin with."""
+"""The last field is the common prefix of the names of the input, output, receive and send
+functions."""
 
 RANGES: dict[int, tuple[int, int]] = {
     # range: (subtype, multirange)
@@ -139,13 +139,13 @@ RANGES: dict[int, tuple[int, int]] = {
 PREFERRED = frozenset(
     ("bool", "text", "oid", "float8", "inet", "timestamptz", "interval", "varbit")
 )
-"""pg_type.typispreferred: the type its category falls back to."""
+"""Types with pg_type.typispreferred, the preferred types of their categories."""
 
 NO_BINARY = frozenset(("aclitem", "gtsvector"))
 """Types without receive and send functions."""
 
 BY_REFERENCE = frozenset(("macaddr8",))
-"""Types that are passed by reference although their length is a machine word's."""
+"""Types that are passed by reference although they have the length of a machine word."""
 
 SQL_NAMES: dict[str, str] = {
     "bool": "boolean",
@@ -163,4 +163,4 @@ SQL_NAMES: dict[str, str] = {
     "timestamptz": "timestamp with time zone",
     "char": '"char"',
 }
-"""Names that format_type prints where they are not pg_type.typname."""
+"""Names that format_type prints if they differ from pg_type.typname."""

@@ -1,12 +1,11 @@
 """The spellings of types in SQL: ``parse_type_name``.
 
-Comes in: the text that stands after a column's name in CREATE TABLE, or after ``::``.
-Goes out: (type OID, typmod). Called by the front door.
+Comes in: the text of a type, as after a column's name in CREATE TABLE or after ``::``.
+Goes out: (type OID, typmod). Called by the SQL front end.
 
-The grammar is the part of PostgreSQL's that names types: keywords of several words,
-modifiers, ``[]`` and ARRAY, quoted and schema-qualified names. A word that is no keyword
-is a pg_type name. Errors are PostgreSQL's. Not here: serial, which is no type but a
-sequence and a default.
+The grammar is PostgreSQL's for type names: keywords of several words, modifiers, ``[]`` and
+ARRAY, quoted and schema-qualified names. A word that is not a keyword is a pg_type name. Errors
+are PostgreSQL's. serial is not supported, because it stands for a sequence and a default.
 
 Sources: gram.y (SimpleTypename ff.); numerictypmodin, anychar_typmodin, anytimestamp_typmod_check,
 anybit_typmodin, intervaltypmodin; typenameTypeMod.
@@ -68,38 +67,40 @@ class _Token:
 class _Words:
     """A cursor over the tokens of one type name."""
 
-    __slots__ = ("_at", "_source", "_tokens")
+    __slots__ = ("_position", "_source", "_tokens")
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._tokens = _tokenize(source)
-        self._at = 0
+        self._position = 0
 
     def peek(self) -> _Token | None:
-        return self._tokens[self._at] if self._at < len(self._tokens) else None
+        return (
+            self._tokens[self._position] if self._position < len(self._tokens) else None
+        )
 
     def take(self, *words: str) -> bool:
-        """Consume the given unquoted words or marks, if all come next."""
-        ahead = self._tokens[self._at : self._at + len(words)]
+        """Consume the given unquoted words or marks if they are the next tokens."""
+        ahead = self._tokens[self._position : self._position + len(words)]
         if [t.text for t in ahead] != list(words):
             return False
         if any(t.kind == "quoted" for t in ahead):
             return False
-        self._at += len(words)
+        self._position += len(words)
         return True
 
     def name(self) -> _Token:
         token = self.peek()
         if token is None or token.kind not in ("word", "quoted"):
             raise self.unexpected()
-        self._at += 1
+        self._position += 1
         return token
 
     def number(self) -> int:
         token = self.peek()
         if token is None or token.kind != "number":
             raise self.unexpected()
-        self._at += 1
+        self._position += 1
         return int(token.text)
 
     def expect(self, mark: str) -> None:
@@ -119,14 +120,14 @@ class _Words:
 
 def _tokenize(source: str) -> list[_Token]:
     tokens = []
-    at = 0
+    position = 0
     end = len(source.rstrip())
-    while at < end:
-        match = _TOKEN.match(source, at)
+    while position < end:
+        match = _TOKEN.match(source, position)
         if match is None:
-            at += len(source[at:]) - len(source[at:].lstrip())
-            error = SqlSyntaxError(f'syntax error at or near "{source[at]}"')
-            error.position = at + 1
+            position += len(source[position:]) - len(source[position:].lstrip())
+            error = SqlSyntaxError(f'syntax error at or near "{source[position]}"')
+            error.position = position + 1
             raise error
         quoted, word, number, mark = match.groups()
         start = match.end() - len(quoted or word or number or mark)
@@ -138,20 +139,20 @@ def _tokenize(source: str) -> list[_Token]:
             tokens.append(_Token(number, "number", start))
         else:
             tokens.append(_Token(mark, "punctuation", start))
-        at = match.end()
+        position = match.end()
     return tokens
 
 
 def parse_type_name(text: str) -> tuple[Oid, int]:
-    """Read one type name; (OID, typmod), typmod -1 without modifier.
+    """Parse one type name to (OID, typmod); the typmod is -1 without modifier.
 
     Raises UndefinedObjectError (42704) for a type that is not built in, SqlSyntaxError,
     UsageError (22023) for a modifier out of range. ``position`` of a syntax error counts
     characters of ``text`` from 1. ``char`` is char(1) and ``bit`` bit(1), as in SQL.
-    A time precision above 6 becomes 6; PostgreSQL warns and does the same.
+    A time precision above 6 becomes 6; PostgreSQL does the same, with a warning.
     """
     words = _Words(text)
-    known, typmod = _simple_type(words)
+    pg_type, typmod = _simple_type(words)
     is_array = False
     if words.take("array"):
         is_array = True
@@ -166,21 +167,21 @@ def parse_type_name(text: str) -> tuple[Oid, int]:
                 words.expect("]")
     if words.peek() is not None:
         raise words.unexpected()
-    if not is_array or known.is_array:
-        return known.oid, typmod
-    if not known.array_oid:
+    if not is_array or pg_type.is_array:
+        return pg_type.oid, typmod
+    if not pg_type.array_oid:
         raise UndefinedObjectError(
-            f"could not find array type for data type {format_type(known.oid)}"
+            f"could not find array type for data type {format_type(pg_type.oid)}"
         )
-    return known.array_oid, typmod
+    return pg_type.array_oid, typmod
 
 
 def _simple_type(words: _Words) -> tuple[PgType, int]:
     first = words.peek()
     if first is not None and first.kind == "word":
-        found = _keyword_type(words, first.text)
-        if found is not None:
-            return found
+        keyword_type = _keyword_type(words, first.text)
+        if keyword_type is not None:
+            return keyword_type
     token = words.name()
     name = token.text
     if words.take("."):
@@ -192,20 +193,20 @@ def _simple_type(words: _Words) -> tuple[PgType, int]:
             f'type "{name}" is not supported: there are no sequences',
             hint="Use an integer type.",
         )
-    known = type_by_name(name)
-    if known is None or known.name in ("cstring", "_cstring"):
+    pg_type = type_by_name(name)
+    if pg_type is None or pg_type.name in ("cstring", "_cstring"):
         raise UndefinedObjectError(f'type "{name}" does not exist')
-    return known, _typmod(known, _modifiers(words))
+    return pg_type, _typmod(pg_type, _modifiers(words))
 
 
 def _keyword_type(words: _Words, keyword: str) -> tuple[PgType, int] | None:
-    """A type that the grammar spells with keywords; None: an ordinary name."""
+    """Parse a type that the grammar spells with keywords; None: it is an ordinary name."""
     if keyword in _SYNONYMS:
         words.name()
-        known = _named(_SYNONYMS[keyword])
-        if known.has_typmod:
-            return known, _typmod(known, _modifiers(words))
-        return known, -1
+        pg_type = _named(_SYNONYMS[keyword])
+        if pg_type.has_typmod:
+            return pg_type, _typmod(pg_type, _modifiers(words))
+        return pg_type, -1
     match keyword:
         case "double" if words.take("double", "precision"):
             return _named("float8"), -1
@@ -225,11 +226,11 @@ def _keyword_type(words: _Words, keyword: str) -> tuple[PgType, int] | None:
             return _named("varchar"), _typmod(_named("varchar"), _modifiers(words))
         case "bit":
             words.name()
-            known = _named("varbit" if words.take("varying") else "bit")
+            pg_type = _named("varbit" if words.take("varying") else "bit")
             modifiers = _modifiers(words)
-            if not modifiers and known.name == "bit":
+            if not modifiers and pg_type.name == "bit":
                 modifiers = [1]
-            return known, _typmod(known, modifiers)
+            return pg_type, _typmod(pg_type, modifiers)
         case "time" | "timestamp":
             words.name()
             modifiers = _modifiers(words)
@@ -247,9 +248,9 @@ def _keyword_type(words: _Words, keyword: str) -> tuple[PgType, int] | None:
 
 
 def _named(name: str) -> PgType:
-    known = type_by_name(name)
-    assert known is not None, name
-    return known
+    pg_type = type_by_name(name)
+    assert pg_type is not None, name
+    return pg_type
 
 
 def _modifiers(words: _Words) -> list[int]:
@@ -263,11 +264,11 @@ def _modifiers(words: _Words) -> list[int]:
 
 
 def _character(words: _Words) -> tuple[PgType, int]:
-    known = _named("varchar" if words.take("varying") else "bpchar")
+    pg_type = _named("varchar" if words.take("varying") else "bpchar")
     modifiers = _modifiers(words)
-    if not modifiers and known.name == "bpchar":
+    if not modifiers and pg_type.name == "bpchar":
         modifiers = [1]
-    return known, _typmod(known, modifiers)
+    return pg_type, _typmod(pg_type, modifiers)
 
 
 def _float(modifiers: list[int]) -> PgType:
@@ -283,21 +284,21 @@ def _float(modifiers: list[int]) -> PgType:
     return _named("float4" if bits <= 24 else "float8")
 
 
-def _typmod(known: PgType, modifiers: list[int]) -> int:
+def _typmod(pg_type: PgType, modifiers: list[int]) -> int:
     if not modifiers:
         return -1
-    if known.is_array or not known.has_typmod:
+    if pg_type.is_array or not pg_type.has_typmod:
         raise SqlSyntaxError(
-            f'type modifier is not allowed for type "{known.name.removeprefix("_")}"'
+            f'type modifier is not allowed for type "{pg_type.name.removeprefix("_")}"'
         )
-    if known.name == "numeric":
+    if pg_type.name == "numeric":
         return _numeric_typmod(modifiers)
     if len(modifiers) != 1:
         raise UsageError("invalid type modifier")
     number = modifiers[0]
-    match known.name:
+    match pg_type.name:
         case "bpchar" | "varchar" | "bit" | "varbit":
-            return _length_typmod(known, number)
+            return _length_typmod(pg_type, number)
         case "interval":
             if number < 0:
                 raise UsageError(f"INTERVAL({number}) precision must not be negative")
@@ -305,17 +306,17 @@ def _typmod(known: PgType, modifiers: list[int]) -> int:
             return INTERVAL_FULL_RANGE << 16 | precision
         case _:
             if number < 0:
-                word = known.name.removesuffix("tz").upper()
-                zone = " WITH TIME ZONE" if known.name.endswith("tz") else ""
+                word = pg_type.name.removesuffix("tz").upper()
+                zone = " WITH TIME ZONE" if pg_type.name.endswith("tz") else ""
                 raise UsageError(
                     f"{word}({number}){zone} precision must not be negative"
                 )
             return min(number, _MAX_TIME_PRECISION)
 
 
-def _length_typmod(known: PgType, length: int) -> int:
-    bits = known.name in ("bit", "varbit")
-    word = {"bpchar": "char", "varbit": "varbit"}.get(known.name, known.name)
+def _length_typmod(pg_type: PgType, length: int) -> int:
+    bits = pg_type.name in ("bit", "varbit")
+    word = {"bpchar": "char", "varbit": "varbit"}.get(pg_type.name, pg_type.name)
     limit = _MAX_BIT_LENGTH if bits else _MAX_CHAR_LENGTH
     if length < 1:
         raise UsageError(f"length for type {word} must be at least 1")
@@ -342,10 +343,10 @@ def _numeric_typmod(modifiers: list[int]) -> int:
 
 
 def _interval_typmod(words: _Words) -> int:
-    known = _named("interval")
+    pg_type = _named("interval")
     modifiers = _modifiers(words)
     if modifiers:
-        return _typmod(known, modifiers)
+        return _typmod(pg_type, modifiers)
     token = words.peek()
     if token is None or token.kind != "word" or token.text not in INTERVAL_MASKS:
         return -1
@@ -356,7 +357,7 @@ def _interval_typmod(words: _Words) -> int:
         raise words.unexpected()
     precision = INTERVAL_FULL_PRECISION
     if fields.endswith("second"):
-        given = _modifiers(words)
-        if given:
-            precision = _typmod(known, given) & INTERVAL_FULL_PRECISION
+        second_modifiers = _modifiers(words)
+        if second_modifiers:
+            precision = _typmod(pg_type, second_modifiers) & INTERVAL_FULL_PRECISION
     return INTERVAL_MASKS[fields] << 16 | precision
