@@ -1,12 +1,12 @@
-"""A column of the publisher's values as its column here holds them, under its policy.
+"""Conversion of a column of the publisher's values under the column's policy.
 
-Comes in: values as they were sent, the mapping, the policy, the longest value that may be.
-Goes out: ``Coerced``: the typed array, the failures that stand, and what was stored instead of
-values that could not be. Called inside Spark's Python workers by staging and the initial copy.
+Comes in: values as they were sent, the mapping, the policy, the longest allowed value.
+Goes out: ``Coerced``: the typed array, the remaining failures, and the values that were stored
+differently. Called inside Spark's Python workers by staging and the initial copy.
 
-Why this way. Values are converted as ever; only rows that failed are looked at again, so a
-policy costs nothing where nothing is wrong. What is wrong with the form of a value (malformed
-binary, no decoder) is no policy's business.
+Why this way. Values are converted as without a policy, and only rows that failed are treated
+again, so a policy costs nothing for clean columns. Policies do not apply to errors in the form of
+a value (malformed binary, no decoder).
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ from wal2lake.pgtypes.receive.columns import convert_sent, sent_to_text
 from wal2lake.pgtypes.receive.remote import RemoteTypes, base_type, element_type
 
 MAX_VALUE_BYTES: Final = 256 << 20
-"""The default of ``apply.max_value_bytes``, which says why."""
+"""The default of ``apply.max_value_bytes``; see there."""
 
 EXAMPLE_CHARACTERS: Final = 100
-"""Characters of a value shown as an example: enough to recognise the value, too few to fill a
-page."""
+"""Characters of an example value: enough to recognise the value, too few to fill a page."""
 
 NO_POLICY: Final = frozenset(("0A000", "22P03", "42804", "XX000"))
-"""No decoder, or bytes that are no value at all: not something that a column cannot hold."""
+"""No decoder, or bytes that are not a value: failures to which policies do not apply."""
 
 _PROGRAM_LIMIT_EXCEEDED: Final = "54000"
 _FLOAT4, _FLOAT8 = 700, 701
@@ -48,14 +47,14 @@ _FLOAT4, _FLOAT8 = 700, 701
 
 @dataclass(frozen=True, slots=True)
 class CoercedValues:
-    """Values that were stored as something else, for one reason."""
+    """Values that were stored differently, for one reason."""
 
     policy: ValuePolicy
     reason: str
     rows: Rows
     """Positions in the input, ascending."""
     example: str
-    """The first of them, as text."""
+    """The first of the values, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Coerced:
 
     array: pa.Array
     failures: tuple[ConversionFailure, ...] = ()
-    """By first row."""
+    """Failures in the order of their first rows."""
     changes: tuple[CoercedValues, ...] = ()
 
 
@@ -79,47 +78,36 @@ def coerce(
     *,
     nullable: bool = True,
 ) -> Coerced:
-    """Convert one column; see ``convert_sent``. Never raises because of a value.
+    """Convert one column like ``convert_sent``. Never raises because of a value.
 
-    ``type_oid``: the publisher's, 0 if it is not known. Unless ``nullable`` no policy makes
+    ``type_oid`` is the publisher's, 0 if it is not known. Unless ``nullable``, no policy makes
     a value NULL.
     """
     failures = Failures()
     fitting = _without_long(values, max_bytes, failures)
     mapping = _exact_for(mapping, type_oid, types)
-    found = convert_sent(fitting, is_binary, type_oid, types, mapping)
-    if not found.failures and not failures:
-        return Coerced(found.array)
-    whole = found.failures
+    converted = convert_sent(fitting, is_binary, type_oid, types, mapping)
+    if not converted.failures and not failures:
+        return Coerced(converted.array)
+    whole = converted.failures
     if failures:
-        failures.extend(found.failures, np.arange(len(values)))
-        whole = failures.conclude(found.array).failures
+        failures.extend(converted.failures, np.arange(len(values)))
+        whole = failures.conclude(converted.array).failures
     if policy is not ValuePolicy.CLAMP and not (
         policy is ValuePolicy.NULL and nullable
     ):
-        return Coerced(found.array, whole)
+        return Coerced(converted.array, whole)
     eligible = [f for f in whole if f.sqlstate not in NO_POLICY]
     standing = [f for f in whole if f.sqlstate in NO_POLICY]
     if not eligible:
-        return Coerced(found.array, whole)
+        return Coerced(converted.array, whole)
     rows = np.sort(np.concatenate([f.rows for f in eligible]))
-    array = found.array
-    chosen = fitting.take(pa.array(rows))
-    texts = chosen
+    array = converted.array
+    texts = fitting.take(pa.array(rows))
     if is_binary is not None:
-        texts = _as_text(chosen, is_binary[rows], type_oid, types)
+        texts = _as_text(texts, is_binary[rows], type_oid, types)
     if policy is ValuePolicy.CLAMP:
-        again = clamped(texts, mapping)
-        failed = {int(rows[at]) for f in again.failures for at in f.rows}
-        # What was too long, or has no text, has nothing near to it.
-        failed |= set(rows[texts.is_null().to_numpy(zero_copy_only=False)].tolist())
-        if not nullable:
-            nulls = again.array.is_null().to_numpy(zero_copy_only=False)
-            failed |= set(rows[nulls].tolist())
-        keep = [at for at, row in enumerate(rows.tolist()) if row not in failed]
-        array = replaced(
-            array, rows[keep].tolist(), again.array.take(pa.array(keep, pa.int64()))
-        )
+        array, failed = _clamp_rows(array, rows, texts, mapping, nullable=nullable)
         standing += [
             replace(f, rows=f.rows[np.isin(f.rows, list(failed))]) for f in eligible
         ]
@@ -129,6 +117,30 @@ def coerce(
     changes = [_change(f, policy, values, rows, texts) for f in eligible if len(f.rows)]
     left = sorted((f for f in standing if len(f.rows)), key=lambda f: int(f.rows[0]))
     return Coerced(array, tuple(left), tuple(changes))
+
+
+def _clamp_rows(
+    array: pa.Array,
+    rows: Rows,
+    texts: pa.BinaryArray,
+    mapping: TypeMapping,
+    *,
+    nullable: bool,
+) -> tuple[pa.Array, set[int]]:
+    """Replace failed rows by their nearest values; also return the rows that have none.
+
+    ``texts`` has the values of ``rows``.
+    """
+    nearest = clamped(texts, mapping)
+    failed = {int(rows[index]) for f in nearest.failures for index in f.rows}
+    # A value that was too long, or has no text, has no nearest value.
+    failed |= set(rows[texts.is_null().to_numpy(zero_copy_only=False)].tolist())
+    if not nullable:
+        nulls = nearest.array.is_null().to_numpy(zero_copy_only=False)
+        failed |= set(rows[nulls].tolist())
+    keep = [index for index, row in enumerate(rows.tolist()) if row not in failed]
+    kept = nearest.array.take(pa.array(keep, pa.int64()))
+    return replaced(array, rows[keep].tolist(), kept), failed
 
 
 def _without_long(
@@ -150,7 +162,8 @@ def _without_long(
 
 
 def _exact_for(mapping: TypeMapping, type_oid: int, types: RemoteTypes) -> TypeMapping:
-    """Digits may be lost only where the publisher's type has more of them."""
+    """Return an exact mapping unless the publisher's type is a float of at most this width: only
+    then is a value with more digits than the type holds not an error."""
     of = mapping.element if mapping.kind is ConversionKind.ARRAY else mapping
     if of is None or of.kind is not ConversionKind.FLOAT or not type_oid:
         return mapping
@@ -187,13 +200,13 @@ def _change(
     first = int(failure.rows[0])
     text = texts[int(np.searchsorted(rows, first))].as_py()
     if text is None:
-        # Too long, or binary that has no text: its own bytes.
+        # Too long, or binary without a text: show the bytes.
         text = values[first].as_py()
     return CoercedValues(policy, failure.message, failure.rows, example_of(text))
 
 
 def example_of(text: bytes) -> str:
-    """The beginning of a value, whatever its bytes, as valid text."""
+    """Return the beginning of a value with any bytes as valid text."""
     shown = text[: 4 * EXAMPLE_CHARACTERS].decode("utf-8", "backslashreplace")
     shown = shown.replace("\0", "\\x00")
     if len(shown) <= EXAMPLE_CHARACTERS and len(text) <= 4 * EXAMPLE_CHARACTERS:

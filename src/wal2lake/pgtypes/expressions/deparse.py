@@ -86,17 +86,7 @@ class _Writer:
                 self.text += f" {expression.value}"
                 self._close()
             case ExpressionNode.ANY | ExpressionNode.ALL:
-                self._open()
-                self.inner(args[0], expression)
-                self.text += f" {expression.value} {expression.node.name} ("
-                if is_array(args[1].type_oid):
-                    self.put(args[1])
-                else:
-                    self.text += "ARRAY["
-                    self._list(args[1:])
-                    self.text += "]"
-                self.text += ")"
-                self._close()
+                self._quantified(expression)
             case ExpressionNode.FUNCTION:
                 self._call(str(expression.value), args)
             case ExpressionNode.COLLATE:
@@ -120,6 +110,19 @@ class _Writer:
                 self._case(None, args)
             case ExpressionNode.CASE_OF:
                 self._case(args[0], args[1:])
+
+    def _quantified(self, expression: Expression) -> None:
+        self._open()
+        self.inner(expression.args[0], expression)
+        self.text += f" {expression.value} {expression.node.name} ("
+        if is_array(expression.args[1].type_oid):
+            self.put(expression.args[1])
+        else:
+            self.text += "ARRAY["
+            self._list(expression.args[1:])
+            self.text += "]"
+        self.text += ")"
+        self._close()
 
     def _between(self, expression: Expression, word: str) -> None:
         self._open()

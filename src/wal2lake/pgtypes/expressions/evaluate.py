@@ -115,6 +115,41 @@ def _compiled(expression: Expression) -> _Evaluator:
             if text is not None:
                 constant = reader(expression.type_oid)(str(text).encode())
             return lambda row: constant
+        case ExpressionNode.AND:
+            return _connected(args, stops_at=False)
+        case ExpressionNode.OR:
+            return _connected(args, stops_at=True)
+        case ExpressionNode.NOT:
+            return _strict(lambda a: not a, args)
+        case ExpressionNode.TEST:
+            return _test(str(expression.value), args[0])
+        case ExpressionNode.ANY | ExpressionNode.ALL:
+            if spread(expression) is not expression:
+                return _compiled(spread(expression))
+            compares = [
+                _strict(
+                    operators.comparison(str(expression.value), kinds[0], kind),
+                    [args[0], arg],
+                )
+                for arg, kind in zip(args[1:], kinds[1:], strict=True)
+            ]
+            return _connected(compares, stops_at=expression.node is ExpressionNode.ANY)
+        case ExpressionNode.COALESCE:
+            return _coalesce(args)
+        case ExpressionNode.COLLATE:
+            return args[0]
+        case ExpressionNode.CASE:
+            return _case(args)
+        case ExpressionNode.CASE_OF:
+            return _case(args[1:])
+    return _computed(expression, args, kinds)
+
+
+def _computed(
+    expression: Expression, args: Sequence[_Evaluator], kinds: tuple[int, ...]
+) -> _Evaluator:
+    """Compile a node that computes or compares values of these types."""
+    match expression.node:
         case ExpressionNode.OPERATOR if len(args) == 1:
             return _strict(operators.sign(str(expression.value), kinds[0]), args)
         case ExpressionNode.OPERATOR:
@@ -132,43 +167,16 @@ def _compiled(expression: Expression) -> _Evaluator:
             return _strict(
                 operators.cast(kinds[0], expression.type_oid, expression.typmod), args
             )
-        case ExpressionNode.AND:
-            return _connected(args, stops_at=False)
-        case ExpressionNode.OR:
-            return _connected(args, stops_at=True)
-        case ExpressionNode.NOT:
-            return _strict(lambda a: not a, args)
-        case ExpressionNode.TEST:
-            return _test(str(expression.value), args[0])
         case ExpressionNode.DISTINCT:
             left, right = kinds
             return _distinct(operators.comparison("<>", left, right), *args)
-        case ExpressionNode.ANY | ExpressionNode.ALL:
-            if spread(expression) is not expression:
-                return _compiled(spread(expression))
-            compares = [
-                _strict(
-                    operators.comparison(str(expression.value), kinds[0], kind),
-                    [args[0], arg],
-                )
-                for arg, kind in zip(args[1:], kinds[1:], strict=True)
-            ]
-            return _connected(compares, stops_at=expression.node is ExpressionNode.ANY)
-        case ExpressionNode.COALESCE:
-            return _coalesce(args)
         case ExpressionNode.GREATEST | ExpressionNode.LEAST:
             word = ">" if expression.node is ExpressionNode.GREATEST else "<"
             return _extreme(operators.comparison(word, kinds[0], kinds[0]), args)
-        case ExpressionNode.COLLATE:
-            return args[0]
-        case ExpressionNode.NULLIF:
-            left, right = kinds
-            same = _strict(operators.comparison("=", left, right), args)
-            return lambda row: None if same(row) is True else args[0](row)
-        case ExpressionNode.CASE:
-            return _case(args)
-        case ExpressionNode.CASE_OF:
-            return _case(args[1:])
+    assert expression.node is ExpressionNode.NULLIF
+    left, right = kinds
+    same = _strict(operators.comparison("=", left, right), args)
+    return lambda row: None if same(row) is True else args[0](row)
 
 
 def spread(expression: Expression) -> Expression:
