@@ -1,9 +1,9 @@
-"""Expressions of users that resolve conflicts: their values, and the port that evaluates them.
+"""The port that evaluates users' expressions that resolve conflicts, and its values.
 
 Comes in: pairs of rows, ``local`` and ``remote``, with the facts of their commits. Goes out: for
-each pair what the expression names, or the values that it makes, or why it failed. ``upsert``
-calls the port while a batch is staged, and the commands that set ``conflict_resolution`` check an
-expression by it; ``spark.expressions`` implements it.
+each pair the row that the expression chooses, or the values that it computes, or its error.
+``upsert`` calls the port while a batch is staged, and the commands that set
+``conflict_resolution`` check an expression with it; ``spark.expressions`` implements it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FACTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Rows that meet, one after the other; all columns have as many values."""
+    """Pairs of rows that meet; all columns have the same length."""
 
     local: pa.Table
     remote: pa.Table
-    """Both with the fields of the table."""
+    """Both tables have the fields of the lake table."""
     facts: pa.Table
     """Facts about the commits, as ``FACTS``."""
 
     def part(self, start: int, count: int) -> Pairs:
-        """Some of them."""
+        """Return ``count`` pairs from ``start`` on."""
         return Pairs(
             self.local.slice(start, count),
             self.remote.slice(start, count),
@@ -59,7 +59,7 @@ def facts_table(
     remote_us: Sequence[int | None],
     origins: Sequence[str | None],
 ) -> pa.Table:
-    """Times are microseconds since 1970."""
+    """Build ``Pairs.facts``; times are microseconds since 1970."""
     moment = pa.timestamp("us", "UTC")
     return pa.table(
         [

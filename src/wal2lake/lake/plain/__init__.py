@@ -1,8 +1,8 @@
-"""Tables on this machine without Spark: rows that are read, and a few that are changed.
+"""Reads tables on this machine without Spark, and changes a few rows of them.
 
-Takes: a table's place, names of columns, places of rows. Gives: record batches with the values
-that Spark would give, or one commit; or nothing, if only Spark can do it.
-Owns: which tables those are. Never: a table that asks something of readers or writers that we do
+Takes: a table's location, names of columns, positions of rows. Gives: record batches with the
+values that Spark would give, or one commit; or nothing, if only Spark can do it. Owns: which
+tables qualify. Never: a table that requires something of readers or writers that this node does
 not do in exactly one way.
 """
 

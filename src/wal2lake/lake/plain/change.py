@@ -1,9 +1,9 @@
-"""A few rows of a table's newest version, deleted, added or written anew, without Spark.
+"""Deletes, adds or rewrites a few rows of a table's newest version without Spark.
 
-Comes in: a table's place, a condition, new rows. Goes out: one commit: deletion vectors for the
-files that lose rows, and one file with the new ones; or nothing, if it is for Spark to do. Called
+Comes in: a table's location, a condition, new rows. Goes out: one commit with deletion vectors for
+the files that lose rows, and one file with the new rows; or nothing, if Spark must do it. Called
 by transactions of the front door, under the table's locks: Spark's UPDATE takes more than a
-second, whatever the table has.
+second, however small the table is.
 
 Memory is that of a row group of the columns that the condition needs, and of the rows themselves.
 """
@@ -34,26 +34,27 @@ from wal2lake.lake.upsert import TooLarge, UpsertMemory, is_readable
 from wal2lake.lake.upsert.stored import StoredRows
 
 _MOST_FILE_BYTES: Final = 64 << 20
-"""Bytes of the files that are searched at most; a guess at where Spark's fixed second pays."""
+"""Most bytes of files that are searched; a guess at the size from which Spark's fixed second pays
+off."""
 
 _MOST_FILES: Final = 256
-"""Each takes a millisecond to open."""
+"""Most files that are searched; each takes a millisecond to open."""
 
 _MOST_BYTES: Final = 32 << 20
-"""Bytes of rows that are rewritten at most."""
+"""Most bytes of rows that are rewritten."""
 
 Index = npt.NDArray[np.int64]
 
 Matches = Callable[[pa.Table], pa.Array | pa.ChunkedArray | None]
-"""True, false or null for each row; None: for all."""
+"""Returns true, false or null for each row; None if all rows match."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Places of rows."""
+    """Positions of rows."""
 
     file: Index
-    """Numbers among the files that were looked into."""
+    """Indexes into the files that were searched."""
     row: Index
 
     def __len__(self) -> int:
@@ -61,7 +62,7 @@ class FoundRows:
 
     @classmethod
     def nothing(cls) -> FoundRows:
-        """No row."""
+        """Return no rows."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
@@ -71,7 +72,7 @@ class PlainChange:
     def __init__(self, state: TableState, files: Sequence[DataFile]) -> None:
         self.state = state
         self._files = files
-        # A path, so that what is in a URL is not decoded twice.
+        # Use a path instead of a URL, so that percent signs are not decoded twice.
         root = str(local_path(state.location))
         self._stored = StoredRows(replace(state, location=root), files)
         self._places = {field.name: i for i, field in enumerate(state.fields)}
@@ -83,11 +84,12 @@ class PlainChange:
         location: str,
         bounds: Mapping[str, tuple[int, int]],
     ) -> PlainChange | None:
-        """``bounds``: as of ``PlainRead.within``. None: it is for Spark to do."""
-        found = tables.plainly_read(location, None)
-        if found is None:
+        """Open a change of the rows within ``bounds``, as in ``PlainRead.within``. None: Spark
+        must do it."""
+        listed = tables.plainly_read(location, None)
+        if listed is None:
             return None
-        state, files = found
+        state, files = listed
         if not (
             state.has_vectors
             and is_readable(state)
@@ -105,11 +107,11 @@ class PlainChange:
 
     @classmethod
     def adding(cls, tables: TablePort, location: str) -> PlainChange | None:
-        """One that only brings rows: nothing that is there is looked at."""
-        found = tables.plainly_read(location, None)
-        if found is None:
+        """Open a change that only adds rows, and reads none. None: Spark must do it."""
+        listed = tables.plainly_read(location, None)
+        if listed is None:
             return None
-        state, _ = found
+        state, _ = listed
         if not (
             is_readable(state)
             and all(map(is_plain, state.fields, state.physical_fields))
@@ -124,24 +126,24 @@ class PlainChange:
     def find(
         self, columns: Sequence[str], matches: Matches, check: Callable[[], None]
     ) -> FoundRows:
-        """Rows that match by some of their columns, in the order in which they are stored."""
+        """Find rows that match by some of their columns, in the order in which they are stored."""
         files, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         positions = [self._places[name] for name in columns] or [0]
-        for number, here, table in self._stored.live_places(positions):
+        for number, numbers, table in self._stored.live_places(positions):
             check()
-            wanted = matches(table)
-            if wanted is not None:
-                kept = np.asarray(wanted.fill_null(False).to_pylist(), np.bool_)
-                here = here[kept]
-            rows.append(here.astype(np.int64))
-            files.append(np.full(len(here), number, np.int64))
+            matching = matches(table)
+            if matching is not None:
+                kept = np.asarray(matching.fill_null(False).to_pylist(), np.bool_)
+                numbers = numbers[kept]
+            rows.append(numbers.astype(np.int64))
+            files.append(np.full(len(numbers), number, np.int64))
         return FoundRows(np.concatenate(files), np.concatenate(rows))
 
     def table_of(
         self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]
     ) -> pa.Table | None:
-        """Rows in the table's columns, from values in ``columns``, which have Spark's types; None:
-        the files have others."""
+        """Build rows in the table's columns, from values in ``columns``, which have Spark's types;
+        None if the table's columns have other types."""
         kinds = {name: (place, ddl) for place, (name, ddl) in enumerate(columns)}
         fields = self.state.fields
         if {f.name: f.spark_ddl.lower().replace(" ", "") for f in fields} != {
@@ -157,29 +159,29 @@ class PlainChange:
         ]
         return pa.Table.from_arrays(arrays, names=[field.name for field in fields])
 
-    def rows(self, found: FoundRows) -> pa.Table | None:
-        """All columns of those rows, in their order; None: they are too many."""
+    def rows(self, places: FoundRows) -> pa.Table | None:
+        """Return all columns of the rows, in the same order; None if they are too large."""
         try:
             with UpsertMemory(_MOST_BYTES).share(0) as share:
                 columns = list(range(len(self.state.fields)))
-                return self._stored.fetch(found.file, found.row, columns, share)
+                return self._stored.fetch(places.file, places.row, columns, share)
         except TooLarge:
             return None
 
     def commit(
         self,
         tables: TablePort,
-        found: FoundRows,
+        removed: FoundRows,
         rows: pa.Table | None,
         cursor: Cursor,
         operation: str,
     ) -> Committed:
-        """Take the rows away, and add others in the table's columns, in one durable commit;
-        CommitConflict if somebody was faster."""
+        """Remove the rows ``removed``, and add ``rows`` in the table's columns, in one durable
+        commit. CommitConflict if another writer was first."""
         location = self.state.location
         gone = {
-            number: found.row[found.file == number].astype(np.uint64)
-            for number in np.unique(found.file).tolist()
+            number: removed.row[removed.file == number].astype(np.uint64)
+            for number in np.unique(removed.file).tolist()
         }
         replaced = self._stored.without(gone)
         with TableWriter(location, self.state.physical_fields) as writer:

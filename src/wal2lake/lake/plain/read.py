@@ -1,16 +1,17 @@
-"""Columns of a version of a table, read from its Parquet files without Spark.
+"""Reads columns of a version of a table from its Parquet files, without Spark.
 
-Comes in: a table's place, a version of it, names of columns. Goes out: their fields, and record
-batches with the values that Spark would give, in an order of their own; or nothing, if only Spark
-knows them. Called by the front door for a COPY of a table, which has no use for Spark's plans and
-pays for its rows three times: read, made Arrow, sent; and for a small table.
+Comes in: a table's location, a version of it, names of columns. Goes out: their fields, and record
+batches with the values that Spark would give, in no particular order; or nothing, if only Spark
+can read them. Called by the front door for small tables, and for a COPY of a table. A COPY does
+not need Spark's plans, and with Spark would pay for each row three times: read, converted to
+Arrow, sent.
 
 Memory is that of a few batches, however large the table's row groups are. The version does not
-change while it is read: files that later versions do not have stay where they are (VACUUM keeps
-them for its retention time), as for Spark.
+change while it is read: files that later versions have removed stay (VACUUM keeps them for its
+retention time), as for Spark.
 
-Types are the limit: a struct in a file may have other fields than the table, and what is not
-written by us in exactly one way is left to Spark.
+Types limit this reader: a struct in a file may have other fields than the table. Spark reads every
+type that this node does not write in exactly one way.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from wal2lake.lake.upsert.stored import StoredRows, is_ours
 
 _BATCH_ROWS: Final = 32 * 1024
 _BATCH_BYTES: Final = 8 << 20
-"""Bytes of a batch as Parquet holds them, not compressed."""
+"""Bytes of a batch as Parquet stores them, uncompressed."""
 
 _SPARKS: Final = re.compile(r"\b(?:struct|map|collate)\b", re.IGNORECASE)
-"""In the name of a type that is Spark's to read."""
+"""Matches the names of types that only Spark reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,12 @@ class PlainRead:
         version: int | None,
         columns: Sequence[str],
     ) -> PlainRead | None:
-        """``version`` None: the newest. None: it is for Spark to read."""
+        """Open a read; ``version`` None: the newest. None: Spark must read it."""
         root = local_path(location)
-        found = None if root is None else tables.plainly_read(location, version)
-        if found is None:
+        listed = None if root is None else tables.plainly_read(location, version)
+        if listed is None:
             return None
-        state, files = found
+        state, files = listed
         places = {field.name: i for i, field in enumerate(state.fields)}
         if not columns or not places.keys() >= set(columns):
             return None
@@ -72,42 +73,42 @@ class PlainRead:
         for i in positions:
             if not is_plain(state.fields[i], state.physical_fields[i]):
                 return None
-        # A path, so that what is in a URL is not decoded twice.
+        # Use a path instead of a URL, so that percent signs are not decoded twice.
         local = replace(state, location=str(root))
         return cls(tuple(state.fields[i] for i in positions), local, files, positions)
 
     def within(self, bounds: Mapping[str, tuple[int, int]]) -> PlainRead:
-        """Without files none of whose rows has a value between these (lowest, highest), both
-        included, in its columns of integers."""
+        """Skip files in which no row has values within ``bounds`` (lowest, highest), both
+        included, in its integer columns."""
         files = [file for file in self._files if may_have(file, self._state, bounds)]
         return replace(self, _files=files)
 
     @property
     def files(self) -> int:
-        """How many there are to be read."""
+        """Number of files to be read."""
         return len(self._files)
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """Bytes of the files."""
         return sum(file.size for file in self._files)
 
     @property
     def rows(self) -> int | None:
-        """How many there are; None: the table's log does not say."""
-        found = 0
+        """Number of rows; None if the table's log does not have it."""
+        count = 0
         for file in self._files:
             if file.rows is None:
                 return None
-            found += file.rows - file.deleted
-        return found
+            count += file.rows - file.deleted
+        return count
 
     def batches(self) -> Ahead[pa.RecordBatch]:
-        """All rows. To be closed."""
+        """Read all rows in another thread. The caller must close the result."""
         return Ahead(self.read(), "plain read")
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The same, by whoever takes them."""
+        """Read all rows in the calling thread."""
         rows = StoredRows(self._state, self._files)
         return rows.live_batches(self._positions, _BATCH_ROWS, _BATCH_BYTES)
 
@@ -115,19 +116,19 @@ class PlainRead:
 def may_have(
     file: DataFile, state: TableState, bounds: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Whether a row of it may have a value between these (lowest, highest), both included, in
-    each of these columns of integers."""
+    """Whether a row of the file may have values within ``bounds`` (lowest, highest), both
+    included, in each of these integer columns."""
     for field, physical in zip(state.fields, state.physical_fields, strict=True):
         if field.name not in bounds:
             continue
-        known, (low, high) = file.bounds(physical.physical_name), bounds[field.name]
-        if known is not None and (known[1] < low or known[0] > high):
+        limits, (low, high) = file.bounds(physical.physical_name), bounds[field.name]
+        if limits is not None and (limits[1] < low or limits[0] > high):
             return False
     return True
 
 
 def is_plain(field: FieldSpec, physical: PhysicalField) -> bool:
-    """Whether the files' values of a column are read here as Spark reads them."""
+    """Whether this module reads a column's values from the files as Spark does."""
     ddl = field.spark_ddl
     if physical.is_partition and not can_partition(ddl):
         return False

@@ -1,9 +1,9 @@
-"""All rows of a table's version with other columns, constants or computed, without Spark.
+"""Rewrites all rows of a table's version with other columns, constants or computed, without Spark.
 
-Comes in: a version, the metadata of the next one, where each of its columns comes from, and the
-constants. Goes out: Delta's ``add`` actions of new files, which lie durable in the table's
-directory and which no commit names yet; or nothing, if the rows are for Spark to write. Called
-by ALTER TABLE: the first job of a Spark plan costs more than all rows of a small table.
+Comes in: a version, the metadata of the next one, the source of each of its columns, and the
+constants. Goes out: Delta's ``add`` actions of new files, which are durable in the table's
+directory and which no commit names yet; or nothing, if Spark must write the rows. Called by ALTER
+TABLE: the first job of a Spark plan costs more than all rows of a small table.
 
 Memory is that of a few batches, however large the table is.
 
@@ -33,11 +33,11 @@ from wal2lake.model import Generated
 
 _BATCH_ROWS: Final = 32 * 1024
 _BATCH_BYTES: Final = 8 << 20
-"""Bytes of a batch as Parquet holds them, not compressed."""
+"""Bytes of a batch as Parquet stores them, uncompressed."""
 
 _MOST_FILE_BYTES: Final = 512 << 20
-"""Bytes of the version's files at most; a guess at where Spark's cores, if it has more of them,
-begin to win."""
+"""Most bytes of the version's files; a guess at the size from which Spark's cores, if it has more
+of them, are faster."""
 
 
 def widened(
@@ -48,18 +48,20 @@ def widened(
     constants: Mapping[str, str | None],
     generated: Generated = (),
 ) -> list[dict[str, Any]] | None:
-    """``add`` actions of all rows of ``state`` in the columns of ``metadata``.
+    """Write all rows of ``state`` in the columns of ``metadata``; return the ``add`` actions.
 
     ``constants``: PostgreSQL's text of the value of each column without a source, by the column's
-    name; None is NULL. ``generated``: columns whose values are computed of the others, which the
-    caller has seen to be possible. Returns None, and writes nothing, if a value does not fit its
-    column, if a column keeps its source but not its type, or if the version can only be read by
-    Spark. Raises StorageError.
+    name; None is NULL. ``generated``: columns whose values are computed from the others; the
+    caller has checked that they can be. Returns None, and writes nothing, if a value does not fit
+    its column, if a column keeps its source but not its type, or if only Spark can read the
+    version. Raises StorageError.
     """
     root = local_path(state.location)
     stored = tables.plainly_read(state.location, state.version)
     computes = {name for name, _ in generated}
-    anew = [one for one in fields if one.anew and one.field.name not in computes]
+    anew = [
+        column for column in fields if column.anew and column.field.name not in computes
+    ]
     if root is None or stored is None or anew:
         return None
     before, files = stored
@@ -103,8 +105,8 @@ def _values(
     fields: Sequence[NextField],
     constants: Mapping[str, str | None],
 ) -> dict[str, pa.Scalar] | None:
-    """The value of each new column, in the type that the column is stored as."""
-    found = {}
+    """Return the value of each new column, in the column's stored type."""
+    scalars = {}
     for spec, field in zip(after.fields, fields, strict=True):
         if field.source is not None and field.field.name not in constants:
             continue
@@ -117,5 +119,5 @@ def _values(
         converted = convert_column(sent, spec, mapping_of(spec))
         if converted.bad:
             return None
-        found[field.field.name] = converted.array[0]
-    return found
+        scalars[field.field.name] = converted.array[0]
+    return scalars

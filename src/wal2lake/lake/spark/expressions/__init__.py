@@ -1,7 +1,7 @@
 """Users' expressions that resolve conflicts, checked and evaluated by Spark.
 
 Takes: an expression, a table's fields, pairs of rows. Gives: the results (``lake.Expressions``).
-Owns: what an expression may be made of. Never: decides a conflict.
+Owns: the functions and nodes that an expression may have. Never: decides a conflict.
 
 Modules: ``evaluate`` (the port), ``allowed`` (the functions and nodes that are allowed).
 """

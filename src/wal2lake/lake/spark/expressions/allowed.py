@@ -1,14 +1,14 @@
 """Restricts a user's expression to an allowed set of functions.
 
-Comes in: its text. Goes out: nothing, or the error that refuses it. Called by ``evaluate``, before
-Spark looks anything up for it, and again with what Spark has made of it.
+Comes in: the expression's text. Goes out: nothing, or the error that refuses it. Called by
+``evaluate`` before Spark analyzes the expression, and again with the analyzed plan.
 
-A list of what is allowed, not of what is not: Spark has functions that read files, the environment
-or the clock, and gets more of them. What is parsed has looked at nothing yet, so an expression
+This is a list of what is allowed, not of what is forbidden: Spark has functions that read files,
+the environment or the clock, and new versions add more. Parsing reads nothing, so an expression
 that is refused here has read no file.
 
-'now', 'today' and the like are the time where a constant text becomes a date or a timestamp, and
-nowhere else: not in a column's text.
+'now', 'today' and similar words are the time where a constant text becomes a date or a timestamp,
+and nowhere else: not in a column's text.
 
 Sources: Spark 4.1 "Functions", AstBuilder.scala, optimizer/finishAnalysis.scala
 (SpecialDatetimeValues).
@@ -64,8 +64,8 @@ FUNCTIONS: Final = _words(
     from_json get_json_object json_array_length json_object_keys to_json
     """
 )
-"""Functions of their arguments and nothing else: conditions, casts, texts, numbers, dates and
-times, arrays, maps and structs, JSON. In docs/arch/5_apply.md, too."""
+"""Functions that depend on their arguments only: conditions, casts, texts, numbers, dates and
+times, arrays, maps and structs, JSON. docs/arch/5_apply.md has the list, too."""
 
 _COUNTS: Final = {
     "array_insert": 1,
@@ -74,16 +74,17 @@ _COUNTS: Final = {
     "repeat": 1,
     "rpad": 1,
 }
-"""The argument that says how long the result is, whatever the other ones are."""
+"""Position of the argument that sets the length of the result, whatever the other arguments
+are."""
 
 _FORMATS: Final = ("format_string", "printf")
 
 _FOLDS: Final = ("aggregate", "reduce")
-"""Where what a function has made is its own argument again."""
+"""Functions whose result becomes their argument again."""
 
 _MOST: Final = 10_000
-"""How long such a function may make a value, and a value within a value: of a row that has a few
-bytes an expression can make all that a JVM has."""
+"""Largest length that such a function may give a value, and a value within a value: from a row of
+a few bytes an expression can fill the memory of a JVM."""
 
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
 
@@ -137,13 +138,13 @@ _CURRENT: Final = frozenset(
 _ROWS: Final = ("local", "remote", *COMMIT_FACTS)
 
 _MOMENTS: Final = ("date", "timestamp", "timestamp_ntz", "time")
-"""Types whose texts may say the time."""
+"""Types whose texts may mean the time."""
 
 _TIME_WORDS: Final = ("now", "today", "tomorrow", "yesterday")
 
 _BLANK: Final = "".join(map(chr, range(33))) + "\x7f"
 
-_DETAIL: Final = "A batch may be repeated, and must come to the same."
+_DETAIL: Final = "A batch may be repeated, and must have the same result."
 
 _HINT: Final = (
     "Use the columns of local and remote, local_commit_time, remote_commit_time and"
@@ -153,7 +154,8 @@ _HINT: Final = (
 
 
 def check_parsed(spark: SparkSession, text: str) -> None:
-    """Raises UsageError: 0A000, 42703, 42883; Spark's ParseException."""
+    """Check the parsed expression. Raises UsageError (0A000, 42703, 42883), and Spark's
+    ParseException."""
     parser = spark._jsparkSession.sessionState().sqlParser()
     parsed = parser.parseExpression(text)
     _check_counts(parsed)
@@ -166,15 +168,15 @@ def check_parsed(spark: SparkSession, text: str) -> None:
         elif kind == "UnresolvedAttribute":
             _check_name(text, node.nameParts())
         elif kind == "Literal" and node.dataType().simpleString() in _MOMENTS:
-            said = _written(parser, node)
-            if said is None or is_time_word(said):
-                raise refused(text, f"the time, '{said or 'now'}'")
+            literal_text = _written(parser, node)
+            if literal_text is None or is_time_word(literal_text):
+                raise refused(text, f"the time, '{literal_text or 'now'}'")
 
 
 def check_analyzed(spark: SparkSession, text: str, plan: Any) -> None:
-    """Raises UsageError (0A000). ``plan``: the analyzed plan of it."""
+    """Check ``plan``, the analyzed plan of the expression. Raises UsageError (0A000)."""
     catalyst: Any = spark._jvm.org.apache.spark.sql.catalyst
-    # As the optimizer does first: to_timestamp(x) becomes the cast that it means.
+    # The optimizer's first step turns to_timestamp(x) into the cast that it stands for.
     plan = catalyst.optimizer.ReplaceExpressions.apply(plan)
     expressions = plan.expressions()
     for i in range(expressions.size()):
@@ -184,29 +186,29 @@ def check_analyzed(spark: SparkSession, text: str, plan: Any) -> None:
                 raise refused(text, f"{name}()")
             if _class_of(node) != "Cast":
                 continue
-            said = node.child()
+            source = node.child()
             if (
                 node.dataType().simpleString() not in _MOMENTS
-                or not said.dataType().simpleString().startswith("string")
-                or not said.foldable()
+                or not source.dataType().simpleString().startswith("string")
+                or not source.foldable()
             ):
                 continue
-            if _class_of(said) != "Literal":
+            if _class_of(source) != "Literal":
                 raise refused(text, "a date or time of a constant that is no literal")
-            if said.value() is not None and is_time_word(said.value().toString()):
-                raise refused(text, f"the time, '{said.value().toString()}'")
+            if source.value() is not None and is_time_word(source.value().toString()):
+                raise refused(text, f"the time, '{source.value().toString()}'")
 
 
 def is_time_word(text: str) -> bool:
-    """Spark takes it as a moment that depends on the time."""
+    """Whether Spark reads the text as a moment that depends on the time."""
     return text.strip(_BLANK).lower().startswith(_TIME_WORDS)
 
 
-def refused(text: str, what: str) -> FeatureNotSupportedError:
-    """An expression that is not one of the two rows alone."""
+def refused(text: str, construct: str) -> FeatureNotSupportedError:
+    """Build the error for an expression that depends on more than the two rows."""
     return FeatureNotSupportedError(
         f'expression in "conflict_resolution" is not deterministic: "{text}"',
-        detail=f"It uses {what}. {_DETAIL}",
+        detail=f"It uses {construct}. {_DETAIL}",
         hint=_HINT,
     )
 
@@ -215,21 +217,22 @@ def _check_function(spark: SparkSession, name: str) -> None:
     if name.lower() in FUNCTIONS:
         return
     jvm: Any = spark._jvm
-    known = spark._jsparkSession.sessionState().functionRegistry()
+    registry = spark._jsparkSession.sessionState().functionRegistry()
     identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier
-    if not known.functionExists(identifier(name.lower())):
+    if not registry.functionExists(identifier(name.lower())):
         raise UndefinedObjectError(
             f'function "{name}" does not exist', sqlstate="42883", hint=_HINT
         )
     raise FeatureNotSupportedError(
         f'function "{name}" is not available in "conflict_resolution"',
-        detail=f"It is not one of those that make the same of the same rows. {_DETAIL}",
+        detail=f"Its result may depend on more than its arguments. {_DETAIL}",
         hint=_HINT,
     )
 
 
 def _check_counts(parsed: Any) -> None:
-    """Values do not get longer than ``_MOST`` by a number that is no text of theirs."""
+    """Refuse functions that can make a value longer than ``_MOST`` by a number instead of by their
+    texts."""
     waiting = [(parsed, 1)]
     while waiting:
         node, times = waiting.pop()
@@ -247,34 +250,34 @@ def _check_counts(parsed: Any) -> None:
 
 
 def _count_of(call: Any, name: str) -> int | None:
-    """How long it makes a value at the most; None: that is not said by a constant."""
+    """Return the length that the call gives a value at most; None if it is not a constant."""
     arguments = call.arguments()
-    at = _COUNTS.get(name, 0)
-    if arguments.size() <= at:
-        # Refused by Spark.
+    position = _COUNTS.get(name, 0)
+    if arguments.size() <= position:
+        # Spark refuses the call.
         return 1
-    said = arguments.apply(at)
-    if _class_of(said) != "Literal" or said.value() is None:
+    argument = arguments.apply(position)
+    if _class_of(argument) != "Literal" or argument.value() is None:
         return None
-    kind = said.dataType().simpleString()
+    kind = argument.dataType().simpleString()
     if kind in _WHOLE and name in _COUNTS:
-        return max(abs(int(said.value())), 1)
+        return max(abs(int(argument.value())), 1)
     if kind == "string" and name == "format_number":
-        # '#,###.##': as long as itself.
+        # The result is as long as the format, such as '#,###.##'.
         return 1
     if kind == "string" and name in _FORMATS:
-        return max(map(int, _WIDTH.findall(said.value().toString())), default=1)
+        return max(map(int, _WIDTH.findall(argument.value().toString())), default=1)
     return None
 
 
 def _too_long(name: str) -> FeatureNotSupportedError:
-    what = "format" if name in _FORMATS else "count"
+    argument = "format" if name in _FORMATS else "count"
     return FeatureNotSupportedError(
-        f'function "{name}" in "conflict_resolution" needs a constant {what} of at most'
+        f'function "{name}" in "conflict_resolution" needs a constant {argument} of at most'
         f" {_MOST}",
-        detail="What it makes could be larger than the memory that there is. Of calls within"
-        " one another the product counts.",
-        hint=f'Write the {what} of "{name}" as a literal, outside of aggregate() and'
+        detail="Its result could exceed the available memory. For nested calls the product"
+        " counts.",
+        hint=f'Write the {argument} of "{name}" as a literal, outside of aggregate() and'
         " reduce().",
     )
 
@@ -293,30 +296,30 @@ def _check_name(text: str, parts: Any) -> None:
 
 
 def _written(parser: Any, literal: Any) -> str | None:
-    """The text of a typed literal, of which its value does not tell how it was written."""
+    """Return the text of a typed literal, whose value does not show how it was written."""
     origin = literal.origin()
     places = (origin.sqlText(), origin.startIndex(), origin.stopIndex())
-    if not all(one.isDefined() for one in places):
+    if not all(place.isDefined() for place in places):
         return None
-    whole, start, stop = (one.get() for one in places)
+    whole, start, stop = (place.get() for place in places)
     token = whole[start : stop + 1]
-    quote = min((at for at in map(token.find, "'\"") if at >= 0), default=-1)
+    quote = min((i for i in map(token.find, "'\"") if i >= 0), default=-1)
     if quote < 0:
         return None
     raw = token[quote - 1 : quote].lower() == "r"
     parsed = parser.parseExpression(token[quote - raw :])
     if _class_of(parsed) != "Literal" or parsed.dataType().simpleString() != "string":
         return None
-    said: str = parsed.value().toString()
-    return said
+    text: str = parsed.value().toString()
+    return text
 
 
 def _below(node: Any) -> Iterator[Any]:
     waiting = [node]
     while waiting:
-        one = waiting.pop()
-        yield one
-        children = one.children()
+        current = waiting.pop()
+        yield current
+        children = current.children()
         waiting += [children.apply(i) for i in range(children.size())]
 
 

@@ -1,18 +1,18 @@
-"""Expressions of users that resolve conflicts: looked at when they are set, evaluated by Spark.
+"""Checks users' expressions that resolve conflicts when they are set, and evaluates them by Spark.
 
 Comes in: an expression, a table's fields; later pairs of rows, ``local`` and ``remote``. Goes out:
-for each pair what the expression names, or the values that it makes, or why it failed. Called by
-``upsert`` while a batch is staged, and by the commands that set ``conflict_resolution``.
+for each pair the row that the expression chooses, or the values that it computes, or its error.
+Called by ``upsert`` while a batch is staged, and by the commands that set ``conflict_resolution``.
 
-An expression sees one pair of rows and what is known of their commits, and nothing else: what it
-says must be the same when a batch is repeated after a crash. So it is made of what ``allowed``
-allows, and the analyzed plan has to be a deterministic projection of that pair.
+An expression sees one pair of rows and the facts of their commits, and nothing else: its result
+must be the same when a batch is repeated after a crash. So it consists of functions in
+``allowed``, and its analyzed plan must be a deterministic projection of that pair.
 
-It is looked at again before the first rows are given to it: the table may not have been here when
-it was set, or have had other columns.
+The expression is checked again before it is first evaluated: when it was set, the table may not
+have existed, or had other columns.
 
-Only the rows that meet are given to Spark, in one job for all that can be decided at once. If that
-fails, it is halved until the first pair that fails is alone.
+Spark evaluates only the rows that meet, in one job for all conflicts that can be decided at once.
+If that job fails, the rows are halved until the first failing pair is alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from wal2lake.pgtypes.spark_ddl import identifier
 _TEXT: Final = Oid(25)
 
 _KEPT: Final = 256
-"""Expressions that have been looked at, of one state of their table."""
+"""Most checked expressions that are cached, each for one definition of its table."""
 
 _MISSING: Final = frozenset(("FIELD_NOT_FOUND", "UNRESOLVED_COLUMN"))
 
@@ -59,7 +59,7 @@ class SparkExpressions:
 
     def check_text(self, expression: ConflictExpression) -> None:
         """Check an expression, as ``check`` does, as far as possible without the table."""
-        with _looked_at(expression):
+        with _user_errors(expression):
             self._check_text(expression)
 
     def check(
@@ -68,14 +68,14 @@ class SparkExpressions:
         key: Sequence[str],
         expression: ConflictExpression,
     ) -> None:
-        """Raises UsageError: 42601, 42703, 42883, 42804, or 0A000 for what may say something else
-        the next time."""
+        """Check an expression. Raises UsageError: 42601, 42703, 42883, 42804, or 0A000 if its
+        result could differ the next time."""
         _check_columns(fields, key, expression)
-        with _looked_at(expression, fields):
+        with _user_errors(expression, fields):
             self._check_text(expression)
             frame = self._frame(None, fields)
-            found = frame.selectExpr(*self._items(fields, expression))
-            plan = found._jdf.queryExecution().analyzed()
+            result = frame.selectExpr(*self._items(fields, expression))
+            plan = result._jdf.queryExecution().analyzed()
             is_pair = (
                 plan.nodeName() == "Project"
                 and plan.children().head().children().isEmpty()
@@ -85,7 +85,7 @@ class SparkExpressions:
             if not is_pair:
                 raise refused(expression.text, "more than the two rows")
             check_analyzed(self._spark, expression.text, plan)
-            kinds = [field.dataType for field in found.schema.fields]
+            kinds = [field.dataType for field in result.schema.fields]
         if expression.choice is None:
             row = cast(StructType, frame.schema["remote"].dataType)
             wanted = [row[name].dataType for name, _ in expression.values]
@@ -102,8 +102,8 @@ class SparkExpressions:
             )
 
     def _check_text(self, expression: ConflictExpression) -> None:
-        for one in _parts(expression):
-            check_parsed(self._spark, one)
+        for part in _parts(expression):
+            check_parsed(self._spark, part)
 
     def evaluate(
         self,
@@ -113,12 +113,12 @@ class SparkExpressions:
         expression: ConflictExpression,
         pairs: Pairs,
     ) -> list[EvaluatedPair]:
-        """One for each pair up to the first that fails, which is the last. ``required``: columns
-        that must not be null."""
+        """Return one result for each pair up to the first that fails, which is the last.
+        ``required``: columns that must not be null."""
         use_pool(self._spark, Pool.APPLY)
-        wrong = self._checked(fields, key, expression)
-        if wrong is not None:
-            return [EvaluatedPair(error=wrong)]
+        error = self._checked(fields, key, expression)
+        if error is not None:
+            return [EvaluatedPair(error=error)]
         outcomes: list[EvaluatedPair] = []
         for outcome in self._outcomes(fields, required, expression, pairs):
             outcomes.append(outcome)
@@ -132,21 +132,21 @@ class SparkExpressions:
         key: Sequence[str],
         expression: ConflictExpression,
     ) -> tuple[str, str] | None:
-        """Return the error of ``check``: SQLSTATE and message."""
-        asked = (expression, tuple(fields), tuple(key))
-        if asked not in self._known:
+        """Return the error of ``check``, SQLSTATE and message; None if there is none."""
+        question = (expression, tuple(fields), tuple(key))
+        if question not in self._known:
             try:
                 self.check(fields, key, expression)
-                said = None
+                failure = None
             except UsageError as error:
                 if error.sqlstate == QUERY_CANCELED:
                     raise
-                said = (sqlstate_of(error), error.message)
+                failure = (sqlstate_of(error), error.message)
             if len(self._known) >= _KEPT:
                 self._known.clear()
-            self._known[asked] = said
-            return said
-        return self._known[asked]
+            self._known[question] = failure
+            return failure
+        return self._known[question]
 
     def _outcomes(
         self,
@@ -159,9 +159,9 @@ class SparkExpressions:
         try:
             with translated():
                 frame = self._frame(pairs, fields)
-                found = frame.selectExpr(*self._items(fields, expression)).toArrow()
+                result = frame.selectExpr(*self._items(fields, expression)).toArrow()
         except Wal2LakeError as error:
-            if _is_of_the_work(error):
+            if _is_transient(error):
                 raise
             if count == 1:
                 yield EvaluatedPair(error=(sqlstate_of(error), error.message))
@@ -171,10 +171,10 @@ class SparkExpressions:
                 yield from self._outcomes(fields, required, expression, part)
             return
         if expression.choice is not None:
-            said = found.column(0).cast(pa.binary()).to_pylist()
-            yield from map(_chosen, said)
+            choices = result.column(0).cast(pa.binary()).to_pylist()
+            yield from map(_chosen, choices)
             return
-        yield from self._merged(fields, required, expression, pairs, found)
+        yield from self._merged(fields, required, expression, pairs, result)
 
     def _merged(
         self,
@@ -182,14 +182,14 @@ class SparkExpressions:
         required: frozenset[str],
         expression: ConflictExpression,
         pairs: Pairs,
-        found: pa.Table,
+        values: pa.Table,
     ) -> Iterator[EvaluatedPair]:
         rows = pairs.remote
         errors: dict[int, tuple[str, str]] = {}
         for number, (name, _) in enumerate(expression.values):
-            at = next(i for i, field in enumerate(fields) if field.name == name)
-            field = fields[at]
-            column, bad = _as_stored(found.column(number), field)
+            position = next(i for i, field in enumerate(fields) if field.name == name)
+            field = fields[position]
+            column, bad = _as_stored(values.column(number), field)
             if name in required or not field.nullable:
                 nulls = column.is_null().to_pylist()
                 text = f'null value in column "{name}" violates not-null constraint'
@@ -198,7 +198,7 @@ class SparkExpressions:
                     **bad,
                 }
             errors = {**bad, **errors}
-            rows = rows.set_column(at, rows.column_names[at], column)
+            rows = rows.set_column(position, rows.column_names[position], column)
         for i in range(rows.num_rows):
             if i in errors:
                 yield EvaluatedPair(error=errors[i])
@@ -239,7 +239,7 @@ class SparkExpressions:
 
 
 def _is_plain(field: FieldSpec) -> bool:
-    """Spark takes values of it from Arrow."""
+    """Whether Spark takes values of the field from Arrow."""
     return "variant" not in field.spark_ddl.lower()
 
 
@@ -263,9 +263,9 @@ def _parts(expression: ConflictExpression) -> list[str]:
 def _check_columns(
     fields: Sequence[FieldSpec], key: Sequence[str], expression: ConflictExpression
 ) -> None:
-    known = {field.name: field for field in fields}
+    by_name = {field.name: field for field in fields}
     for name, _ in expression.values:
-        if name not in known:
+        if name not in by_name:
             raise _no_column(name, fields)
         if not key:
             raise UsageError(
@@ -273,21 +273,21 @@ def _check_columns(
                 sqlstate="0A000",
                 hint="Choose one of the rows: (expression).",
             )
-        if name in key or not _is_plain(known[name]):
+        if name in key or not _is_plain(by_name[name]):
             raise UsageError(
                 f'column "{name}" cannot be set by a conflict resolution',
                 sqlstate="0A000",
                 detail="It is in the primary key, which both rows have in common."
                 if name in key
-                else "Values of its type are not made here.",
+                else "An expression cannot return values of its type.",
             )
 
 
 @contextmanager
-def _looked_at(
+def _user_errors(
     expression: ConflictExpression, fields: Sequence[FieldSpec] = ()
 ) -> Iterator[None]:
-    """Turn Spark's errors about an expression into errors of the user's."""
+    """Translate Spark's errors about an expression into errors of the user."""
     try:
         with translated():
             try:
@@ -303,13 +303,13 @@ def _looked_at(
                 condition = (error.getCondition() or "").split(".")[0]
                 if condition not in _MISSING:
                     raise
-                said = error.getMessageParameters() or {}
-                name = said.get("fieldName", said.get("objectName", ""))
+                parameters = error.getMessageParameters() or {}
+                name = parameters.get("fieldName", parameters.get("objectName", ""))
                 raise _no_column(name.replace("`", ""), fields) from None
     except UsageError:
         raise
     except Wal2LakeError as error:
-        if _is_of_the_work(error):
+        if _is_transient(error):
             raise
         raise UsageError(
             f'invalid expression in "conflict_resolution": "{expression.text}"',
@@ -318,27 +318,28 @@ def _looked_at(
         ) from None
 
 
-def _is_of_the_work(error: Wal2LakeError) -> bool:
-    """It is not the expression that is wrong: an interruption, a disk, another's commit."""
+def _is_transient(error: Wal2LakeError) -> bool:
+    """Whether the cause is not the expression: an interruption, a disk, another writer's
+    commit."""
     return isinstance(error, StorageError) or error.sqlstate == QUERY_CANCELED
 
 
 def _listed(kinds: Sequence[DataType]) -> str:
-    names = [one.simpleString().replace("string", "text") for one in kinds]
+    names = [kind.simpleString().replace("string", "text") for kind in kinds]
     return ", ".join(names)
 
 
-def _chosen(said: bytes | None) -> EvaluatedPair:
-    """Return the resolution that a text names, which Spark may have made of invalid bytes."""
-    text = None if said is None else said.decode(errors="replace").strip().lower()
+def _chosen(word: bytes | None) -> EvaluatedPair:
+    """Return the resolution that a text names; Spark may have made the text of invalid bytes."""
+    text = None if word is None else word.decode(errors="replace").strip().lower()
     if text in CONFLICT_CHOICES:
         return EvaluatedPair(choice=text)
-    what = "null" if said is None else "another word"
+    described = "null" if word is None else "another word"
     return EvaluatedPair(
         error=(
             "22023",
             f"conflict resolution must be one of {', '.join(CONFLICT_CHOICES)}: the"
-            f" expression says {what}",
+            f" expression says {described}",
         )
     )
 
@@ -346,7 +347,8 @@ def _chosen(said: bytes | None) -> EvaluatedPair:
 def _as_stored(
     column: pa.ChunkedArray, field: FieldSpec
 ) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
-    """Values as the column's type has them; those that it does not take."""
+    """Convert values to the column's stored type; return the errors of values that do not fit,
+    too."""
     values = column.combine_chunks()
     try:
         return _converted(values, field)
@@ -356,7 +358,7 @@ def _as_stored(
             kind = mapping_of(field).arrow_type
             return pa.nulls(1, kind), {0: ("22000", text)}
     done = [_as_stored(column.take(pa.array([i])), field) for i in range(len(values))]
-    bad = {i: one[0] for i, (_, one) in enumerate(done) if one}
+    bad = {i: errors[0] for i, (_, errors) in enumerate(done) if errors}
     return pa.concat_arrays([array for array, _ in done]), bad
 
 
@@ -366,7 +368,7 @@ def _converted(
     mapping = mapping_of(field)
     if not pa.types.is_string(mapping.arrow_type):
         done = values.cast(mapping.arrow_type)
-        # Spark's texts may be bytes that are none, in an array as well.
+        # Spark's texts may be invalid UTF-8, also inside arrays.
         done.validate(full=True)
         return done, {}
     sent = SentColumn(values.cast(pa.string()).cast(pa.binary()), None, _TEXT)
