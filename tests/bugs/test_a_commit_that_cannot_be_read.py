@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
-from tests.fakes.publishing import PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 
 from wal2lake.catalog import ReplicationSlot, TableDef
 from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.model import Lsn, Oid
-from wal2lake.publish.capture.handing import HandingOn
+from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
 
 WAIT_SECONDS = 30
@@ -84,8 +84,7 @@ def _pass_over(
     capture = Capture(
         node.catalog,
         cast(Any, tables),
-        visible,
-        node.catalog.tables,
+        FakeCaptureHost(node.catalog.tables, visible),
         tmp_path / "log",
         ComparisonMemory(64 << 20, tmp_path / "memory"),
         cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
@@ -97,7 +96,6 @@ def _pass_over(
             ComparisonMemory(64 << 20, tmp_path / "memory"),
         ),
         1 << 20,
-        lambda: None,
     )
     capture.start()
     try:

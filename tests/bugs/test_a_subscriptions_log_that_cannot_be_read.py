@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from tests.fakes.publishing import PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.errors import CorruptLogError, InternalError, StorageError
 from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import More, sent, with_more
 from wal2lake.model import Lsn, Oid
-from wal2lake.publish.capture.handing import HandingOn
+from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.relations import relation_of
 from wal2lake.publish.capture.worker import Capture
 
@@ -109,8 +109,7 @@ def test_the_difference_is_told(
     capture = Capture(
         node.catalog,
         cast(Any, tables),
-        visible,
-        node.catalog.tables,
+        FakeCaptureHost(node.catalog.tables, visible),
         tmp_path / "log",
         ComparisonMemory(64 << 20, tmp_path / "memory"),
         cast(
@@ -129,7 +128,6 @@ def test_the_difference_is_told(
             ComparisonMemory(64 << 20, tmp_path / "memory"),
         ),
         1 << 20,
-        lambda: None,
     )
     capture.start()
     try:

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.fakes.publishing import PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.lake.capture.commits import ALTERS
 from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.model import Lsn, Oid
-from wal2lake.publish.capture.handing import HandingOn
+from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
 
 WAIT_SECONDS = 30
@@ -48,8 +48,7 @@ def test_they_are_no_changes(
     capture = Capture(
         node.catalog,
         cast(Any, tables),
-        visible,
-        node.catalog.tables,
+        FakeCaptureHost(node.catalog.tables, visible),
         tmp_path / "log",
         ComparisonMemory(64 << 20, tmp_path / "memory"),
         cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
@@ -61,7 +60,6 @@ def test_they_are_no_changes(
             ComparisonMemory(64 << 20, tmp_path / "memory"),
         ),
         1 << 20,
-        lambda: None,
     )
     capture.start()
     try:

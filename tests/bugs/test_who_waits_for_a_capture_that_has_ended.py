@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.fakes.publishing import PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.publish.capture.handing import HandingOn
+from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
 
 
@@ -22,8 +22,7 @@ def test_it_is_told(
     capture = Capture(
         node.catalog,
         cast(Any, None),
-        lambda wanted: {},
-        lambda: (),
+        FakeCaptureHost(lambda: (), lambda wanted: {}),
         tmp_path / "log",
         ComparisonMemory(64 << 20, tmp_path / "memory"),
         cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
@@ -35,7 +34,6 @@ def test_it_is_told(
             ComparisonMemory(64 << 20, tmp_path / "memory"),
         ),
         1 << 20,
-        lambda: None,
     )
     capture.start()
     capture.stop(10)

@@ -3,6 +3,7 @@ storage, and the system views over it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from tests.fakes.catalog_source import session
 
-from wal2lake.catalog import Altered, Catalog, ColumnPlan
+from wal2lake.catalog import Altered, Catalog, ColumnPlan, TableDef
 from wal2lake.commands import publication, roles
 from wal2lake.commands.publication.dependents import check_writable
 from wal2lake.commands.tables import altertable
@@ -19,6 +20,7 @@ from wal2lake.commands.tables import table as tables
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import Wal2LakeError
 from wal2lake.local.node import Caller, EngineParts
+from wal2lake.model import Oid
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock
 from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import Settings
@@ -49,6 +51,24 @@ class _Storage:
 
     def state(self, location: str) -> Any:
         return SimpleNamespace(location=location, version=0, fields=())
+
+
+@dataclass(frozen=True)
+class FakeCaptureHost:
+    """Stands in for the engine at capture."""
+
+    tables: Callable[[], Sequence[TableDef]]
+    visible: Callable[[Sequence[TableDef]], Mapping[Oid, int]]
+
+    def captured_tables(self) -> Sequence[TableDef]:
+        return self.tables()
+
+    def visible_versions(self, tables: Sequence[TableDef]) -> Mapping[Oid, int]:
+        return self.visible(tables)
+
+    def log_grown(self) -> None: ...
+
+    def enforce_limits(self) -> None: ...
 
 
 class PublishingNode:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.fakes.publishing import PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 from tests.fakes.xids import Numbers
 
 from wal2lake.changelog import LogReader
@@ -26,7 +26,7 @@ from wal2lake.lake.capture.messages import (
     with_more,
 )
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
-from wal2lake.publish.capture.handing import HandingOn
+from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.capture.writer import Change, PublisherLogWriter
 from wal2lake.publish.decoding.changes import (
@@ -423,15 +423,13 @@ def test_numbers_begin_above_a_log_that_an_earlier_version_has_counted(
     capture = Capture(
         node.catalog,
         nothing,
-        lambda wanted: {},
-        lambda: (),
+        FakeCaptureHost(lambda: (), lambda wanted: {}),
         tmp_path / "log",
         memory,
         nothing,
         nothing,
         HandingOn(node.catalog, nothing, tmp_path / "logs", memory),
         1 << 20,
-        lambda: None,
     )
     # Without a slot the thread does not open the log, and sessions write all the same.
     capture.start()

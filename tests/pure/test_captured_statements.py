@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.fakes.publishing import PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import More, with_more
 from wal2lake.model import Lsn, Oid, Relation, ReplicaIdentity
-from wal2lake.publish.capture.handing import HandingOn
+from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.positions import commit_of, end_of
 from wal2lake.publish.capture.worker import Capture
 
@@ -79,8 +79,9 @@ def test_statements_are_told_if_they_agree_with_the_difference(
     capture = Capture(
         node.catalog,
         cast(Any, tables),
-        lambda wanted: {table.oid: len(tables.commits) - 1},
-        node.catalog.tables,
+        FakeCaptureHost(
+            node.catalog.tables, lambda wanted: {table.oid: len(tables.commits) - 1}
+        ),
         tmp_path / "log",
         ComparisonMemory(64 << 20, tmp_path / "memory"),
         cast(Any, statements),
@@ -92,7 +93,6 @@ def test_statements_are_told_if_they_agree_with_the_difference(
             ComparisonMemory(64 << 20, tmp_path / "memory"),
         ),
         1 << 20,
-        lambda: None,
     )
     capture.start()
     try:

@@ -21,7 +21,7 @@ from wal2lake.lake.capture.comparison import (
     compare,
 )
 from wal2lake.lake.capture.moves import MovedKey
-from wal2lake.publish.capture.worker import _is_gone
+from wal2lake.publish.capture.recorder import is_gone
 
 SCHEMA = pa.schema([(f"v{i}", pa.binary()) for i in range(3)])
 
@@ -140,4 +140,4 @@ def test_a_file_that_is_gone_is_told_from_one_out_of_reach(tmp_path: Path) -> No
                 ComparisonMemory(64 * MB, tmp_path / "m"),
             )
         )
-    assert _is_gone(caught.value)
+    assert is_gone(caught.value)

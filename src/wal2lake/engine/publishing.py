@@ -20,8 +20,8 @@ from wal2lake.local.concurrency.snapshots import Modes
 from wal2lake.local.node import EngineParts
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
-from wal2lake.publish.capture.cascade import Cascade
-from wal2lake.publish.capture.handing import HandingOn
+from wal2lake.publish.capture.cascading.cascade import Cascade
+from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.requests import Point
 from wal2lake.publish.capture.statements import Statements
 from wal2lake.publish.capture.worker import Capture
@@ -64,16 +64,13 @@ class PublisherHalf:
         self.capture = Capture(
             node.catalog,
             node.tables,
-            self._visible,
-            self._wanted,
+            self,
             directory,
             memory,
             self.statements,
             Cascade(node.catalog, node.tables, settings.log_directory, memory),
             HandingOn(node.catalog, node.tables, settings.log_directory, memory),
             settings.log.segment_bytes,
-            self.walsenders.grown,
-            lambda: self.limits.enforce(),
         )
         self.slots = SlotManager(
             node.catalog,
@@ -182,20 +179,32 @@ class PublisherHalf:
         snapshot = node.snapshots.take(node.catalog, node.tables, versions)
         return node.snapshots.export(snapshot, Modes("repeatable read", True), pid)
 
-    def _wanted(self) -> Sequence[TableDef]:
+    # ---- CaptureHost -----------------------------------------------------------------
+
+    def captured_tables(self) -> Sequence[TableDef]:
+        """Return the tables to capture: a partitioned table, not its partition."""
         return [t for t in self._node.catalog.tables() if t.partition_of is None]
 
-    def _visible(self, tables: Sequence[TableDef]) -> Mapping[Oid, int]:
+    def visible_versions(self, tables: Sequence[TableDef]) -> Mapping[Oid, int]:
+        """Return the version of each table that readers see, all at one moment."""
         node = self._node
         snapshot = node.snapshots.take(node.catalog, node.tables)
-        found = {}
+        versions = {}
         for table in tables:
             try:
-                found[table.oid] = snapshot.of(table)
+                versions[table.oid] = snapshot.of(table)
             except UndefinedObjectError:
-                # Dropped meanwhile.
+                # The table was dropped meanwhile.
                 continue
-        return found
+        return versions
+
+    def log_grown(self) -> None:
+        """Tell walsenders that the log has grown."""
+        self.walsenders.grown()
+
+    def enforce_limits(self) -> None:
+        """Invalidate slots beyond a limit."""
+        self.limits.enforce()
 
 
 def in_force(read: Settings, before: Settings) -> Settings:

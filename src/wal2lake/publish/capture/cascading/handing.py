@@ -57,7 +57,7 @@ from wal2lake.lake.staging import LsnRange
 from wal2lake.model import Lsn, Oid, Relation, SyncState
 from wal2lake.observe import get_logger
 from wal2lake.pgtypes import remote_types_from_json
-from wal2lake.publish.capture.cascade import Cascaded, source_file
+from wal2lake.publish.capture.cascading.cascade import Cascaded, source_file
 from wal2lake.publish.capture.relations import key_of, relation_of
 from wal2lake.publish.capture.writer import PublisherLogWriter
 
