@@ -44,7 +44,7 @@ class Publisher:
         for where, name, value in [
             (refresh, "connect_publisher", connect),
             (recopy, "Publisher", lambda _: publisher),
-            (recopy, "_goes_on", lambda *_: self.goes_on),
+            (recopy, "_slot_can_continue", lambda *_: self.goes_on),
             (recopy, "await_workers", lambda *_: None),
             (recopy, "drop_slot", self.drop),
             (drop, "connect_to_drop", connect),

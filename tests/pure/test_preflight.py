@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.commands.preflight.finding import Finding, Level, notices, together
+from wal2lake.commands.preflight.finding import Finding, Level, merge_findings, notices
 from wal2lake.commands.preflight.pooler import Pooler
 from wal2lake.commands.preflight.server import (
     Needs,
@@ -20,10 +20,10 @@ from wal2lake.commands.preflight.server import (
 )
 from wal2lake.commands.preflight.stored import judge_stored
 from wal2lake.commands.preflight.tables import (
-    LeftOut,
     Table,
-    judge_left_out,
+    UnpublishedTable,
     judge_tables,
+    judge_unpublished,
 )
 from wal2lake.model import Deferral, Oid, ReplicaIdentity
 from wal2lake.pg import RemoteColumn, RemoteTable
@@ -289,7 +289,7 @@ NO_COLUMNS = 'WARNING table "s.t" is published without columns of its replica id
 def test_a_client_is_told_what_would_misbehave_and_nothing_of_a_good_table(
     one: Table, expected: str | None
 ) -> None:
-    found = [" ".join(n) for n in told(together(judge_tables([one], copy=True)))]
+    found = [" ".join(n) for n in told(merge_findings(judge_tables([one], copy=True)))]
     assert len(found) == (expected is not None), found
     assert not found or found[0].startswith(str(expected))
 
@@ -301,7 +301,7 @@ def test_without_a_copy_it_does_not_matter_who_may_read() -> None:
 def test_tables_that_are_alike_are_told_together() -> None:
     many = [table(f"t{n}", key=()) for n in range(12)]
     many += [table("full", key=(), identity=FULL), table("good")]
-    worst, note = notices(together(judge_tables(many, copy=True)))
+    worst, note = notices(merge_findings(judge_tables(many, copy=True)))
     assert worst.message.startswith("12 tables have no replica identity: once they are")
     shown = ", ".join(f'"s.t{n}"' for n in range(10))
     assert worst.detail == f"Tables: {shown}, and 2 more."
@@ -312,8 +312,11 @@ def test_tables_that_are_alike_are_told_together() -> None:
 
 def test_tables_that_a_publication_leaves_out_are_named() -> None:
     found = notices(
-        together(
-            judge_left_out([LeftOut("s", "f", True)] + [LeftOut("s", "u", False)] * 2)
+        merge_findings(
+            judge_unpublished(
+                [UnpublishedTable("s", "f", True)]
+                + [UnpublishedTable("s", "u", False)] * 2
+            )
         )
     )
     assert [n.message for n in found] == [

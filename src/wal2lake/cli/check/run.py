@@ -14,13 +14,13 @@ from typing import Final
 
 from wal2lake.cli.check.report import lines, summary
 from wal2lake.commands.preflight.ask import (
-    ask_left_out,
     ask_publications,
     ask_remotes,
     ask_server,
     ask_tables,
+    ask_unpublished,
 )
-from wal2lake.commands.preflight.finding import Finding, Level, together
+from wal2lake.commands.preflight.finding import Finding, Level, merge_findings
 from wal2lake.commands.preflight.pooler import ask_pooler
 from wal2lake.commands.preflight.server import (
     judge_extents,
@@ -28,9 +28,9 @@ from wal2lake.commands.preflight.server import (
     judge_server,
 )
 from wal2lake.commands.preflight.tables import (
-    judge_left_out,
     judge_table,
     judge_toast,
+    judge_unpublished,
 )
 from wal2lake.commands.preflight.values import ask_values
 from wal2lake.errors import PublisherError
@@ -54,11 +54,11 @@ def run(options: argparse.Namespace) -> int:
         server = replace(server, refusal=_replication_refusal(conninfo))
         chosen = judge_publications(ask_publications(session), options.publications)
         names = [p.name for p in chosen.publications]
-        left_out = judge_left_out(ask_left_out(session, names))
+        unpublished = judge_unpublished(ask_unpublished(session, names))
         findings: list[Finding] = [
             *judge_server(server),
             *chosen.findings,
-            *together(left_out),
+            *merge_findings(unpublished),
             *judge_extents(_extents(session, names)),
         ]
         print("\n".join(lines(findings)))

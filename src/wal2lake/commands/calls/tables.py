@@ -47,7 +47,7 @@ from wal2lake.commands.subscription.steps.drop import (
     refuse_dropping,
 )
 from wal2lake.commands.subscription.steps.recopy import check_recopy
-from wal2lake.commands.tables.past import written
+from wal2lake.commands.tables.past import format_moment
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
@@ -68,7 +68,7 @@ def pause_table(
             caller.notice(Notice(f'table "{table.qualified}" is paused already'))
             return
         with node.locks.of(sub.oid):
-            rel = _again(node, rel, table)
+            rel = _reread_rel(node, rel, table)
             position, version = _position(node, sub, rel, table)
             node.catalog.pause_table(sub.oid, rel.relid, position, version)
         failpoint("pause.recorded")
@@ -106,7 +106,7 @@ def recopy_table(
     ):
         check_recopy(node, sub, [rel.relid])
         with node.locks.of(sub.oid):
-            _again(node, rel, table)
+            _reread_rel(node, rel, table)
             node.catalog.copy_table_anew(sub.oid, rel.relid)
         failpoint("recopy.table_recorded")
         node.changed()
@@ -128,7 +128,7 @@ def warn_apart(
         return
     hint = None
     if rel.paused_at is not None:
-        since = written(datetime.fromisoformat(rel.paused_at))
+        since = format_moment(datetime.fromisoformat(rel.paused_at))
         why = f"It has been paused since {since}."
         hint = f"SELECT wal2lake.resume_table({int(table.oid)}) lets it catch up."
     elif rel.state in (SyncState.INIT, SyncState.DATASYNC) or not rel.rejoins:
@@ -204,7 +204,9 @@ def _rel(node: EngineParts, subid: Oid, table: TableDef) -> SubscriptionRel:
     )
 
 
-def _again(node: EngineParts, rel: SubscriptionRel, table: TableDef) -> SubscriptionRel:
+def _reread_rel(
+    node: EngineParts, rel: SubscriptionRel, table: TableDef
+) -> SubscriptionRel:
     """Read the entry again, now that the locks keep others from changing it."""
     if node.catalog.table_by_oid(table.oid) is None:
         raise UndefinedObjectError(

@@ -13,7 +13,7 @@ from typing import Final
 
 from wal2lake.commands.preflight.pooler import Pooler
 from wal2lake.commands.preflight.server import Server, SourcePublication
-from wal2lake.commands.preflight.tables import LeftOut, Table
+from wal2lake.commands.preflight.tables import Table, UnpublishedTable
 from wal2lake.pg import Publisher, RemoteTable, Session
 from wal2lake.pg.quoting import quote_literals
 
@@ -162,7 +162,9 @@ def _filtered(
     return columns
 
 
-def ask_left_out(session: Session, publications: Sequence[str]) -> list[LeftOut]:
+def ask_unpublished(
+    session: Session, publications: Sequence[str]
+) -> list[UnpublishedTable]:
     """Ask for tables that publications cover but the server cannot publish.
 
     Such a table is covered by ALL TABLES, by its schema or by its partitioned table."""
@@ -189,7 +191,7 @@ def ask_left_out(session: Session, publications: Sequence[str]) -> list[LeftOut]
         " JOIN pg_catalog.pg_publication p ON p.oid = x.prpubid"
         f" WHERE p.pubname IN ({names}))) ORDER BY 1, 2"
     )
-    return [LeftOut(str(row[0]), str(row[1]), row[2] == "t") for row in rows]
+    return [UnpublishedTable(str(row[0]), str(row[1]), row[2] == "t") for row in rows]
 
 
 def ask_remotes(

@@ -73,15 +73,15 @@ class TableFinding:
         return Finding(self.level, text, self.hint)
 
 
-def together(findings: Iterable[TableFinding]) -> list[Finding]:
+def merge_findings(findings: Iterable[TableFinding]) -> list[Finding]:
     """Merge similar findings, in the order of the first of each group."""
     alike: dict[tuple[Level, str], list[TableFinding]] = {}
     for finding in findings:
         alike.setdefault((finding.level, finding.plural), []).append(finding)
-    return [_together(group) for group in alike.values()]
+    return [_merged(group) for group in alike.values()]
 
 
-def _together(findings: Sequence[TableFinding]) -> Finding:
+def _merged(findings: Sequence[TableFinding]) -> Finding:
     first = findings[0]
     if len(findings) == 1:
         return first.alone()

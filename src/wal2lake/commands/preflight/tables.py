@@ -49,7 +49,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class UnpublishedTable:
     """A table that a publication covers but does not publish."""
 
     namespace: str
@@ -80,7 +80,7 @@ def judge_tables(tables: Sequence[Table], *, copy: bool) -> list[TableFinding]:
     ]
 
 
-def judge_left_out(tables: Sequence[LeftOut]) -> list[TableFinding]:
+def judge_unpublished(tables: Sequence[UnpublishedTable]) -> list[TableFinding]:
     """Judge tables that the publications cover but do not publish."""
     findings = []
     for table in tables:

@@ -58,7 +58,7 @@ def check_dropped_columns(
         dependents += dict.fromkeys(
             f"publication of table {name} in publication {publication}"
             for each in (column, *generated)
-            for name, publication in _having(node, caller, table, each)
+            for name, publication in _publications_with(node, caller, table, each)
         )
         if not dependents:
             continue
@@ -91,7 +91,7 @@ def check_retyped_columns(
 ) -> None:
     """Check ALTER COLUMN ... TYPE."""
     for column in columns:
-        dependents = _having(node, caller, table, column)
+        dependents = _publications_with(node, caller, table, column)
         for name, publication in dependents:
             raise FeatureNotSupportedError(
                 "cannot alter type of a column used by a publication WHERE clause",
@@ -100,7 +100,7 @@ def check_retyped_columns(
             )
 
 
-def _having(
+def _publications_with(
     node: EngineParts,
     caller: Caller,
     table: TableDef,

@@ -84,8 +84,8 @@ def grant_privileges(
             for target in objects
         ]
         node.catalog.set_access(
-            tables=_of(changed, ObjectKind.TABLE),
-            namespaces=_of(changed, ObjectKind.SCHEMA),
+            tables=_access_by_kind(changed, ObjectKind.TABLE),
+            namespaces=_access_by_kind(changed, ObjectKind.SCHEMA),
             database=next(
                 (acl for target, acl in changed if target.kind is ObjectKind.DATABASE),
                 None,
@@ -94,7 +94,7 @@ def grant_privileges(
     return tag
 
 
-def _of(
+def _access_by_kind(
     changed: Sequence[tuple[_Object, Acl]], kind: ObjectKind
 ) -> dict[Oid, tuple[Oid, Acl | None]]:
     return {

@@ -57,11 +57,11 @@ from wal2lake.commands.subscription.targets import (
     ask_wanted,
     check_targets,
     follow_from,
-    held_still,
     made_targets,
     new_rels,
     present_versions,
-    still_there,
+    tables_unchanged,
+    writes_blocked,
 )
 from wal2lake.errors import (
     DuplicateObjectError,
@@ -125,7 +125,7 @@ def _create_unconnected(
 ) -> None:
     slot = _slot_name(statement, options)
     state = _two_phase(options, tables=False)
-    with _turn(node, caller, slot), node.ddl_lock:
+    with _slot_turn(node, caller, slot), node.ddl_lock:
         now = _check_again(node, caller, statement, options)
         _record(node, now, statement, options, [], INVALID_LSN, (), state)
     caller.notice(
@@ -168,7 +168,7 @@ def _create_connected(
             must_use_password=must_use_password,
         )
         check_targets(node, caller, facts.wanted)
-        with _turn(node, caller, slot):
+        with _slot_turn(node, caller, slot):
             if options.create_slot and slot is not None:
                 _create_with_slot(
                     node,
@@ -290,11 +290,11 @@ def _create_with_slot(
     try:
         _take_effect(node, caller, statement, options, facts, start)
     except BaseException:
-        _take_back(node, publisher, planned)
+        _undo_slot(node, publisher, planned)
         raise
 
 
-def _turn(
+def _slot_turn(
     node: EngineParts, caller: Caller, slot: str | None
 ) -> AbstractContextManager[None]:
     """Keep others from dropping, as a left-over, the slot that this command creates or takes."""
@@ -424,7 +424,7 @@ def _make_slot(
         raise
 
 
-def _take_back(node: EngineParts, publisher: Publisher, planned: PlannedSlot) -> None:
+def _undo_slot(node: EngineParts, publisher: Publisher, planned: PlannedSlot) -> None:
     """Drop the slot of a failed command.
 
     If that fails, or the command was cancelled, the slot stays planned."""
@@ -485,10 +485,10 @@ def _record(
             **({MADE_SLOT: slot} if start and slot is not None else {}),
         },
     )
-    with held_still(node, targets):
+    with writes_blocked(node, targets):
         present = present_versions(node, targets)
         rels = new_rels(node, oid, targets, copy_data=options.copy_data)
         node.catalog.create_subscription(subscription, rels, present)
     if caller.block is not None:
-        caller.block.under_lock.append(partial(still_there, targets, present))
+        caller.block.under_lock.append(partial(tables_unchanged, targets, present))
     follow_from(node, oid, targets)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from wal2lake.catalog import Subscription
-from wal2lake.commands.preflight.ask import ask_left_out, ask_server, ask_tables
-from wal2lake.commands.preflight.finding import notices, together
+from wal2lake.commands.preflight.ask import ask_server, ask_tables, ask_unpublished
+from wal2lake.commands.preflight.finding import merge_findings, notices
 from wal2lake.commands.preflight.pooler import Connect, ask_pooler
 from wal2lake.commands.preflight.server import (
     Needs,
@@ -26,7 +26,7 @@ from wal2lake.commands.preflight.server import (
     missing_publications,
 )
 from wal2lake.commands.preflight.stored import judge_stored
-from wal2lake.commands.preflight.tables import judge_left_out, judge_tables
+from wal2lake.commands.preflight.tables import judge_tables, judge_unpublished
 from wal2lake.errors import FeatureNotSupportedError, PublisherError
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Lsn
@@ -110,8 +110,8 @@ def run_preflight(
         if table is not None:
             table_findings += judge_stored(remote, table)
     if needs.stream:
-        table_findings += judge_left_out(ask_left_out(session, publications))
-    for notice in notices([*server, *together(table_findings)]):
+        table_findings += judge_unpublished(ask_unpublished(session, publications))
+    for notice in notices([*server, *merge_findings(table_findings)]):
         caller.notice(notice)
     return next((finding.blocks for finding in server if finding.blocks), None)
 

@@ -55,10 +55,10 @@ from wal2lake.commands.subscription.targets import (
     ask_wanted,
     check_targets,
     follow_from,
-    held_still,
     made_targets,
     new_rels,
     present_versions,
+    writes_blocked,
 )
 from wal2lake.errors import DuplicateObjectError, UsageError
 from wal2lake.local.node import Caller, EngineParts
@@ -221,9 +221,9 @@ def _refresh(
         begins = None if copy_data else _beginning(node, subscription.oid, publisher)
     with (
         node.ddl_lock,
-        _made(node, caller, subscription, wanted) as targets,
+        _created_targets(node, caller, subscription, wanted) as targets,
     ):
-        removed = _take(
+        removed = _record_tables(
             node,
             subscription,
             publications,
@@ -301,7 +301,7 @@ def _recopy(
         Requester(caller.notice, caller.check),
         subscription,
         session,
-        lambda: _tables(node, caller, subscription, publications, wanted),
+        lambda: _recopied_tables(node, caller, subscription, publications, wanted),
     )
     _notify_tables(node, caller, subscription, before, copied=True, anew=True)
     _notify_paused(node, caller, subscription)
@@ -382,7 +382,7 @@ def _local(node: EngineParts, relid: Oid) -> tuple[str, str] | None:
 
 
 @contextmanager
-def _made(
+def _created_targets(
     node: EngineParts, caller: Caller, subscription: Subscription, wanted: WantedTables
 ) -> Iterator[list[TargetTable]]:
     """Yield the tables. Needs the DDL lock; the owner is read again, as it may have changed."""
@@ -400,7 +400,7 @@ def _as_owner(node: EngineParts, caller: Caller, subscription: Subscription) -> 
     return caller if owner is None else replace(caller, role=owner)
 
 
-def _take(
+def _record_tables(
     node: EngineParts,
     subscription: Subscription,
     publications: Sequence[str],
@@ -414,7 +414,7 @@ def _take(
         present = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in present]
         removed = present - {t.table.oid for t in targets}
-        with held_still(node, new):
+        with writes_blocked(node, new):
             node.catalog.set_publications(
                 subscription.oid,
                 publications,
@@ -430,7 +430,7 @@ def _take(
 
 
 @contextmanager
-def _tables(
+def _recopied_tables(
     node: EngineParts,
     caller: Caller,
     subscription: Subscription,
@@ -441,12 +441,12 @@ def _tables(
 
     They are created only when the re-copy is recorded, which may come long after the request."""
     with (
-        _made(node, caller, subscription, wanted) as targets,
+        _created_targets(node, caller, subscription, wanted) as targets,
         node.locks.of(subscription.oid),
     ):
         present = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in present]
-        with held_still(node, new):
+        with writes_blocked(node, new):
             yield RecopiedTables(
                 publications,
                 added=new_rels(node, subscription.oid, new, copy_data=True),

@@ -158,7 +158,7 @@ def made_targets(
     block = caller.block
     if block is not None:
         for new_table in made:
-            _hold(node, block, new_table.location)
+            _reserve(node, block, new_table.location)
     new = {(table.namespace, table.name): table for table in made}
     try:
         yield [
@@ -177,11 +177,11 @@ def made_targets(
         ]
     except BaseException:
         if block is None:
-            _drop_made(node, made)
+            _drop_created(node, made)
         raise
 
 
-def _hold(node: EngineParts, block: OpenBlock, location: str) -> None:
+def _reserve(node: EngineParts, block: OpenBlock, location: str) -> None:
     """Reserve the location until the block ends."""
     place = location.lower()
     node.unfinished.add(place)
@@ -435,7 +435,7 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
     return new
 
 
-def _drop_made(node: EngineParts, made: Sequence[TableDef]) -> None:
+def _drop_created(node: EngineParts, made: Sequence[TableDef]) -> None:
     """Drop the tables of a failed command."""
     for table in made:
         node.catalog.drop_table(table.oid)
@@ -443,7 +443,7 @@ def _drop_made(node: EngineParts, made: Sequence[TableDef]) -> None:
 
 
 @contextmanager
-def held_still(node: EngineParts, targets: Sequence[TargetTable]) -> Iterator[None]:
+def writes_blocked(node: EngineParts, targets: Sequence[TargetTable]) -> Iterator[None]:
     """Keep writers away from the check for emptiness until the tables are recorded.
 
     A writer in between would not know that its changes must be reported. Subscriptions' locks are
@@ -458,13 +458,13 @@ def held_still(node: EngineParts, targets: Sequence[TargetTable]) -> Iterator[No
 
 
 @contextmanager
-def still_there(
+def tables_unchanged(
     targets: Sequence[TargetTable], versions: Mapping[int, int], node: EngineParts
 ) -> Iterator[None]:
     """Check, at a block's commit, that the tables are still at the versions the block found.
 
-    40001 if one has changed. Then keeps writers away like ``held_still``."""
-    with held_still(node, targets):
+    40001 if one has changed. Then keeps writers away like ``writes_blocked``."""
+    with writes_blocked(node, targets):
         if present_versions(node, targets) != versions:
             raise CommitConflict(
                 "could not serialize access due to concurrent update",
@@ -482,7 +482,7 @@ def new_rels(
     copy_data: bool,
     begins: Lsn | None = None,
 ) -> list[SubscriptionRel]:
-    """Return the first relation states of tables that are ``held_still``.
+    """Return the first relation states of tables that are ``writes_blocked``.
 
     ``begins``: without a copy, transactions that committed below this position are ignored."""
     return [
@@ -527,7 +527,7 @@ def present_versions(
 ) -> dict[int, int]:
     """Return the present version of each table, which readers see until its copy joins.
 
-    The tables are ``held_still``."""
+    The tables are ``writes_blocked``."""
     return {
         int(t.table.oid): node.tables.state(t.table.location).version for t in targets
     }

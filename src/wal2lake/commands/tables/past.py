@@ -56,11 +56,11 @@ class AsOf:
 
     def __str__(self) -> str:
         if self.time is not None:
-            return written(self.time)
+            return format_moment(self.time)
         return str(self.lsn)
 
 
-def written(moment: datetime) -> str:
+def format_moment(moment: datetime) -> str:
     """Format a time as PostgreSQL does, in UTC."""
     text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
     return (text.rstrip("0") if "." in text else text) + "+00"
@@ -193,4 +193,4 @@ def _oldest(past: PastState, as_of: AsOf) -> str | None:
     lsn, time = past.oldest
     if as_of.lsn is not None:
         return f"The oldest is that of {lsn}."
-    return f"The oldest is that of {written(datetime.fromisoformat(time))}."
+    return f"The oldest is that of {format_moment(datetime.fromisoformat(time))}."

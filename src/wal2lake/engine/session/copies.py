@@ -23,7 +23,7 @@ from wal2lake.sql.parameters import canonical_encoding
 from wal2lake.sql.sysviews.declarations.relations import system_relation
 
 
-def copied(
+def copy_outcome(
     catalog: Catalog,
     caller: Caller,
     statement: CopyTo,

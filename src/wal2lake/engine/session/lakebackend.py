@@ -41,7 +41,7 @@ from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.engine.session.blockdefinitions import BlockDefinitions
-from wal2lake.engine.session.copies import copied
+from wal2lake.engine.session.copies import copy_outcome
 from wal2lake.engine.session.parametertypes import (
     bound_parameters,
     parameter_types,
@@ -208,9 +208,9 @@ class LakeBackend:
         statement = prepared.statement
         if isinstance(statement, OtherStatement):
             wanted = ValueFormats(result_formats)
-            return self._other(caller, prepared, statement, bound, wanted)
+            return self._run_other(caller, prepared, statement, bound, wanted)
         if isinstance(statement, CopyTo):
-            return copied(
+            return copy_outcome(
                 self._node.catalog,
                 caller,
                 statement,
@@ -385,7 +385,7 @@ class LakeBackend:
             self._node.queries.describe(query.sql), query
         )
 
-    def _other(
+    def _run_other(
         self,
         caller: Caller,
         prepared: _Statement,
@@ -440,7 +440,7 @@ class LakeBackend:
         wanted = ValueFormats(copied=options.format)
         if query.system:
             wanted = ValueFormats(wanted.of(len(query.fields or ())))
-        return self._other(caller, query, copied, (), wanted)
+        return self._run_other(caller, query, copied, (), wanted)
 
     def _perform(self, caller: Caller, request: FunctionRequest) -> object:
         """Run a function that a system query has called."""
@@ -465,11 +465,11 @@ class LakeBackend:
     def _write(
         self, caller: Caller, sql: str, bound: tuple[BoundParameter, ...]
     ) -> str:
-        return self._again(
+        return self._retry(
             lambda reanalysed: self._write_once(caller, sql, bound, reanalysed)
         )
 
-    def _again(self, statement: Callable[[bool], str]) -> str:
+    def _retry(self, statement: Callable[[bool], str]) -> str:
         """Run a statement; if a table was altered between analysis and locks, analyse it again.
 
         PostgreSQL does the same. The argument of ``statement`` is True then."""
@@ -519,7 +519,7 @@ class LakeBackend:
 
     def _truncate(self, caller: Caller, statement: TruncateTable) -> str:
         self._refuse_in_read_only("TRUNCATE TABLE")
-        return self._again(lambda reanalysed: self._truncate_once(caller, statement))
+        return self._retry(lambda reanalysed: self._truncate_once(caller, statement))
 
     def _truncate_once(self, caller: Caller, statement: TruncateTable) -> str:
         tables = truncated_tables(self._node, caller, statement)

@@ -51,7 +51,7 @@ from wal2lake.lake.capture import (
 from wal2lake.lake.plain import FoundRows, PlainChange
 from wal2lake.lake.spark import Branch, Overtaken, rebase
 from wal2lake.local.commits.uniqueness import key_of, refuse_repeated
-from wal2lake.local.commits.upkeep import tend
+from wal2lake.local.commits.upkeep import compact_if_due
 from wal2lake.local.node import EngineParts
 from wal2lake.model import Modified, Oid
 from wal2lake.observe import OrderedLock, failpoint, get_logger
@@ -167,7 +167,7 @@ def commit_tables(
         )
         _commit(node, changes)
         for table in written:
-            tend(node, table.table, own=1)
+            compact_if_due(node, table.table, own=1)
 
 
 def _commit(node: EngineParts, changes: Sequence[TableChange]) -> None:

@@ -217,7 +217,7 @@ def _roll_back(node: EngineParts, transaction: PreparedCommit) -> None:
     failpoint("rollback_prepared.logged")
     _remove_files(node, transaction.tables)
     node.catalog.end_prepared(transaction.number)
-    node.prepared.let_go(transaction.number)
+    node.prepared.release(transaction.number)
 
 
 def _remove_files(node: EngineParts, changes: Sequence[TableChange]) -> None:
@@ -281,7 +281,7 @@ def _commit(node: EngineParts, transaction: PreparedCommit, check: Check) -> Non
             )
         failpoint("commit_prepared.published")
         node.catalog.end_prepared(transaction.number)
-        node.prepared.let_go(transaction.number)
+        node.prepared.release(transaction.number)
 
 
 def _changes(

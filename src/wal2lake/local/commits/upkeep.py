@@ -15,7 +15,7 @@ from wal2lake.local.node import EngineParts
 from wal2lake.observe import get_logger
 
 
-def tend(node: EngineParts, table: TableDef, own: int = 0) -> None:
+def compact_if_due(node: EngineParts, table: TableDef, own: int = 0) -> None:
     """Compact the table if needed. ``own``: the caller's finished branches of the table."""
     try:
         if visible.rels_of(node.catalog, table.oid):

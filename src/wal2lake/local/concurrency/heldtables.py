@@ -37,7 +37,7 @@ class HeldTables:
             for change in transaction.tables:
                 self._holders[change.location] = transaction
 
-    def let_go(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Release the tables of a transaction that has ended."""
         with self._lock:
             self._holders = {

@@ -63,7 +63,7 @@ from wal2lake.local.commits.commit import (
 )
 from wal2lake.local.commits.prepared import Preparing, prepare
 from wal2lake.local.commits.uniqueness import key_of, refuse_repeated
-from wal2lake.local.commits.upkeep import tend
+from wal2lake.local.commits.upkeep import compact_if_due
 from wal2lake.local.concurrency.sequences import (
     Restarted,
     TransactionSequences,
@@ -73,9 +73,9 @@ from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.checks import refuse_violations
 from wal2lake.local.transaction.generation import generate_added
 from wal2lake.local.transaction.messages import (
+    decodable_messages,
     emit_transaction,
-    is_read,
-    kept,
+    has_slots,
     recorded_statements,
 )
 from wal2lake.local.transaction.plainwrites import change_plainly
@@ -265,7 +265,7 @@ class LocalTransaction:
                 or has_events
             )
             # Moved keys are recorded in the commit.
-            checked = checked or (moves and is_read(self._node))
+            checked = checked or (moves and has_slots(self._node))
             checked = checked or self._divides_by_instants(tables[0])
             checked = checked or bool(tables[0].checks or tables[0].generated)
             if len(tables) == 1 and not checked:
@@ -316,7 +316,7 @@ class LocalTransaction:
         )
         if changed is not None:
             self.committed = True
-            tend(node, write.table)
+            compact_if_due(node, write.table)
             return changed
         with committed_by_spark(node, write.table) as before:
             rows = self._execute(write, job_group)
@@ -325,7 +325,7 @@ class LocalTransaction:
         count = _count(
             rows, node.tables.actions(write.table.location, before + 1, after)
         )
-        tend(node, write.table)
+        compact_if_due(node, write.table)
         return count
 
     def _run_on_branch(
@@ -339,7 +339,7 @@ class LocalTransaction:
         if branched.unjudged and write.by_key:
             self._refuse_repeated(branched, write)
         moved: list[MovedKey] = []
-        if write.moves and not branched.moves.too_many and is_read(node):
+        if write.moves and not branched.moves.too_many and has_slots(node):
             moved = self._moved(write, job_group)
             branched.moves = branched.moves.then(moved)
         changed = change_plainly(
@@ -505,7 +505,10 @@ class LocalTransaction:
         """Make the transaction durable and visible, or discard it."""
         try:
             written = self._written()
-            messages, origin = kept(self._node, self._messages), self._origin()
+            messages, origin = (
+                decodable_messages(self._node, self._messages),
+                self._origin(),
+            )
             with ExitStack() as held:
                 if self.sequences.has_restarted:
                     # A restarted table without rows is not among the written tables.
@@ -558,7 +561,7 @@ class LocalTransaction:
                 raise FeatureNotSupportedError(
                     f"cannot PREPARE a transaction that has {reason}"
                 )
-            messages = kept(self._node, self._messages)
+            messages = decodable_messages(self._node, self._messages)
             prepare(
                 self._node,
                 preparing,

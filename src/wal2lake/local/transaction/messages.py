@@ -72,7 +72,7 @@ def empty_transaction(
     before = node.catalog.written
     yield
     defined = xid is not None or node.catalog.written != before
-    if node.publishing is None or not defined or not is_read(node):
+    if node.publishing is None or not defined or not has_slots(node):
         return
     try:
         node.publishing.capture.defined(check, None if xid is None else xid())
@@ -83,12 +83,14 @@ def empty_transaction(
         )
 
 
-def is_read(node: EngineParts) -> bool:
+def has_slots(node: EngineParts) -> bool:
     """True if there is a slot."""
     return node.publishing is not None and bool(node.publishing.slots.all())
 
 
-def kept(node: EngineParts, messages: Sequence[Emitted]) -> Sequence[Emitted]:
+def decodable_messages(
+    node: EngineParts, messages: Sequence[Emitted]
+) -> Sequence[Emitted]:
     """Return the messages if a slot can read them."""
     return messages if messages and _publishing(node).slots.all() else ()
 
@@ -100,7 +102,7 @@ def recorded_statements(
     """Store the statements and messages of a transaction around its commit, if there is a slot.
 
     Yields the name under which they are stored, or an empty string."""
-    if node.publishing is None or not is_read(node):
+    if node.publishing is None or not has_slots(node):
         yield ""
         return
     name = None

@@ -68,7 +68,9 @@ def drop_subscription(
             outside_block(caller, "DROP SUBSCRIPTION")
         if caller.block is not None:
             node.catalog.drop_subscription(subscription.oid)
-            caller.block.before.append(partial(_stopped, subscription.oid, caller))
+            caller.block.before.append(
+                partial(_workers_stopped, subscription.oid, caller)
+            )
             caller.block.afterwards.append(partial(_remove_log, subscription.oid))
         elif _drop(node, caller, subscription):
             slot = subscription.slot_name
@@ -77,7 +79,7 @@ def drop_subscription(
 
 
 @contextlib.contextmanager
-def _stopped(oid: Oid, caller: Caller, node: EngineParts) -> Iterator[None]:
+def _workers_stopped(oid: Oid, caller: Caller, node: EngineParts) -> Iterator[None]:
     """Keep the workers stopped during the commit of a block that drops a subscription.
 
     The subscription has no slot. Afterwards the workers run again only if the commit fails."""
@@ -102,7 +104,7 @@ def _stopped(oid: Oid, caller: Caller, node: EngineParts) -> Iterator[None]:
 def _drop(node: EngineParts, caller: Caller, subscription: Subscription) -> bool:
     """Drop the subscription; True if it had a slot that existed."""
     with contextlib.ExitStack() as closing:
-        with _taken_back(node, subscription):
+        with _mark_undone(node, subscription):
             session = _begin(node, caller, subscription)
             if session is not None:
                 closing.enter_context(session)
@@ -112,9 +114,9 @@ def _drop(node: EngineParts, caller: Caller, subscription: Subscription) -> bool
                 dropped = _drop_slot(session, subscription)
             except BaseException:
                 if session.unanswered:
-                    caller.notice(_not_known(subscription))
+                    caller.notice(_uncertain_drop(subscription))
                     raise
-                with _taken_back(node, subscription):
+                with _mark_undone(node, subscription):
                     raise
             _forget_slot(node, subscription)
     _forget(node, subscription)
@@ -137,7 +139,7 @@ def _begin(
 
 
 @contextlib.contextmanager
-def _taken_back(node: EngineParts, subscription: Subscription) -> Iterator[None]:
+def _mark_undone(node: EngineParts, subscription: Subscription) -> Iterator[None]:
     """Undo the mark if the block fails."""
     try:
         yield
@@ -152,7 +154,7 @@ def _taken_back(node: EngineParts, subscription: Subscription) -> Iterator[None]
         raise
 
 
-def _not_known(subscription: Subscription) -> Notice:
+def _uncertain_drop(subscription: Subscription) -> Notice:
     return Notice(
         f'publisher has not said whether replication slot "{subscription.slot_name}" was'
         " dropped",
@@ -269,7 +271,7 @@ def await_workers(
     """Wait until receiver, apply worker and copies have ended; 55006 after the timeout."""
     deadline = time.monotonic() + timeout_seconds
     with ProgressFile(node.settings.run_directory, subscription.oid) as progress:
-        while (alive := _runs(progress.word("receiver_pid"))) and (
+        while (alive := _is_running(progress.word("receiver_pid"))) and (
             time.monotonic() < deadline
         ):
             check()
@@ -329,7 +331,7 @@ def end_copies(
         )
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Return whether the process exists: a killed receiver leaves its pid behind."""
     if pid == 0:
         return False

@@ -134,12 +134,12 @@ def copy_anew(
             subscription.oid, recopying=Recopy.BEGUN, bump=True
         )
         node.changed()
-    with _taken_back(node, subscription):
+    with _mark_undone(node, subscription):
         failpoint("recopy.marked")
         await_workers(node, subscription, WORKER_STOP_SECONDS, requester.check)
         publisher = Publisher(session)
         identity = publisher.identify()
-        goes_on = _goes_on(node, subscription, publisher, identity)
+        goes_on = _slot_can_continue(node, subscription, publisher, identity)
         if goes_on:
             _record(node, subscription, tables, source=None)
             return
@@ -151,7 +151,7 @@ def copy_anew(
 
 
 @contextmanager
-def _taken_back(node: EngineParts, subscription: Subscription) -> Iterator[None]:
+def _mark_undone(node: EngineParts, subscription: Subscription) -> Iterator[None]:
     """Remove the mark if the block fails and this command has set the mark."""
     try:
         yield
@@ -189,7 +189,7 @@ def _record(
 # ---- the present slot ---------------------------------------------------------------------
 
 
-def _goes_on(
+def _slot_can_continue(
     node: EngineParts,
     subscription: Subscription,
     publisher: Publisher,
@@ -283,7 +283,7 @@ def _give_up_slot(
         _drop_slot(requester, session, subscription)
     except BaseException:
         if not session.unanswered:
-            with _taken_back(node, subscription):
+            with _mark_undone(node, subscription):
                 raise
         # A slot found there later cannot be trusted: the server may still drop it.
         node.catalog.update_subscription(subscription.oid, recopying=Recopy.GIVEN_UP)
