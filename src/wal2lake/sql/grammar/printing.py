@@ -67,36 +67,16 @@ def to_sql(
         case OtherStatement():
             return statement.text
         case CreateSubscription():
-            return (
-                f"CREATE SUBSCRIPTION {quote_identifier(statement.name)}"
-                f" CONNECTION {quote_literal(statement.conninfo).lstrip()}"
-                f" PUBLICATION {_names(statement.publications)}"
-                + _with(statement.options)
-            )
+            return _create_subscription(statement)
         case DropSubscription():
             return (
                 f"DROP SUBSCRIPTION {_if_exists(statement.if_exists)}"
                 f"{quote_identifier(statement.name)}{_cascade(statement.cascade)}"
             )
         case CommentOnSubscription():
-            text = (
-                "NULL"
-                if statement.text is None
-                else quote_literal(statement.text).lstrip()
-            )
-            name = quote_identifier(statement.name)
-            return f"COMMENT ON SUBSCRIPTION {name} IS {text}"
+            return _comment_on_subscription(statement)
         case CreateSchema():
-            name = (
-                "" if statement.name is None else " " + quote_identifier(statement.name)
-            )
-            owner = statement.authorization
-            return (
-                "CREATE SCHEMA"
-                + (" IF NOT EXISTS" if statement.if_not_exists else "")
-                + name
-                + (f" AUTHORIZATION {_role(owner)}" if owner else "")
-            )
+            return _create_schema(statement)
         case DropSchema():
             return (
                 f"DROP SCHEMA {_if_exists(statement.if_exists)}"
@@ -105,12 +85,7 @@ def to_sql(
         case CreateTable():
             return _create_table(statement)
         case CreatePartition():
-            return (
-                "CREATE TABLE "
-                + ("IF NOT EXISTS " if statement.if_not_exists else "")
-                + f"{_qualified(statement.table)} PARTITION OF"
-                f" {_qualified(statement.parent)} DEFAULT"
-            )
+            return _create_partition(statement)
         case AlterTable() | RenameTableColumn() | RenameTable() | SetTableSchema():
             return alter_table_sql(statement, _column)
         case DropTable():
@@ -127,6 +102,21 @@ def to_sql(
         case _:
             name = quote_identifier(statement.name)
             return f"ALTER SUBSCRIPTION {name} {_alteration(statement)}"
+
+
+def _create_subscription(statement: CreateSubscription) -> str:
+    return (
+        f"CREATE SUBSCRIPTION {quote_identifier(statement.name)}"
+        f" CONNECTION {quote_literal(statement.conninfo).lstrip()}"
+        f" PUBLICATION {_names(statement.publications)}" + _with(statement.options)
+    )
+
+
+def _comment_on_subscription(statement: CommentOnSubscription) -> str:
+    text = "NULL"
+    if statement.text is not None:
+        text = quote_literal(statement.text).lstrip()
+    return f"COMMENT ON SUBSCRIPTION {quote_identifier(statement.name)} IS {text}"
 
 
 def _alteration(
@@ -161,6 +151,26 @@ def _alteration(
             return f"RENAME TO {quote_identifier(statement.new_name)}"
         case _:
             assert_never(statement)
+
+
+def _create_schema(statement: CreateSchema) -> str:
+    name = "" if statement.name is None else " " + quote_identifier(statement.name)
+    owner = statement.authorization
+    return (
+        "CREATE SCHEMA"
+        + (" IF NOT EXISTS" if statement.if_not_exists else "")
+        + name
+        + (f" AUTHORIZATION {_role(owner)}" if owner else "")
+    )
+
+
+def _create_partition(statement: CreatePartition) -> str:
+    return (
+        "CREATE TABLE "
+        + ("IF NOT EXISTS " if statement.if_not_exists else "")
+        + f"{_qualified(statement.table)} PARTITION OF"
+        f" {_qualified(statement.parent)} DEFAULT"
+    )
 
 
 def _create_table(statement: CreateTable) -> str:
