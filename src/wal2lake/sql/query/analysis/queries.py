@@ -105,8 +105,33 @@ class QueryAnalysis:
         for window in node.args.get("windows") or ():
             self.expressions.aggregates.window(window, scope)
         written = _written(node)
+        columns, outputs = self._select_list(node, scope)
+        shapes.check_generators(node)
+        self._group(node, scope, outputs, written)
+        distinct = node.args.get("distinct")
+        first_of = distinct.args.get("on") if distinct is not None else None
+        if distinct is not None and first_of is None:
+            _distinct(columns, "DISTINCT")
+        keys = []
+        for key in first_of.expressions if first_of is not None else ():
+            operand = self._output_or_input(node, key, scope, outputs)
+            keys.append(casts.order_operand(operand, self._zone).copy())
+        self._order(node, scope, columns, outputs if columns is not None else None)
+        if first_of is not None or shapes.with_ties(node):
+            for ordered in shapes.order_of(node):
+                self._spell_out(node, ordered, outputs)
+            shapes.ranked(node, keys)
+        return columns
+
+    def _select_list(
+        self, node: exp.Select, scope: Scope
+    ) -> tuple[Columns | None, dict[str, Operand]]:
+        """Analyse the select list; return the result's columns, and the computed ones by name.
+
+        The columns are None if the columns of a ``*`` are not known.
+        """
         columns: Columns | None = []
-        bare: dict[str, Operand] = {}
+        outputs: dict[str, Operand] = {}
         # Only a name that another part of the statement can use needs to be set.
         named = node is not self._root or any(
             node.args.get(clause) is not None for clause in ("order", "group")
@@ -126,35 +151,27 @@ class QueryAnalysis:
                     columns += star_columns
                 continue
             name = figure_name(item) or "?column?"
-            if isinstance(item, exp.Alias):
-                operand = self._text_of_row(self.expressions.at(item, "this", scope))
-                item.set("this", operand.node)
-            else:
-                operand = self.expressions.in_list(node, item, scope)
-                whole, operand = operand, self._text_of_row(operand)
-                if operand is not whole:
-                    whole.node.replace(operand.node)
-                if named:
-                    _name(node, operand.node, name)
-            bare[name] = operand
+            operand = self._select_item(node, item, scope, name if named else None)
+            outputs[name] = operand
             if columns is not None:
                 columns.append((name, operand.type))
-        shapes.check_generators(node)
-        self._group(node, scope, bare, written)
-        distinct = node.args.get("distinct")
-        first_of = distinct.args.get("on") if distinct is not None else None
-        if distinct is not None and first_of is None:
-            _distinct(columns, "DISTINCT")
-        keys = []
-        for key in first_of.expressions if first_of is not None else ():
-            operand = self._output_or_input(node, key, scope, bare)
-            keys.append(casts.order_operand(operand, self._zone).copy())
-        self._order(node, scope, columns, bare if columns is not None else None)
-        if first_of is not None or shapes.with_ties(node):
-            for ordered in shapes.order_of(node):
-                self._spell_out(node, ordered, bare)
-            shapes.ranked(node, keys)
-        return columns
+        return columns, outputs
+
+    def _select_item(
+        self, node: exp.Select, item: exp.Expression, scope: Scope, name: str | None
+    ) -> Operand:
+        """Analyse an expression of the select list; name it ``name`` unless it has an alias."""
+        if isinstance(item, exp.Alias):
+            operand = self._text_of_row(self.expressions.at(item, "this", scope))
+            item.set("this", operand.node)
+            return operand
+        whole = self.expressions.in_list(node, item, scope)
+        operand = self._text_of_row(whole)
+        if operand is not whole:
+            whole.node.replace(operand.node)
+        if name is not None:
+            _name(node, operand.node, name)
+        return operand
 
     def _output_or_input(
         self,

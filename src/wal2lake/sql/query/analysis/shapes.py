@@ -115,67 +115,20 @@ def ranked(node: exp.Select, keys: Sequence[exp.Expression]) -> None:
     outer query tests the rank.
     """
     order = order_of(node)
-    distinct = bool(keys)
-    if not distinct and (not order or node.args.get("offset") is not None):
-        if not order:
-            raise UsageError(
-                "WITH TIES cannot be specified without ORDER BY clause",
-                sqlstate="42601",
-            )
-        raise t.refuse("OFFSET and WITH TIES")
-    if distinct and with_ties(node):
-        raise t.refuse("DISTINCT ON and WITH TIES")
-    if distinct and order:
-        first = [o.this for o in order[: len(keys)]]
-        if any(key not in keys for key in first):
-            raise UsageError(
-                "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
-                sqlstate="42P10",
-            )
-    rank = exp.Window(
-        this=exp.RowNumber() if distinct else exp.Rank(),
-        partition_by=[key.copy() for key in keys],
-        order=exp.Order(
-            expressions=[o.copy() for o in order]
-            or [exp.Ordered(this=key.copy()) for key in keys]
-        ),
-        over="OVER",
-    )
+    if keys:
+        _check_distinct_on(node, keys, order)
+    else:
+        _check_with_ties(node, order)
     names = ["wal2lake rank", *(f"wal2lake order {i}" for i in range(len(order)))]
-    extra = [rank, *(o.this.copy() for o in order)]
-    inner = exp.Select(
-        **{
-            name: value
-            for name, value in node.args.items()
-            if name not in ("order", "limit", "offset", "distinct", "with_", "with")
-        }
-    )
     hidden = [exp.to_identifier(name, quoted=True) for name in names]
-    inner.set(
-        "expressions",
-        [
-            *inner.expressions,
-            *(
-                exp.Alias(this=value, alias=name.copy())
-                for value, name in zip(extra, hidden, strict=True)
-            ),
-        ],
-    )
-    if not distinct and node.args.get("distinct") is not None:
-        raise t.refuse("DISTINCT and WITH TIES")
+    inner = _with_rank(node, keys, order, hidden)
     for place, ordered in enumerate(order):
         ordered.set("this", exp.Column(this=hidden[place + 1].copy()))
-    limit = node.args.get("limit")
-    count = exp.Literal.number(1)
-    if not distinct:
-        assert isinstance(limit, exp.Fetch)
-        count = limit.args.get("count") or count
-        if not isinstance(count, exp.Literal):
-            raise t.refuse("WITH TIES with a number that is not constant")
-        limit = None
-    keep = {name: node.args.get(name) for name in ("with_", "with", "order", "offset")}
+    count = exp.Literal.number(1) if keys else _count_of_ties(node)
+    kept_clauses = ["with_", "with", "order", "offset", *(["limit"] if keys else [])]
+    kept = {name: node.args.get(name) for name in kept_clauses}
     node.args.clear()
-    for name, value in {**keep, "limit": limit}.items():
+    for name, value in kept.items():
         if value is not None:
             node.set(name, value)
     node.set("expressions", [exp.Star(except_=[name.copy() for name in hidden])])
@@ -185,3 +138,70 @@ def ranked(node: exp.Select, keys: Sequence[exp.Expression]) -> None:
     node.set("from_", exp.From(this=whole))
     test = exp.LTE(this=exp.Column(this=hidden[0].copy()), expression=count.copy())
     node.set("where", exp.Where(this=test))
+
+
+def _check_distinct_on(
+    node: exp.Select,
+    keys: Sequence[exp.Expression],
+    order: Sequence[exp.Expression],
+) -> None:
+    if with_ties(node):
+        raise t.refuse("DISTINCT ON and WITH TIES")
+    if any(ordered.this not in keys for ordered in order[: len(keys)]):
+        raise UsageError(
+            "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
+            sqlstate="42P10",
+        )
+
+
+def _check_with_ties(node: exp.Select, order: Sequence[exp.Expression]) -> None:
+    if not order:
+        raise UsageError(
+            "WITH TIES cannot be specified without ORDER BY clause", sqlstate="42601"
+        )
+    if node.args.get("offset") is not None:
+        raise t.refuse("OFFSET and WITH TIES")
+    if node.args.get("distinct") is not None:
+        raise t.refuse("DISTINCT and WITH TIES")
+
+
+def _with_rank(
+    node: exp.Select,
+    keys: Sequence[exp.Expression],
+    order: Sequence[exp.Expression],
+    hidden: Sequence[exp.Identifier],
+) -> exp.Select:
+    """The subquery: its columns ``hidden`` are the rank and the keys of ORDER BY."""
+    rank = exp.Window(
+        this=exp.RowNumber() if keys else exp.Rank(),
+        partition_by=[key.copy() for key in keys],
+        order=exp.Order(
+            expressions=[o.copy() for o in order]
+            or [exp.Ordered(this=key.copy()) for key in keys]
+        ),
+        over="OVER",
+    )
+    inner = exp.Select(
+        **{
+            name: value
+            for name, value in node.args.items()
+            if name not in ("order", "limit", "offset", "distinct", "with_", "with")
+        }
+    )
+    hidden_values = [rank, *(o.this.copy() for o in order)]
+    hidden_items = [
+        exp.Alias(this=value, alias=name.copy())
+        for value, name in zip(hidden_values, hidden, strict=True)
+    ]
+    inner.set("expressions", [*inner.expressions, *hidden_items])
+    return inner
+
+
+def _count_of_ties(node: exp.Select) -> exp.Literal:
+    """The number of FETCH FIRST n ROWS WITH TIES; raises 0A000 if it is not constant."""
+    limit = node.args.get("limit")
+    assert isinstance(limit, exp.Fetch)
+    count = limit.args.get("count") or exp.Literal.number(1)
+    if not isinstance(count, exp.Literal):
+        raise t.refuse("WITH TIES with a number that is not constant")
+    return count

@@ -115,17 +115,7 @@ def call(
 
     first = arguments.get("this")
     if isinstance(node, exp.Count):
-        if isinstance(first, Operand):
-            if distinct and first.type.fields is not None:
-                row = exp.Anonymous(
-                    this="struct",
-                    expressions=[_counted(f) for f in output.fields_of(first)],
-                )
-                return Operand(
-                    around(exp.Count(this=with_distinct(row))), t.plain(t.INT8)
-                )
-            node.set("this", with_distinct(_counted(first) if distinct else first.node))
-        return Operand(around(node), t.plain(t.INT8))
+        return _count(node, first, with_distinct, around, distinct)
     if isinstance(node, _RANKS):
         return Operand(t.cast(around(node), "BIGINT"), t.plain(t.INT8))
     if isinstance(node, _SHARES):
@@ -156,22 +146,27 @@ def call(
             return arrange.distinct_array(first, around, zone)
         return arrange.array(first, (), around)
     if isinstance(node, exp.GroupConcat):
-        if not first.type.string:
-            raise no_function("string_agg", first.type)
-        if distinct:
-            keys = arrange.own_key(first, zone)
-            separator = node.args.get("separator")
-            return arrange.joined(first, separator, keys, around, zone)
-        node.set("this", with_distinct(output.text_of(first, zone)))
-        return Operand(around(node), t.plain(t.TEXT))
+        return _concatenated(node, first, around, zone, distinct)
     if isinstance(node, _DEVIATIONS):
-        if first.type.oid not in t.FLOATS:
-            raise t.refuse(
-                f"{node.sql_name().lower()}() of {first.type.name}",
-                "Cast it to double precision.",
-            )
-        return arrange.deviation(type(node), first, with_distinct, around)
+        return _deviation(node, first, with_distinct, around)
     raise t.refuse(f"{node.sql_name().lower()}()")
+
+
+def _count(
+    node: exp.Count, first: Any, with_distinct: Around, around: Around, distinct: bool
+) -> Operand:
+    """Translate count(). ``first`` is no operand in count(*)."""
+    if isinstance(first, Operand):
+        if distinct and first.type.fields is not None:
+            row = exp.Anonymous(
+                this="struct",
+                expressions=[_counted(f) for f in output.fields_of(first)],
+            )
+            node = exp.Count(this=with_distinct(row))
+        else:
+            value = _counted(first) if distinct else first.node
+            node.set("this", with_distinct(value))
+    return Operand(around(node), t.plain(t.INT8))
 
 
 def _counted(operand: Operand) -> exp.Expression:
@@ -252,6 +247,29 @@ def _average(
     total = around(exp.Sum(this=with_distinct(numeric.as_decimal(first))))
     count = around(exp.Count(this=with_distinct(first.node.copy())))
     return numeric.average(total, count, t.digits_of(kind)[1])
+
+
+def _concatenated(
+    node: exp.GroupConcat, first: Operand, around: Around, zone: str, distinct: bool
+) -> Operand:
+    if not first.type.string:
+        raise no_function("string_agg", first.type)
+    if distinct:
+        keys = arrange.own_key(first, zone)
+        return arrange.joined(first, node.args.get("separator"), keys, around, zone)
+    node.set("this", output.text_of(first, zone))
+    return Operand(around(node), t.plain(t.TEXT))
+
+
+def _deviation(
+    node: exp.Expression, first: Operand, with_distinct: Around, around: Around
+) -> Operand:
+    if first.type.oid not in t.FLOATS:
+        raise t.refuse(
+            f"{node.sql_name().lower()}() of {first.type.name}",
+            "Cast it to double precision.",
+        )
+    return arrange.deviation(type(node), first, with_distinct, around)
 
 
 def _extreme(
