@@ -21,7 +21,8 @@ from wal2lake.sql.grammar.lexer import parameter_count
 from wal2lake.sql.grammar.statements import CommandKind, OtherStatement
 from wal2lake.sql.query.translate import BoundParameter, Resolver, translate_query
 from wal2lake.sql.query.values.undetermined import Undetermined
-from wal2lake.sql.query.writes import SequenceRange, translate_write, written_tree
+from wal2lake.sql.query.writeparsing import written_tree
+from wal2lake.sql.query.writes import SequenceRange, translate_write
 from wal2lake.sql.sysviews.query.rewrite import determine_parameters
 from wal2lake.wire.frontback import Format
 

@@ -25,13 +25,11 @@ from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import (
     About,
     FeatureNotSupportedError,
-    SqlSyntaxError,
     UndefinedObjectError,
     UsageError,
     Wal2LakeError,
 )
 from wal2lake.pgtypes.spark_ddl import identifier
-from wal2lake.sql.grammar.lexer import TokenKind, tokens
 from wal2lake.sql.query.analysis.writes import (
     rewrite_write,
     stored_rows,
@@ -57,6 +55,7 @@ from wal2lake.sql.query.translate import (
     settle,
 )
 from wal2lake.sql.query.values import types as t
+from wal2lake.sql.query.writeparsing import written_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,42 +156,6 @@ def translate_write(
     return replace(write, needs=needs, brings_keys=brings_keys)
 
 
-def written_tree(sql: str) -> tuple[exp.Insert | exp.Update | exp.Delete, str]:
-    """Parse a statement; return its tree and OVERRIDING's word. Raises 0A000 for other clauses."""
-    sql, overriding = without_overriding(sql)
-    tree = parse(sql)
-    if overriding and not isinstance(tree, exp.Insert):
-        raise SqlSyntaxError('syntax error at or near "overriding"')
-    if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete)):
-        raise FeatureNotSupportedError(
-            f"{tree.key.upper()} is not supported on lake tables"
-        )
-    _refuse_others(tree)
-    return tree, overriding
-
-
-def without_overriding(sql: str) -> tuple[str, str]:
-    """Cut out the OVERRIDING clause, which sqlglot does not know; return the rest and its word.
-
-    The word is system, user, or empty if there is no clause.
-    """
-    if "overriding" not in sql.lower():
-        return sql, ""
-    parts = list(tokens(sql))
-    for first, second, third in zip(parts, parts[1:], parts[2:], strict=False):
-        words = [
-            token.kind is TokenKind.WORD and token.value
-            for token in (first, second, third)
-        ]
-        if words[0] in ("values", "select"):
-            break
-        if words[0] == "overriding" and words[2] == "value":
-            word = str(words[1])
-            if word in ("system", "user"):
-                return f"{sql[: first.start]}{sql[third.end :]}", word
-    return sql, ""
-
-
 def _needs(tree: exp.Expression, target: exp.Table) -> str:
     """The privileges that a statement requires.
 
@@ -223,40 +186,13 @@ def truncate_sql(table: TableDef, options: int) -> SparkWrite:
     return SparkWrite(table, sql, "TRUNCATE", options=options)
 
 
-_UNDERSTOOD: Final = {
-    exp.Insert: {"this", "expression", "default", "with_", "with"},
-    exp.Update: {"this", "expressions", "where", "from_", "from", "with_", "with"},
-    exp.Delete: {"this", "where", "using", "with_", "with"},
-    exp.Table: {"this", "db", "catalog", "alias", "only"},
-}
-"""The arguments that a statement's tree may have.
-
-sqlglot also parses clauses of other dialects, such as DELETE ... LIMIT 1. A clause that this module
-does not read is refused, and not ignored in silence.
-"""
-_WORDS: Final = {"conflict": "ON CONFLICT"}
-
-
-def _refuse_others(tree: exp.Expression) -> None:
-    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-    for part in (tree, target):
-        understood = _UNDERSTOOD.get(type(part), set())
-        for name, value in part.args.items():
-            if value and name not in understood:
-                word = _WORDS.get(name) or name.strip("_").replace("_", " ").upper()
-                raise FeatureNotSupportedError(
-                    f"{word} is not supported in {tree.key.upper()} on lake tables",
-                    hint="Leave the clause out; nothing has been changed.",
-                )
-
-
 def _newest(resolve: Resolver, target: TableDef) -> Resolver:
     """Let subqueries on the table that is written read its newest version, as the write does."""
 
     def find(schema: str | None, name: str) -> TableRef:
         ref = resolve(schema, name)
-        reference = ref.table.storage == target.storage
-        return TableRef(ref.table, None) if reference else ref
+        is_target = ref.table.storage == target.storage
+        return TableRef(ref.table, None) if is_target else ref
 
     return find
 
@@ -272,32 +208,12 @@ def _insert(
     next_values: NextValues,
     overriding: str,
 ) -> SparkWrite:
-    source = tree.expression
-    listed = isinstance(tree.this, exp.Schema)
-    targets = list(table.columns)
-    if listed:
-        targets = _columns(table, [column.name for column in tree.this.expressions])
-    if source is None:
-        # DEFAULT VALUES.
-        source, width = exp.Select(expressions=[exp.Null()]), 0
-    else:
-        if isinstance(source, exp.Values):
-            targets = _fill_defaults(
-                source, table, targets, listed, next_values, overriding
-            )
-        with_ = tree.args.get("with_") or tree.args.get("with")
-        if with_ is not None:
-            source.set("with_", with_.copy())
-        source = source.copy()
-        place_tables(source, _newest(resolve, table))
-        source, width = stored_rows(source, targets, zone, listed)
-        if not isinstance(tree.expression, exp.Values):
-            refuse_values(targets[:width], overriding)
-        settle(source)
-    names = [f"v{place}" for place in range(max(1, width))]
-    values = dict(zip((c.name for c in targets[:width]), names, strict=False))
-    if overriding == "user" and not isinstance(tree.expression, exp.Values):
-        for column in targets[:width]:
+    has_list = isinstance(tree.expression, exp.Values)
+    source, filled = _insert_source(tree, table, resolve, zone, next_values, overriding)
+    names = [f"v{place}" for place in range(max(1, len(filled)))]
+    values = dict(zip((c.name for c in filled), names, strict=False))
+    if overriding == "user" and not has_list:
+        for column in filled:
             if column.identity:
                 del values[column.name]
     items = []
@@ -315,11 +231,10 @@ def _insert(
     plain = None
     if isinstance(source, exp.Values):
         rows = [row.expressions for row in source.expressions]
-        places = {c.name: place for place, c in enumerate(targets[:width])}
+        places = {c.name: place for place, c in enumerate(filled)}
         plain = plain_insert(table, rows, places, defaults)
     # The rows of VALUES go to one file, in their order, instead of one file for each core.
-    listed_rows = isinstance(tree.expression, exp.Values)
-    hint = "/*+ COALESCE(1) */ " if listed_rows else ""
+    hint = "/*+ COALESCE(1) */ " if has_list else ""
     # Columns are named because a foreign writer may have added columns to the files.
     stored = ", ".join(identifier(column.name) for column in table.columns)
     sql = (
@@ -327,6 +242,39 @@ def _insert(
         f" FROM ({generate(source)}) AS src({', '.join(names)})"
     )
     return SparkWrite(table, sql, "INSERT", plain=plain)
+
+
+def _insert_source(
+    tree: exp.Insert,
+    table: TableDef,
+    resolve: Resolver,
+    zone: str,
+    next_values: NextValues,
+    overriding: str,
+) -> tuple[exp.Expression, list[ColumnDef]]:
+    """The rows of an INSERT as a query for Spark, and the columns that the rows fill."""
+    source = tree.expression
+    listed = isinstance(tree.this, exp.Schema)
+    targets = list(table.columns)
+    if listed:
+        targets = _columns(table, [column.name for column in tree.this.expressions])
+    if source is None:
+        # DEFAULT VALUES.
+        return exp.Select(expressions=[exp.Null()]), []
+    if isinstance(source, exp.Values):
+        targets = _fill_defaults(
+            source, table, targets, listed, next_values, overriding
+        )
+    with_ = tree.args.get("with_") or tree.args.get("with")
+    if with_ is not None:
+        source.set("with_", with_.copy())
+    source = source.copy()
+    place_tables(source, _newest(resolve, table))
+    source, width = stored_rows(source, targets, zone, listed)
+    if not isinstance(tree.expression, exp.Values):
+        refuse_values(targets[:width], overriding)
+    settle(source)
+    return source, targets[:width]
 
 
 def _columns(table: TableDef, names: Sequence[str]) -> list[ColumnDef]:
@@ -629,25 +577,9 @@ def _merge(
             f' relation "{table.name}" has none',
             hint="Write the condition without a subquery.",
         )
-    alias = tree.this.alias or table.name
     keys = _columns(table, table.key)
     columns = [*keys, *(column for column, _ in sets)]
-    items = [
-        *(exp.column(key.name, table=alias, quoted=True) for key in keys),
-        *(value.copy() for _, value in sets),
-    ]
-    select = exp.Select(
-        expressions=[
-            exp.Alias(this=item, alias=exp.to_identifier(f"c{place}"))
-            for place, item in enumerate(items)
-        ]
-    )
-    select = select.from_(tree.this.copy())
-    for other in _others(tree):
-        select = select.join(other.copy(), join_type="cross")
-    for name in ("where", "with_", "with"):
-        if tree.args.get(name) is not None:
-            select.set(name, tree.args[name].copy())
+    select = _merge_select(tree, table, keys, sets)
     place_tables(select, resolve)
     source, _ = stored_rows(select, columns, zone, listed=True)
     settle(source)
@@ -670,14 +602,41 @@ def _merge(
         }
         texts = [f"{identifier(name)} = {value}" for name, value in stored.items()]
         action = f"UPDATE SET {', '.join(texts)}"
-        place = dict(zip(table.key, names, strict=False))
-        old = {c.name: f"src.{place[c.name]}" for c in identifying(table)}
+        key_names = dict(zip(table.key, names, strict=False))
+        old = {c.name: f"src.{key_names[c.name]}" for c in identifying(table)}
         moves = _moves(old, stored, rows)
     sql = (
         f"MERGE INTO {path_sql(table)} AS target USING {rows} ON {matches}"
         f" WHEN MATCHED THEN {action}"
     )
     return SparkWrite(table, sql, verb, moves=moves, by_key=True)
+
+
+def _merge_select(
+    tree: exp.Update | exp.Delete,
+    table: TableDef,
+    keys: Sequence[ColumnDef],
+    sets: _Sets,
+) -> exp.Select:
+    """The SELECT for the keys and the new values of the rows that a statement changes."""
+    alias = tree.this.alias or table.name
+    items = [
+        *(exp.column(key.name, table=alias, quoted=True) for key in keys),
+        *(value.copy() for _, value in sets),
+    ]
+    select = exp.Select(
+        expressions=[
+            exp.Alias(this=item, alias=exp.to_identifier(f"c{place}"))
+            for place, item in enumerate(items)
+        ]
+    )
+    select = select.from_(tree.this.copy())
+    for joined in _others(tree):
+        select = select.join(joined.copy(), join_type="cross")
+    for name in ("where", "with_", "with"):
+        if tree.args.get(name) is not None:
+            select.set(name, tree.args[name].copy())
+    return select
 
 
 def _one_per_key(rows: str, names: Sequence[str], keys: int) -> str:
