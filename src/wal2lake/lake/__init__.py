@@ -1,7 +1,7 @@
-"""Lakehouse tables: Delta Lake, read and written with Arrow where possible, with Spark elsewhere.
+"""Lakehouse tables: Delta Lake, read and written with Arrow where possible, otherwise with Spark.
 
 Takes: locations, column definitions, finished Parquet files, SQL text. Gives: table versions and
-cursors, Arrow batches. Owns: the Spark session, what a Delta commit is and when it is durable.
+cursors, Arrow batches. Owns: the Spark session, the content of a Delta commit and its durability.
 Never: decides what to write, or reads the change log.
 
 Each folder is a room with a face, its ``__init__``; other rooms import from the faces and from
@@ -11,7 +11,7 @@ here. Only ``spark`` imports Spark. From top to bottom:
     batch         the port that applies batches
     branch        the net change of a transaction's branch, and checks of its rows
     capture       the changes of rows, from a table's commits
-    compaction    small files as larger ones
+    compaction    small files rewritten as larger ones
     plain         reading and changing a few rows without Spark
     upsert        a keyed batch in memory: new rows and deletion vectors
     staging       rows of the change log as typed Arrow and Parquet

@@ -1,7 +1,7 @@
-"""An iterator that is a step ahead of whoever takes from it, in a thread of its own.
+"""Runs an iterator one step ahead of its consumer, in a thread of its own.
 
-Comes in: an iterator. Goes out: the same items, and the same error. What follows the item that
-was taken last is made meanwhile, and no more: at most two items are there besides it. Called for
+Comes in: an iterator. Goes out: the same items, and the same error. While the consumer works on an
+item, the following items are computed, but no more than two besides it exist at once. Used for
 rows of a table on their way to a client.
 """
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 class Ahead(Generic[T]):
-    """A context manager; its thread begins with the first item that is asked for, and is gone
-    after it."""
+    """A context manager. Its thread starts with the first item that the consumer takes, and ends
+    at its exit."""
 
     def __init__(self, items: Iterator[T], name: str) -> None:
-        """``name``: of the thread."""
+        """``name``: name of the thread."""
         self._items = items
         self._queue: queue.Queue[T | _End] = queue.Queue(1)
         self._closed = threading.Event()
@@ -36,12 +36,12 @@ class Ahead(Generic[T]):
             raise StopIteration
         if self._thread.ident is None:
             self._thread.start()
-        found = self._queue.get()
-        if not isinstance(found, _End):
-            return found
+        item = self._queue.get()
+        if not isinstance(item, _End):
+            return item
         self._ended = True
-        if found.error is not None:
-            raise found.error
+        if item.error is not None:
+            raise item.error
         raise StopIteration
 
     def _work(self) -> None:
@@ -56,11 +56,11 @@ class Ahead(Generic[T]):
         self._queue.put(_End(error))
 
     def close(self) -> None:
-        """Make no more; wait for what is being made."""
+        """Compute no more items; wait for the one that is being computed."""
         self._closed.set()
         while self._thread.is_alive():
             try:
-                # Room for what it has in hand.
+                # Make room for the item that the thread is about to put.
                 self._queue.get(timeout=0.01)
             except queue.Empty:
                 continue
@@ -80,7 +80,7 @@ class Ahead(Generic[T]):
 
 
 class _End:
-    """No item follows."""
+    """Marks the end of the items."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error

@@ -1,6 +1,6 @@
 """The port through which work runs on Spark's executors.
 
-Comes in: a top-level function and its arguments. Goes out: its answers. Called by table
+Comes in: a top-level function and its arguments. Goes out: its results. Called by table
 synchronisation, which copies in executors, and by staging; ``spark.executors`` implements it.
 """
 
@@ -25,18 +25,21 @@ class Pool(Enum):
 class Executors(Protocol):
     """Runs functions in executors. Safe for all threads.
 
-    A function is a module's top-level function, or a ``functools.partial`` of one: it is sent by
-    its name, so what it imports is the executor's installation of wal2lake. Arguments and answers
-    are pickled."""
+    A function is a module's top-level function, or a ``functools.partial`` of one. It is sent by
+    its name, so its imports come from the executor's installation of wal2lake. Arguments and
+    results are pickled.
+    """
 
     def run(self, pool: Pool, function: Callable[[A], R], argument: A) -> R:
-        """Return ``function(argument)``; an error of ours is raised as itself."""
+        """Return ``function(argument)``; a Wal2LakeError is raised as itself."""
         ...
 
     def map(
         self, function: Callable[[A], R], arguments: Sequence[A], context: str
     ) -> list[R]:
-        """Return ``function(argument)`` for each argument, a task each, in their order.
+        """Return ``function(argument)`` for each argument, one task each, in their order.
 
-        ``context`` is the CONTEXT of an error of Spark's. The pool is that of the thread."""
+        ``context`` becomes the CONTEXT of an error of Spark's. The pool is that of the calling
+        thread.
+        """
         ...

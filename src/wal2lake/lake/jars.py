@@ -1,20 +1,17 @@
-"""The Java side's prerequisites: a Java runtime, and Delta's jars.
+"""Locates the Java side's prerequisites: a Java runtime, and Delta's jars.
 
-Comes in: where to look (settings, environment). Goes out: paths of verified jars, the
-path of ``java``. Called by ``session.py`` and, through ``python -m wal2lake.lake.jars``,
-by make.
+Comes in: where to look (settings, environment). Goes out: paths of verified jars, the path of
+``java``. Called by ``spark.session`` and, through ``python -m wal2lake.lake.jars``, by make.
 
-Why this way. Spark's own ``spark.jars.packages`` resolves ranges and transitive
-dependencies at each start, trusts what it finds, and drags in 35 jars of which Delta on
-Spark needs two (the others are for Unity Catalog and the Delta kernel; the test suite
-runs on just these two). Here the list is pinned by checksum, a start with a filled cache
-touches no network, and a site without one names a folder. The download itself is done
-by Apache Ivy, which every pyspark wheel carries and whose default repository is Maven
-Central, so it behaves as Spark users know it.
+Why this way. Spark's own ``spark.jars.packages`` resolves ranges and transitive dependencies at
+each start, trusts every jar that it finds, and adds 35 jars of which Delta on Spark needs two (the
+others are for Unity Catalog and the Delta kernel; the test suite runs with just these two). Here
+the list is pinned by checksum, a start with a filled cache uses no network, and a site without a
+network names a folder. Apache Ivy downloads the jars: every pyspark wheel contains it and its
+default repository is Maven Central, so downloads behave as Spark users know them.
 
-A jar enters the cache under its final name only after its checksum was verified, by an
-atomic rename: two processes may fetch at once, and a kill leaves a temporary folder that
-nobody reads.
+A jar enters the cache under its final name only after its checksum was verified, by an atomic
+rename: two processes may fetch at once, and a kill leaves only an unused temporary folder.
 
 Sources: Ivy 2.5 manual ("Standalone usage", "ibiblio resolver"); Delta Lake releases.
 """
@@ -38,10 +35,10 @@ from xml.sax.saxutils import quoteattr
 from wal2lake.errors import ConfigurationError
 
 SUPPORTED_JAVA = (17, 21)
-"""Java versions that Spark's project tests Spark 4.1 with."""
+"""Java versions with which Spark's project tests Spark 4.1."""
 
 DOWNLOAD_TIMEOUT_SECONDS = 900
-"""10 MB at 11 kB/s; whoever is slower copies the files by hand."""
+"""10 MB at 11 kB/s; on a slower network copy the files by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """The name that the repository, and hence a hand-filled folder, uses."""
+        """The file's name in the repository, and hence in a folder that is filled by hand."""
         return f"{self.artifact}-{self.version}.jar"
 
     def __str__(self) -> str:
@@ -80,10 +77,10 @@ DELTA_JARS: tuple[Jar, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class JarSource:
-    """Where jars come from."""
+    """Places that jars come from."""
 
     cache: Path
-    """Filled from ``repository`` when something is missing."""
+    """Directory that is filled from ``repository`` if a jar is missing."""
     folder: Path | None = None
     """If set, jars are taken from here and nothing is ever downloaded."""
     repository: str | None = None
@@ -113,7 +110,7 @@ def locate_jars(
     environment: Mapping[str, str],
     jars: Sequence[Jar] = DELTA_JARS,
 ) -> tuple[Path, ...]:
-    """Return verified paths in the order of ``jars``; downloads what is missing.
+    """Return verified paths in the order of ``jars``; download missing jars.
 
     Raises ConfigurationError that names jar, place and remedy.
     """
@@ -128,7 +125,7 @@ def locate_jars(
 
 
 def find_java(environment: Mapping[str, str]) -> Path:
-    """Return the ``java`` that Spark's scripts will start, its version checked."""
+    """Return the ``java`` that Spark's scripts will start, after checking its version."""
     home = environment.get("JAVA_HOME")
     wanted = " or ".join(str(v) for v in SUPPORTED_JAVA)
     remedy = (
@@ -143,12 +140,12 @@ def find_java(environment: Mapping[str, str]) -> Path:
                 hint=remedy,
             )
     else:
-        found = shutil.which("java", path=environment.get("PATH"))
-        if found is None:
+        path = shutil.which("java", path=environment.get("PATH"))
+        if path is None:
             raise ConfigurationError(
                 f"Java {wanted} is needed and there is none on PATH", hint=remedy
             )
-        java = Path(found)
+        java = Path(path)
     version = _java_version(java, environment)
     if version not in SUPPORTED_JAVA:
         shown = "an unknown version" if version is None else f"version {version}"
@@ -171,7 +168,7 @@ def _java_version(java: Path, environment: Mapping[str, str]) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # openjdk version "17.0.15" 2025-04-15; Java 8 and older say "1.8.0_402".
+    # openjdk version "17.0.15" 2025-04-15; Java 8 and older print "1.8.0_402".
     match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     return int(match[1]) if match else None
 
@@ -217,7 +214,7 @@ def _download(
         output = _run_ivy(java, jars, source, work, environment)
         failed = [j for j in jars if not (work / "jars" / j.file_name).exists()]
         if failed:
-            # Ivy retrieves nothing if one is not found: blame that one.
+            # Ivy retrieves no jar if one is missing: report that one.
             blamed = next((j for j in failed if _reason(output, j)), failed[0])
             reason = _reason(output, blamed) or _last_line(output)
             raise _download_failed(blamed, source, reason)
@@ -239,7 +236,7 @@ def _run_ivy(
     work: Path,
     environment: Mapping[str, str],
 ) -> str:
-    """Let Ivy retrieve into ``work/jars``; return what it printed."""
+    """Let Ivy retrieve into ``work/jars``; return its output."""
     module = work / "ivy.xml"
     module.write_text(_ivy_module(jars), encoding="utf-8")
     command = [str(java), *_proxy_options(environment), "-jar", str(_ivy_jar())]
@@ -270,14 +267,14 @@ def _run_ivy(
 def _ivy_jar() -> Path:
     spec = find_spec("pyspark")
     assert spec is not None and spec.origin is not None
-    found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
-    if not found:
+    candidates = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    if not candidates:
         raise ConfigurationError(
             "the installed pyspark carries no Apache Ivy to download jars with",
             hint="Reinstall pyspark, or fill a folder by hand and set"
             " WAL2LAKE_JARS_DIR.",
         )
-    return found[-1]
+    return candidates[-1]
 
 
 def _ivy_module(jars: Sequence[Jar]) -> str:
@@ -303,7 +300,7 @@ def _ivy_settings(repository: str) -> str:
 
 
 def _proxy_options(environment: Mapping[str, str]) -> list[str]:
-    """Java does not read the proxy variables that every other tool obeys."""
+    """Return Java's options for the proxy variables, which Java does not read itself."""
     options = []
     for scheme in ("http", "https"):
         name = f"{scheme}_proxy"
@@ -318,7 +315,7 @@ def _proxy_options(environment: Mapping[str, str]) -> list[str]:
 
 
 def _reason(output: str, jar: Jar) -> str | None:
-    """Pick from Ivy's page of text the one line that says why."""
+    """Return the line of Ivy's output that has the reason."""
     for pattern in (
         rf"Server access error at url \S*{re.escape(jar.artifact)}\S* \((.*)\)",
         r"\((no answer within .*)\)",

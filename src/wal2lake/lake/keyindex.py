@@ -1,24 +1,23 @@
-"""Where the keys of a table's data files are, without reading the files: a cache.
+"""Caches where keys are in a table's data files, so that the files need not be read.
 
 Comes in: integer keys of a whole file, once. Goes out: the rows of a few keys. Used by ``upsert``
-for batches of few keys and for the keys that local statements bring. Never: Parquet or Delta.
+for batches of few keys and for the keys that local statements add. Never: Parquet or Delta.
 
-Why. 1,000 updates scattered over a table touch nearly all of its row groups, so statistics
-help nothing, and reading the key column costs as much as the table is long: a second for 50 M rows
-of bigint. Sorted keys are searched in microseconds, and the pages that a search visits are those
-of a few rows.
+Why. 1,000 updates scattered over a table touch nearly all of its row groups, so statistics do not
+help, and reading the key column takes time in proportion to the table: a second for 50 M rows of
+bigint. A search in sorted keys takes microseconds and reads the pages of a few rows.
 
-Small files are read as fast as they are searched, but not for nothing: to open one takes a
-millisecond, and a table that is written all the time has a dozen of them between two compactions.
-So their keys stay in memory; those of the others are on local disk.
+A small file is read as fast as it is searched, but opening it takes a millisecond, and a table
+that is written all the time has a dozen small files between two compactions. So the keys of small
+files stay in memory; the keys of other files are on local disk.
 
-Data files never change and no two have the same name, so what is noted of one stays true; the
-directory is emptied at each start, so nothing depends on what a crash has left. Cost: 8 bytes a
-row, 16 where a file is not sorted by its key, of disk (and of the system's page cache, while it has
-room), and one read of the key column of each file for each life of the engine.
+Data files never change and no two have the same name, so an entry stays valid. The directory is
+emptied at each start, so nothing depends on leftovers of a crash. Cost: 8 bytes of disk a row, 16
+if a file is not sorted by its key (and the same of the system's page cache, while it has room),
+and one read of the key column of each file in each life of the engine.
 
-What was asked for lately is not thrown out for something else: tables that are too large together
-would throw each other out and be read whole for each batch. And nothing depends on the cache: where
+Entries that were used recently are never evicted for others: otherwise tables that do not fit
+together would evict each other and be read whole for each batch. Nothing depends on the cache: if
 it cannot be written or read, files are read as if there were none.
 """
 
@@ -43,25 +42,24 @@ from wal2lake.observe import get_logger
 Index = npt.NDArray[np.int64]
 
 LEAST_ROWS: Final = 20_000
-"""Rows of a file whose keys are on disk, at least; those of a smaller one are in memory."""
+"""Least rows of a file whose keys are on disk; keys of smaller files are in memory."""
 
 _MEMORY_BYTES: Final = 32 << 20
-"""Bytes of small files' keys in memory."""
+"""Most bytes of small files' keys in memory."""
 
 MOST_ROWS: Final = 8 << 20
-"""Rows of a file at most: its keys are sorted in memory, up to 40 bytes a row, one file at a
-time."""
+"""Most rows of a file: its keys are sorted in memory, up to 40 bytes a row, one file at a time."""
 
 ROW_BYTES: Final = 16
-"""Bytes of disk for a row, at most."""
+"""Most bytes of disk for a row."""
 
 SPARE_BYTES: Final = 1 << 30
-"""That stay free on the disk: the change log may be on it."""
+"""Bytes that stay free on the disk, because the change log may be on it."""
 
 _LATELY_SECONDS: Final = 300.0
 _REFUSED_KEPT: Final = 100_000
 _PAUSE_SECONDS: Final = 60.0
-"""After a failure nothing is noted for so long."""
+"""After a failure nothing is cached for so long."""
 
 
 @dataclass(slots=True)
@@ -82,7 +80,7 @@ class _Held:
     keys: Index
     """Ascending."""
     order: Index | None
-    """Their rows; None: the file is sorted by its key."""
+    """Row numbers of the keys; None: the file is sorted by its key."""
 
     @property
     def size(self) -> int:
@@ -100,15 +98,15 @@ class KeyIndex:
         least_rows: int = LEAST_ROWS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``directory`` is emptied. There are at most ``limit_bytes``; 0: nothing is kept."""
+        """Empty ``directory``. ``limit_bytes``: most bytes on disk; 0: nothing is cached."""
         self._directory = directory
         self._least = least_rows
         self._limit = limit_bytes
         self._clock = clock
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        """By file's name, the one that was used last at the end."""
+        """Entries on disk by file name; the last one was used last."""
         self._small: OrderedDict[str, _Held] = OrderedDict()
-        """Keys in memory, likewise."""
+        """Entries in memory, in the same order."""
         self._small_bytes = 0
         self._refused: set[str] = set()
         self._pause_until = 0.0
@@ -119,7 +117,7 @@ class KeyIndex:
         directory.mkdir(parents=True, exist_ok=True)
 
     def takes(self, rows: int | None) -> bool:
-        """Whether a file of so many rows is kept."""
+        """Whether a file of so many rows is cached."""
         return (
             rows is not None
             and 0 < rows <= MOST_ROWS
@@ -127,23 +125,23 @@ class KeyIndex:
         )
 
     def is_small(self, rows: int) -> bool:
-        """Whether it is kept in memory, for which there always is room."""
+        """Whether a file's keys are kept in memory, where there is always room."""
         return rows < self._least
 
     def refuse(self, file: str) -> None:
-        """Note that the keys of a file cannot be kept: there is a NULL."""
+        """Record that the keys of a file cannot be cached because there is a NULL."""
         with self._lock:
             if len(self._refused) >= _REFUSED_KEPT:
                 self._refused.clear()
             self._refused.add(file)
 
     def refuses(self, file: str) -> bool:
-        """Whether that was said of it."""
+        """Whether ``refuse`` was called for the file."""
         with self._lock:
             return file in self._refused
 
     def knows(self, file: str) -> bool:
-        """Whether it can be asked about a file; it was used then."""
+        """Whether the file is cached; counts as a use of its entry."""
         with self._lock:
             if file in self._small:
                 self._small.move_to_end(file)
@@ -155,7 +153,7 @@ class KeyIndex:
             return entry is not None
 
     def admits(self, rows: int) -> bool:
-        """Whether the disk has room for so many more, in all."""
+        """Whether the disk has room for so many more rows."""
         with self._lock:
             now = self._clock()
             lately = now - _LATELY_SECONDS
@@ -169,9 +167,12 @@ class KeyIndex:
         return free - rows * ROW_BYTES > SPARE_BYTES
 
     def find(self, file: str, keys: Index) -> tuple[Index, Index] | None:
-        """Find distinct ascending keys in a file: positions of the keys that the file has, and
-        their rows' numbers; a key that it has twice is there twice. None: nothing is known of the
-        file. ``file``: its name, unique among all tables and all times."""
+        """Find distinct ascending keys in a file. Return the positions of the keys that the file
+        has, and their row numbers; a key that the file has twice is returned twice. None: the file
+        is not cached.
+
+        ``file``: its name, unique among all tables and all times.
+        """
         with self._lock:
             held = self._small.get(file)
         held = self._on_disk(file) if held is None else held
@@ -184,12 +185,12 @@ class KeyIndex:
         start = np.searchsorted(stored, sought, "left")
         counts = np.searchsorted(stored, sought, "right") - start
         positions = np.repeat(np.arange(first, last), counts)
-        # start, start + 1 ... for each key that is there.
+        # start, start + 1 ... for each key that the file has.
         offsets = np.arange(len(positions)) - np.repeat(
             np.cumsum(counts) - counts, counts
         )
-        at = np.repeat(start, counts) + offsets
-        rows = at if held.order is None else np.asarray(held.order[at])
+        indexes = np.repeat(start, counts) + offsets
+        rows = indexes if held.order is None else np.asarray(held.order[indexes])
         return positions.astype(np.int64), rows.astype(np.int64)
 
     def _on_disk(self, file: str) -> _Held | None:
@@ -198,23 +199,23 @@ class KeyIndex:
         if entry is None:
             return None
         try:
-            found = np.memmap(self._path(file), np.int64, "r")
-            if found.nbytes != entry.size:
-                raise ValueError(f"{found.nbytes} bytes instead of {entry.size}")
+            mapped = np.memmap(self._path(file), np.int64, "r")
+            if mapped.nbytes != entry.size:
+                raise ValueError(f"{mapped.nbytes} bytes instead of {entry.size}")
         except (OSError, ValueError) as error:
             self._failed(file, error)
             return None
-        order = None if entry.is_sorted else found[entry.rows :]
-        return _Held(found[: entry.rows], order)
+        order = None if entry.is_sorted else mapped[entry.rows :]
+        return _Held(mapped[: entry.rows], order)
 
     def add(self, file: str, keys: Index) -> None:
-        """Note all keys of a file, in the order of its rows; at least one."""
+        """Cache all keys of a file, at least one, in the order of its rows."""
         order = None
         if not bool(np.all(keys[1:] >= keys[:-1])):
             order = np.argsort(keys, kind="stable")
             keys = keys[order]
         if self.is_small(len(keys)):
-            # A copy: the array may be a piece of something larger.
+            # Copy the keys: the array may be a slice of a larger one.
             self._hold(file, _Held(keys.copy(), order))
             return
         entry = _Entry(len(keys), order is None, self._clock())
@@ -258,7 +259,7 @@ class KeyIndex:
         with self._lock:
             gone = self._entries.pop(file, None)
             if isinstance(error, FileNotFoundError) and gone is None:
-                # Another thread has just made room.
+                # Another thread has just evicted the entry.
                 return
             self._pause_until = self._clock() + _PAUSE_SECONDS
         get_logger().warning("could not use the cache of keys", error=error)

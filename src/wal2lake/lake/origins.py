@@ -1,21 +1,21 @@
-"""Keeps the writer of each row of a table, and the time, beside the rows in their files.
+"""Stores the writer of each row of a table, and the time, beside the rows in their files.
 
 Comes in: transactions of a batch; data files. Goes out: columns for the rows that a batch writes,
-and those of rows that are stored. Used by whoever writes files of a table or looks for conflicts,
-while ``apply.track_commit_timestamp`` is on. Executors import it.
+and the writers of stored rows. Used by the code that writes files of a table or looks for
+conflicts, while ``apply.track_commit_timestamp`` is on. Executors import it.
 
-Why this way. A row's origin is no column of its table (DESIGN 2.3): a Parquet file may hold
+Why this way. A row's origin is not a column of its table (DESIGN 2.3). A Parquet file may have
 columns that the table's schema does not name, and readers of the schema never see them. So a row
-keeps its origin as long as its file lives, deletion vectors included, and a compaction of ours
-carries it along. So does Spark where it writes a branch that has these columns (``with_marks``). A
-file that it has written elsewhere (OPTIMIZE, anybody's job) has none, and of its rows nothing is
-known. PostgreSQL is in the same position with rows that are frozen: there, too, they are no
-conflict. What a local statement has written is one transaction's, so its files say it in a tag
-of their ``add`` action.
+keeps its origin as long as its file exists, also with deletion vectors, and our own compaction
+copies it. So does Spark when it writes a branch that has these columns (``with_marks``). A file
+that Spark has written in another way (OPTIMIZE, any other job) has no such columns, and the
+writers of its rows are unknown. PostgreSQL has the same case with frozen rows, which are no
+conflict there either. The rows of a local statement belong to one transaction, so their files have
+a tag in their ``add`` action instead.
 
     _wal2lake_origin  bigint  OID of the subscription; 0: a local statement; null: not known
     _wal2lake_xid     bigint  its transaction at the publisher; local: the transaction's number
-    _wal2lake_time    bigint  of its commit, microseconds since 1970
+    _wal2lake_time    bigint  commit time, microseconds since 1970
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from wal2lake.pgtypes.columnnames import KEPT_NAMES
 Index = npt.NDArray[np.int64]
 
 COLUMNS: Final = KEPT_NAMES
-"""No column of a table has such a name."""
+"""Names of the columns, which no column of a table has."""
 
 LOCAL: Final = 0
 """Origin of a local statement."""
 
 UNKNOWN: Final = -1
-"""Origin of a row whose writer is not known."""
+"""Origin of a row whose writer is unknown."""
 
 LONG_AGO: Final = -(1 << 62)
 """Time before all known times."""
@@ -51,13 +51,13 @@ _TAG: Final = "wal2lake.origin"
 _INDEXED: Final = "delta.dataSkippingNumIndexedCols"
 
 _INDEXED_BY_DEFAULT: Final = 32
-"""Columns that have statistics; -1 as a property means all."""
+"""Number of columns with statistics; -1 as a property means all."""
 
 _HIGHEST_ID: Final = "delta.columnMapping.maxColumnId"
 
 _FIRST_ID: Final = 2_147_483_000
-"""Column id in files of a table whose columns have ids: the table gives it to no column of its
-own."""
+"""Field id of the first column in files of a table with field ids; the table assigns it to no
+column of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +71,21 @@ class BatchCommits:
     time_us: Index
 
     def of(self, lsn: Index) -> RowMarks:
-        """Marks of rows that transactions committed there have made."""
-        at = np.searchsorted(self.lsn, lsn)
-        at = np.minimum(at, max(0, len(self.lsn) - 1))
-        if len(lsn) and (not len(self.lsn) or not np.array_equal(self.lsn[at], lsn)):
-            # A transaction that the log does not tell of.
+        """Return the marks of rows whose transactions committed at ``lsn``."""
+        positions = np.searchsorted(self.lsn, lsn)
+        positions = np.minimum(positions, max(0, len(self.lsn) - 1))
+        if len(lsn) and (
+            not len(self.lsn) or not np.array_equal(self.lsn[positions], lsn)
+        ):
+            # The log has no information about one of the transactions.
             return RowMarks.unknown(len(lsn))
         origin = np.full(len(lsn), self.origin, np.int64)
-        return RowMarks(origin, self.xid[at], self.time_us[at])
+        return RowMarks(origin, self.xid[positions], self.time_us[positions])
 
 
 @dataclass(frozen=True, slots=True)
 class RowMarks:
-    """Writers of some rows, one for each."""
+    """Writers of some rows, one for each row."""
 
     origin: Index
     xid: Index
@@ -91,7 +93,7 @@ class RowMarks:
 
     @classmethod
     def unknown(cls, rows: int) -> RowMarks:
-        """Nobody says."""
+        """Return marks of rows whose writers are unknown."""
         return cls(
             np.full(rows, UNKNOWN, np.int64),
             np.zeros(rows, np.int64),
@@ -99,7 +101,7 @@ class RowMarks:
         )
 
     def at(self, row: int) -> Modified | None:
-        """Return the writer of one row; None: not known."""
+        """Return the writer of one row; None if unknown."""
         if self.origin[row] == UNKNOWN:
             return None
         return Modified(
@@ -107,29 +109,29 @@ class RowMarks:
         )
 
     def appended(self, rows: pa.Table) -> pa.Table:
-        """The rows with their marks as columns."""
-        nobody = self.origin == UNKNOWN
+        """Return the rows with their marks as columns."""
+        is_unknown = self.origin == UNKNOWN
         for name, values in zip(
             COLUMNS, (self.origin, self.xid, self.time_us), strict=True
         ):
-            rows = rows.append_column(name, pa.array(values, mask=nobody))
+            rows = rows.append_column(name, pa.array(values, mask=is_unknown))
         return rows
 
 
 def marks_in(columns: pa.Table) -> RowMarks:
-    """Read the marks of rows that were read with their three ``COLUMNS``."""
-    nobody = columns.column(COLUMNS[0]).is_null().to_numpy()
-    found = [columns.column(name).fill_null(0).to_numpy() for name in COLUMNS]
+    """Read the marks of rows that were read with the three ``COLUMNS``."""
+    is_unknown = columns.column(COLUMNS[0]).is_null().to_numpy()
+    values = [columns.column(name).fill_null(0).to_numpy() for name in COLUMNS]
     return RowMarks(
-        np.where(nobody, UNKNOWN, found[0]),
-        found[1],
-        np.where(nobody, LONG_AGO, found[2]),
+        np.where(is_unknown, UNKNOWN, values[0]),
+        values[1],
+        np.where(is_unknown, LONG_AGO, values[2]),
     )
 
 
 def with_marks(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Delta's metadata of a table with the three columns behind its own: Spark then writes them
-    into its files. No statistics of them are kept."""
+    """Add the three columns after the table's own to Delta's metadata, so that Spark writes them
+    into its files. They get no statistics."""
     schema = json.loads(metadata["schemaString"])
     configuration = dict(metadata["configuration"])
     own = len(schema["fields"])
@@ -154,12 +156,12 @@ def with_marks(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tagged(action: Mapping[str, Any], modified: Modified) -> dict[str, Any]:
-    """An ``add`` action of a file that one transaction has written, with who it was."""
+    """Add the writer to the ``add`` action of a file that one transaction has written."""
     value = json.dumps([modified.origin, modified.xid, modified.time_us])
     return {**action, "tags": {**(action.get("tags") or {}), _TAG: value}}
 
 
 def tag_of(action: Mapping[str, Any]) -> Modified | None:
-    """Read the tag that ``tagged`` has written; None: there is none."""
+    """Read the tag that ``tagged`` wrote; None if there is none."""
     text = (action.get("tags") or {}).get(_TAG)
     return None if text is None else Modified(*json.loads(text))

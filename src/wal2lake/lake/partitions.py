@@ -1,20 +1,20 @@
-"""Partitions of a Delta table: which rows are of which, and their values as text. Pure.
+"""Divides rows among the partitions of a Delta table, and converts partition values to text. Pure.
 
 Comes in: typed rows, or the ``partitionValues`` of a file. Goes out: the rows of each partition
-without the columns that all of them have in common, or those columns again.
+without the columns that they all have in common, or those columns again.
 
-Delta keeps a partition's values as text beside each file, and an empty text means NULL there, for
-every type. So text, whose '' would come back as NULL, is no type to partition by
-(``port.can_partition``). What is left has one text for each value and is read back exactly, years
-before 1 and after 9999 included.
+Delta stores a partition's values as text beside each file, where an empty text means NULL for
+every type. So a table cannot be partitioned by text, whose '' would come back as NULL
+(``port.can_partition``). The remaining types have one text for each value and are read back
+exactly, years before 1 and after 9999 included.
 
-Delta's writer in Spark has no era in its texts of timestamps with time zone, so it would make 44 AD
-of 44 BC. Our sessions let it write them as texts in their own zone, which is UTC and which have a
-sign; what such a commit adds says so before it is the table's (``zoned``), because elsewhere a text
-without zone is one of the reader's.
+Delta's writer in Spark writes timestamps with time zone without an era, so it would turn 44 BC
+into 44 AD. Our sessions make it write them as texts in the session's zone, UTC, which have a sign.
+In another session a text without zone would be read in that session's zone. So the zone is added
+to the actions of such a commit before they become the table's (``zoned``).
 
-Sources: Delta transaction log protocol, "Partition Value Serialization"; Spark SQL's
-datetime patterns for casts.
+Sources: Delta transaction log protocol, "Partition Value Serialization"; Spark SQL's datetime
+patterns for casts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Values = tuple[str | None, ...]
 
 
 def instants(fields: Sequence[PhysicalField]) -> frozenset[str]:
-    """Physical names of columns of timestamps with time zone that divide a table."""
+    """Return the physical names of partition columns that are timestamps with time zone."""
     return frozenset(
         field.physical_name
         for field in fields
@@ -45,8 +45,8 @@ def instants(fields: Sequence[PhysicalField]) -> frozenset[str]:
 
 
 def zoned(add: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """An ``add`` of our Spark's, whose timestamps of the columns ``names`` say that they are in
-    UTC."""
+    """Add the zone, UTC, to the timestamps of the columns ``names`` in an ``add`` of our Spark
+    session."""
     values = dict(add.get("partitionValues") or {})
     for name in names.intersection(values):
         number = value_of(values[name], _INSTANT)
@@ -61,7 +61,7 @@ _INSTANT: Final = pa.timestamp("us", "UTC")
 def by_partition(
     table: pa.Table, columns: Sequence[int]
 ) -> Iterator[tuple[Values, pa.Table]]:
-    """The rows of each partition, in the order in which they came, without ``columns``."""
+    """Yield the rows of each partition, in their order, without ``columns``."""
     if not columns:
         yield (), table
         return
@@ -72,7 +72,7 @@ def by_partition(
         column = pa.concat_arrays(table.column(i).chunks).dictionary_encode("encode")
         indices = column.indices.to_numpy(zero_copy_only=False)
         wide = codes * len(column.dictionary) + indices
-        # Numbers without gaps again: products of many columns would overflow.
+        # Renumber without gaps, because products of many columns would overflow.
         codes = np.unique(wide, return_inverse=True)[1].astype(np.int64)
     firsts, lasts, order = _runs(codes)
     rest = [i for i in range(table.num_columns) if i not in set(columns)]
@@ -90,7 +90,7 @@ def by_partition(
 def _runs(
     codes: npt.NDArray[np.int64],
 ) -> tuple[list[int], list[int], npt.NDArray[np.int64]]:
-    """Where the rows of each code begin and end, in an order that keeps equal ones as they are."""
+    """Return where the rows of each code begin and end, and a stable order of the rows by code."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
@@ -99,7 +99,7 @@ def _runs(
 
 
 def column_of(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
-    """A partition's column, as its files do not have it."""
+    """Return a partition's column, which its files do not have."""
     value = value_of(text, kind)
     if value is None:
         return pa.nulls(rows, kind)
@@ -107,8 +107,8 @@ def column_of(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def value_of(text: str | None, kind: pa.DataType) -> Any:
-    """A value that Arrow takes for the type, the same for all texts of the value: of dates and
-    timestamps the number that they are kept as. StorageError for what is none."""
+    """Return a value that Arrow accepts for the type, the same for all texts of the value; for
+    dates and timestamps it is the stored number. StorageError for an invalid text."""
     if text is None or text == "":
         return None
     try:
@@ -119,10 +119,10 @@ def value_of(text: str | None, kind: pa.DataType) -> Any:
         if pa.types.is_decimal(kind):
             return Decimal(text)
         if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
-            found = spark_number(text, kind)
-            if found is None:
+            number = spark_number(text, kind)
+            if number is None:
                 raise ValueError(text)
-            return found
+            return number
     except (ValueError, KeyError, InvalidOperation) as error:
         raise StorageError(
             f'invalid partition value "{text}" for type {kind}', sqlstate="XX001"
@@ -131,7 +131,7 @@ def value_of(text: str | None, kind: pa.DataType) -> Any:
 
 
 def values_in(column: pa.ChunkedArray) -> set[Any]:
-    """Distinct values as ``value_of`` has them; no nulls."""
+    """Return the distinct values in the form of ``value_of``; no nulls."""
     kind = column.type
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())

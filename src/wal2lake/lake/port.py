@@ -1,19 +1,19 @@
-"""The table port: what the rest of the node may ask of a lakehouse table.
+"""The table port: the operations of a lakehouse table for the rest of the node.
 
-Comes in: locations (a URL or an absolute path), column definitions, lists of Parquet
-files that already lie in the table's directory. Goes out: versions, cursors, schemas.
-Called by apply, tablesync, local and commands; implemented for Delta in ``delta.py``. No Spark
-here: executor functions and pure code import these values freely.
+Comes in: locations (a URL or an absolute path), column definitions, lists of Parquet files that
+already are in the table's directory. Goes out: versions, cursors, schemas. Called by apply,
+tablesync, local and commands; implemented for Delta in ``spark.delta``. No Spark here: executor
+functions and pure code import these values freely.
 
-Why this way. A table gets new content in exactly two ways: files that somebody wrote
-into its directory become visible together in one commit (``commit_files``), or Spark SQL
-writes (MERGE, DML). Both carry a *cursor*, the idempotence token of that commit: after
-any crash, who reads the table also reads how far it is. ``read_version`` is the
-requirement of a commit, as in Iceberg's and Delta's own protocols: (updates,
-requirements), and a failed requirement says what was expected and what was found.
+Why this way. A table gets new content in exactly two ways: files that were written into its
+directory become visible together in one commit (``commit_files``), or Spark SQL writes (MERGE,
+DML). Both carry a *cursor*, the idempotence token of that commit: after any crash, a reader of the
+table also reads its position. ``read_version`` is the requirement of a commit, as in Iceberg's and
+Delta's own protocols: (updates, requirements), and a failed requirement reports the expected and
+the actual version.
 
-Sources: Delta transaction log protocol, sections "Add File and Remove File",
-"Transaction Identifiers", "Column Mapping".
+Sources: Delta transaction log protocol, sections "Add File and Remove File", "Transaction
+Identifiers", "Column Mapping".
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _PARTITIONING: Final = re.compile(
 
 def can_partition(spark_ddl: str) -> bool:
     """Whether a table can be partitioned by such a column: each value has a text of its own that
-    Delta does not read as NULL, and nothing is equal to another value."""
+    Delta does not read as NULL, and no two values are equal."""
     return _PARTITIONING.fullmatch(spark_ddl.lower()) is not None
 
 
 INDEXED_COLUMNS: Final = 32
-"""delta.dataSkippingNumIndexedCols' default: Delta reads no statistics beyond these."""
+"""Default of delta.dataSkippingNumIndexedCols: Delta reads no statistics of further columns."""
 
 _CLUSTERING: Final = re.compile(
     r"(smallint|int|bigint|date|timestamp|timestamp_ntz|decimal\(.*\)|string)"
@@ -52,13 +52,13 @@ _CLUSTERING: Final = re.compile(
 
 
 def can_cluster(spark_ddl: str) -> bool:
-    """Whether a table can be clustered by such a column: files say the bounds of its values."""
+    """Whether a table can be clustered by such a column: files have bounds of its values."""
     return _CLUSTERING.fullmatch(spark_ddl.lower()) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One column of a lake table, with the PostgreSQL type that it stands for."""
+    """One column of a lake table, with its PostgreSQL type."""
 
     name: str
     spark_ddl: str
@@ -67,14 +67,14 @@ class FieldSpec:
     """Nullability that an existing table declares. ``create`` makes every column nullable: NOT NULL
     belongs to our catalog, where an ALTER costs no commit and readers need no support."""
     pg_type_oid: Oid = INVALID_OID
-    """0: the table was not made by a node."""
+    """0: the table was not created by a node."""
     pg_typmod: int = -1
     pg_type_name: str | None = None
-    """The publisher's name of a type that we keep as text."""
+    """The publisher's name of a type that is stored as text."""
     pg_domain: Domain | None = None
-    """The domain that the publisher's column is declared with."""
+    """The domain with which the publisher's column is declared."""
     is_generated: bool = False
-    """Delta computes it from other columns."""
+    """True if Delta computes it from other columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ class NextField:
     source: str | None
     """The column's name in this version; None: the column is new."""
     anew: bool = False
-    """True if the values are rewritten because the type is another one."""
+    """True if the values are rewritten because the type changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhysicalField:
-    """How a column is called inside the table's Parquet files.
+    """A column's name and id inside the table's Parquet files.
 
-    Without column mapping that is its own name and no field id. With it a writer must
+    Without column mapping it has its own name and no field id. With column mapping a writer must
     use both, and file statistics are keyed by ``physical_name``.
     """
 
@@ -101,7 +101,8 @@ class PhysicalField:
     field_id: int | None
     spark_ddl: str
     is_partition: bool = False
-    """Not in the files: all rows of one have the same value, which the log has."""
+    """True if the column is not in the files: all rows of a file have the same value, which the
+    log has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One version of a table, as its own log tells it."""
+    """One version of a table, as its own log describes it."""
 
     location: str
     table_id: str
@@ -126,23 +127,23 @@ class TableState:
     """The version last committed, by application id."""
     fields: tuple[FieldSpec, ...]
     physical_fields: tuple[PhysicalField, ...]
-    """Same order as ``fields``; what an executor's Parquet writer needs."""
+    """In the order of ``fields``; needed by an executor's Parquet writer."""
     column_mapping: bool
     properties: Mapping[str, str]
     partition_columns: tuple[str, ...] = ()
     clustering: tuple[str, ...] = ()
-    """Columns by which rows that are near each other are kept in the same files."""
+    """Columns by which rows that are near each other are stored in the same files."""
 
     @property
     def has_vectors(self) -> bool:
-        """A commit may delete rows by deletion vectors."""
+        """Whether a commit may delete rows by deletion vectors."""
         return self.properties.get("delta.enableDeletionVectors") == "true"
 
     @property
     def is_plain(self) -> bool:
-        """Rows may join it as files of ours, without a look at what else it asks of a
-        writer: CHECK constraints, generated columns, row tracking, partitions by a type
-        that ``can_partition`` does not know."""
+        """Whether files that this node wrote may join the table without further checks. If not,
+        the table requires more of a writer: CHECK constraints, generated columns, row tracking, or
+        partitions by a type that ``can_partition`` rejects."""
         return self.asks_more is None
 
     @property
@@ -162,23 +163,23 @@ class TableState:
         return None
 
     def cursor(self, app_id: str) -> int | None:
-        """The cursor of one application; None: it has never committed here."""
+        """Return the cursor of one application; None if it has never committed here."""
         return self.cursors.get(app_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The answer of ``commit_files``."""
+    """The result of ``commit_files``."""
 
     version: int
-    """The version that now holds the files: this commit's, or, when
-    ``already_done``, the table's newest."""
+    """The version that now holds the files: this commit's, or, when ``already_done``, the table's
+    newest."""
     already_done: bool = False
-    """The table's cursor was already at or past ours; nothing was written."""
+    """True if the table's cursor was already at or past ours; nothing was written."""
     interlopers: tuple[int, ...] = ()
-    """Versions committed by others between ``read_version`` and ours. They did not
-    change the data (a compaction, another application's cursor): anything else would
-    have been a CommitConflict."""
+    """Versions committed by other writers between ``read_version`` and ours. They did not change
+    the data (a compaction, another application's cursor): any other change would have been a
+    CommitConflict."""
 
 
 class CommitConflict(StorageError):
@@ -189,13 +190,14 @@ class CommitConflict(StorageError):
 
 
 def expect_version(
-    location: str, expected: int, found: int, *, same_table: bool = True
+    location: str, expected: int, actual: int, *, same_table: bool = True
 ) -> None:
-    """CommitConflict unless the table is where the commit was prepared."""
-    if found != expected or not same_table:
+    """Raise CommitConflict unless the table is at the version for which the commit was
+    prepared."""
+    if actual != expected or not same_table:
         raise CommitConflict(
             "could not serialize access due to concurrent update",
-            detail=f'Table at "{location}" is at version {found}, expected {expected}.',
+            detail=f'Table at "{location}" is at version {actual}, expected {expected}.',
         )
 
 
@@ -213,84 +215,84 @@ class TablePort(Protocol):
         partition_columns: Sequence[str] = (),
         clustering: Sequence[str] = (),
     ) -> TableState:
-        """Make an empty table; DuplicateObjectError (42P07) if there is one. ``clustering``:
-        columns by which its rows are kept together, as ``can_cluster`` allows.
+        """Create an empty table; DuplicateObjectError (42P07) if there is one. ``clustering``:
+        columns by which its rows are stored together, as ``can_cluster`` allows.
 
-        Durable when it returns (local storage).
+        Durable on return (local storage).
         """
         ...
 
     def drop(self, location: str) -> None:
-        """Remove the table and its files. No table: nothing happens.
+        """Remove the table and its files; does nothing if there is no table.
 
-        Safe to repeat after a crash: the log goes last.
+        Safe to repeat after a crash, because the log is removed last.
         """
         ...
 
     def exists(self, location: str) -> bool:
-        """Is there a table (not merely a directory)?"""
+        """Whether there is a table (not merely a directory)."""
         ...
 
     def state(self, location: str) -> TableState:
-        """The newest version, read from storage now."""
+        """Return the newest version, read from storage now."""
         ...
 
     def goes_beyond(self, location: str, version: int) -> bool:
-        """There is a newer version. For a local table a look at one name."""
+        """Whether there is a newer version. For a local table this checks for one file."""
         ...
 
     def state_at(self, location: str, version: int) -> TableState:
-        """An earlier version's definition, without cursors. StorageError if the log does not have
-        it any more."""
+        """Return an earlier version's definition, without cursors. StorageError if the log no
+        longer has it."""
         ...
 
     def version_at(self, location: str, time: datetime) -> int | None:
-        """The newest version at ``time`` (with an offset); None: there was none yet, or it is
-        not kept any more."""
+        """Return the newest version at ``time`` (with an offset); None if there was none yet, or
+        it is no longer kept."""
         ...
 
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
-        """For each version, the applications whose cursor its commit carries."""
+        """Return, for each version, the applications whose cursor its commit carries."""
         ...
 
     def actions(
         self, location: str, first: int, last: int
     ) -> list[list[dict[str, Any]]]:
-        """Return the actions of each version's commit, as Delta's JSON objects; an empty list for a
-        commit that the log does not have any more."""
+        """Return the actions of each version's commit, as Delta's JSON objects; an empty list for
+        a commit that the log no longer has."""
         ...
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
-        """The data files of the newest version, which ``state`` describes.
+        """Return the data files of the newest version, which ``state`` describes.
 
-        None: that version is not the newest any more, or has too many files to list.
+        None: that version is no longer the newest, or has too many files to list.
         """
         ...
 
     def plainly_read(
         self, location: str, version: int | None
     ) -> tuple[TableState, Sequence[DataFile]] | None:
-        """A version (None: the newest) whose rows are those of these Parquet files on this machine,
-        less what their deletion vectors say.
+        """Return a version (None: the newest) whose rows are those of these Parquet files on this
+        machine, minus the rows in their deletion vectors.
 
-        None: only Spark can read it, or knows what it is: it is not on this machine, asks
-        something of readers, or has too many files to list.
+        None: only Spark can read it. It is not on this machine, requires more of readers, or has
+        too many files to list.
         """
         ...
 
     def any_key_taken(
         self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
     ) -> bool:
-        """Whether files that would be added have the key of a row that is there.
+        """Whether files to be added have the key of a stored row.
 
-        Good for the version that ``state`` describes: commit on ``read_version``.
+        Valid for the version that ``state`` describes: commit with ``read_version``.
         """
         ...
 
     def any_key_twice(
         self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
     ) -> bool:
-        """Whether two rows of files that would be added have one key, whatever is there."""
+        """Whether two rows of files to be added have the same key, whatever the table holds."""
         ...
 
     def commit_files(
@@ -307,15 +309,14 @@ class TablePort(Protocol):
     ) -> Committed:
         """Make files part of the table, with the cursor, in ONE commit.
 
-        Fsyncs the files before and the commit after (local storage), so it is durable
-        when it returns. ``replace`` removes everything that the table held (TRUNCATE,
-        re-copy); ``replaced`` takes single files, or rows of them, away. ``adds`` may be
-        empty. ``rearranges``: the same rows in other files (a compaction); it repeats the
-        cursor that the table has. A cursor that is already at or past ours means
-        that this commit happened before a crash: ``already_done``. With
-        ``read_version`` the commit happens only if nobody has changed the data since
-        that version. ``operation`` is a word for people who read the table's history.
-        Raises CommitConflict; then nothing was written.
+        Fsyncs the files before and the commit after (local storage), so it is durable on return.
+        ``replace`` removes all rows of the table (TRUNCATE, re-copy); ``replaced`` removes single
+        files, or rows of them. ``adds`` may be empty. ``rearranges``: the same rows in other files
+        (a compaction); it repeats the table's present cursor. A cursor that is already at or past
+        ours means that this commit happened before a crash: ``already_done``. With
+        ``read_version`` the commit happens only if no writer has changed the data since that
+        version. ``operation`` is a word for readers of the table's history. Raises CommitConflict;
+        then nothing was written.
         """
         ...
 
@@ -328,15 +329,18 @@ class TablePort(Protocol):
         read_version: int,
         operation: str,
     ) -> Committed:
-        """The same with Delta's ``add`` and ``remove`` actions as they are, on exactly
-        ``read_version``; their files are there, durably."""
+        """Commit Delta's ``add`` and ``remove`` actions unchanged, on exactly ``read_version``;
+        their files are durable. Everything else is as in ``commit_files``."""
         ...
 
     def prepare_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
-        """Before the table is to have these columns: give columns names in files that need not
-        be those that readers use, if one goes or is renamed, and name what new types ask of
-        readers. A commit without rows, if any; durable. Gives the newest version. 0A000 for
-        a table whose columns mean something to Delta."""
+        """Prepare a table for these columns. If a column is dropped or renamed, give columns
+        physical names that may differ from their own; name the reader features that new types
+        require.
+
+        This is a durable commit without rows, if one is needed. Returns the newest version. 0A000
+        for a table whose constraints or generated columns depend on its columns.
+        """
         ...
 
     def metadata(self, location: str, fields: Sequence[NextField]) -> Mapping[str, Any]:
@@ -344,7 +348,7 @@ class TablePort(Protocol):
         ...
 
     def create_like(self, location: str, metadata: Mapping[str, Any]) -> None:
-        """A table without rows whose files may join one of that metadata. Not durable."""
+        """Create an empty table whose files may join a table with that metadata. Not durable."""
         ...
 
     def commit_metadata(
@@ -357,8 +361,9 @@ class TablePort(Protocol):
         rows: Sequence[Mapping[str, Mapping[str, Any]]] | None,
         operation: str,
     ) -> Committed:
-        """Other columns, on exactly ``read_version``. ``rows``: Delta's ``add`` actions that take
-        the place of all files; None: they stay. Otherwise as ``commit_changes``."""
+        """Commit other columns, on exactly ``read_version``. ``rows``: Delta's ``add`` actions
+        that replace all files; None: the files stay. Everything else is as in
+        ``commit_changes``."""
         ...
 
     def writing(self, location: str) -> OrderedLock:
@@ -371,14 +376,14 @@ class TablePort(Protocol):
     def sync(self, location: str, version: int) -> None:
         """Make everything up to ``version`` survive a power loss (local storage).
 
-        For commits that Spark SQL made (MERGE, DML): only then do they count.
+        For commits that Spark SQL made (MERGE, DML): they count only after this.
         """
         ...
 
     def recover(self, location: str, synced_version: int) -> tuple[int, ...]:
-        """Undo what a power loss left torn above a version known to be durable.
+        """Remove torn versions above a version known to be durable, which a power loss may leave.
 
-        At start, before the table is used. Returns the versions that were removed:
-        nobody was ever told of them. No table: nothing happens.
+        Called at start, before the table is used. Returns the removed versions, which were never
+        reported to a client. Does nothing if there is no table.
         """
         ...

@@ -1,4 +1,4 @@
-"""Rows as PostgreSQL's messages show them: ``(1, x, null)``, long values cut.
+"""Formats rows as PostgreSQL's messages show them: ``(1, x, null)``, with long values cut.
 
 Source: ExecBuildSlotValueDescription() in execMain.c.
 """
@@ -14,17 +14,17 @@ from wal2lake.lake.port import FieldSpec
 from wal2lake.pgtypes.encode.text import arrow_to_text
 
 _SHOWN_BYTES: Final = 64
-"""Bytes of a value that are shown."""
+"""Most bytes of a value that are shown."""
 
 
 def row_texts(fields: Sequence[FieldSpec], rows: pa.Table) -> list[str]:
-    """``(1, x)`` of each row, whose columns are ``fields``."""
+    """Return ``(1, x)`` for each row; its columns are ``fields``."""
     columns = [value_texts(f, rows.column(i)) for i, f in enumerate(fields)]
     return [f"({', '.join(values)})" for values in zip(*columns, strict=True)]
 
 
 def value_texts(field: FieldSpec, column: pa.ChunkedArray) -> Sequence[str]:
-    """One column's values."""
+    """Return the texts of one column's values."""
     texts = arrow_to_text(column, int(field.pg_type_oid), field.pg_typmod)
     return [_shown(text) for text in texts]
 

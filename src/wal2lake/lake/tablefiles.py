@@ -1,8 +1,8 @@
-"""The data files of a table version, as far as writers of ours look into them.
+"""Describes the data files of a table version for this node's writers.
 
-Comes in: ``add`` actions of Delta's log, as JSON objects. Goes out: the same with the facts
-that choose files for a batch of keys, and the actions that replace a file: with a larger
-deletion vector, or with nothing. Pure.
+Comes in: ``add`` actions of Delta's log, as JSON objects. Goes out: the same with the facts by
+which files are chosen for a batch of keys, and the actions that replace a file: with a larger
+deletion vector, or without rows. Pure.
 
 Sources: Delta transaction log protocol, "Add File and Remove File", "Per-file Statistics".
 """
@@ -26,7 +26,7 @@ _TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')
 
 
 _LIQUID: Final = "liquid"
-"""Delta's own clustering, which takes files of that name further (OPTIMIZE)."""
+"""Name of Delta's own clustering; OPTIMIZE continues with files that have it."""
 
 _CUBE: Final = "ZCUBE_ID"
 _CUBE_COLUMNS: Final = "ZCUBE_ZORDER_BY"
@@ -34,12 +34,12 @@ _CUBE_COLUMNS: Final = "ZCUBE_ZORDER_BY"
 
 @dataclass(frozen=True, slots=True)
 class Cube:
-    """Files of a clustered table that were written together, each with a range of its own of the
-    columns by which the table is clustered. As Delta's tags say it."""
+    """Files of a clustered table that were written together, each with its own range of the
+    clustering columns, as Delta's tags describe them."""
 
     id: str
     columns: tuple[str, ...]
-    """The table's, when it was written; as Delta's tags have them."""
+    """The table's clustering columns when the cube was written, as in Delta's tags."""
 
     @property
     def facts(self) -> dict[str, object]:
@@ -64,14 +64,15 @@ class AddedFile:
     stats: str | None
     """Delta's statistics as JSON text (see ``stats.stats_for``), or None."""
     partition: tuple[tuple[str, str | None], ...] = ()
-    """Physical names and values of the columns that it does not have; see ``partitions``."""
+    """Physical names and values of partition columns, which the file does not have; see
+    ``partitions``."""
     vector: Descriptor | None = None
-    """Rows that are gone before it comes (a compaction's): no part of ``to_dict``."""
+    """Rows that are deleted before the file is added (by a compaction); not in ``to_dict``."""
     cube: Cube | None = None
-    """It is clustered (a compaction's): no part of ``to_dict`` either."""
+    """Set if the file is clustered (by a compaction); not in ``to_dict`` either."""
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values, for the catalog's copy_range rows."""
+        """Return plain JSON values, for the catalog's copy_range rows."""
         return {
             "path": self.path,
             "size": self.size,
@@ -82,7 +83,7 @@ class AddedFile:
 
 
 def files_to_json(files: Iterable[AddedFile]) -> str:
-    """Text for the catalog; ``files_from_json`` is its inverse."""
+    """Return text for the catalog; ``files_from_json`` is the inverse."""
     return json.dumps([f.to_dict() for f in files], separators=(",", ":"))
 
 
@@ -105,21 +106,21 @@ class DataFile:
     """One file of a table version."""
 
     action: Mapping[str, Any]
-    """The object below ``add``, as it is in the log."""
+    """The object below ``add``, as in the log."""
 
     @property
     def key(self) -> str:
-        """Return the file's name in the log: a version has each path once."""
+        """The file's name in the log; a version has each path once."""
         return str(self.action["path"])
 
     @property
     def path(self) -> str:
-        """Not percent-encoded; relative to the table, or a URL. See ``place``."""
+        """The path, not percent-encoded; relative to the table, or a URL. See ``place``."""
         return unquote(self.key)
 
     def place(self, location: str) -> str:
-        """Where the file is, of a table at ``location``: below that, or by a path or URL of its own
-        (a branch has files of its table)."""
+        """Return the path of the file for a table at ``location``: below the location, or a path
+        or URL of its own (a branch has files of its table)."""
         if ":" in self.key.split("/", 1)[0]:
             return self.key
         return self.path if self.key.startswith("/") else f"{location}/{self.path}"
@@ -131,35 +132,36 @@ class DataFile:
 
     @property
     def vector(self) -> Descriptor | None:
-        """Return the file's deletion vector."""
-        found: Descriptor | None = self.action.get("deletionVector")
-        return found
+        """The file's deletion vector."""
+        descriptor: Descriptor | None = self.action.get("deletionVector")
+        return descriptor
 
     @property
     def rows(self) -> int | None:
-        """Rows that are physically there; None: nobody says."""
-        found: int | None = self._stats.get("numRecords")
-        return found
+        """Number of rows in the file, deleted rows included; None if unknown."""
+        count: int | None = self._stats.get("numRecords")
+        return count
 
     @property
     def deleted(self) -> int:
-        """How many of them are gone."""
+        """Number of deleted rows."""
         return int(self.vector["cardinality"]) if self.vector is not None else 0
 
     @property
     def is_plain(self) -> bool:
-        """It can be given a deletion vector: rows are counted."""
+        """Whether the file can get a deletion vector, since its rows are counted."""
         return self.rows is not None
 
     @property
     def partition(self) -> Mapping[str, str | None]:
-        """The values of columns that it does not have, by physical name; none: no partitions."""
-        found: Mapping[str, str | None] = self.action.get("partitionValues") or {}
-        return found
+        """Values of partition columns, which the file does not have, by physical name; empty
+        without partitions."""
+        values: Mapping[str, str | None] = self.action.get("partitionValues") or {}
+        return values
 
     @property
     def cube(self) -> Cube | None:
-        """Return the cube that the file is clustered with; None: it is not, or not in Delta's
+        """The cube to which the file belongs; None if it is not clustered, or not in Delta's
         way."""
         tags = self.action.get("tags") or {}
         columns = json.loads(tags.get(_CUBE_COLUMNS) or "null")
@@ -172,27 +174,27 @@ class DataFile:
         return Cube(str(tags[_CUBE]), tuple(map(str, columns)))
 
     def bounds(self, column: str) -> tuple[Any, Any] | None:
-        """(lowest, highest) of a column by its physical name, or a bit beyond."""
+        """Return (lowest, highest) value of a column by its physical name, or a bit beyond."""
         low = self._stats.get("minValues", {}).get(column)
         high = self._stats.get("maxValues", {}).get(column)
         return None if low is None or high is None else (low, high)
 
     @cached_property
     def _stats(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = json.loads(self.action.get("stats") or "{}")
-        return found
+        stats: Mapping[str, Any] = json.loads(self.action.get("stats") or "{}")
+        return stats
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A file of the version read that the next one has no more as it was."""
+    """A file of the version read that the next version removes or changes."""
 
     file: DataFile
     vector: Descriptor | None
-    """It stays with this deletion vector; None: it goes."""
+    """The file stays with this deletion vector; None: the file is removed."""
 
     def remove(self, now_ms: int, *, data_change: bool) -> dict[str, object]:
-        """Delta's ``remove`` action."""
+        """Build Delta's ``remove`` action."""
         action = self.file.action
         removed: dict[str, object] = {
             "path": action["path"],
@@ -209,7 +211,7 @@ class Replaced:
         return removed
 
     def add(self, *, data_change: bool) -> dict[str, object] | None:
-        """Delta's ``add`` action of what stays."""
+        """Build Delta's ``add`` action of a file that stays."""
         if self.vector is None:
             return None
         return {
@@ -221,16 +223,16 @@ class Replaced:
 
 
 def _not_tight(stats: str) -> str:
-    """Bounds and counts are those of all rows, of which some are gone now. Text for text: numbers
-    with many digits would not survive being parsed."""
-    stats, found = _TIGHT.subn('"tightBounds":false', stats)
-    if not found and '"tightBounds"' not in stats:
+    """Mark bounds and counts as those of all rows, deleted rows included. The text is edited,
+    because numbers with many digits would not survive parsing."""
+    stats, replacements = _TIGHT.subn('"tightBounds":false', stats)
+    if not replacements and '"tightBounds"' not in stats:
         stats = stats.rstrip()[:-1] + ',"tightBounds":false}'
     return stats
 
 
 def add_action(added: AddedFile, *, data_change: bool) -> dict[str, object]:
-    """Delta's ``add`` action of a new file."""
+    """Build Delta's ``add`` action of a new file."""
     action: dict[str, object] = {
         "path": quote(added.path, safe=_PATH_SAFE),
         "partitionValues": dict(added.partition),

@@ -1,11 +1,11 @@
 """Branches: the writes of a transaction before it commits, one Delta table for each table.
 
 Takes: a branch's log, rows of its files. Gives: its net change, and the first row that violates a
-constraint. Owns: nothing. Never: Spark; ``lake.spark.branch`` makes and writes branches.
+constraint. Owns: nothing. Never: Spark; ``lake.spark.branch`` opens and writes branches.
 
     changes    the net change of a branch's log (pure)
-    checks     rows of a branch that violate a constraint
-    lookup     finding few keys in files
+    checks     finds rows of a branch that violate a constraint
+    lookup     finds few keys in files
 """
 
 from wal2lake.lake.branch.changes import Action, BranchChange, others_rows

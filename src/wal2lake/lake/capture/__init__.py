@@ -1,9 +1,10 @@
 """Reads the changes of rows from a table's commits.
 
-commits   a commit's actions: which files were added or removed, or lost rows (pure) moves
-pairs of rows whose key has changed (pure) messages  facts about a transaction in a commit's user
-metadata (pure) rows      the changed rows, as INSERT, UPDATE and DELETE replay    a batch of a
-subscription as the publisher's transactions made it
+commits   a commit's actions: which files were added or removed, or lost rows (pure)
+moves     pairs of rows whose key has changed (pure)
+messages  facts about a transaction in a commit's user metadata (pure)
+rows      the changed rows, as INSERT, UPDATE and DELETE
+replay    a batch of a subscription as the publisher's transactions made it
 """
 
 from wal2lake.lake.capture.commits import ALTERS, TableCommit, read_commit, updated_by

@@ -6,10 +6,11 @@ interprets rows, or decides which rows to write.
 
     log             the transaction log: reading and writing versions
     fields          a column's PostgreSQL type in a schema's metadata
+    schema          types of a schema, and their names in Spark's DDL
     schemachange    the metadata of a table whose columns change
     datafile        data files, from Arrow tables
     stats           their statistics
-    fit             do a file's columns fit its table?
+    fit             checks that a file's columns fit its table
     deletionvectors reading and writing them; ``z85`` is their text
     durability      fsync of files and directories
 """

@@ -1,4 +1,4 @@
-"""A column's PostgreSQL type in the metadata of its field in a Delta schema, and back.
+"""Stores a column's PostgreSQL type in the metadata of its field in a Delta schema, and reads it.
 
 Comes in: a FieldSpec or a field of the schema's JSON. Goes out: the other one. Called by
 ``log.version``, ``schemachange`` and ``spark.delta.creation`` for tables, by ``spark.query`` for
@@ -43,7 +43,8 @@ def metadata_of(field: FieldSpec) -> dict[str, Any]:
 def read_field(field: Mapping[str, Any]) -> FieldSpec:
     """Return the column that an object of the schema's ``fields`` describes.
 
-    A table of another writer has no metadata of ours: its columns have no PostgreSQL type."""
+    A table of another writer has no such metadata, so its columns have no PostgreSQL type.
+    """
     metadata = field.get("metadata") or {}
     domain = metadata.get(DOMAIN)
     # Other writers (delta-rs) write numbers back as texts.

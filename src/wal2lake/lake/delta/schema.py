@@ -1,8 +1,8 @@
-"""The types of a Delta schema, and their names in Spark's DDL.
+"""Converts the types of a Delta schema to their names in Spark's DDL, and back.
 
 Comes in: a type of the schema's JSON, or a name like ``array<int>``. Goes out: the other one.
 Called by ``fields`` for the columns of a version, by ``schemachange`` for new ones. The DDL is
-that of Spark's ``DataType.simpleString``, which column definitions have everywhere in the node.
+that of Spark's ``DataType.simpleString``, which the node uses in all column definitions.
 
     JSON                                                     DDL
     "integer", "long", "short", "byte"                       int, bigint, smallint, tinyint
@@ -11,8 +11,8 @@ that of Spark's ``DataType.simpleString``, which column definitions have everywh
     {"type": "map", "keyType": ..., "valueType": ...}        map<...,...>
     {"type": "struct", "fields": [...]}                      struct<name:...,...>
 
-A name that is not in the protocol is passed on: a table of another writer may have a type that
-the node does not read, and says so where the column is used.
+A name that is not in the protocol is passed on: a table of another writer may have a type that the
+node does not read, and the error arises where the column is used.
 
 Sources: Delta transaction log protocol, "Schema Serialization Format"; Spark 4.1
 ``pyspark/sql/types.py`` (collations are in the field's metadata, by the path of the type).
@@ -79,7 +79,7 @@ def _ddl(kind: JsonType, path: str, collations: Mapping[str, str]) -> str:
             key = _ddl(kind["keyType"], f"{path}.key", collations)
             return f"map<{key},{_ddl(kind['valueType'], f'{path}.value', collations)}>"
         case "struct":
-            fields = ",".join(f"{one['name']}:{ddl_of(one)}" for one in kind["fields"])
+            fields = ",".join(f"{f['name']}:{ddl_of(f)}" for f in kind["fields"])
             return f"struct<{fields}>"
         case name:
             return str(name)
@@ -88,7 +88,8 @@ def _ddl(kind: JsonType, path: str, collations: Mapping[str, str]) -> str:
 def json_of(ddl: str) -> str | dict[str, Any]:
     """Return the JSON of a type that a table of the node can have.
 
-    Raises UndefinedObjectError (42704) for another one."""
+    Raises UndefinedObjectError (42704) for other types.
+    """
     if ddl.strip().lower() == "variant":
         return "variant"
     return _json(arrow_from_ddl(ddl))

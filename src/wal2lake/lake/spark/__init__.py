@@ -1,12 +1,12 @@
-"""All that needs Spark: the session, queries, the table port, batches, branches and merges.
+"""Everything that needs Spark: the session, queries, the table port, batches, branches and merges.
 
 Takes: settings, locations, SQL text, functions to run. Gives: a session whose driver is this
 process; versions of tables; errors in PostgreSQL's words. Owns: the JVM's life and options, FAIR
 pools. Never: decides what to write.
 
     session       the JVM and its settings; ``classarchive`` makes it start faster
-    errors        Spark's errors as PostgreSQL's, by ``texts``
-    executors     functions in executors
+    errors        translates Spark's errors to PostgreSQL's, with ``texts``
+    executors     runs functions in executors
     query         SQL text in, Arrow batches out; ``warmup`` runs one at a start
     delta         the table port
     expressions   users' expressions that resolve conflicts

@@ -1,16 +1,16 @@
-"""Spark's classes, read and verified once: an archive that every later JVM maps into memory.
+"""Makes an archive of Spark's classes, read and verified once, that later JVMs map into memory.
 
-Comes in: the jars and a place. Goes out: the archive, for ``SessionOptions.class_archive``.
-Called by make (``python -m wal2lake.lake.spark.classarchive``); the engine takes what is there.
+Comes in: the jars and a place. Goes out: the archive, for ``SessionOptions.class_archive``. Called
+by make (``python -m wal2lake.lake.spark.classarchive``); the engine uses the archive if it exists.
 
-Why this way. A session's start parses and verifies some ten thousand classes out of 300 jars, and
-the first statements as many again: about four CPU-seconds of each start of an engine. Java keeps
-what one JVM has loaded ("class data sharing") if it is asked to when that JVM ends. So one small
-session does here what an engine does first, and ends so.
+Why this way. The start of a session parses and verifies some ten thousand classes from 300 jars,
+and the first statements as many again: about four CPU-seconds of each start of an engine. On
+request Java writes the classes that a JVM has loaded to an archive when the JVM ends ("class data
+sharing"). So a small session does here what an engine does first, and then ends.
 
-Nothing depends on the archive. The JVM itself compares version, class path, and each jar's size and
-time with what it was made from, and starts without it when they differ. It lies in the environment
-(``sys.prefix``) whose jars it is of, and goes with it.
+Nothing depends on the archive. The JVM itself compares version, class path, and each jar's size
+and time with those of the archive, and starts without it if they differ. The archive is in the
+environment (``sys.prefix``) that has the jars, and is removed with it.
 
 Sources: JEP 350 (dynamic class data sharing archives); the java command's manual.
 """
@@ -36,7 +36,7 @@ from wal2lake.lake.jars import JarSource, find_java, locate_jars
 from wal2lake.lake.spark.session import SessionOptions, start_session, stop_session
 
 DUMP_SECONDS: Final = 300.0
-"""For the JVM to write 150 MB at its end: 10 s on a quiet machine."""
+"""Time for the JVM to write 150 MB at its end: 10 s on a quiet machine."""
 
 _MAKING: Final = ".making-"
 
@@ -51,29 +51,32 @@ _STATEMENTS: Final = (
     "delete from {t} where a = 2",
     "select b, count(*), row_number() over (order by b) from {t} group by b order by b",
 )
-"""The kinds of what an engine does; a class that none of them needs is read from its jar."""
+"""Examples of the statements that an engine runs; a class that none of them needs is read from its
+jar."""
 
 
 def class_archive_path() -> Path:
-    """Where this environment's archive is, if there is one."""
+    """Return the path of this environment's archive, which need not exist."""
     return Path(sys.prefix) / "share" / "wal2lake" / "spark-classes.jsa"
 
 
 def is_fresh(archive: Path, jars: tuple[Path, ...], java: Path) -> bool:
-    """Was it made after everything that it is made from?"""
+    """Whether the archive is newer than everything that it is made from."""
     try:
-        made = archive.stat().st_mtime
+        archive_time = archive.stat().st_mtime
     except FileNotFoundError:
         return False
     spark = Path(pyspark.__file__).parent / "jars"
-    return all(p.stat().st_mtime <= made for p in (*spark.iterdir(), *jars, java))
+    return all(
+        p.stat().st_mtime <= archive_time for p in (*spark.iterdir(), *jars, java)
+    )
 
 
 def make_archive(archive: Path, options: SessionOptions) -> None:
-    """Start a session, use it, and keep its classes; half a minute.
+    """Start a session, use it, and archive its classes; takes half a minute.
 
-    Needs a process without a session. It replaces an older archive at once, whole. StorageError if
-    there is none afterwards.
+    Needs a process without a session. It replaces an older archive atomically. StorageError if no
+    archive was written.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -81,7 +84,7 @@ def make_archive(archive: Path, options: SessionOptions) -> None:
         tempfile.TemporaryDirectory(prefix=_MAKING, dir=archive.parent) as work,
     ):
         made = Path(work) / archive.name
-        # The quick compiler is all that so short a life can use.
+        # The quick compiler is enough for so short a session.
         java_options = (
             f"-XX:ArchiveClassesAtExit={made} -XX:TieredStopAtLevel=1 -Xlog:disable"
         )
@@ -97,7 +100,7 @@ def make_archive(archive: Path, options: SessionOptions) -> None:
                 sqlstate="58030",
                 hint="Nothing needs it; engines start more slowly without.",
             )
-        # Cut short by a loss of power it would end each JVM that maps it.
+        # An archive torn by a power loss would end each JVM that maps it.
         with made.open("rb") as file:
             os.fsync(file.fileno())
         made.replace(archive)
@@ -105,7 +108,8 @@ def make_archive(archive: Path, options: SessionOptions) -> None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else makes one there meanwhile; what those have left who were killed is gone."""
+    """Exclude other processes that make an archive there, and remove what killed ones have
+    left."""
     held = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -1,13 +1,13 @@
-"""Spark's and Delta's exceptions as the node's own errors.
+"""Translates Spark's and Delta's exceptions to the node's own errors.
 
-Comes in: whatever a call into the JVM raised. Goes out: a Wal2LakeError with PostgreSQL's
+Comes in: an exception raised by a call into the JVM. Goes out: a Wal2LakeError with PostgreSQL's
 SQLSTATE and PostgreSQL's text, or that of the SQLSTATE's class; never words of Spark, Delta, Java
 or Python. Used by every module here that calls Spark.
 
-Why this way. A task's failure arrives wrapped several times (job aborted, task failed,
-then the cause), so the chain of causes is walked to the innermost one that carries an
-error condition, and ``texts`` says it as PostgreSQL does. What the engine said, and PostgreSQL has
-no text for, is its ``original``, which the log has.
+Why this way. A task's failure arrives wrapped several times (job aborted, task failed, then the
+cause). So the chain of causes is walked to the innermost one that has an error condition, and
+``texts`` gives PostgreSQL's text. An engine's message for which PostgreSQL has no text becomes the
+error's ``original``, which is logged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CONFLICTS: Final = (
     MetadataChangedException,
     ProtocolChangedException,
 )
-"""Related in Java; in Python they are siblings."""
+"""Related classes in Java; in Python they are siblings."""
 
 QUERY_CANCELED: Final = "57014"
 
@@ -65,16 +65,16 @@ _GONE: Final[Mapping[str, str]] = {
     "FetchFailed(": "an executor of Spark is gone",
     "Master removed our application": "Spark's master has ended the application",
 }
-"""Messages that say that Spark has ended, and that the work itself is in order."""
+"""Messages that mean that Spark has ended, and that the work itself is in order."""
 
 _OVERFLOWS: Final = frozenset(("long overflow", "integer overflow"))
-"""Messages of Java's exact arithmetic, which Spark leaves as they are where it counts days and
-microseconds; for numbers Spark reports ARITHMETIC_OVERFLOW."""
+"""Messages of Java's exact arithmetic, which Spark passes on when it counts days and microseconds;
+for numbers Spark reports ARITHMETIC_OVERFLOW."""
 
 
 @contextmanager
 def translated(context: str | None = None) -> Iterator[None]:
-    """Turn what the block raises into a Wal2LakeError; ``context`` is its CONTEXT."""
+    """Turn exceptions of the block into a Wal2LakeError; ``context`` is its CONTEXT."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
@@ -103,15 +103,15 @@ def translate(error: BaseException, *, context: str | None = None) -> Wal2LakeEr
     for throwable in chain:
         if "No space left on device" in (_message(throwable) or ""):
             return StorageError("No space left on device", context=context)
-    # The innermost cause that has a condition of its own is what went wrong.
+    # The innermost cause with a condition of its own is the actual error.
     for throwable in reversed(chain):
         condition, state = _condition(throwable), _sqlstate(throwable)
         if condition and state and not state.startswith("XX"):
-            said, known = from_condition(condition, state, _parameters(throwable))
-            said.context = context
-            if not known:
-                said.original = _words(condition, said, throwable)
-            return said
+            result, is_known = from_condition(condition, state, _parameters(throwable))
+            result.context = context
+            if not is_known:
+                result.original = _words(condition, result, throwable)
+            return result
     innermost = chain[-1]
     if _message(innermost) in _OVERFLOWS:
         return UsageError(
@@ -134,16 +134,16 @@ def _without_jvm(error: BaseException, context: str | None) -> Wal2LakeError:
 
 
 def _failed(words: str, context: str | None) -> InternalError:
-    # A Python worker's exception is its whole traceback; the last line is the error.
+    # The message of a Python worker's exception is a traceback; its last line is the error.
     is_trace = "Traceback (most recent call last)" in words
     line = words.strip().rpartition("\n")[2] if is_trace else _first_line(words)
     return InternalError(FAILED, hint=LOG_HINT, context=context, original=line)
 
 
-def _words(condition: str, said: Wal2LakeError, throwable: Any) -> str:
-    """The engine's, but the condition's name alone where they are about a value: no row's value
-    is logged."""
-    if said.sqlstate.startswith(("22", "23")):
+def _words(condition: str, error: Wal2LakeError, throwable: Any) -> str:
+    """Return the engine's message; if it is about a value, only the condition's name, because no
+    row's value is logged."""
+    if error.sqlstate.startswith(("22", "23")):
         return condition
     line = _first_line(_message(throwable))
     return line if condition in line else f"{condition}: {line}"
@@ -156,7 +156,7 @@ def _java_exception(error: BaseException) -> Any:
 
 
 def _causes(throwable: Any) -> Iterator[Any]:
-    """The throwable and its causes, outermost first; at most 20, as chains can loop."""
+    """Yield the throwable and its causes, outermost first; at most 20, because chains can loop."""
     for _ in range(20):
         if throwable is None:
             return

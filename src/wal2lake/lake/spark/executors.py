@@ -1,8 +1,8 @@
-"""``lake.Executors`` on the engine's Spark session.
+"""Implements ``lake.Executors`` on the engine's Spark session.
 
-Comes in: a top-level function and its arguments. Goes out: its answers, or its error. It serves
-work that is Python's own (COPY, Parquet) and only needs a place to run that grows with the
-cluster. An error of ours comes back as itself, not as a Spark failure; Spark does not retry it.
+Comes in: a top-level function and its arguments. Goes out: its results, or its error. It serves
+work in Python (COPY, Parquet) that only needs a place to run that grows with the cluster. A
+Wal2LakeError arrives as itself, not as a Spark failure; Spark does not retry it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ R = TypeVar("R")
 
 
 class SparkExecutors:
-    """Safe for all threads; each call is a Spark job."""
+    """Runs functions in executors. Safe for all threads; each call is a Spark job."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def run(self, pool: Pool, function: Callable[[A], R], argument: A) -> R:
-        """Return ``function(argument)``; raises what it raises, if it is ours."""
+        """Return ``function(argument)``; raises its Wal2LakeError."""
         use_pool(self._spark, pool)
         with translated():
             outcome: tuple[Any, Wal2LakeError | None] = (
                 self._spark.sparkContext.parallelize([argument], 1)
-                .map(lambda one: _guarded(function, one))
+                .map(lambda item: _guarded(function, item))
                 .collect()[0]
             )
         answer, error = outcome
@@ -45,7 +45,7 @@ class SparkExecutors:
     def map(
         self, function: Callable[[A], R], arguments: Sequence[A], context: str
     ) -> list[R]:
-        """Return ``function(argument)`` for each argument, a task each, in their order."""
+        """Return ``function(argument)`` for each argument, one task each, in their order."""
         with translated(context):
             tasks = self._spark.sparkContext.parallelize(arguments, len(arguments))
             answers: list[R] = tasks.map(function).collect()

@@ -1,18 +1,18 @@
-"""Spark SQL for the front door: text in, Arrow out.
+"""Runs Spark SQL for the front door: text in, Arrow out.
 
-Comes in: Spark SQL whose tables are in path form (``relation``). Goes out: the result's
-columns, with the PostgreSQL type where the table's metadata names it, and Arrow record
-batches. Called by engine; one thread per running statement.
+Comes in: Spark SQL whose tables are in path form (``relation``). Goes out: the result's columns,
+with the PostgreSQL type where the table's metadata names it, and Arrow record batches. Called by
+engine; one thread per running statement.
 
-Why this way. Batches are served one Spark partition after the other, in result order, and
-the next partition is computed while this one is consumed: memory is bounded by two
-partitions however large the result is.
+Why this way. Batches are returned one Spark partition after the other, in result order, and the
+next partition is computed while this one is consumed: memory is bounded by two partitions however
+large the result is.
 
-A statement is cancelled by the name that its caller gave it (a session's, say); below it
-has a Spark job group of its own, for a group that was cancelled once stays so. Spark
-forgets a cancel that comes while a statement is still being planned (a later shuffle
-stage starts regardless), so ``cancel`` repeats it until the statement has ended. As in
-PostgreSQL, a cancel that finds nothing running has no effect.
+A statement is cancelled by the name that its caller gave it (a session's, for example). Below that
+name it has a Spark job group of its own, because a cancelled group stays cancelled. Spark forgets
+a cancel that arrives while a statement is still being planned (a later shuffle stage starts
+regardless), so ``cancel`` repeats it until the statement has ended. As in PostgreSQL, a cancel
+without a running statement has no effect.
 
 Sources: Spark 4.1 Dataset.toArrowBatchRdd, PythonRDD.toLocalIteratorAndServe,
 SparkContext.cancelJobGroupAndFutureJobs, DAGScheduler.handleMapStageSubmitted.
@@ -43,11 +43,11 @@ from wal2lake.lake.spark.errors import QUERY_CANCELED, translated
 from wal2lake.pgtypes.spark_ddl import identifier
 
 CANCEL_INTERVAL_SECONDS: Final = 0.05
-"""Between two attempts; each is one message to Spark's scheduler."""
+"""Time between two attempts; each is one message to Spark's scheduler."""
 
 CANCEL_TIMEOUT_SECONDS: Final = 10.0
-"""Then ``cancel`` gives up waiting: planning alone can take long, and the statement
-still ends when it asks for its next partition."""
+"""After this time ``cancel`` stops waiting: planning alone can take long, and the statement still
+ends when it requests its next partition."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Statement:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Translate errors; after a cancel every error is that cancel's."""
+        """Translate errors; after a cancel every error becomes the cancel's."""
         try:
             self.check()
             with translated():
@@ -78,8 +78,8 @@ class _Statement:
 class ResultBatches:
     """An iterator of record batches for the thread that ran the statement.
 
-    Raises Wal2LakeError; 57014 after a cancel. ``close`` (idempotent; done by
-    exhaustion too) stops what an unfinished statement left running.
+    Raises Wal2LakeError; 57014 after a cancel. ``close`` (idempotent; also called at the end)
+    cancels the jobs of an unfinished statement.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class ResultBatches:
         self._statement = statement
         self._schema = schema
         self._partition: Iterator[bytes] = iter(())
-        # At once: the JVM gives up listening after fifteen seconds.
+        # Connect at once: the JVM stops listening after fifteen seconds.
         self._stream, self._socket = local_connect_and_auth(port, secret)
-        # The handshake's timeout stays set; a slow partition is no error.
+        # Remove the handshake's timeout, because a slow partition is no error.
         self._socket.settimeout(None)
         self._open = True
 
@@ -125,7 +125,7 @@ class ResultBatches:
         self.close()
 
     def _next_partition(self) -> None:
-        """Each is a run of length-prefixed frames after a status word."""
+        """Request the next partition: a status word, then length-prefixed frames."""
         write_int(_NEXT_PARTITION, self._stream)
         self._stream.flush()
         status = read_int(self._stream)
@@ -133,12 +133,12 @@ class ResultBatches:
             self._partition = NoOpSerializer().load_stream(self._stream)
             return
         if status == _FAILED:
-            self._server.getResult()  # Raises what went wrong.
+            self._server.getResult()  # Raises the error.
         self._statement.ended.set()
         self.close()
 
     def close(self) -> None:
-        """Release the connection; cancel what is unfinished."""
+        """Release the connection; cancel unfinished jobs."""
         if not self._open:
             return
         self._open = False
@@ -153,13 +153,13 @@ class ResultBatches:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """A running statement's answer."""
+    """The result of a running statement."""
 
     fields: tuple[FieldSpec, ...]
     schema: pa.Schema
     """Schema of every batch; duplicate column names are possible."""
     batches: ResultBatches
-    """To be iterated once, then closed."""
+    """Must be iterated once, then closed."""
 
 
 class Queries:
@@ -175,17 +175,17 @@ class Queries:
     def run(
         self, sql: str, *, job_group: str, row_limit: int | None = None
     ) -> QueryResult:
-        """Execute. A command (DML, DDL) has happened when this returns.
+        """Execute a statement. A command (DML, DDL) has been executed on return.
 
-        ``job_group`` names the statement for ``cancel``; one at a time may run under a
-        name. ``row_limit`` caps a query's rows.
+        ``job_group`` names the statement for ``cancel``; one at a time may run under a name.
+        ``row_limit`` limits a query's rows.
         """
         statement = _Statement(f"{job_group} {next(self._numbers)}")
         with self._lock:
             self._statements = {
-                name: other
-                for name, other in self._statements.items()
-                if not other.ended.is_set()
+                name: running
+                for name, running in self._statements.items()
+                if not running.ended.is_set()
             }
             self._statements[job_group] = statement
         with statement.running(), self._job_group(statement):
@@ -203,19 +203,19 @@ class Queries:
             )
 
     def describe(self, sql: str) -> tuple[FieldSpec, ...]:
-        """Return the result columns without running anything (commands neither)."""
+        """Return the result columns without executing anything (not even commands)."""
         with translated():
             self._activate()
             state = self._spark._jsparkSession.sessionState()
             plan = state.sqlParser().parsePlan(sql)
-            # None: nobody asks how long the phases of planning took.
+            # None: the durations of planning's phases are not recorded.
             analyzed = state.analyzer().executeAndCheck(plan, None)
             return _fields(analyzed.schema())
 
     def _activate(self) -> None:
-        """Rules of the analyzer and the optimizer, and data skipping, ask for the settings of the
-        thread's active session, which few of Spark's entry points set: another thread of the JVM
-        has Spark's defaults, among them another calendar."""
+        """Make this session the thread's active one. Rules of the analyzer and the optimizer, and
+        data skipping, read its settings, and few of Spark's entry points set it: another thread of
+        the JVM has Spark's defaults, among them another calendar."""
         session = self._spark._jsparkSession
         self._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session)
 
@@ -240,7 +240,8 @@ class Queries:
 
     @contextmanager
     def _job_group(self, statement: _Statement) -> Iterator[None]:
-        """The thread that serves the result inherits the group; ours must lose it."""
+        """Set the job group while the result's thread starts, which inherits it; then clear
+        ours."""
         self._spark.sparkContext.setJobGroup(statement.job_group, "wal2lake query")
         try:
             yield
@@ -249,7 +250,7 @@ class Queries:
 
 
 def relation(location: str, version: int | None = None) -> str:
-    """Return the FROM item of a Delta table by its place, optionally at one version."""
+    """Return the FROM item of a Delta table by its location, optionally at one version."""
     item = f"delta.{identifier(location)}"
     return item if version is None else f"{item} version as of {int(version)}"
 

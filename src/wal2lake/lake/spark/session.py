@@ -1,28 +1,27 @@
 """The engine's Spark session: one JVM, owned by this process.
 
-Comes in: ``SessionOptions``. Goes out: a SparkSession that every thread of the engine
-shares. Called once by the engine (and by tests).
+Comes in: ``SessionOptions``. Goes out: a SparkSession that every thread of the engine shares.
+Called once by the engine (and by tests).
 
 Why this way. The JVM must live exactly as long as the engine needs it:
 
-- It ends when this process ends, however that happens: Spark's gateway reads its standard
+- It ends when this process ends, in whatever way: Spark's gateway reads its standard
   input, a pipe whose other end only this process holds, and exits at end of file.
 - It is *not* in our process group. A terminal's Ctrl-C or a service manager's SIGTERM to
   the group reaches the engine alone, which then drains running commits and stops Spark.
-- PySpark replaces SIGINT's handler when it starts in a main thread; ours is put back.
+- PySpark replaces SIGINT's handler when it starts in a main thread; ours is restored.
 
-Threads: each Python thread has a JVM thread of its own (PySpark's pinned mode), so job
-groups and scheduler pools set by one thread are not seen by another. ``use_pool`` puts the
-calling thread's jobs into one of three FAIR pools, so that a large initial copy cannot
-starve the apply workers or a query.
+Threads: each Python thread has a JVM thread of its own (PySpark's pinned mode), so job groups and
+scheduler pools set by one thread do not affect another. ``use_pool`` puts the calling thread's
+jobs into one of three FAIR pools, so that a large initial copy cannot starve the apply workers or
+a query.
 
-The settings in ``REQUIRED`` carry correctness (value semantics, Delta itself). A user's
-``[spark]`` section that contradicts one is refused; everything else in it wins over our
-defaults.
+The settings in ``REQUIRED`` ensure correctness (value semantics, Delta itself). A ``[spark]``
+section that contradicts one is refused; every other setting in it wins over our defaults.
 
-With another master than a local one, executors are processes on other machines: jars are sent
-to them, and they run the Python that ``spark.pyspark.python`` names, by default that of this
-process, which has to be there under the same path. ``exchange_dir`` is what both sides see.
+With a master that is not local, executors are processes on other machines. Jars are sent to them,
+and they run the Python that ``spark.pyspark.python`` names; the default is this process's Python,
+which must then exist there under the same path. ``exchange_dir`` is visible to both sides.
 
 Sources: Spark 4.1 "Configuration", "Job Scheduling", "Spark Standalone Mode";
 pyspark/java_gateway.py; PythonGatewayServer.scala (exit at end of input).
@@ -51,10 +50,11 @@ from wal2lake.errors import ConfigurationError, StorageError, words_of
 from wal2lake.lake.executors import Pool
 
 STOP_TIMEOUT_SECONDS = 20.0
-"""Spark's own shutdown hooks take under two; then it is killed: commits are atomic."""
+"""Spark's own shutdown hooks take under two seconds. After the timeout the JVM is killed, which is
+safe because commits are atomic."""
 
 _PYTHON: Final = "spark.pyspark.python"
-"""Spark's setting; only ``spark-submit`` of a Python program obeys it by itself."""
+"""Spark's setting, which by itself only ``spark-submit`` of a Python program obeys."""
 
 DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -63,7 +63,7 @@ REQUIRED: Final[Mapping[str, str]] = {
     # PostgreSQL's arithmetic raises errors where Spark's old one gave null.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # A text is a text: "${env:X}" in one is not for the parser to replace.
+    # The parser must not replace "${env:X}" inside a text.
     "spark.sql.variable.substitute": "false",
     # "Id" and id are two columns of a PostgreSQL table.
     "spark.sql.caseSensitive": "true",
@@ -73,10 +73,10 @@ REQUIRED: Final[Mapping[str, str]] = {
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Constants in filters of Parquet files go by way of the old API otherwise, whose calendar
-    # has no place for -infinity.
+    # Otherwise constants in filters of Parquet files pass through the old API, whose calendar
+    # cannot represent -infinity.
     "spark.sql.datetime.java8API.enabled": "true",
-    # What Delta writes otherwise has no era; see lake/partitions.py.
+    # Otherwise Delta writes timestamps without an era; see lake/partitions.py.
     "spark.databricks.delta.write.utcTimestampPartitionValues": "false",
 }
 
@@ -88,9 +88,9 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.worker.reuse": "true",
-    # Workers come with their imports, and no archive is read before each task.
+    # Workers start with their modules imported, and read no archive before each task.
     "spark.python.daemon.module": "wal2lake.executor",
-    # A path without a scheme is this machine's, whatever Hadoop's configuration says.
+    # A path without a scheme is on this machine, whatever Hadoop's configuration says.
     "spark.hadoop.fs.defaultFS": "file:///",
     # Snapshots of small logs: more partitions only cost task starts.
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -103,11 +103,11 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
-    # Nothing but this process talks to a local master.
+    # Only this process connects to a local master.
     "spark.driver.host": "localhost",
     "spark.driver.bindAddress": "127.0.0.1",
-    # To open a file here costs as much as reading this much of it, not 4 MB: with that, a table of
-    # two large files and nine small ones was read in tasks of very different sizes.
+    # Opening a local file costs as much as reading this much of it. With the default of 4 MB a
+    # table of two large files and nine small ones was read in tasks of very different sizes.
     "spark.sql.files.openCostInBytes": "262144",
 }
 
@@ -119,8 +119,8 @@ _POOLS: Final = """<?xml version="1.0"?>
 </allocations>
 """
 
-# Errors reach us as exceptions, without the stack and without the row's values that
-# these loggers print; what is left is what nobody would see otherwise.
+# Errors arrive as exceptions, without the stack and the row's values that these loggers print.
+# The remaining loggers print messages that are visible nowhere else.
 _LOGGING: Final = """status = error
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -153,7 +153,7 @@ _LOGGING_FILE: Final = "log4j2.properties"
 _EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
 
 _PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""They print each exception with its JVM stack before it is raised."""
+"""Loggers that print each exception with its JVM stack before it is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,43 +161,46 @@ class SessionOptions:
     """Options of a session."""
 
     jars: Sequence[Path]
-    """From ``jars.locate_jars``."""
+    """Paths from ``jars.locate_jars``."""
     local_dir: Path
-    """For shuffle files, spills and Spark's small configuration files; made if absent."""
+    """Directory for shuffle files, spills and Spark's small configuration files; created if
+    absent."""
     warehouse: str
     """URL or absolute path; only for tables that a query creates without a location."""
     master: str = "local[*]"
     exchange_dir: Path | None = None
-    """In a cluster: a directory that this process and all executors see; made if absent."""
+    """In a cluster: a directory that is visible to this process and all executors; created if
+    absent."""
     driver_memory: str = "1g"
     """JVM heap, in Java's notation."""
     class_archive: Path | None = None
-    """From ``classarchive``; used if it is there and is this Java's and these jars'."""
+    """Archive from ``classarchive``; used if it exists and matches this Java and these jars."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings; they win over our defaults, not over ``REQUIRED``."""
 
     @property
     def is_local(self) -> bool:
-        """Driver and executors are one JVM on this machine."""
+        """Whether driver and executors are one JVM on this machine."""
         return self.master == "local" or self.master.startswith("local[")
 
     @property
     def task_slots(self) -> str:
-        """The master with twice as many slots as cores, if their number is ours to choose.
+        """The master, with twice as many slots as cores if it leaves the number open.
 
-        A reader of an initial copy holds a slot while it waits for its publisher, and there are
-        as many of them as cores: a query would wait with them."""
+        A reader of an initial copy holds a slot while it waits for its publisher, and there are as
+        many readers as cores: without further slots a query would wait, too.
+        """
         return f"local[{2 * self.cores}]" if self.master == "local[*]" else self.master
 
     @property
     def readers(self) -> int:
-        """How many ranges of initial copies may be read at a time: of a cluster's slots one
-        stays free of them."""
+        """Most ranges of initial copies that are read at a time; in a cluster one slot stays
+        free."""
         return self.cores if self.is_local else max(1, self.cores - 1)
 
     @property
     def cores(self) -> int:
-        """Return the cores that a local master names, or a cluster's settings; otherwise this
+        """Number of cores that a local master or a cluster's settings name; otherwise this
         machine's."""
         if not self.is_local:
             wanted = self.extra.get("spark.cores.max", "")
@@ -216,8 +219,8 @@ class SessionOptions:
 def start_session(options: SessionOptions) -> SparkSession:
     """Start a JVM and return its session; about five seconds.
 
-    One per process at a time. Raises ConfigurationError for settings that contradict
-    ``REQUIRED`` and StorageError when the JVM does not come up.
+    One per process at a time. Raises ConfigurationError for settings that contradict ``REQUIRED``
+    and StorageError when the JVM does not start.
     """
     if SparkContext._active_spark_context is not None:
         raise ConfigurationError("this process has a Spark session already")
@@ -232,7 +235,7 @@ def start_session(options: SessionOptions) -> SparkSession:
         gateway = launch_gateway(conf, {"process_group": 0})
     except (PySparkRuntimeError, OSError) as error:
         if _archive_options(options):
-            # A rotten archive can end the JVM before it has said anything.
+            # A damaged archive can end the JVM before it prints anything.
             return start_session(replace(options, class_archive=None))
         raise StorageError(
             "could not start the Java virtual machine of Spark",
@@ -244,7 +247,7 @@ def start_session(options: SessionOptions) -> SparkSession:
     try:
         context = SparkContext(gateway=gateway, conf=conf)
     except Exception as error:
-        # The text lies in the JVM: ask before it is gone.
+        # The error's text is in the JVM: read it before the JVM ends.
         reason = _first_line(error)
         _forget_gateway(alive=gateway.proc.poll() is None)
         _end_jvm(gateway.proc, 0.0)
@@ -267,7 +270,7 @@ def start_session(options: SessionOptions) -> SparkSession:
 def stop_session(
     spark: SparkSession, *, timeout_seconds: float = STOP_TIMEOUT_SECONDS
 ) -> None:
-    """End the session and its JVM; returns when the JVM is gone. It is killed if it has not
+    """End the session and its JVM; returns when the JVM has ended. The JVM is killed if it has not
     ended within ``timeout_seconds``."""
     process = _process(spark)
     try:
@@ -279,14 +282,14 @@ def stop_session(
 
 
 def jvm_pid(spark: SparkSession) -> int | None:
-    """Process id of the JVM; None if somebody else started it."""
+    """Return the process id of the JVM; None if another program started it."""
     process = _process(spark)
     return None if process is None else process.pid
 
 
 def session_alive(spark: SparkSession) -> bool:
-    """False once the JVM has died, or has been told by a cluster's master that its application
-    is over; the engine then ends too and is restarted."""
+    """Whether the session works. False once the JVM has died, or a cluster's master has ended the
+    application; the engine then ends, too, and is restarted."""
     process = _process(spark)
     if process is not None and process.poll() is not None:
         return False
@@ -299,7 +302,7 @@ def session_alive(spark: SparkSession) -> bool:
 
 
 def use_pool(spark: SparkSession, pool: Pool) -> None:
-    """Let the calling thread's jobs run in ``pool`` from now on."""
+    """Run the calling thread's jobs in ``pool`` from now on."""
     wanted = (spark.sparkContext, pool)
     if getattr(_CHOSEN, "pool", None) != wanted:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool.value)
@@ -307,15 +310,15 @@ def use_pool(spark: SparkSession, pool: Pool) -> None:
 
 
 _CHOSEN: Final = threading.local()
-"""The pool of each thread: most of what asks for one needs no job in the end, and the call
-costs more than the question."""
+"""The pool of each thread. Most callers that choose a pool run no job, and the call into the JVM
+costs more than this check."""
 
 
 _JVM_OPTIONS: Final = (
     "-XX:+ExitOnOutOfMemoryError",
-    # The optimising compiler ten times later than by default: most of what a node asks of
-    # the JVM is planning, each plan another, and it took 3 of the first copy's 8
-    # CPU-seconds and half of each later one's.
+    # Start the optimising compiler ten times later than by default. Most of the JVM's work for
+    # a node is planning, each plan different, and compiling took 3 of the first copy's 8
+    # CPU-seconds and half of each later copy's.
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
@@ -330,7 +333,7 @@ def configuration(options: SessionOptions) -> dict[str, str]:
     settings["spark.default.parallelism"] = str(options.cores)
     if options.is_local:
         settings.update(_LOCAL_DEFAULTS)
-    # Where an operator's value is a list, ours joins it instead of losing to it.
+    # If an operator's value is a list, ours is added to it.
     extra = dict(options.extra)
     extensions = [DELTA_EXTENSION]
     extensions += extra.pop("spark.sql.extensions", "").split(",")
@@ -341,12 +344,12 @@ def configuration(options: SessionOptions) -> dict[str, str]:
     ]
     jvm_options.append(extra.pop("spark.driver.extraJavaOptions", ""))
     if options.exchange_dir is not None and not options.is_local:
-        # An executor's own words have rows' values in them, as the driver's would.
+        # An executor's log would contain rows' values, like the driver's.
         logging = _logging_option(options.exchange_dir)
-        given = extra.pop(_EXECUTOR_OPTIONS, "")
-        settings[_EXECUTOR_OPTIONS] = f"{logging} {given}".strip()
+        operator_options = extra.pop(_EXECUTOR_OPTIONS, "")
+        settings[_EXECUTOR_OPTIONS] = f"{logging} {operator_options}".strip()
     jars_key, separator = (
-        # A local JVM has them on its class path; a cluster's executors are sent them.
+        # A local JVM has the jars on its class path; they are sent to a cluster's executors.
         ("spark.driver.extraClassPath", ":")
         if options.is_local
         else ("spark.jars", ",")
@@ -372,7 +375,7 @@ def configuration(options: SessionOptions) -> dict[str, str]:
 
 
 def _file_url(options: SessionOptions, name: str) -> str:
-    # Hadoop wants spaces and the like as they are, not percent-encoded.
+    # Hadoop expects spaces and similar characters unencoded.
     return f"file://{options.local_dir.absolute() / name}"
 
 
@@ -383,12 +386,12 @@ def _logging_option(directory: Path) -> str:
 
 def _archive_options(options: SessionOptions) -> list[str]:
     archive = options.class_archive
-    # In a list of options, or of archives, these characters are not a name's.
+    # In a list of options, or of archives, these characters cannot be part of a name.
     if archive is None or not archive.exists() or set(str(archive)) & set(" :\"'\\"):
         return []
     return [
         f"-XX:SharedArchiveFile={archive}",
-        # Another Java's, or of other jars: go on without it, and without a word.
+        # If it is of another Java, or of other jars, start silently without it.
         "-Xshare:auto",
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
@@ -419,7 +422,7 @@ def _process(spark: SparkSession) -> subprocess.Popen[bytes] | None:
 
 
 def _end_jvm(process: subprocess.Popen[bytes] | None, timeout_seconds: float) -> None:
-    """Close the JVM's standard input, wait, and kill it if it does not go."""
+    """Close the JVM's standard input, wait, and kill it if it does not end."""
     if process is None:
         return
     if process.stdin is not None:
@@ -440,7 +443,7 @@ def _first_line(error: Exception) -> str:
 def _forget_gateway(*, alive: bool) -> None:
     """Let a later ``start_session`` of this process start a JVM of its own.
 
-    Py4J prints a stack trace when it cannot say goodbye.
+    Py4J prints a stack trace if it cannot shut down a gateway whose JVM has ended.
     """
     gateway: Any = SparkContext._gateway
     if gateway is not None and alive:

@@ -1,14 +1,14 @@
 """PostgreSQL's SQLSTATEs and texts for the error conditions of Spark and Delta.
 
-Comes in: a condition's name, its SQLSTATE, its message parameters. Goes out: a Wal2LakeError.
-A condition that PostgreSQL has, too, gets PostgreSQL's text. Every other one gets the text of its
+Comes in: a condition's name, its SQLSTATE, its message parameters. Goes out: a Wal2LakeError. A
+condition that PostgreSQL has, too, gets PostgreSQL's text. Every other one gets the text of its
 SQLSTATE's class: neither the engine's message nor the condition's name is part of an error. Called
-by ``errors``, which keeps the engine's own words for the log.
+by ``errors``, which keeps the engine's own message for the log.
 
-Why this way. Spark and Delta have some 1,600 conditions and add more with each version, so the rule
-must be total: what is not listed here is covered by its class. Their SQLSTATEs are the SQL
-standard's, DB2's or their own; one that PostgreSQL does not have becomes the one that PostgreSQL
-uses for the same, or that of its class.
+Why this way. Spark and Delta have some 1,600 conditions and add more with each version, so the
+rule must be total: a condition that is not listed here is covered by its class. Their SQLSTATEs
+are the SQL standard's, DB2's or their own. One that PostgreSQL does not have becomes the one that
+PostgreSQL uses for the same error, or that of its class.
 
 Sources: error-conditions.json of Spark 4.1; delta-error-classes.json of Delta 4.4; PostgreSQL
 manual, appendix A.
@@ -32,7 +32,7 @@ from wal2lake.errors import (
 )
 
 LOG_HINT: Final = "The server log has the details."
-"""HINT of every error whose cause only the engine's own words can tell."""
+"""HINT of every error whose cause is only in the engine's own message."""
 
 _SHARED: Final = frozenset((
     "08003", "0A000", "0B000", "21000", "22000", "22001", "22002", "22003", "22004", "22005",
@@ -104,8 +104,8 @@ _SQLSTATES: Final[Mapping[str, str]] = {
     "HY008": "57014",
     "KD001": "58P01",
 }
-"""Spark's and Delta's to PostgreSQL's, where PostgreSQL has another one, or one that means
-something else."""
+"""PostgreSQL's SQLSTATE by Spark's or Delta's, where PostgreSQL has another one, or the same one
+with another meaning."""
 
 _CLASSES: Final[Mapping[str, str]] = {
     "0A": "0A000",
@@ -118,7 +118,7 @@ _CLASSES: Final[Mapping[str, str]] = {
     "56": "0A000",
     "KD": "58000",
 }
-"""For all other SQLSTATEs of a class. The rest is XX000."""
+"""SQLSTATEs for all others of a class. SQLSTATEs of other classes become XX000."""
 
 _GENERAL: Final[Mapping[str, str]] = {
     "0A000": "the query uses what is not supported on lake tables",
@@ -132,7 +132,7 @@ _GENERAL: Final[Mapping[str, str]] = {
     "2201B": "invalid regular expression",
     "22021": 'invalid byte sequence for encoding "UTF8"',
     "22023": "invalid parameter value",
-    "22P02": "invalid input syntax for the type that is asked for",
+    "22P02": "invalid input syntax for the requested type",
     "23514": "a row violates check constraint",
     "40001": "could not serialize access due to concurrent update",
     "42601": "syntax error",
@@ -142,7 +142,7 @@ _GENERAL: Final[Mapping[str, str]] = {
     "42710": "object already exists",
     "42803": "grouping error",
     "42804": "types of the query's expressions do not match",
-    "42846": "cannot cast a value to the type that is asked for",
+    "42846": "cannot cast a value to the requested type",
     "42883": "function or operator does not exist for these argument types",
     "42P01": "relation does not exist",
     "42P07": "relation already exists",
@@ -162,7 +162,7 @@ _GENERAL_OF_CLASS: Final[Mapping[str, str]] = {
     "58": "could not read or write lake tables",
 }
 FAILED: Final = "could not execute query"
-"""The text where nothing else is known."""
+"""The text if the cause is unknown."""
 
 _BY_CONDITION: Final[Mapping[str, str]] = {
     "AMBIGUOUS_REFERENCE": "42702",
@@ -182,7 +182,7 @@ _BY_CONDITION: Final[Mapping[str, str]] = {
     "UNRESOLVED_ROUTINE": "42883",
     "WINDOW_FUNCTION_WITHOUT_OVER_CLAUSE": "42809",
 }
-"""Where Spark's SQLSTATE is right for another database only."""
+"""SQLSTATEs of conditions for which Spark's SQLSTATE is right for another database only."""
 
 _QUALIFIED: Final[Mapping[str, str]] = {
     "DATATYPE_MISMATCH.BINARY_OP_DIFF_TYPES": "42883",
@@ -193,7 +193,7 @@ _QUALIFIED: Final[Mapping[str, str]] = {
     "INVALID_LIMIT_LIKE_EXPRESSION.DATA_TYPE": "42804",
     "INVALID_LIMIT_LIKE_EXPRESSION.IS_UNFOLDABLE": "42P10",
 }
-"""By the whole name of a condition."""
+"""SQLSTATEs by the full name of a condition."""
 
 _PARAMETERS: Final[Mapping[str, Callable[[Mapping[str, str]], str]]] = {
     "DIVIDE_BY_ZERO": lambda p: "division by zero",
@@ -264,7 +264,8 @@ _PARAMETERS: Final[Mapping[str, Callable[[Mapping[str, str]], str]]] = {
         " arguments"
     ),
 }
-"""PostgreSQL's text from Spark's message parameters, by error condition, or by its main one."""
+"""Function from Spark's message parameters to PostgreSQL's text, by the name of an error
+condition, or by its main part."""
 
 _NEGATIVE: Final = {"LIMIT": "2201W", "OFFSET": "2201X"}
 
@@ -279,7 +280,7 @@ _TYPE_NAMES: Final[Mapping[str, str]] = {
     "tinyint": "smallint",
     "void": "unknown",
 }
-"""PostgreSQL's, where Spark's name of the type is another."""
+"""PostgreSQL's names of types, where Spark's differ."""
 
 _TYPE_STARTS: Final[Mapping[str, str]] = {
     "decimal": "numeric",
@@ -291,14 +292,15 @@ _TYPE_STARTS: Final[Mapping[str, str]] = {
     "char": "character",
     "variant": "jsonb",
 }
-"""The same, for types whose names go on."""
+"""PostgreSQL's names of types by the beginning of Spark's name."""
 
 
 def from_condition(
     condition: str, state: str | None, parameters: Mapping[str, str]
 ) -> tuple[Wal2LakeError, bool]:
-    """The error for a condition of an engine, and whether PostgreSQL has that error: of others the
-    log must have the engine's own words. ``state``: the engine's SQLSTATE, if it has one."""
+    """Return the error for a condition of an engine, and whether PostgreSQL has that error. If
+    not, the log must have the engine's own message. ``state``: the engine's SQLSTATE, if it has
+    one."""
     main = condition.partition(".")[0]
     if main == "USER_RAISED_EXCEPTION":
         raised = from_raised(parameters.get("errorMessage", ""))
@@ -306,10 +308,10 @@ def from_condition(
             return raised, True
     if condition == "INVALID_LIMIT_LIKE_EXPRESSION.IS_NEGATIVE":
         word = parameters.get("name", "limit").upper()
-        said = UsageError(
+        error = UsageError(
             f"{word} must not be negative", sqlstate=_NEGATIVE.get(word, "2201W")
         )
-        return said, True
+        return error, True
     sqlstate = _postgres_sqlstate(condition, main, state)
     kind = _class_of(sqlstate)
     write = _PARAMETERS.get(condition) or _PARAMETERS.get(main)
@@ -322,9 +324,9 @@ def from_condition(
 
 
 def _postgres_sqlstate(condition: str, main: str, state: str | None) -> str:
-    known = _QUALIFIED.get(condition) or _BY_CONDITION.get(main)
-    if known is not None:
-        return known
+    listed = _QUALIFIED.get(condition) or _BY_CONDITION.get(main)
+    if listed is not None:
+        return listed
     if state is None:
         return "XX000"
     if state in _SHARED:
@@ -333,8 +335,8 @@ def _postgres_sqlstate(condition: str, main: str, state: str | None) -> str:
 
 
 def _general(sqlstate: str) -> str:
-    said = _GENERAL.get(sqlstate) or _GENERAL_OF_CLASS.get(sqlstate[:2])
-    return FAILED if said is None else said
+    text = _GENERAL.get(sqlstate) or _GENERAL_OF_CLASS.get(sqlstate[:2])
+    return FAILED if text is None else text
 
 
 def _class_of(sqlstate: str) -> type[Wal2LakeError]:
@@ -358,14 +360,14 @@ def _overflow(message: str) -> str:
     return "value out of range"
 
 
-def _ungrouped(what: str) -> str:
+def _ungrouped(item: str) -> str:
     return (
-        f"{what} must appear in the GROUP BY clause or be used in an aggregate function"
+        f"{item} must appear in the GROUP BY clause or be used in an aggregate function"
     )
 
 
 def _near(token: str) -> str:
-    """Spark quotes the token, and calls the end of the statement so."""
+    """Format a syntax error. Spark quotes the token, and also the words "end of input"."""
     text = token[1:-1] if token.startswith("'") and token.endswith("'") else token
     if text == "end of input":
         return "syntax error at end of input"
@@ -383,5 +385,6 @@ def _type_name(name: str) -> str:
 
 
 def _bare(name: str) -> str:
-    """Spark quotes identifiers and types; PostgreSQL's texts bring their own quotes."""
+    """Remove Spark's quotes of identifiers and types; PostgreSQL's texts have quotes of their
+    own."""
     return name.replace("`", "").strip('"')

@@ -1,9 +1,9 @@
-"""Walking once along the paths that the first subscription will take.
+"""Runs once through the code that the first subscription will use.
 
-A Java virtual machine loads and compiles what it uses when it is used first: the first copy,
-commit and SELECT of an engine cost several CPU-seconds each, later ones a tenth. A node
-without subscriptions has nothing better to do than to be ready for one: it creates a
-table of its own, writes, reads and drops it. Nothing depends on it; a failure is only told.
+A Java virtual machine loads and compiles code at its first use. The first copy, commit and SELECT
+of an engine cost several CPU-seconds each, later ones a tenth. A node without subscriptions is
+otherwise idle, so it prepares for the first one: it creates a table of its own, writes, reads and
+drops it. Nothing depends on the result; a failure is only logged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIELDS = (FieldSpec("id", "bigint"), FieldSpec("name", "string"))
 
 
 def warm_up(spark: SparkSession, directory: Path) -> threading.Thread:
-    """Start it in the background; tables go below ``directory``."""
+    """Start the warm-up in the background; tables are created below ``directory``."""
     thread = threading.Thread(
         target=_run, args=(spark, directory), name="warm-up", daemon=True
     )
@@ -47,7 +47,7 @@ def _run(spark: SparkSession, directory: Path) -> None:
     except Wal2LakeError as error:
         get_logger().debug("warm-up failed", error=error)
     except Exception as error:
-        # An engine that stops meanwhile takes the session away.
+        # Also happens when a stopping engine closes the session.
         get_logger().debug("warm-up failed", exc_info=error)
 
 
@@ -56,7 +56,7 @@ def _walk(spark: SparkSession, location: str) -> None:
     state = tables.create(location, _FIELDS)
     added = SparkExecutors(spark).run(Pool.SYNC, _write, state)
     done = tables.commit_files(location, [added], Cursor("warm-up", 1), read_version=0)
-    # As after a start, when nobody has listed the table's files yet.
+    # A new object has not listed the table's files yet, as after a start.
     DeltaTables(spark).files(tables.state(location))
     query = (
         f"select name, count(*) from {relation(location, done.version)}"
@@ -69,6 +69,6 @@ def _walk(spark: SparkSession, location: str) -> None:
 
 
 def _write(state: TableState) -> AddedFile:
-    """In an executor, as the initial copy does."""
+    """Write a data file in an executor, as the initial copy does."""
     rows = pa.table({"id": [1, 2], "name": ["a", None]})
     return write_data_file(rows, state.location, state.fields, state.physical_fields)

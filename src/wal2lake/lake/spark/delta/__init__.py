@@ -1,11 +1,12 @@
 """The table port on Delta Lake.
 
 Takes: locations, fields, finished Parquet files, cursors. Gives: versions that survive a power
-cut. Owns: the order of commits in this process. Never: what the rows mean, or which ones to write.
+cut. Owns: the order of commits in this process. Never: interprets rows, or decides which rows to
+write.
 
     tables       the port; it writes plain versions with ``lake.delta.log``, others with Delta
     creation     a table's version 0
     jvm          calls of Delta's own code
-    uniqueness   are the keys of files that join a table unique?
+    uniqueness   finds repeated keys in files that join a table
     rows         columns of data files as a DataFrame
 """
