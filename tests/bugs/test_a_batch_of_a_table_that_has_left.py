@@ -26,7 +26,7 @@ def test_it_is_not_committed(tmp_path: Path) -> None:
         with side.lock:
             side.send(Transaction(200, (insert(1, 2), insert(2, 2))))
             # The worker has divided its batch, and waits for the lock.
-            wait_until(lambda: side.worker._idle_at is None, describe="a batch")
+            wait_until(lambda: not side.is_idle, describe="a batch")
             seen = len(world.lake.looks)
             catalog.set_publications(SUBID, ("p",), removed=[Oid(102)])
             assert len(world.lake.looks) == seen

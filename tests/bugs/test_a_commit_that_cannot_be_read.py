@@ -36,7 +36,7 @@ class Tables:
         raise TypeError("nobody has expected this")
 
 
-NOTHING = [{"commitInfo": {"timestamp": 0}}]
+NOTHING: list[dict[str, Any]] = [{"commitInfo": {"timestamp": 0}}]
 ROWS = [*NOTHING, {"add": {"path": "f", "size": 1, "stats": '{"numRecords":1}'}}]
 
 

@@ -51,6 +51,7 @@ def test_what_the_filter_does_not_let_through_is_not_sent() -> None:
             relations, at = piece.relations, Lsn(8 + piece.ordinal)
             plugin.truncate(context, TRANSACTION, relations, piece.options, at)
         else:
+            assert isinstance(piece, Run)
             assert plugin.run(context, TRANSACTION, piece)
     plugin.commit(context, TRANSACTION)
     assert b"".join(one[:1] for one in found) == b"BRITIC"

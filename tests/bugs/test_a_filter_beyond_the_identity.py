@@ -38,11 +38,14 @@ def sent(rows: list[Row], operations: str, *, old_keys: bool) -> list[Row]:
         frozenset(operations), None, dict.fromkeys(set(operations) & set("IUD"), FILTER)
     )
     found = published_rows(sending, RELATION, pa.RecordBatch.from_pydict(columns))
-    told = []
+    told: list[Row] = []
     for row in found.to_pylist():
         op, has_old = chr(row["op"]), row["old"] != 0
-        new = [None, None] if op == "D" else [row["c0"].decode(), row["c1"].decode()]
-        told.append((op, row["o0"].decode() if has_old else None, *new))
+        key = row["o0"].decode() if has_old else None
+        if op == "D":
+            told.append((op, key, None, None))
+        else:
+            told.append((op, key, row["c0"].decode(), row["c1"].decode()))
     return told
 
 

@@ -59,7 +59,7 @@ def test_a_worker_without_work_does_nothing_though_the_floor_is_held(
         # From now on the second table is quiet.
         world.side.send(Transaction(300, (_insert(1, 3),)))
         _wait_for_vector(world, 308)
-        wait_until(lambda: world.side.worker._idle_at is not None, describe="idle")
+        wait_until(lambda: world.side.is_idle, describe="idle")
         before = world.catalog.change_counter
         time.sleep(0.5)
         assert world.catalog.change_counter == before
@@ -75,7 +75,7 @@ def test_so_does_one_whose_copied_table_waits_for_the_others(tmp_path: Path) -> 
         side.copied(4, {}, 108)
         side.send(_transaction(3))
         _wait_for_vector(world, 308)
-        wait_until(lambda: side.worker._idle_at is not None, describe="idle")
+        wait_until(lambda: side.is_idle, describe="idle")
         before = world.catalog.change_counter
         time.sleep(0.5)
         assert world.catalog.change_counter == before
@@ -109,8 +109,8 @@ def test_the_floor_goes_on_when_the_table_that_held_it_has_left(tmp_path: Path) 
     with World(tmp_path, tables=(1, 2)) as world:
         side = world.side
         _held_by_a_copy(world)
-        wait_until(lambda: side.worker._idle_at is not None, describe="idle")
+        wait_until(lambda: side.is_idle, describe="idle")
         with side.lock:
             world.catalog.remove_rel(SUBID, Oid(103))
         wait_until(lambda: side.floor >= 208, describe="the floor is the vector's")
-        wait_until(lambda: side.worker._idle_at is not None, describe="idle")
+        wait_until(lambda: side.is_idle, describe="idle")

@@ -3,10 +3,11 @@ the node's own subscribers, saw it with the next change of the source, whenever 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.fakes.apply_world import Rows, World
+from tests.fakes.apply_world import Rows, Side, World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.model import Oid
@@ -18,6 +19,10 @@ APPLIED: Rows = {b"1": (b"1", b"v")}
 FOREIGN: Rows = {**APPLIED, b"9": (b"9", b"foreign")}
 
 
+def sees(side: Side, rows: Rows) -> bool:
+    return side.visible(1) == rows
+
+
 def test_it_becomes_visible_though_the_source_is_quiet(tmp_path: Path) -> None:
     with World(tmp_path, tables=(1, 2)) as world:
         side = world.side
@@ -26,7 +31,7 @@ def test_it_becomes_visible_though_the_source_is_quiet(tmp_path: Path) -> None:
         side.reaches(108)
         for rows in (FOREIGN, {}, FOREIGN):
             side.table(1).versions.append(dict(rows))
-            wait_until(lambda rows=rows: side.visible(1) == rows)
+            wait_until(partial(sees, side, rows))
         assert side.table(1).version in world.lake.synced[side.location(1)]
         trusted = {rel.relid: rel.trusted for rel in world.catalog.rels(Oid(1))}
         assert sorted(trusted.values()) == [False, True]

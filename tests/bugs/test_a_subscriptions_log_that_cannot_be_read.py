@@ -30,7 +30,7 @@ class Tables:
     def __init__(self, node: int) -> None:
         said = with_more("upsert", More(sent=sent(100, 2, [])))
         cursor = {"appId": f"wal2lake:{node}:16500:16384", "version": 200}
-        self.commits = [
+        self.commits: list[list[dict[str, Any]]] = [
             [{"commitInfo": {"timestamp": 0}}],
             [{"commitInfo": {"userMetadata": said}}, {"txn": cursor}],
         ]

@@ -81,7 +81,8 @@ def test_no_table_commits_any_more_when_a_failed_batch_is_given_up(
     with World(tmp_path, tables=(1, 2)) as world:
         side = world.side
         side.send(Transaction(100, (insert(1), insert(2))))
-        failed, go_on, committing = threading.Event(), threading.Event(), []
+        failed, go_on = threading.Event(), threading.Event()
+        committing: list[str] = []
 
         def commits(location: str) -> None:
             if failed.is_set():

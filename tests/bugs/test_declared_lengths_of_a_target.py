@@ -15,7 +15,13 @@ from wal2lake.lake.staging.convert import (
     mapping_of,
 )
 from wal2lake.model import Oid
-from wal2lake.pgtypes import ValuePolicy, mapping_for, parse_type_name
+from wal2lake.pgtypes import (
+    TypeMapping,
+    ValuePolicy,
+    mapping_for,
+    parse_type_name,
+    text_to_arrow,
+)
 from wal2lake.pgtypes.receive import columns as receive_columns
 
 
@@ -108,15 +114,14 @@ def test_binary_values_are_held_to_it_too() -> None:
 def test_the_same_declaration_on_both_sides_is_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
-    real = receive_columns.text_to_arrow
+    asked: list[TypeMapping] = []
 
-    def spy(values: pa.Array, mapping: object) -> object:
+    def spy(values: pa.Array, mapping: TypeMapping) -> object:
         asked.append(mapping)
-        return real(values, mapping)  # type: ignore[arg-type]
+        return text_to_arrow(values, mapping)
 
     monkeypatch.setattr(receive_columns, "text_to_arrow", spy)
     for source in ("varchar(5)", "text"):
         converted("varchar(5)", b"abc", source=source)
     same, other = asked
-    assert (same.length, other.length is None) == (None, False)  # type: ignore[attr-defined]
+    assert (same.length, other.length is None) == (None, False)

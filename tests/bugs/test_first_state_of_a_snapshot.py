@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.fakes.apply_world import Side, World
+from tests.fakes.apply_world import Rows, Side, World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.catalog import SyncSnapshot
@@ -15,7 +15,7 @@ from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
-COPIED = {b"1": (b"1", b"copied")}
+COPIED: Rows = {b"1": (b"1", b"copied")}
 
 
 def two_copies(world: World) -> Side:

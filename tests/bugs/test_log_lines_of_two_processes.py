@@ -26,7 +26,7 @@ def test_a_line_and_its_newline_are_one_write() -> None:
         environ = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
         subprocess.run(
             [sys.executable, "-c", PROGRAM],
-            stderr=theirs,
+            stderr=theirs.fileno(),
             env=environ,
             timeout=60,
             check=True,

@@ -150,7 +150,7 @@ def _mend(patch: pytest.MonkeyPatch, bad: bytes) -> None:
 
     feed = StreamDecoder.feed
 
-    def mended(decoder, data, lengths):  # type: ignore[no-untyped-def]
+    def mended(decoder, data, lengths):
         at = data.find(bad)
         if at >= 0:
             ends = lengths.cumsum()
@@ -170,7 +170,7 @@ def test_a_failure_of_ours_in_the_decoder_is_treated_alike(
     feed = StreamDecoder.feed
     wanted = stream()[ROW]
 
-    def failing(decoder, data, lengths):  # type: ignore[no-untyped-def]
+    def failing(decoder, data, lengths):
         if wanted in data:
             raise IndexError("a bug")
         return feed(decoder, data, lengths)

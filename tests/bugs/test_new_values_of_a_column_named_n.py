@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.model import Oid
+from wal2lake.sql.query.plain import PlainWrite
 from wal2lake.sql.query.translate import TableRef
 from wal2lake.sql.query.writes import new_values_sql, translate_write
 
@@ -15,7 +16,7 @@ def test_the_number_of_a_row_has_a_name_of_its_own() -> None:
     write = translate_write(
         'update t set nn = "N" + nn', lambda schema, name: TableRef(table, None)
     )
-    assert write.plain is not None
+    assert isinstance(write.plain, PlainWrite)
     sql = new_values_sql(write.plain, {"N": "int", "nn": "int"}, [["1", "2"]])
     assert sql.startswith("SELECT `t`.`nnn` AS n, ")
     assert sql.endswith(" AS `t`(`nnn`, `N`, `nn`)")

@@ -458,6 +458,12 @@ class Side:
         return int(found.floor)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether the worker has nothing to do."""
+        assert self.worker is not None
+        return self.worker._idle_at is not None
+
+    @property
     def error(self) -> str:
         found = [e for e in self.world.catalog.errors() if e.subid == self.subid]
         return "\n".join(e.error for e in found)

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
-Key = tuple[object, ...]
-Row = tuple[object, ...]
+Key = tuple[Any, ...]
+Row = tuple[Any, ...]
 
 
 class UnchangedValue(Enum):

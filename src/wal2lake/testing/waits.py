@@ -21,7 +21,7 @@ class WaitTimeout(AssertionError):
 
 
 def wait_until(
-    condition: Callable[[], T],
+    condition: Callable[[], T | None],
     *,
     timeout_seconds: float = 30.0,
     describe: str | Callable[[], str] = "the condition",
