@@ -423,7 +423,7 @@ def _column(
     server.execute("drop table if exists v")
     server.execute(f"create temp table v (n serial, c {type_name})".encode())
     for value in values:
-        server.execute(f"insert into v (c) values (%s::text::{type_name})", [value])  # type: ignore[arg-type]
+        server.execute(f"insert into v (c) values (%s::text::{type_name})", [value])
 
 
 _ESCAPES = {"b": b"\b", "f": b"\f", "n": b"\n", "r": b"\r", "t": b"\t", "v": b"\v"}
@@ -695,7 +695,7 @@ def test_text_of_another_type_is_taken_or_refused_as_the_server_does(
         )
         ours = arrow_to_text(found.array, oid, typmod, extra_float_digits=3)[0]
         try:
-            row = server.execute(f"select %s::{type_name}::text", [text]).fetchone()  # type: ignore[arg-type]
+            row = server.execute(f"select %s::{type_name}::text", [text]).fetchone()
         except psycopg.Error as error:
             assert found.bad is not None, text
             assert found.failures[0].sqlstate == error.sqlstate, text

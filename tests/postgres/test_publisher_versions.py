@@ -268,7 +268,9 @@ def received(
         f'START_REPLICATION SLOT "{name}" LOGICAL {start}'
         " (proto_version '1', publication_names '\"p\"')",
     )
-    decoder, rows, ended = Decoder(), [], 0
+    decoder = Decoder()
+    ended = 0
+    rows: list[dict[str, Any]] = []
     wake_read, wake_write = os.pipe()
     try:
 
@@ -291,7 +293,7 @@ def received(
                     rows.append(
                         {**row, "op": chr(row["op"]), "table": block.relation.name}
                     )
-            return ended >= transactions
+            return bool(ended >= transactions)
 
         wait_until(step, describe=lambda: f"{transactions} transactions, got {ended}")
     finally:

@@ -85,10 +85,10 @@ def test_row_filters_are_true_where_postgresql_says_so(
         ]
         for number, text in enumerate(JSON, 1):
             literal = text.replace("'", "''")
-            told = client.run(
+            updated = client.run(
                 f"update f set js = '{literal}', jb = '{literal}' where number = {number}"
             )
-            assert [getattr(one, "tag", one) for one in told] == ["UPDATE 1"]
+            assert [getattr(one, "tag", one) for one in updated] == ["UPDATE 1"]
         table = node.catalog.table("public", "f")
         assert table is not None
         names = [column.name for column in table.columns]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.conftest import Database
 from tests.postgres.test_publisher_versions import Receiver, session, slot
@@ -39,15 +40,17 @@ def replay(directory: Path) -> Table:
     reader, table = LogReader(directory), Table()
     for segment in reader.after(0):
         for _, row, columns in sorted(events(reader, segment), key=lambda e: e[0]):
-            op, old = chr(row["op"]), row.get("o0")
+            op = chr(row["op"])
+            old: bytes | None = row.get("o0")
             if op == "T":
                 table.clear()
                 continue
-            key = row["c0"] if op != "D" else old
-            before = table.pop(old if old is not None else key, None)
             if op == "D":
-                assert before is not None
+                assert old is not None
+                del table[old]
                 continue
+            key: bytes = row["c0"]
+            before = table.pop(key if old is None else old, None)
             assert (before is None) == (op == "I")
             table[key] = [
                 (before or [])[i] if row.get(f"u{i}") else row[f"c{i}"]
@@ -58,7 +61,7 @@ def replay(directory: Path) -> Table:
 
 def events(
     reader: LogReader, segment: Manifest
-) -> list[tuple[tuple[int, int], dict[str, object], int]]:
+) -> list[tuple[tuple[int, int], dict[str, Any], int]]:
     found = []
     for file in segment.files:
         for row in reader.read(file.file).to_pylist():

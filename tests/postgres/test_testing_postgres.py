@@ -82,8 +82,7 @@ def test_a_server_dies_with_its_starter():
     with starter:
         assert starter.stdout is not None
         pid, folder = starter.stdout.readline().split()
-        pid = int(pid)
-        pids = [pid, *descendants(pid)]
+        pids = [int(pid), *descendants(int(pid))]
         os.kill(starter.pid, signal.SIGKILL)
     wait_until(lambda: not [p for p in pids if is_alive(p)])
     # Its files are removed by whoever makes the next ones.
