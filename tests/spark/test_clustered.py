@@ -218,7 +218,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
         commit(position, [event])
         assert is_ours(location, lake.state(location).version)
     # A checkpoint carries the clustering on.
-    spark_session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(  # type: ignore[union-attr]
+    spark_session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
         spark_session._jsparkSession, location
     ).checkpoint()
     for commit_file in (Path(location) / "_delta_log").glob("*.crc"):

@@ -213,8 +213,8 @@ def test_rows_that_others_append_are_met_by_the_next_insert_of_their_key(
             [(key, "theirs")], "a0 string, a1 string"
         ).write.format("delta").mode("append").save(location)
 
-    def found() -> list[tuple[str, str]]:
-        return sorted(tuple(row) for row in rows_of(spark_session, location))
+    def found() -> list[Row]:
+        return sorted(rows_of(spark_session, location))
 
     with World(tmp_path, tables=(1,), root=str(root)) as world:
         side = world.side

@@ -8,6 +8,7 @@ import threading
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,17 +25,19 @@ from wal2lake.errors import (
 from wal2lake.lake import FieldSpec
 from wal2lake.lake.spark.delta.tables import DeltaTables
 from wal2lake.lake.spark.errors import translated
-from wal2lake.lake.spark.query import Queries, identifier, relation
+from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.spark.session import SessionOptions
 from wal2lake.lake.spark.texts import FAILED, LOG_HINT, from_condition
 from wal2lake.model import Oid
+from wal2lake.pgtypes.spark_ddl import identifier
 
 
 def rows(
     queries: Queries, sql: str, group: str, limit: int | None = None
-) -> list[dict]:  # type: ignore[type-arg]
+) -> list[dict[str, Any]]:
     result = queries.run(sql, job_group=group, row_limit=limit)
-    return pa.Table.from_batches(result.batches, result.schema).to_pylist()
+    found = pa.Table.from_batches(result.batches, result.schema)
+    return list(found.to_pylist())
 
 
 FOREIGN = re.compile(
@@ -250,7 +253,7 @@ def test_what_has_no_condition_is_for_the_log_alone(
     spark_session: SparkSession,
 ) -> None:
     with pytest.raises(InternalError) as caught, translated("here"):
-        spark_session._jvm.java.lang.Integer.parseInt("no number")  # type: ignore[union-attr]
+        spark_session._jvm.java.lang.Integer.parseInt("no number")
     assert caught.value.describe() == f"{FAILED}\nHINT:  {LOG_HINT}\nCONTEXT:  here"
     assert "java.lang.NumberFormatException" in (caught.value.original or "")
 

@@ -130,7 +130,10 @@ def shown(contents: Iterable[Content]) -> Counter[object]:
 
 def meant(row: Content, model: list[Content]) -> Content:
     """The identical row if it is there, else the one that is equal: 0 is -0."""
-    other = {CONTENTS[0]: CONTENTS[1], CONTENTS[1]: CONTENTS[0]}
+    other: dict[Content, Content] = {
+        CONTENTS[0]: CONTENTS[1],
+        CONTENTS[1]: CONTENTS[0],
+    }
     return row if row in model else other.get(row, row)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -64,11 +65,11 @@ def staged(
     rows = []
     for e in events:
         new = e.new if e.new is not None else (*(e.old or (None, None)), None, None)
-        row = [e.lsn, e.ordinal, ord(e.kind), moved(e)]
+        row: list[object] = [e.lsn, e.ordinal, ord(e.kind), moved(e)]
         row += [None if v is UNCHANGED else v for v in new]
         row += [new[i] is UNCHANGED for i in sorted(shape.unchanged)]
         if shape.moved:
-            row += list(e.old) if moved(e) else [None, None]  # type: ignore[arg-type]
+            row += e.old if moved(e) and e.old is not None else (None, None)
         rows.append(tuple(row))
     random.Random(1).shuffle(rows)
     return spark_session.createDataFrame(rows, spark_schema(shape)).repartition(2)
@@ -103,7 +104,7 @@ def merged(table: dict[Key, Row], net: NetChange) -> dict[Key, Row]:
     return result
 
 
-def by_group(rows: dict[Key, Row]) -> dict[object, list[Row]]:
+def by_group(rows: dict[Key, Row]) -> dict[Any, list[Row]]:
     groups = defaultdict(list)
     for key, row in sorted(rows.items()):
         groups[key[0]].append(row)

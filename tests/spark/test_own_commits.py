@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from wal2lake.lake import CommitConflict, Cursor, FieldSpec, TableState
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.delta.deletionvectors import write_vectors
+from wal2lake.lake.delta.log.commit import write_next
 from wal2lake.lake.spark.delta import tables
 from wal2lake.lake.spark.delta.tables import DeltaTables
 from wal2lake.lake.spark.query import relation
@@ -148,7 +149,7 @@ def test_a_version_that_somebody_else_takes_first_is_a_conflict(
 ) -> None:
     state = lake.create(location, FIELDS)
     other = DeltaTables(spark_session)
-    real = tables.write_next
+    real = write_next
     positions = iter((1, 2))
 
     def late(*args: Any, **more: Any) -> Any:

@@ -20,6 +20,7 @@ from wal2lake.door.session.copying import send_copy
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.errors import UsageError
 from wal2lake.lake.delta.log import earlier
+from wal2lake.lake.delta.log.version import read_version
 from wal2lake.lake.plain import read as plainread
 from wal2lake.lake.plain.read import PlainRead
 from wal2lake.lake.port import Cursor, FieldSpec
@@ -335,10 +336,8 @@ def test_deleted_rows_and_old_versions(
     assert len({len(rows) for rows in known.values()}) > 3
 
     # Of many files the checksum does not say which: what came later is undone.
-    read = earlier.read_version
-
     def unlisted(location: str, root: Path, number: int) -> Any:
-        found = read(location, root, number)
+        found = read_version(location, root, number)
         return None if found is None else replace(found, files=None)
 
     monkeypatch.setattr(earlier, "read_version", unlisted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import numpy as np
@@ -67,7 +68,7 @@ def test_origins_follow_their_rows_and_readers_see_none(
     done = 0
 
     def stage(
-        port: DeltaBatches, events: list[RowEvent], by: int, **more: object
+        port: DeltaBatches, events: list[RowEvent], by: int, **more: Any
     ) -> Staged:
         source = write_log(tmp_path / f"{by}-{done}.parquet", events)
         asked = request(lake, location, source, append=bool(more.pop("append", False)))
@@ -75,7 +76,7 @@ def test_origins_follow_their_rows_and_readers_see_none(
         return port.stage(asked)
 
     def apply(
-        port: DeltaBatches, events: list[RowEvent], by: int, **more: object
+        port: DeltaBatches, events: list[RowEvent], by: int, **more: Any
     ) -> Staged:
         nonlocal done
         staged = stage(port, events, by, **more)
