@@ -81,6 +81,11 @@ def subscribe(subscriber: Node) -> Iterator[Subscribe]:
         subscriber.sql(f"drop schema if exists {name} cascade")
 
 
+def answers(psql: Callable[[str], str], sql: str, expected: str) -> bool:
+    """Whether a server's answer is this one."""
+    return psql(sql).strip() == expected
+
+
 def create(node: Node, source: Database, name: str, options: str = "") -> None:
     """CREATE SUBSCRIPTION to a publication of its name."""
     node.sql(

@@ -47,7 +47,8 @@ def test_all_tables_are_read_at_one_past_lsn_or_time(
             )
             lsns.append(mirror.caught_up())
             client.execute(f"insert into ao_local values ({step})")
-            times.append(str(client.execute(NOW).fetchone()[0]))
+            ((now,),) = client.execute(NOW).fetchall()
+            times.append(str(now))
 
         def seen() -> tuple[object, ...]:
             row = client.execute(both).fetchone()

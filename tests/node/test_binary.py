@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import Database
-from tests.node.conftest import Psql
+from tests.node.conftest import Psql, answers
 
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
@@ -182,8 +183,8 @@ def test_the_format_can_be_changed_while_the_subscription_runs(
         node.sql(f"alter subscription bin_alter set (binary = {setting})")
         expected = "t" if setting == "true" else "f"
         wait_until(
-            lambda expected=expected: (
-                pg18.psql(STREAMS_IN_BINARY.format("bin_alter")) == expected
+            partial(
+                answers, pg18.psql, STREAMS_IN_BINARY.format("bin_alter"), expected
             ),
             describe=f"the stream has binary = {setting}",
         )

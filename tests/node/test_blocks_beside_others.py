@@ -52,7 +52,7 @@ def slot(node: Node, table: str) -> Iterator[Callable[[], list[str]]]:
             f"select data from pg_logical_slot_get_changes('{name}', null, null,"
             " 'include-xids', '0')"
         )
-        found = (data for (data,) in node.sql(sql))
+        found = (str(data) for (data,) in node.sql(sql))
         return [data for data in found if data not in ("BEGIN", "COMMIT")]
 
     yield told
@@ -78,7 +78,8 @@ def run(session: Session, sql: str) -> None:
 
 def rows(node: Node, table: str) -> dict[int, int]:
     """As the front door has them, and those who read the files."""
-    found = {int(id_): int(v) for id_, v in node.sql(f"select id, v from {table}")}
+    shown = node.sql(f"select id, v from {table}")
+    found = {int(str(id_)): int(str(v)) for id_, v in shown}
     there = DeltaTable(node.directory / "warehouse" / "public" / table)
     query = QueryBuilder().register("t", there).execute("select id, v from t")
     outside = query.read_all()

@@ -63,8 +63,7 @@ def test_statements_are_answered_as_postgresql_answers(
             for one in (there, here):
                 try:
                     cursor = one.execute(sql)
-                    rows = cursor.fetchall() if cursor.description else None
-                    said = ("", rows)
+                    said: object = cursor.fetchall() if cursor.description else None
                 except psycopg.Error as error:
                     diag = error.diag
                     said = (

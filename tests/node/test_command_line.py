@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import Database
@@ -141,27 +142,20 @@ def test_status_as_json_has_processes_positions_and_tables(
     mirror.synced()
     target = mirror.caught_up()
 
-    def status() -> dict[str, object]:
+    def streaming() -> dict[str, Any] | None:
         done = run_cli("status", "-D", own.directory, "--json")
         assert (done.returncode, done.stderr) == (0, "")
-        found: dict[str, object] = json.loads(done.stdout)
-        return found
+        status: dict[str, Any] = json.loads(done.stdout)
+        state = status["subscriptions"][0]["state"]
+        return status if state == "streaming" else None
 
-    facts = wait_until(
-        lambda: (
-            found
-            if (found := status())["subscriptions"][0]["state"] == "streaming"  # type: ignore[index]
-            else None
-        )
-    )
-    assert facts is not None
+    facts = wait_until(streaming)
     assert (facts["state"], facts["address"], facts["port"]) == (
         "ready",
         "127.0.0.1",
         own.port,
     )
     processes = facts["processes"]
-    assert isinstance(processes, list)
     assert [p["role"] for p in processes] == [
         "supervisor",
         "guardian",
@@ -169,7 +163,7 @@ def test_status_as_json_has_processes_positions_and_tables(
         "receiver",
     ]
     assert all(is_alive(p["pid"]) for p in processes)
-    (found,) = facts["subscriptions"]  # type: ignore[misc]
+    (found,) = facts["subscriptions"]
     assert (found["name"], found["enabled"], found["last_error"]) == ("cs", True, None)
     assert (found["tables"], found["tables_ready"], found["rows_copied"]) == (1, 1, 100)
     # Applied is the last transaction's end: what was written since is not published.

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from tests.conftest import FAST_RETRY, Database
+from tests.node.conftest import answers
 from tests.older_postgres import installation
 
 from wal2lake.pg.quoting import quote_literal
@@ -91,11 +93,11 @@ def test_rows_of_others_are_reported_as_postgresql_reports_them(
         )
     )
 
-    second = Mirror(node, other.conninfo(), "og2")
+    mirror_of_other = Mirror(node, other.conninfo(), "og2")
 
     def settled(source: Database) -> None:
         """Both have all of a source."""
-        ours, name = (mirror, "ogn") if source is pg18 else (second, "ogn2")
+        ours, name = (mirror, "ogn") if source is pg18 else (mirror_of_other, "ogn2")
         mark = source.psql("select pg_current_wal_lsn()").strip()
         ours.caught_up(30)
         wait_until(
@@ -138,9 +140,7 @@ def test_rows_of_others_are_reported_as_postgresql_reports_them(
         counter = COUNTERS.format(name.replace("og", "ogn"))
         said = "|".join(str(v) for v in ours)
         # Its worker hands its counters on about once in a second.
-        wait_until(
-            lambda said=said, counter=counter: native.psql(counter).strip() == said
-        )
+        wait_until(partial(answers, native.psql, counter, said))
     assert node.sql(
         "select key, resolution from wal2lake.conflicts where subname = 'og'"
         " and conflict_type = 'delete_origin_differs' order by 1"

@@ -37,13 +37,17 @@ def reports(log: str, relation: str = "cf.") -> list[tuple[str, str]]:
 
 def both_say(node: Node, peer: Database, *lines: str) -> None:
     """Wait until these are in both server logs."""
-    for line in lines:
-        wait_until(
-            lambda line=line: (
-                line in node.log_text() and line in peer.server.log_text()
-            ),
-            describe=line,
-        )
+
+    def missing() -> list[tuple[str, str]]:
+        logs = {"node": node.log_text(), "peer": peer.server.log_text()}
+        return [
+            (whose, line)
+            for line in lines
+            for whose, log in logs.items()
+            if line not in log
+        ]
+
+    wait_until(lambda: not missing(), describe=lambda: str(missing()))
 
 
 @pytest.fixture
@@ -117,8 +121,8 @@ def test_changes_of_rows_that_are_not_there_are_reported_as_postgresql_reports_t
         theirs = peer.psql(rows.format(table)).splitlines()
         ours = ["|".join(v or "" for v in row) for row in node.sql(rows.format(table))]
         assert ours == theirs, table
-    (ours,) = node.sql(COUNTERS.format("cf"))
-    assert "|".join(str(v) for v in ours) == "f|f|6|4"
+    (counters,) = node.sql(COUNTERS.format("cf"))
+    assert "|".join(map(str, counters)) == "f|f|6|4"
     # Its worker hands its counters on about once in a second.
     wait_until(lambda: peer.psql(COUNTERS.format("cf_native")) == "f|f|6|4")
 

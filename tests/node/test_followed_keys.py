@@ -4,9 +4,11 @@ these beside a native subscriber."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from tests.conftest import Database
+from tests.node.conftest import answers
 
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
@@ -124,7 +126,8 @@ def test_keys_are_followed_and_partitions_come_as_they_do_natively(
         query = f"select id, v from kc.{table} order by id"
         assert node.sql(query) == expected
         text = "\n".join("|".join(row) for row in expected)
+
         wait_until(
-            lambda query=query, text=text: peer.psql(query).strip() == text,
+            partial(answers, peer.psql, query, text),
             describe=f"the native subscriber has the same of {table}",
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,12 @@ def test_a_foreign_spark_job_beside_a_node(
 
         wait_until(is_equal, timeout_seconds=60, describe=differ)
 
+    def has(sql: str, rows: list[str]) -> bool:
+        return sorted(copy.psql(sql).splitlines()) == rows
+
+    def differs(table: str) -> str:
+        return f"the subscriber's {table} is equal\n{node.log_text()[-3000:]}"
+
     def same() -> None:
         mirror.caught_up()
         for table in expected.added:
@@ -122,13 +129,9 @@ def test_a_foreign_spark_job_beside_a_node(
             rows = expected.rows(table)
             of_copy = f"select t::text from fs.{table} t"
             wait_until(
-                lambda rows=rows, sql=of_copy: (
-                    sorted(copy.psql(sql).splitlines()) == rows
-                ),
+                partial(has, of_copy, rows),
                 timeout_seconds=90,
-                describe=lambda table=table: (
-                    f"the subscriber's {table} is equal\n{node.log_text()[-3000:]}"
-                ),
+                describe=partial(differs, table),
             )
 
     def place(table: str) -> str:

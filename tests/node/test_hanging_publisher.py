@@ -10,6 +10,7 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from tests.conftest import Database
@@ -107,6 +108,11 @@ class World:
         )
 
 
+def has_accepted(proxy: TcpProxy, before: int) -> bool:
+    """Whether somebody has connected since ``before`` connections."""
+    return proxy.accepted > before
+
+
 @pytest.fixture
 def world(node: Node, pg18: Database) -> Iterator[World]:
     node.sql("create schema h")
@@ -160,9 +166,7 @@ def test_a_publisher_that_hangs_stops_only_the_commands_of_its_subscription(
     for sql in ("alter subscription h refresh publication", "drop subscription h"):
         before = proxy.accepted
         waiting = world.begin(sql)
-        wait_until(
-            lambda before=before: proxy.accepted > before, describe="the node asks"
-        )
+        wait_until(partial(has_accepted, proxy, before), describe="the node asks")
         world.others_work(waiting)
         assert AWAY in world.refused("alter subscription h disable")
         assert CANCELED in waiting.cancel()

@@ -3,6 +3,7 @@ in its simple mode as constants. The same steps at the node and at PostgreSQL mu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,11 @@ def _rows(results: Any) -> list[list[str | None]]:
     return found
 
 
-def _use(java: Any, server: dict[str, str], mode: str) -> list[Any]:
+def _use(java: Any, server: Mapping[str, str | int | None], mode: str) -> list[Any]:
     properties = java.util.Properties()
     properties.setProperty("user", server["user"])
     if "passfile" in server:
-        word = Path(server["passfile"]).read_text().strip().rpartition(":")[2]
+        word = Path(str(server["passfile"])).read_text().strip().rpartition(":")[2]
         properties.setProperty("password", word)
     for name, value in _MODES[mode].items():
         properties.setProperty(name, value)

@@ -44,7 +44,8 @@ def lines(node: Node, slot: str = "regression_slot") -> list[str]:
 
 
 def prepared(node: Node) -> list[str]:
-    return [gid for (gid,) in node.sql("select gid from pg_prepared_xacts order by 1")]
+    rows = node.sql("select gid from pg_prepared_xacts order by 1")
+    return [str(gid) for (gid,) in rows]
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_publications_answer_as_postgresql_does(
         return re.sub(r"-+", "-", shown).split("\n")
 
     theirs = run(pg18.conninfo(), "postgres")
-    ours = run(node.conninfo(), node.value("select current_user"))
+    ours = run(node.conninfo(), str(node.value("select current_user")))
     differences = [
         line
         for line in difflib.unified_diff(theirs, ours, lineterm="", n=0)

@@ -11,7 +11,8 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import pytest
 from tests.conftest import FAST_RETRY
@@ -94,6 +95,30 @@ class Side:
         """False once a failure has disabled the subscription."""
         where = f"where subname = '{self.name}'"
         return self.sql(f"select subenabled from pg_subscription {where}") == [("t",)]
+
+    def stopped(self) -> bool:
+        """True once a failure has disabled the subscription."""
+        return not self.enabled()
+
+    def wait_until(
+        self, condition: Callable[[], bool], what: str, timeout_seconds: float
+    ) -> None:
+        """Wait for a condition of this side, which ``what`` says."""
+        wait_until(
+            condition,
+            timeout_seconds=timeout_seconds,
+            describe=lambda: f"{self.name} {what}\n{self.log_end()}",
+        )
+
+    def wait_counted(self, expected: Mapping[str, int]) -> None:
+        """Wait until the counters are these."""
+        wait_until(
+            lambda: self.counters() == dict(expected),
+            timeout_seconds=20,
+            describe=lambda: (
+                f"{self.name} has counted {dict(expected)}: {self.counters()}"
+            ),
+        )
 
     def rows(self, table: str) -> Counter[tuple[str | None, ...]]:
         """All rows of a table as text."""
@@ -240,22 +265,12 @@ class World:
                 )
 
             for side in self.sides:
-                wait_until(
-                    lambda side=side: there(side),
-                    timeout_seconds=60,
-                    describe=lambda side=side: (
-                        f"{side.name} is at {mark}\n{side.log_end()}"
-                    ),
-                )
+                side.wait_until(partial(there, side), f"is at {mark}", 60)
 
     def _resolve(self, scene: Scene, *, skip: bool) -> None:
         """Both stop there; leave the transaction out, or remove what is in its way."""
         for side in self.sides:
-            wait_until(
-                lambda side=side: not side.enabled(),
-                timeout_seconds=60,
-                describe=lambda side=side: f"{side.name} stops\n{side.log_end()}",
-            )
+            side.wait_until(side.stopped, "stops", 60)
         native, node = (side.failures() for side in self.sides)
         assert native == node, (native, node)
         what, _, lsn = native[-1]
@@ -272,13 +287,7 @@ class World:
         """Counters, reports, what the node's catalog says, and rows."""
         native, node = self.sides
         for side in self.sides:
-            wait_until(
-                lambda side=side: side.counters() == dict(self.expected),
-                timeout_seconds=20,
-                describe=lambda side=side: (
-                    f"{side.name} has counted {dict(self.expected)}: {side.counters()}"
-                ),
-            )
+            side.wait_counted(self.expected)
         reports = native.reports()
         wait_until(
             lambda: node.reports() == reports,

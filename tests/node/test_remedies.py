@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.conftest import Database
 
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
-from wal2lake.testing.node import Node
+from wal2lake.testing.node import Node, Rows
 
 ERROR = "select error from wal2lake.subscription_errors where subname = '{}'"
+
+
+def are_without(text: str, rows: Rows) -> bool:
+    """Whether none of the errors has this text."""
+    return all(text not in str(row[0]) for row in rows)
 
 
 def stopped(node: Node, name: str, text: str) -> str:
@@ -189,10 +195,7 @@ def test_each_copy_that_cannot_be_made_goes_on_as_its_hint_says(
             assert hint in stopped(node, "rt", text)
             for run, sql in remedies:
                 run(sql)
-            node.wait_for(
-                ERROR.format("rt"),
-                lambda rows, text=text: all(text not in str(row[0]) for row in rows),
-            )
+            node.wait_for(ERROR.format("rt"), partial(are_without, text))
         mirror = Mirror(node, pg18.conninfo(), "rt")
         mirror.synced()
         pg18.psql("insert into rt.twice values (2, 'c'); delete from rt.taken")

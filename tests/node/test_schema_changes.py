@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.conftest import Database
 from tests.fakes.outside import assert_equal_outside
 
 from wal2lake.testing.mirror import Mirror
-from wal2lake.testing.node import Node
+from wal2lake.testing.node import Node, Rows
 
 Subscribe = Callable[..., Mirror]
 
@@ -24,6 +25,10 @@ COLUMNS = (
 )
 
 
+def have_rows(expected: set[tuple[str | None, ...]], rows: Rows) -> bool:
+    return set(rows) == expected
+
+
 def agree(node: Node, source: Database, mirror: Mirror, *tables: str) -> None:
     """Rows and columns, by name; a column that comes takes the last place on both sides."""
     mirror.caught_up()
@@ -33,10 +38,7 @@ def agree(node: Node, source: Database, mirror: Mirror, *tables: str) -> None:
         for table in tables:
             theirs = {tuple(row) for row in session.query(COLUMNS.format(table))}
             # NOT NULL comes when all that the server had then is here.
-            node.wait_for(
-                COLUMNS.format(table),
-                lambda rows, theirs=theirs: {tuple(row) for row in rows} == theirs,
-            )
+            node.wait_for(COLUMNS.format(table), partial(have_rows, theirs))
 
 
 def test_columns_come_go_and_change_their_names(

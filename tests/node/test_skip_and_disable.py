@@ -110,15 +110,15 @@ def test_an_origin_stands_where_the_last_applied_transaction_ends(
         remote, local = peer.psql(STATUS.format("ors_native")).split("|")
         assert remote == good
         assert local == peer.psql(COMMITS.format("ors_peer")).splitlines()[-1]
-        ((remote, local),) = node.sql(STATUS.format("ors"))
-        assert remote == good
-        assert Lsn.parse(remote) < failing
+        ((ours, own),) = node.sql(STATUS.format("ors"))
+        assert ours == good
+        assert Lsn.parse(good) < failing
         # The last one of the node's own transactions is not the subscription's.
         ends = (
             f"select lsn from pg_logical_slot_peek_changes('{decoder}', null, null)"
             " where data like 'COMMIT %'"
         )
-        assert local in [row[0] for row in node.sql(ends)]
+        assert own in [row[0] for row in node.sql(ends)]
         progress = "select pg_replication_origin_progress('pg_' || oid, true)"
         where = " from pg_subscription where subname = '{}'"
         assert peer.psql(progress + where.format("ors_native")) == good

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -118,10 +119,13 @@ def test_slots_are_bounded_counted_and_cut_off(
     ) == [("reserved", "t")]
     fill(node, 100_000)
     fill(node, 200_000)
-    lost = ("lost", "wal_removed", "f")
+
+    def is_lost(name: str) -> bool:
+        return state(node, name) == ("lost", "wal_removed", "f")
+
     for name in ("behind", "held", "idle"):
         wait_until(
-            lambda name=name: state(node, name) == lost,
+            partial(is_lost, name),
             timeout_seconds=60,
             describe=lambda: node.log_text()[-3000:],
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql.base import PGInspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import (
@@ -120,7 +121,9 @@ async def _write_and_read(engine: AsyncEngine) -> list[Any]:
         )
         gone = sa.delete(Child).where(Child.number.in_([0, 1]))
         for statement in (raised, gone):
-            found.append((await session.execute(statement)).rowcount)
+            result = await session.execute(statement)
+            assert isinstance(result, sa.CursorResult)
+            found.append(result.rowcount)
         await session.delete(await session.get_one(Parent, 1))
         session.add(Parent(id=10, name="kept"))
         await session.flush()
@@ -178,6 +181,7 @@ async def _isolated(engine: AsyncEngine, level: str) -> list[Any]:
 
 def _reflect(connection: sa.Connection) -> list[Any]:
     inspector = sa.inspect(connection)
+    assert isinstance(inspector, PGInspector)
     found: list[Any] = [
         inspector.has_table("sa_parent"),
         inspector.has_table("nothing"),
@@ -226,17 +230,18 @@ async def _use(url: sa.URL) -> list[Any]:
     return found
 
 
-def _url(given: dict[str, str]) -> sa.URL:
+def _url(given: Mapping[str, str | int | None]) -> sa.URL:
     password = None
     if "passfile" in given:
-        password = Path(given["passfile"]).read_text().strip().rpartition(":")[2]
+        passfile = Path(str(given["passfile"])).read_text()
+        password = passfile.strip().rpartition(":")[2]
     return sa.URL.create(
         "postgresql+asyncpg",
-        given["user"],
+        str(given["user"]),
         password,
-        given["host"],
-        int(given["port"]),
-        given["dbname"],
+        str(given["host"]),
+        int(str(given["port"])),
+        str(given["dbname"]),
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tests.conftest import Database
+from tests.node.conftest import answers
 
 from wal2lake.model import Oid
 from wal2lake.testing.node import Node
@@ -286,9 +288,9 @@ def test_statements_are_decoded_as_postgresql_decodes_them(
 ) -> None:
     # PostgreSQL 17 as it is installed has test_decoding, the wheel of 18 has not.
     node, server = publisher, database(18 if plugin == "pgoutput" else 17)
-    for sql in TABLES:
-        server.psql(sql)
-    statements = (*KEYS, *WHOLE, *UNKNOWN, *TRUNCATES)
+    for table in TABLES:
+        server.psql(table)
+    statements: tuple[str, ...] = (*KEYS, *WHOLE, *UNKNOWN, *TRUNCATES)
     if plugin == "pgoutput":
         statements = (*KEYS[:4], *WHOLE[:3], *TRUNCATES[1:3])
     both: dict[str, Callable[[str], list[str]]] = {
@@ -326,8 +328,8 @@ def test_each_statement_of_a_transaction_is_told(
     publisher: Node, database: Callable[[int], Database], plugin: str
 ) -> None:
     node, server = publisher, database(18 if plugin == "pgoutput" else 17)
-    for sql in TABLES:
-        server.psql(sql)
+    for table in TABLES:
+        server.psql(table)
     both: dict[str, Callable[[str], list[str]]] = {
         "node": lambda sql: [str(row[0]) for row in node.sql(sql)],
         "server": lambda sql: server.psql(sql).splitlines(),
@@ -367,6 +369,10 @@ def ordered(changes: list[str]) -> list[str]:
     return sorted(found)
 
 
+def differs(copy: Database, table: str) -> str:
+    return f"{table} equal\n{copy.server.log_text()[-3000:]}"
+
+
 @pytest.mark.slow
 def test_a_subscriber_follows_keys_that_change(publisher: Node, pg18: Database) -> None:
     node, copy = publisher, pg18
@@ -386,13 +392,11 @@ def test_a_subscriber_follows_keys_that_change(publisher: Node, pg18: Database) 
         node.sql(statement)
     for table, rows in (("t", "id > 0"), ("whole", "true"), ("fully", "true")):
         sql = f"select * from same.{table} where {rows} order by 1, 2"
-        wanted = ["|".join(v or "" for v in row) for row in node.sql(sql)]
+        wanted = "\n".join("|".join(v or "" for v in row) for row in node.sql(sql))
         wait_until(
-            lambda sql=sql, wanted=wanted: copy.psql(sql).splitlines() == wanted,
+            partial(answers, copy.psql, sql, wanted.strip()),
             timeout_seconds=90,
-            describe=lambda table=table: (
-                f"{table} equal\n{copy.server.log_text()[-3000:]}"
-            ),
+            describe=partial(differs, copy, table),
         )
     assert copy.psql("select apply_error_count from pg_stat_subscription_stats") == "0"
     copy.psql("drop subscription same")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from tests.conftest import Database
+from tests.node.conftest import answers
 from tests.older_postgres import PUBLISHERS
 
 from wal2lake.pg.client import Client, Failure
@@ -201,13 +203,16 @@ def test_what_a_row_filter_lets_through_is_copied_and_streamed(
             assert wanted
             sql = f"select {chosen} from {table} order by id"
             wait_until(
-                lambda sql=sql, wanted=wanted: copy.psql(sql) == wanted,
+                partial(answers, copy.psql, sql, wanted.strip()),
                 timeout_seconds=60,
-                describe=lambda sql=sql, wanted=wanted: (
-                    f"{wanted}\nthere: {copy.psql(sql)}\n"
-                    f"{copy.server.log_text()[-3000:]}\n{node.log_text()[-2000:]}"
-                ),
+                describe=partial(differs, sql, wanted),
             )
+
+    def differs(sql: str, wanted: str) -> str:
+        return (
+            f"{wanted}\nthere: {copy.psql(sql)}\n"
+            f"{copy.server.log_text()[-3000:]}\n{node.log_text()[-2000:]}"
+        )
 
     try:
         copy.psql(

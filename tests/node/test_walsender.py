@@ -276,7 +276,8 @@ def receiving(node: Node, programs: Path, *options: str) -> Iterator[Path]:
     process = subprocess.Popen(
         [
             programs / "pg_recvlogical",
-            *("-d", node.conninfo(), "--slot=text", "--start", "-f", output, *options),
+            *("-d", node.conninfo(), "--slot=text", "--start"),
+            *("-f", str(output), *options),
         ],
         stderr=subprocess.PIPE,
     )
@@ -484,7 +485,7 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
         "insert into data select 100 + n, repeat('x', 100)"
         " from generate_series(1, 2000) as g (n)"
     )
-    streamed = [row[2] for row in node.sql(peek + ", 'stream-changes', '1')")]
+    streamed = [str(row[2]) for row in node.sql(peek + ", 'stream-changes', '1')")]
     xid = streamed[-1].rsplit(" ", 1)[1]
     assert streamed[0] == f"opening a streamed block for transaction TXN {xid}"
     assert streamed.count(f"streaming change for TXN {xid}") == 2000
@@ -528,8 +529,8 @@ def test_pg_recvlogical_is_told_of_a_publication_that_is_not_there(
     node.sql("insert into public.t values (91, 'y', 1, null, null)")
     ((end,),) = node.sql("select pg_current_wal_lsn()")
     command = [*done.args[:-1], f"--endpos={end}"]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=60)
-    assert b"91" in done.stdout and done.stderr == b""
+    again = subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert b"91" in again.stdout and again.stderr == b""
     node.sql("drop publication lost; delete from public.t where id = 91")
     node.sql("select pg_drop_replication_slot('text')")
     node.sql("delete from public.t where id = 90")
@@ -649,10 +650,12 @@ MISTAKES = {
 """What a client sends to a stream, and then no more."""
 
 
-def said_to(start: str, port: int, sent: bytes, **startup: str) -> list[object]:
+def said_to(
+    start: str, port: int, sent: bytes, user: str, database: str = "lake"
+) -> list[object]:
     """What a server says to it, from the stream's begin to the connection's end."""
     with RawClient(port) as client:
-        client.start(**startup, replication="database")
+        client.start(user=user, database=database, replication="database")
         client.send(Query(start.encode()))
         assert isinstance(client.next(), CopyResponse)
         client.socket.sendall(sent)
