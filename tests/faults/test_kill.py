@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Database
+from tests.fakes.failpoints import wait_reached
 from tests.fakes.outside import assert_equal_outside
 
 from wal2lake.errors import PublisherError
@@ -17,7 +18,6 @@ from wal2lake.observe.failpoints import arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
-from wal2lake.testing.waits import wait_until
 from wal2lake.testing.workload import BALANCE, SCHEMA, TABLES, Workload
 
 RECEIVING = (
@@ -96,11 +96,7 @@ def test_sigkill_at_each_durable_step_of_streaming(
     for name in steps:
         arm(points, name, "kill")
         pg18.transactions([workload.transaction() for _ in range(15)])
-        wait_until(
-            lambda name=name: not (points / name).exists(),
-            timeout_seconds=60,
-            describe=f"{name} is reached\n{node.log_text()[-3000:]}",
-        )
+        wait_reached(node, points, name)
         pg18.transactions([workload.transaction() for _ in range(5)])
         mirror.caught_up()
         assert node.value(BALANCE) == "0"
@@ -125,11 +121,7 @@ def test_sigkill_before_a_position_above_the_log_is_sent(
         arm(points, "confirmed.recorded", action)
         # WAL that has nothing for us: the position follows keepalives.
         pg18.psql("create table passing (id int); drop table passing")
-        wait_until(
-            lambda: not (points / "confirmed.recorded").exists(),
-            timeout_seconds=60,
-            describe="a position is recorded",
-        )
+        wait_reached(node, points, "confirmed.recorded")
         if action == "kill-tree":
             node.wait_end()
             node.start()
@@ -197,11 +189,7 @@ def test_sigkill_at_each_durable_step_of_a_copy(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
     pg18.transactions([workload.transaction() for _ in range(20)])
-    wait_until(
-        lambda: not (points / name).exists(),
-        timeout_seconds=60,
-        describe=f"{name} is reached",
-    )
+    wait_reached(node, points, name)
     pg18.transactions([workload.transaction() for _ in range(20)])
     mirror = Mirror(node, pg18.conninfo(), "k")
     mirror.synced()
@@ -256,11 +244,7 @@ def test_sigkill_in_each_state_of_copies_beside_a_running_stream(
         arm(points, name, action)
         with contextlib.suppress(PublisherError):
             node.sql(f"{refresh} {'with (recopy = true)' if again else ''}")
-        wait_until(
-            lambda name=name: not (points / name).exists(),
-            timeout_seconds=60,
-            describe=f"{name} is reached\n{node.log_text()[-3000:]}",
-        )
+        wait_reached(node, points, name)
         if action == "kill-tree":
             node.wait_end()
         write()
@@ -317,11 +301,7 @@ def test_a_table_of_many_ranges_is_copied_through_kills_while_it_is_written(
         )
         # The point is passed only by a range that was not finished before.
         for again in (True, False):
-            wait_until(
-                lambda: not (points / "copy.range_recorded").exists(),
-                timeout_seconds=60,
-                describe="a range is recorded",
-            )
+            wait_reached(node, points, "copy.range_recorded")
             if again:
                 arm(points, "copy.range_recorded", "kill")
         mirror = Mirror(node, pg18.conninfo(), "k")

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import FAST_RETRY, Database
+from tests.fakes.failpoints import wait_reached
 
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
-from wal2lake.testing.waits import wait_until
 
 STEPS = (
     "apply.table_committed",
@@ -49,11 +49,7 @@ def test_sigkill_at_each_step_sends_each_transaction_of_the_source_once(
                 f"begin; insert into one values ({number}); insert into two values ({number});"
                 f" update one set id = -id where id = {number}; commit"
             )
-        wait_until(
-            lambda at=points / step: not at.exists(),
-            timeout_seconds=60,
-            describe=f"{step} is reached",
-        )
+        wait_reached(node, points, step)
         node.wait_end()
         node.start()
         mirror.caught_up()
@@ -97,11 +93,7 @@ def test_a_torn_batch_that_cannot_be_told_as_it_was_sent(
         "begin; insert into one values (1, 0), (2, 0); insert into two values (1, 0), (2, 0);"
         " update one set n = 1; update two set n = 1; commit"
     )
-    wait_until(
-        lambda: not (points / "apply.table_committed").exists(),
-        timeout_seconds=60,
-        describe="one of the tables is committed",
-    )
+    wait_reached(node, points, "apply.table_committed")
     node.wait_end()
     pg18.psql(
         "begin; truncate one, two; insert into one values (9, 9);"

@@ -7,25 +7,17 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Database
+from tests.fakes.failpoints import wait_reached
 
 from wal2lake.observe.failpoints import arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
-from wal2lake.testing.waits import wait_until
 
 EVENTS = (
     "select tablename, phase, events from wal2lake.coercions order by tablename, phase"
 )
 ROWS = 40
-
-
-def reached(node: Node, points: Path, name: str) -> None:
-    wait_until(
-        lambda: not (points / name).exists(),
-        timeout_seconds=60,
-        describe=f"{name} is reached\n{node.log_text()[-3000:]}",
-    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +61,7 @@ def test_a_value_that_was_replaced_is_counted_once_over_sigkill(
         " publication p with (value_policies = 'numeric = null')"
     )
     if copying is not None:
-        reached(node, points, copying)
+        wait_reached(node, points, copying)
     mirror = Mirror(node, pg18.conninfo(), "p")
     mirror.synced()
     assert node.sql(EVENTS) == [("a", "copy", str(ROWS))]
@@ -79,7 +71,7 @@ def test_a_value_that_was_replaced_is_counted_once_over_sigkill(
             f"begin; insert into a {not_a_number.format(100 * round_, 3)};"
             f" insert into b {not_a_number.format(100 * round_, 2)}; commit"
         )
-        reached(node, points, name)
+        wait_reached(node, points, name)
         # What follows may be applied together with what is repeated.
         pg18.psql(f"insert into b values ({1000 * round_}, 'NaN')")
         mirror.caught_up()

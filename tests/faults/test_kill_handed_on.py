@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import FAST_RETRY, Database
+from tests.fakes.failpoints import wait_reached
 
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
-from wal2lake.testing.waits import wait_until
 
 # What is run, and where the node is killed.
 STEPS = [
@@ -88,7 +88,7 @@ def test_sigkill_at_each_step_tells_each_prepare_and_its_end_once(
     def told(step: str, count: int) -> None:
         node.wait_for(
             GET.format("peek"),
-            lambda rows: sum(row[0].startswith(step) for row in rows) == count,
+            lambda rows: sum(str(row[0]).startswith(step) for row in rows) == count,
         )
 
     wanted = []
@@ -104,11 +104,7 @@ def test_sigkill_at_each_step_tells_each_prepare_and_its_end_once(
             told("PREPARE", number)
         arm(points, step, "kill-tree")
         pg18.psql(write if verb == "prepare" else end)
-        wait_until(
-            lambda at=points / step: not at.exists(),
-            timeout_seconds=60,
-            describe=f"{step} is reached",
-        )
+        wait_reached(node, points, step)
         node.wait_end()
         node.start()
         if verb == "prepare":

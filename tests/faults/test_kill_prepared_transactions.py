@@ -65,11 +65,10 @@ def test_sigkill_at_each_step_leaves_what_is_prepared_or_its_end(
         assert node.sql("select gid from pg_prepared_xacts") == [], step
         # The tables are free, and have all of it or nothing.
         node.sql(f"insert into b values ({-number})")
-    present = [int(i) for (i,) in node.sql("select id from a where id > 0 order by 1")]
-    assert present == committed
+    expected = [(str(number),) for number in committed]
+    assert node.sql("select id from a where id > 0 order by 1") == expected
     assert node.sql("select v from a where id = 0") == [(str(len(committed)),)]
-    both = [int(i) for (i,) in node.sql("select id from b where id > 0 order by 1")]
-    assert both == committed
+    assert node.sql("select id from b where id > 0 order by 1") == expected
     rows = [str(row[0]) for row in node.sql(GET)]
     for number, (verb, step) in enumerate(steps, 1):
         prepared = rows.count(f"PREPARE TRANSACTION '{step}'")

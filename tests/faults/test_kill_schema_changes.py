@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import FAST_RETRY, Database
+from tests.fakes.failpoints import wait_reached
 
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
-from wal2lake.testing.waits import wait_until
 
 ROUND = (
     "alter table t rename a to x; alter table t rename b to a; alter table t rename x to b;"
@@ -57,11 +57,7 @@ def test_sigkill_at_each_step_of_following_ends_equal(
     for n, (step, action) in enumerate(steps, 100):
         arm(points, step, action)
         pg18.transactions([ROUND.format(n=n)])
-        wait_until(
-            lambda at=points / step: not at.exists(),
-            timeout_seconds=60,
-            describe=f"{step} is reached",
-        )
+        wait_reached(node, points, step)
         if action == "kill-tree":
             node.wait_end()
             node.start()

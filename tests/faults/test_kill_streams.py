@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import FAST_RETRY, Database
+from tests.fakes.failpoints import wait_reached
 from tests.fakes.outside import assert_equal_outside
 
 from wal2lake.observe.failpoints import VARIABLE, arm
@@ -86,11 +87,7 @@ class World:
 
     def passed(self, name: str) -> None:
         """Wait until the armed point is reached."""
-        wait_until(
-            lambda: not (self.points / name).exists(),
-            timeout_seconds=60,
-            describe=lambda: f"{name} is reached\n{self.node.log_text()[-3000:]}",
-        )
+        wait_reached(self.node, self.points, name)
 
     def equal(self) -> None:
         """Through the front door, and in the files without anything of ours."""

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -328,7 +329,7 @@ def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
     for _ in range(20):
         lsn = write()
         wait_until(
-            lambda lsn=lsn: flushed(lsn),
+            partial(flushed, lsn),
             describe="apply holds nothing up at the publisher",
         )
         if warning in node.log_text():
@@ -362,7 +363,7 @@ def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
     for _ in range(60):
         lsn = write()
         try:
-            wait_until(lambda lsn=lsn: flushed(lsn), timeout_seconds=6)
+            wait_until(partial(flushed, lsn), timeout_seconds=6)
         except WaitTimeout:
             break
     wait_until(lambda: state() == "reached", describe="the limit is reached")
