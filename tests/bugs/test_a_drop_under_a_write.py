@@ -29,7 +29,7 @@ def test_the_directory_goes_when_the_write_is_done(
     caller = Caller(world.role("me"), world.notices.append)
     command = tables.COMMANDS[type(statement)]
     drop = threading.Thread(target=command, args=(world.node, caller, statement))
-    with world.writing[table.location]:
+    with world.writing.of(table.location):
         drop.start()
         wait_until(lambda: bool(world.sync.halted), describe="its copies are ended")
         drop.join(0.2)

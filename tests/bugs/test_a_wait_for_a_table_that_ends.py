@@ -44,7 +44,7 @@ def test_it_ends_with_a_cancel_and_gives_back_what_it_has(
         other.join(10)
 
     writing = threading.Thread(target=write)
-    with world.writing[table.location]:
+    with world.writing.of(table.location):
         writing.start()
         writing.join(0.2)
         assert writing.is_alive(), "it waits"

@@ -21,7 +21,7 @@ def fill(type_oid: Oid, default: str, typmod: int = -1) -> Fill | None:
     """Without Spark; None: it would be asked."""
     nothing = cast(Any, None)
     column = ColumnDef("a", type_oid, typmod, default=default)
-    return EvaluatedDefaults(nothing, nothing, nothing)._known(column)
+    return EvaluatedDefaults(nothing, nothing, nothing)._local_fill(column)
 
 
 def test_a_uuid_only_where_it_fits() -> None:

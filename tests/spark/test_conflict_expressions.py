@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.errors import InternalError, StorageError, UsageError
 from wal2lake.lake import FieldSpec
-from wal2lake.lake.expressions import Expressions, Pairs, facts_table
+from wal2lake.lake.expressions import Pairs, facts_table
 from wal2lake.lake.port import CommitConflict
 from wal2lake.lake.spark.expressions import SparkExpressions
 from wal2lake.lake.spark.expressions.allowed import FUNCTIONS
@@ -53,7 +53,7 @@ def pairs(*rows: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Pairs:
 
 
 @pytest.fixture
-def expressions(spark_session: SparkSession) -> Expressions:
+def expressions(spark_session: SparkSession) -> SparkExpressions:
     return SparkExpressions(spark_session)
 
 
@@ -124,7 +124,7 @@ def expressions(spark_session: SparkSession) -> Expressions:
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(
-    expressions: Expressions, text: str, sqlstate: str, says: str
+    expressions: SparkExpressions, text: str, sqlstate: str, says: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
         expressions.check(FIELDS, ("id",), expression(text))
@@ -134,7 +134,9 @@ def test_what_cannot_be_evaluated_is_refused(
         assert "local.column" in (refused.value.hint or "")
 
 
-def test_what_needs_no_more_than_the_rows_is_taken(expressions: Expressions) -> None:
+def test_what_needs_no_more_than_the_rows_is_taken(
+    expressions: SparkExpressions,
+) -> None:
     registry = expressions._spark._jsparkSession.sessionState().functionRegistry()
     named = expressions._spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier
     unknown = [n for n in FUNCTIONS if not registry.functionExists(named(n))]
@@ -175,7 +177,9 @@ def test_what_needs_no_more_than_the_rows_is_taken(expressions: Expressions) -> 
     assert found[0].error[0] == "22P02"
 
 
-def test_what_is_not_checked_before_stops_at_its_pair(expressions: Expressions) -> None:
+def test_what_is_not_checked_before_stops_at_its_pair(
+    expressions: SparkExpressions,
+) -> None:
     one = pairs(((1, "1", "a"), (1, "2", "b")))
     for text, sqlstate in (
         ("set (renamed = 1)", "42703"),
@@ -202,7 +206,9 @@ def test_what_is_not_checked_before_stops_at_its_pair(expressions: Expressions) 
             expressions.check_text(expression(text))
 
 
-def test_bytes_that_are_no_text_stop_at_their_pair(expressions: Expressions) -> None:
+def test_bytes_that_are_no_text_stop_at_their_pair(
+    expressions: SparkExpressions,
+) -> None:
     two = pairs(((1, "1", "a"), (1, "2", "b")), ((2, "1", "a"), (2, "2", "c")))
     text = "cast(if(remote.id = 2, x'ff', x'61') as string)"
     choice = expression(f"({text})")
@@ -216,7 +222,9 @@ def test_bytes_that_are_no_text_stop_at_their_pair(expressions: Expressions) -> 
     assert found[1].error[0] == "22021"
 
 
-def test_bytes_that_are_no_text_are_found_in_arrays(expressions: Expressions) -> None:
+def test_bytes_that_are_no_text_are_found_in_arrays(
+    expressions: SparkExpressions,
+) -> None:
     fields = (FIELDS[0], FieldSpec("a", "array<string>", pg_type_oid=Oid(1009)))
     rows = pa.table(
         [pa.array([1, 2], pa.int32()), pa.array([["x"], None], pa.list_(pa.string()))],
@@ -233,7 +241,7 @@ def test_bytes_that_are_no_text_are_found_in_arrays(expressions: Expressions) ->
 
 
 def test_what_spark_does_not_name_is_an_error_of_the_pair(
-    expressions: Expressions, monkeypatch: pytest.MonkeyPatch
+    expressions: SparkExpressions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = pairs(((1, "1", "a"), (1, "2", "b")))
     choice = expression("('skip')")
@@ -259,7 +267,7 @@ def test_what_spark_does_not_name_is_an_error_of_the_pair(
                 assert found[0].error == ("XX000", "Spark failed: of itself")
 
 
-def test_rows_are_chosen_and_merged(expressions: Expressions) -> None:
+def test_rows_are_chosen_and_merged(expressions: SparkExpressions) -> None:
     choice = expression(
         "(case when remote.qty > local.qty then 'apply_remote'"
         " when local_commit_time < timestamp'2000-01-01' and local_origin = 'local'"
@@ -282,7 +290,7 @@ def test_rows_are_chosen_and_merged(expressions: Expressions) -> None:
     ]
 
 
-def test_the_first_that_fails_is_found(expressions: Expressions) -> None:
+def test_the_first_that_fails_is_found(expressions: SparkExpressions) -> None:
     many = pairs(*(((n, "1", "abc"), (n, str(10 - n), "de")) for n in range(1, 14)))
     by_zero = expression("set (qty = local.qty / remote.qty)")
     found = expressions.evaluate(FIELDS, ("id",), frozenset(), by_zero, many)
