@@ -11,5 +11,5 @@ durable steps in each command. Never: parses, speaks the protocol, moves rows it
     roles/         CREATE, ALTER and DROP ROLE, GRANT, REVOKE, OWNER TO
     preflight/     judges a publisher before anything is touched
 
-In this order imports fall. Where writes go and how they are committed: ``local``.
+Each folder imports only those below it. ``local`` commits the writes.
 """

@@ -249,7 +249,7 @@ class LakeBackend:
         return tag
 
     def begin(self, kind: TransactionKind) -> None:
-        """Begin a transaction. An open implicit one becomes a block, or ends with this one."""
+        """Set the kind: an open implicit transaction becomes a block, or ends with what follows."""
         if kind is TransactionKind.STATEMENT and self._transaction.has_written:
             return
         self._transaction.kind = kind

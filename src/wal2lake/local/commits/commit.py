@@ -381,10 +381,9 @@ def _table_change(
 def _with_origin(
     node: EngineParts, change: BranchChange, state: TableState, xid: int
 ) -> tuple[Action, ...]:
-    """Return the actions, with the origin added to new files if it is tracked.
+    """Return the actions, with the writer recorded in new files if writers are tracked.
 
-    Files that replace others without deletion vectors are left out, as they contain rows of
-    others."""
+    Without deletion vectors new files also have rows of others, so nothing is recorded."""
     if not (state.has_vectors and node.settings.apply.track_commit_timestamp):
         return change.actions
     modified = Modified(LOCAL, xid, time.time_ns() // 1000)

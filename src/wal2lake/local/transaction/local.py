@@ -266,7 +266,7 @@ class LocalTransaction:
             )
             # Moved keys are recorded in the commit.
             checked = checked or (moves and has_slots(self._node))
-            checked = checked or self._divides_by_instants(tables[0])
+            checked = checked or self._has_instant_partitions(tables[0])
             checked = checked or bool(tables[0].checks or tables[0].generated)
             if len(tables) == 1 and not checked:
                 return list(tables)
@@ -284,8 +284,8 @@ class LocalTransaction:
             for table in tables
         ]
 
-    def _divides_by_instants(self, table: TableDef) -> bool:
-        """True if the file statistics that Spark writes have to be corrected."""
+    def _has_instant_partitions(self, table: TableDef) -> bool:
+        """True if timestamptz columns partition the table: Spark writes them without the zone."""
         if all(column.type_oid != _TIMESTAMPTZ for column in table.columns):
             return False
         state = self._node.tables.state(table.location)
