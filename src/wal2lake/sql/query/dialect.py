@@ -20,6 +20,21 @@ _GRAMMAR: Final = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
 """Calls that belong to PostgreSQL's grammar and are not calls of functions."""
 
 
+WRITTEN: Final = "written_name"
+"""On a call: the function's name as the client wrote it, in lower case."""
+
+BY_SYNTAX: Final = "by_syntax"
+"""On a call: it has words between its arguments, such as FROM."""
+
+KEYWORD: Final = "keyword"
+"""On a window or a filter: its first word as the client wrote it."""
+
+_ALWAYS_SYNTAX: Final = frozenset(("extract", "position", "trim"))
+
+_SYNTAX_CALLS: Final = _ALWAYS_SYNTAX | {"overlay", "substring"}
+
+_TRIMS: Final = {"": "btrim", "BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
+
 _FIELDS: Final = ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
 """Words that may follow ``interval`` as a type or its constant."""
 
@@ -71,6 +86,67 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
                     this=exp.DataType.Type.ARRAY, expressions=[kind], nested=True
                 )
             return kind
+
+        def _parse_function_call(
+            self, *args: Any, **kwargs: Any
+        ) -> exp.Expression | None:
+            """Note the name that the client wrote: sqlglot has one class for several names."""
+            first, start = self._curr, self._index
+            parsed: exp.Expression | None = super()._parse_function_call(
+                *args, **kwargs
+            )
+            called = parsed
+            while isinstance(called, (exp.Window, exp.Filter, exp.WithinGroup)):
+                called = called.this
+            if isinstance(called, (exp.Func, exp.Mod)):
+                name = first.text.lower()
+                if name in _SYNTAX_CALLS and self._has_words(start):
+                    called.meta[BY_SYNTAX] = True
+                    side = str(called.args.get("position") or "")
+                    name = f"pg_catalog.{_TRIMS[side] if name == 'trim' else name}"
+                called.meta[WRITTEN] = name
+            return parsed
+
+        def _has_words(self, start: int) -> bool:
+            """Whether a call from this token on has words between its arguments."""
+            if self._tokens[start].text.lower() in _ALWAYS_SYNTAX:
+                return True
+            depth = 0
+            for token in self._tokens[start + 1 : self._index]:
+                depth += token.token_type == TokenType.L_PAREN
+                depth -= token.token_type == TokenType.R_PAREN
+                if depth == 1 and token.text.upper() in ("FROM", "FOR", "PLACING"):
+                    return True
+                if depth == 0:
+                    break
+            return False
+
+        def _parse_window(
+            self, this: exp.Expression | None, alias: bool = False
+        ) -> exp.Expression | None:
+            keyword = self._curr.text if self._curr else ""
+            parsed: exp.Expression | None = super()._parse_window(this, alias)
+            if parsed is not this and isinstance(parsed, (exp.Window, exp.Filter)):
+                parsed.meta[KEYWORD] = keyword
+            return parsed
+
+        def _parse_column_ops(
+            self, this: exp.Expression | None
+        ) -> exp.Expression | None:
+            """``pg_catalog.count(*) filter (...)``: the schema belongs to the function."""
+            parsed: exp.Expression | None = super()._parse_column_ops(this)
+            if isinstance(parsed, exp.Column) and isinstance(parsed.this, exp.Filter):
+                schema, filtered = parsed.args["table"], parsed.this
+                called = exp.Dot(this=schema, expression=filtered.this)
+                filtered.set("this", called)
+                return filtered
+            if isinstance(parsed, exp.Window) and isinstance(parsed.this, exp.Dot):
+                schema, filtered = parsed.this.this, parsed.this.expression
+                if isinstance(filtered, exp.Filter):
+                    called = exp.Dot(this=schema, expression=filtered.this)
+                    filtered.set("this", called)
+                    parsed.set("this", filtered)
+            return parsed
 
         def _precision(self) -> str:
             """``(2)``, if that is what follows; or nothing."""

@@ -225,7 +225,10 @@ class SystemCatalog:
         for relation in query.relations:
             _check_readable(relation, moment)
             self._ensure(relation, moment, read)
-        return self._guarded(query, lambda: connection.sql(query.sql))
+        bound = self._guarded(query, lambda: connection.sql(query.sql))
+        if query.misplaced is not None:
+            raise UsageError(query.misplaced, sqlstate="42809")
+        return bound
 
     def _open(self) -> Any:
         if self._connection is None:

@@ -13,33 +13,59 @@ from typing import Final
 
 from sqlglot import exp
 
-from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.sql.sysviews.functions.pg_proc import FUNCTIONS
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.sql.query.dialect import BY_SYNTAX, KEYWORD
 from wal2lake.sql.sysviews.query.failures import NEGATIVE_OFFSET
-from wal2lake.sql.sysviews.query.inference import function_name
+from wal2lake.sql.sysviews.query.signatures import written_name
 
-_SCALARS: Final = (
-    exp.Ceil,
-    exp.Floor,
-    exp.Length,
-    exp.Lower,
-    exp.Round,
-    exp.Substring,
-    exp.Trunc,
-    exp.Upper,
+_AGGREGATES: Final = frozenset(
+    (
+        *("any_value", "array_agg", "avg", "bit_and", "bit_or", "bit_xor", "bool_and"),
+        *("bool_or", "corr", "count", "covar_pop", "covar_samp", "cume_dist"),
+        *("dense_rank", "every", "json_agg", "json_agg_strict", "json_object_agg"),
+        *("json_object_agg_strict", "json_object_agg_unique"),
+        *("json_object_agg_unique_strict", "jsonb_agg", "jsonb_agg_strict"),
+        *("jsonb_object_agg", "jsonb_object_agg_strict", "jsonb_object_agg_unique"),
+        *("jsonb_object_agg_unique_strict", "json_arrayagg", "json_objectagg"),
+        *("max", "min", "mode", "percent_rank", "percentile_cont", "percentile_disc"),
+        *("range_agg", "range_intersect_agg", "rank", "regr_avgx", "regr_avgy"),
+        *("regr_count", "regr_intercept", "regr_r2", "regr_slope", "regr_sxx"),
+        *("regr_sxy", "regr_syy", "stddev", "stddev_pop", "stddev_samp"),
+        *("string_agg", "sum", "var_pop", "var_samp", "variance", "xmlagg"),
+    )
 )
-"""sqlglot's own classes for functions of one row."""
+"""pg_proc's functions with prokind a, and the grammar's."""
 
-_SCALAR_NAMES: Final = frozenset(name for name, _ in FUNCTIONS)
+_WINDOWS: Final = frozenset(
+    (
+        *("cume_dist", "dense_rank", "first_value", "lag", "last_value", "lead"),
+        *("nth_value", "ntile", "percent_rank", "rank", "row_number"),
+    )
+)
+"""pg_proc's functions with prokind w."""
+
+_GRAMMAR: Final = frozenset(
+    ("coalesce", "greatest", "least", "nullif", "extract", "substring", "overlay")
+)
+"""Calls of the grammar, behind which OVER and FILTER are syntax errors."""
 
 
-def check(tree: exp.Expression) -> None:
-    """Raise the first of these errors that a query has."""
-    for node in tree.walk():
+def check(tree: exp.Expression) -> str | None:
+    """Raise the first of these errors that a query has.
+
+    Returns what is wrong with OVER or FILTER behind a call of a function of one row: PostgreSQL
+    first looks for the function, which the engine does.
+    """
+    misplaced = None
+    for node in list(tree.walk()):
         if isinstance(node, exp.Query):
             _check_positions(node)
         elif isinstance(node, (exp.Filter, exp.Window)):
-            _check_call(node)
+            wrong = _check_call(node)
+            misplaced = misplaced or wrong
+        elif written_name(node) in _WINDOWS:
+            _check_has_window(node)
+    return misplaced
 
 
 def _check_positions(query: exp.Query) -> None:
@@ -65,25 +91,45 @@ def _check_position(clause: str, item: exp.Expression, count: int) -> None:
         )
 
 
-def _check_call(node: exp.Filter | exp.Window) -> None:
-    called = node.this
-    if isinstance(called, exp.Filter):
-        called = called.this
-    name = function_name(called) or (
-        called.sql_name().lower() if isinstance(called, exp.Func) else ""
-    )
-    if isinstance(called, _SCALARS) or name in _SCALAR_NAMES:
+def _check_has_window(call: exp.Expression) -> None:
+    around = call.parent
+    if not isinstance(around, (exp.Filter, exp.Window, exp.WithinGroup)):
         raise UsageError(
-            f"FILTER specified, but {name} is not an aggregate function"
-            if isinstance(node, exp.Filter)
-            else f"OVER specified, but {name} is not a window function nor an aggregate"
-            " function",
+            f"window function {written_name(call)} requires an OVER clause",
             sqlstate="42809",
         )
-    if isinstance(node, exp.Window) and isinstance(called.this, exp.Distinct):
-        raise FeatureNotSupportedError(
-            "DISTINCT is not implemented for window functions"
-        )
+
+
+def _check_call(node: exp.Filter | exp.Window) -> str | None:
+    """The error about a function of one row, which loses its OVER or FILTER."""
+    called = node.this
+    while isinstance(called, (exp.Filter, exp.WithinGroup, exp.IgnoreNulls)):
+        called = called.this
+    if not isinstance(called, (exp.Func, exp.Mod)):
+        return None
+    name = written_name(called) or ""
+    bare = name.removeprefix("pg_catalog.")
+    if called.meta.get(BY_SYNTAX) or bare in _GRAMMAR:
+        near = node.meta.get(KEYWORD, "")
+        raise SqlSyntaxError(f'syntax error at or near "{near}"')
+    if bare in _AGGREGATES or bare in _WINDOWS:
+        if isinstance(node, exp.Window) and isinstance(called.this, exp.Distinct):
+            raise FeatureNotSupportedError(
+                "DISTINCT is not implemented for window functions"
+            )
+        if isinstance(node, exp.Filter) and bare not in _AGGREGATES:
+            raise FeatureNotSupportedError(
+                "FILTER is not implemented for non-aggregate window functions"
+            )
+        return None
+    if not isinstance(node.parent, exp.Window):
+        node.replace(called)
+    return (
+        f"FILTER specified, but {name} is not an aggregate function"
+        if isinstance(node, exp.Filter)
+        else f"OVER specified, but {name} is not a window function nor an aggregate"
+        " function"
+    )
 
 
 def offset(node: exp.Offset) -> None:

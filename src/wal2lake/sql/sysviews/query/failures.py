@@ -10,7 +10,7 @@ Source: PostgreSQL 18's answers to the same queries; its manual, appendix A.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -302,8 +302,22 @@ _MACRO: Final = re.compile(r"Macro (\w+)\(\) does not support the supplied argum
 _log = get_logger()
 
 
-def _as_called(name: str, calls: Mapping[str, str]) -> str:
-    return f"{name.lower()}({calls.get(name.lower(), '')})"
+def _as_called(name: str, calls: Mapping[str, Sequence[str]]) -> str:
+    written = calls.get(name.lower())
+    return written[0] if written else f"{name.lower()}()"
+
+
+def _as_written(
+    match: re.Match[str], calls: Mapping[str, Sequence[str]]
+) -> Wal2LakeError | None:
+    """The error about a call that the client wrote in another way than the engine has it."""
+    written = calls.get(match[1].lower())
+    if not written:
+        return None
+    _, shown = _shown_call(match)
+    types = shown.partition("(")[2]
+    same = [signature for signature in written if signature.partition("(")[2] == types]
+    return _absent_function((same or written)[0])
 
 
 def _not_converted() -> Wal2LakeError:
@@ -326,9 +340,11 @@ def converted() -> Iterator[None]:
         raise _not_converted() from None
 
 
-def translated_error(error: Exception, calls: Mapping[str, str]) -> Wal2LakeError:
-    """``error`` as PostgreSQL would put it. ``calls``: the query's functions that the engine was to
-    know, with the types of their arguments."""
+def translated_error(
+    error: Exception, calls: Mapping[str, Sequence[str]]
+) -> Wal2LakeError:
+    """Return the error as PostgreSQL would put it. ``calls`` are the signatures of the query's
+    calls by the engine's names of functions."""
     text = str(error)
     if isinstance(error, duckdb.InterruptException):
         return UsageError("canceling statement due to user request", sqlstate="57014")
@@ -342,7 +358,8 @@ def translated_error(error: Exception, calls: Mapping[str, str]) -> Wal2LakeErro
     for pattern, told in _TEXTS:
         found = pattern.search(first)
         if found is not None:
-            return told(found)
+            as_written = _as_written(found, calls) if told is _no_match else None
+            return as_written or told(found)
     if isinstance(error, duckdb.ParserException):
         near = _SYNTAX.search(first)
         if near is not None:

@@ -14,7 +14,7 @@ Sources: the manual's sections 4.2, 8.15, 8.19, 9.27.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -89,6 +89,7 @@ from wal2lake.sql.sysviews.query.names.scopes import (
 from wal2lake.sql.sysviews.query.names.unqualified import unqualify
 from wal2lake.sql.sysviews.query.patterns import is_pattern, matched
 from wal2lake.sql.sysviews.query.rowfunctions import expand
+from wal2lake.sql.sysviews.query.signatures import Signatures
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,12 @@ class Translated:
 
     sql: str
     relations: tuple[SystemRelation, ...]
-    calls: dict[str, str]
-    """Functions left to the engine, by name, with PostgreSQL's types of their arguments."""
+    calls: Mapping[str, Sequence[str]]
+    """Signatures of the calls as the client wrote them, by the engine's names of functions."""
     outputs: tuple[Output, ...] | None
     """PostgreSQL's names and types of the result columns; None: ask the engine."""
+    misplaced: str | None
+    """The error about OVER or FILTER behind a call, if the engine knows the function."""
 
 
 _RENAMED_COLUMNS: Final = {"daticulocale": "datlocale"}
@@ -217,9 +220,9 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     tree = expand(tree)
     name_calls(tree)
     outputs = analyze(tree)
-    check(tree)
-    calls = _calls(tree)
-    relations = _Rewriter().rewrite(tree)
+    misplaced = check(tree)
+    rewriter = _Rewriter()
+    relations = rewriter.rewrite(tree)
     if isinstance(tree, exp.Values):
         tree = exp.select("*").from_(exp.Subquery(this=tree, alias="v"))
     try:
@@ -227,7 +230,7 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     except SqlglotError:
         raise FeatureNotSupportedError("the query is not supported") from None
     shown = None if outputs is None else tuple(outputs)
-    return Translated(text, relations, calls, shown)
+    return Translated(text, relations, rewriter.signatures.found(), shown, misplaced)
 
 
 def determine_parameters(sql: str, parameters: Sequence[BoundParameter]) -> None:
@@ -272,16 +275,6 @@ def _beside(node: exp.Expression) -> exp.Expression | None:
     if not isinstance(parent, exp.Binary):
         return None
     return parent.expression if node is parent.this else parent.this
-
-
-def _calls(tree: exp.Expression) -> dict[str, str]:
-    """Signatures of the calls, for an error about one of them."""
-    calls = {}
-    for node in tree.find_all(exp.Anonymous):
-        types = [get_type(argument) for argument in node.expressions]
-        names = ["unknown" if t is None else format_type(t) for t in types]
-        calls[node.name.lower()] = ", ".join(names)
-    return calls
 
 
 # ---- before typing ---------------------------------------------------------------------------
@@ -331,6 +324,7 @@ class _Rewriter:
 
     def __init__(self) -> None:
         self._relations: dict[str, SystemRelation] = {}
+        self.signatures = Signatures()
 
     def rewrite(self, tree: exp.Expression) -> tuple[SystemRelation, ...]:
         """Change the tree in place; the relations that it reads."""
@@ -349,6 +343,7 @@ class _Rewriter:
                 _lateral(node)
             else:
                 new = _expression(node)
+                self.signatures.add(node, new)
                 if new is not node:
                     set_type(new, get_type(node))
                     node.replace(new)

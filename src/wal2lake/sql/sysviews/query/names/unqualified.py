@@ -16,6 +16,7 @@ from typing import Any, Final
 from sqlglot import exp
 
 from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.sql.query.dialect import WRITTEN, PostgresDialect
 from wal2lake.sql.query.qualified import cut_schemas
 from wal2lake.sql.sysviews.declarations.relations import system_relation
 from wal2lake.sql.sysviews.functions.pg_proc import OWN_SCHEMA
@@ -36,7 +37,9 @@ def unqualify(tree: exp.Expression) -> None:
         elif isinstance(node, exp.Dot):
             called = node.expression
             if isinstance(called, exp.Func) and node.this.name == "pg_catalog":
-                node.replace(called)
+                if WRITTEN in called.meta:
+                    called.meta[WRITTEN] = f"pg_catalog.{called.meta[WRITTEN]}"
+                node.replace(_aggregate(called) or called)
             elif isinstance(called, exp.Anonymous) and node.this.name == "wal2lake":
                 called.set("this", f"{OWN_SCHEMA}{called.name.lower()}")
                 node.replace(called)
@@ -64,12 +67,36 @@ _TYPED_CALLS: Final = (
 """Functions that sqlglot has classes for, with arguments that ``FUNCTIONS`` must see."""
 
 
+def _aggregate(call: exp.Expression) -> exp.Expression | None:
+    """sqlglot's own node for an aggregate function, which it makes only without a schema."""
+    if not isinstance(call, exp.Anonymous):
+        return None
+    # A node that is made takes its arguments away from the call.
+    arguments = [argument.copy() for argument in call.expressions]
+    build = PostgresDialect.Parser.FUNCTIONS.get(call.name.upper())
+    if call.name.lower() == "string_agg" and len(arguments) == 2:
+        made: Any = exp.GroupConcat(this=arguments[0], separator=arguments[1])
+    elif build is None:
+        return None
+    else:
+        try:
+            made = build(arguments)
+        except (TypeError, IndexError):
+            return None
+    if not isinstance(made, exp.AggFunc) or made.error_messages(arguments):
+        return None
+    made.meta.update(call.meta)
+    return made
+
+
 def _untyped_call(node: exp.Expression) -> exp.Expression:
     parts = [node.this, *node.expressions]
     parts += [node.args.get(name) for name in ("expression", "null", "charset")]
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(node).__name__).lower()
     arguments = [part for part in parts if isinstance(part, exp.Expression)]
-    return exp.Anonymous(this=name, expressions=arguments)
+    call = exp.Anonymous(this=name, expressions=arguments)
+    call.meta.update(node.meta)
+    return call
 
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], exp.Expression]]] = {
