@@ -1,12 +1,12 @@
 """Durable facts of a node.
 
 Takes: records. Gives: records, and one counter that grows with each change. Owns:
-``catalog.sqlite`` in the node's directory. Never: holds fast-moving positions (those
-are in ``progress``), connects to anything, imports Spark or NumPy.
+``catalog.sqlite`` in the node's directory. Never: holds fast-moving positions (``progress`` does),
+connects to a server, imports Spark or NumPy.
 
-    store              ``Catalog``: what callers may rely on, a transaction a method
-    parts/             its methods, by what they are about
-    uncommitted        ``UncommittedCatalog``: the same as a transaction block sees it
+    store              ``Catalog``: one transaction per method
+    parts/             the methods of ``Catalog``, by subject
+    uncommitted        ``UncommittedCatalog``: the catalog as a transaction block sees it
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
     places             where tables are, relative to the warehouse
@@ -15,9 +15,9 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     published/         SQL about published states, local and prepared commits, conflicts
     remote/            SQL about publishers' schemas
     xids               numbers of transactions
-    definitions/       what ALTER TABLE does to a table's columns, publications of them, and what
-                       all of that was before
-    access/            roles, and what follows from them: who may do what
+    definitions/       ALTER TABLE's changes of columns, publications, and earlier definitions
+                       of all of them
+    access/            roles, and the privileges that follow from them
     progress           the positions of a running subscription, in a mapped file
 """
 

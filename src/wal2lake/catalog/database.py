@@ -1,13 +1,13 @@
-"""The SQLite file: connections, transactions, the counter of changes, new OIDs.
+"""The SQLite file: connections, transactions, the change counter, new OIDs.
 
-In: a path. Out: a connection of the calling thread to read from, or a transaction on it that is
-durable when it has ended (synchronous=FULL) and has moved the counter. A connection belongs to
-the thread that made it and never crosses a fork. Called by ``store`` only.
+In: a path. Out: the calling thread's connection for queries, or a transaction on it. When the
+transaction has ended, it is durable (synchronous=FULL), and the counter has grown. A connection
+belongs to the thread that made it and never crosses a fork. Called by ``store`` only.
 
-Here SQLite's errors become ``StorageError``: 53100 if the disk is full, 58030 for the rest, all of
-which may pass by themselves. A statement that is wrong, or that breaks a constraint nobody has
-asked for, is our own bug and keeps SQLite's class. A number beyond 64 bits with a sign can only be
-an LSN that somebody has made up: 22003.
+SQLite's errors become ``StorageError``: 53100 if the disk is full, 58030 for other errors, all of
+which may be temporary. An invalid statement, or an unexpected violation of a constraint, is a bug
+and keeps SQLite's class. A number beyond signed 64 bits can only be an invalid LSN of a user:
+22003.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 _BUSY_TIMEOUT_SECONDS: Final = 30.0
 
 _PRIMARY: Final = 0xFF
-"""SQLite's extended result codes have the primary one in the lowest byte."""
+"""Mask of the primary code in SQLite's extended result codes."""
 
 
 class OidsWanted(Exception):
-    """A change of a transaction block needs one more OID than it has been given."""
+    """Raised if a change of a transaction block needs more OIDs than it has."""
 
 
 class BlockConnection(places.PlacedConnection):
-    """Connection of a transaction block, whose changes are made several times with the same
-    OIDs."""
+    """Connection of a transaction block, whose changes are repeated with the same OIDs."""
 
     _oids: Iterator[Oid] = iter(())
 
     @contextmanager
     def giving(self, oids: Iterable[Oid]) -> Iterator[None]:
-        """Within, these are what ``take_oid`` takes."""
+        """Let ``take_oid`` return these OIDs while the context is open."""
         self._oids = iter(oids)
         try:
             yield
@@ -52,41 +51,41 @@ class BlockConnection(places.PlacedConnection):
             self._oids = iter(())
 
     def take_oid(self) -> Oid:
-        """The next one; raises OidsWanted."""
-        found = next(self._oids, None)
-        if found is None:
+        """Return the next OID. Raises OidsWanted."""
+        oid = next(self._oids, None)
+        if oid is None:
             raise OidsWanted
-        return found
+        return oid
 
 
 class Database:
-    """One catalog file, as one process uses it."""
+    """One process's access to a catalog file."""
 
     def __init__(
         self, path: Path, warehouse: str | None = None, *, migrate: bool = False
     ) -> None:
-        """Open an existing file; ConfigurationError if missing or of another version. An
-        older one becomes today's if the caller may ``migrate`` it: nobody else has it open.
+        """Open an existing file. Raises ConfigurationError if it is missing or has another version.
+        An older file is upgraded if ``migrate`` is true: then no other process has it open.
 
-        ``warehouse``: what locations are relative to, a path or a URL without a slash at its
-        end; None: ``warehouse`` beside the file, where a node has it by default."""
+        ``warehouse``: base of relative locations, a path or a URL without a trailing slash. None
+        for the default, the directory ``warehouse`` beside the file."""
         self._attach(path, warehouse or str(path.absolute().parent / "warehouse"))
         if not path.exists():
             raise ConfigurationError(
                 f'catalog "{path}" does not exist',
                 hint="Run wal2lake init, or check the directory given with -D.",
             )
-        found = self.meta("version")
-        if int(found) > schema.VERSION:
+        version = self.meta("version")
+        if int(version) > schema.VERSION:
             raise ConfigurationError(
-                f"catalog has version {found}, this wal2lake reads up to"
+                f"catalog has version {version}, this wal2lake reads up to"
                 f" {schema.VERSION}",
                 hint="Install the wal2lake version that wrote it, or a later one.",
             )
-        if int(found) < schema.VERSION:
+        if int(version) < schema.VERSION:
             if not migrate:
                 raise ConfigurationError(
-                    f"catalog has version {found}, this wal2lake writes version"
+                    f"catalog has version {version}, this wal2lake writes version"
                     f" {schema.VERSION}",
                     hint="Stop the node, and start it with this version of wal2lake.",
                 )
@@ -104,18 +103,18 @@ class Database:
 
     @property
     def warehouse(self) -> str:
-        """Where tables are."""
+        """Path or URL of the warehouse, which has the tables."""
         return self._warehouse
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """This thread's connection, for a query."""
+        """Yield this thread's connection, for a query."""
         with self._translated("read"):
             yield self._connection()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is durable at the end, or none of it happened."""
+        """Run one transaction. At the end all of it is durable, or nothing has changed."""
         with self._translated("write"):
             connection = self._connection()
             connection.execute("begin immediate")
@@ -127,21 +126,21 @@ class Database:
                 connection.execute("commit")
                 self._local.written = self.written + 1
             except BaseException:
-                # SQLite has rolled back already after some errors, a full disk among them.
+                # SQLite has rolled back already after some errors, for instance a full disk.
                 if connection.in_transaction:
                     connection.execute("rollback")
                 raise
 
     @property
     def written(self) -> int:
-        """How many transactions this thread has committed."""
+        """Number of transactions that this thread has committed."""
         return int(getattr(self._local, "written", 0))
 
     def meta(self, key: str) -> str:
-        """One fact about the catalog itself."""
+        """Return a value of the table ``meta``."""
         with self.reading() as connection:
-            found = connection.execute("select value from meta where key = ?", (key,))
-            return str(found.fetchone()[0])
+            rows = connection.execute("select value from meta where key = ?", (key,))
+            return str(rows.fetchone()[0])
 
     def close(self) -> None:
         """Close this thread's connection."""
@@ -169,11 +168,12 @@ class Database:
             connection.execute("pragma foreign_keys = on")
             self._local.connection = connection
             self._local.owner = owner
-        found: sqlite3.Connection = self._local.connection
-        return found
+        open_connection: sqlite3.Connection = self._local.connection
+        return open_connection
 
     def _migrate(self) -> None:
-        """To today's version, in one transaction; another process may have come first."""
+        """Upgrade to the present version, in one transaction. Another process may have done it
+        already."""
         with self.transaction() as connection:
             for version in range(int(self.meta("version")) + 1, schema.VERSION + 1):
                 _run(connection, schema.MIGRATIONS[version])
@@ -210,7 +210,7 @@ class Database:
 
 
 def _reason(code: int) -> str:
-    """The operating system's text for the error code of the embedded database."""
+    """Return the operating system's text for SQLite's error code."""
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return "the file is damaged"
     if code == sqlite3.SQLITE_CANTOPEN:
@@ -229,7 +229,7 @@ _ERRNO: Final = {
 
 
 def create_database(path: Path, superuser: str, password: str | None) -> None:
-    """Make a new file with its tables, its first role and schema public."""
+    """Create a file with its tables, its first role and schema public."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         path.chmod(0o600)
@@ -263,14 +263,14 @@ def create_database(path: Path, superuser: str, password: str | None) -> None:
 
 
 def _run(connection: sqlite3.Connection, script: str) -> None:
-    """Statements, inside the transaction that is open (executescript would end it)."""
+    """Run statements inside the open transaction, which executescript would end."""
     for statement in script.split(";"):
         if statement.strip():
             connection.execute(statement)
 
 
 def take_oid(connection: sqlite3.Connection) -> Oid:
-    """A number that no object of this node had before; part of a transaction."""
+    """Take an OID that no object of this node had before, inside a transaction."""
     if isinstance(connection, BlockConnection):
         return connection.take_oid()
     row = connection.execute(
@@ -280,7 +280,7 @@ def take_oid(connection: sqlite3.Connection) -> Oid:
 
 
 def _new_system_identifier() -> int:
-    # As PostgreSQL's BootStrapXLOG: seconds, microseconds and the process id, so
-    # that two nodes made in the same second still differ.
+    # As in PostgreSQL's BootStrapXLOG: seconds, microseconds and the process ID, so that nodes
+    # created in the same second differ.
     now = datetime.now(UTC)
     return int(now.timestamp()) << 32 | now.microsecond << 12 | os.getpid() & 0xFFF

@@ -1,12 +1,12 @@
-"""Where tables are: in the file relative to the warehouse, in records as a place to be opened.
+"""Converts locations of tables: relative to the warehouse in the file, absolute in records.
 
-In: the warehouse's path or URL, and a location of either kind. Out: the other kind. So a node goes
-on wherever its directory or its warehouse has been moved to. Only a table that is not below the
-warehouse has an absolute location in the file: an earlier version had them for all tables, and
-left those behind whose warehouse was not the settings' any more.
+In: the warehouse's path or URL, and a location of either kind. Out: the other kind. So a node
+continues after its directory or its warehouse was moved. Only a table outside of the warehouse has
+an absolute location in the file: an earlier version stored absolute locations for all tables, and
+some tables are below a former warehouse.
 
-Called by the modules whose rows have a location (``tables``, ``published``), and by ``database``
-for a file of an earlier version.
+Called by the modules whose rows have a location (``tables``, ``published``), and by ``database`` to
+migrate a file of an earlier version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 RELATIVE_SINCE: Final = 27
-"""The version of the file that has relative locations."""
+"""First version of the file with relative locations."""
 
 _SEGMENTS: Final = 2
 """Segments of a table's location below its warehouse: schema and table."""
@@ -33,12 +33,12 @@ class PlacedConnection(sqlite3.Connection):
 
 
 def stored(connection: sqlite3.Connection, location: str) -> str:
-    """A place as the file has it."""
+    """Convert an absolute location to the file's form."""
     return location.removeprefix(f"{_warehouse(connection)}/")
 
 
-def found(connection: sqlite3.Connection, text: str) -> str:
-    """The inverse."""
+def resolved(connection: sqlite3.Connection, text: str) -> str:
+    """Convert a location from the file to an absolute one."""
     if text.startswith("/") or "://" in text:
         return text
     return f"{_warehouse(connection)}/{text}"
@@ -50,19 +50,19 @@ def _warehouse(connection: sqlite3.Connection) -> str:
 
 
 def make_relative(connection: sqlite3.Connection, warehouse: str) -> None:
-    """Change the absolute locations of an older file; part of a transaction.
+    """Make the locations of an older file relative, inside the caller's transaction.
 
-    A table that is not below the warehouse and not where its location says either was moved
-    before the node had this version: it is looked for below the warehouse."""
+    A table outside of the warehouse that does not exist at its location was moved before the node
+    had this version. It is looked for below the warehouse."""
     rows = connection.execute("select location from relation")
-    known = frozenset(row[0] for row in rows)
+    locations = frozenset(row[0] for row in rows)
 
     def relative(location: str) -> str:
         tail = "/".join(location.rsplit("/", _SEGMENTS)[-_SEGMENTS:])
         here = f"{warehouse}/{tail}"
         if location == here:
             return tail
-        if not location.startswith("/") or here in known:
+        if not location.startswith("/") or here in locations:
             return location
         is_left = _is_table(location) and not _is_table(here)
         return location if is_left else tail
@@ -101,11 +101,13 @@ def _in_object(text: str, change: Callable[[str], str]) -> str:
 
 
 def _in_list(text: str, change: Callable[[str], str]) -> str:
-    return _dumped([_relocated(one, change) for one in json.loads(text)])
+    return _dumped([_relocated(recorded, change) for recorded in json.loads(text)])
 
 
-def _relocated(one: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    return {**one, "location": change(one["location"])}
+def _relocated(
+    recorded: dict[str, Any], change: Callable[[str], str]
+) -> dict[str, Any]:
+    return {**recorded, "location": change(recorded["location"])}
 
 
 def _dumped(value: object) -> str:

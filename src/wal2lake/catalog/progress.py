@@ -1,11 +1,10 @@
 """The fast-moving positions of one subscription, shared by mapped memory.
 
-``run/sub-<oid>.progress`` is one page of native 64-bit words. Each word has exactly one
-writer and is stored in one machine instruction, so a reader never sees half of it; two words
-may be of different moments, which their meanings allow (received >= logged >= applied is
-re-established by ``read``). It is a mirror of durable facts: the receiver rebuilds
-``received`` and ``logged`` from the log at its start, the engine ``applied`` from the
-catalog.
+``run/sub-<oid>.progress`` is one page of native 64-bit words. Each word has exactly one writer and
+is stored in one machine instruction, so a reader never sees half of a word. A reader may see words
+of different moments; ``read`` re-establishes received >= logged >= applied. The file mirrors
+durable facts: at its start the receiver rebuilds ``received`` and ``logged`` from the log, and the
+engine ``applied`` from the catalog.
 """
 
 from __future__ import annotations
@@ -38,35 +37,35 @@ _INDEX: Final = {name: i for i, name in enumerate(_WORDS)}
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One reading. Times are microseconds since 2000-01-01 UTC, 0 = never."""
+    """Positions at one moment. Times are microseconds since 2000-01-01 UTC; 0 means never."""
 
     receiver_pid: int
-    """0: no receiver is running."""
+    """0 if no receiver runs."""
     received: Lsn
-    """End of what the walsender has sent us."""
+    """End of the data that the walsender has sent."""
     logged: Lsn
-    """Everything below is durable in the change log."""
+    """Position below which everything is durable in the change log."""
     applied: Lsn
-    """Everything below is durable in every table."""
+    """Position below which everything is durable in every table."""
     sealed: Lsn
-    """Every transaction that ended below is in a sealed segment, or there was none."""
+    """Position below which every transaction is in a sealed segment."""
     last_msg_send_time: int
     last_msg_receipt_time: int
     latest_end_lsn: Lsn
-    """The last position reported upstream."""
+    """Last position reported upstream as flushed."""
     latest_end_time: int
     engine_pid: int
-    """0: no apply worker is running."""
+    """0 if no apply worker runs."""
     replay_lsn: Lsn
-    """The last position reported upstream as applied: ahead of ``applied`` while all
-    that the publisher has sent since concerns no table."""
+    """Last position reported upstream as applied. It is ahead of ``applied`` if everything sent
+    since concerns no table."""
 
 
 class ProgressFile:
     """The mapped file. Open it once per process; threads may share it."""
 
     def __init__(self, directory: Path, subid: Oid) -> None:
-        """Map the file in ``directory`` (the node's ``run/``), made if missing."""
+        """Map the file in ``directory`` (the node's ``run/``), and create it if it is missing."""
         path = progress_path(directory, subid)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -79,23 +78,23 @@ class ProgressFile:
         self._words = self._view.cast("Q")
 
     def set(self, **words: int) -> None:
-        """Store words by name; only their writer may."""
+        """Store words by name. Only the writer of a word calls this."""
         for name, value in words.items():
             self._words[_INDEX[name]] = int(value)
 
     def reset(self) -> None:
-        """All words are 0, on disk too; only while no worker runs. Positions of another
-        slot are no bound for those of this one."""
+        """Set all words to 0, on disk, too, because positions of another slot do not limit those of
+        this one. Called only while no worker runs."""
         self._view[:] = bytes(_SIZE)
         self._map.flush()
 
     def word(self, name: str) -> int:
-        """One word, for a loop that watches it."""
+        """Return one word, for a loop that watches it."""
         return self._words[_INDEX[name]]
 
     def read(self) -> Progress:
-        """All words. Read in the order applied, logged, received, so that the
-        invariant received >= logged >= applied holds whatever moves meanwhile."""
+        """Read all words, in the order applied, logged, received, so that received >= logged >=
+        applied holds even if words change meanwhile."""
         applied = self.word("applied")
         logged = max(self.word("logged"), applied)
         received = max(self.word("received"), logged)
@@ -114,7 +113,7 @@ class ProgressFile:
         )
 
     def close(self) -> None:
-        """Unmap; the file stays."""
+        """Unmap the file. The file stays."""
         self._words.release()
         self._view.release()
         self._map.close()
@@ -132,5 +131,5 @@ class ProgressFile:
 
 
 def progress_path(directory: Path, subid: Oid) -> Path:
-    """Where the positions of a subscription live under ``run/``."""
+    """Return the path of a subscription's positions under ``run/``."""
     return directory / f"sub-{int(subid)}.progress"

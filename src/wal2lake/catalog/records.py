@@ -1,7 +1,7 @@
-"""The rows of the catalog as immutable values.
+"""The rows of the catalog, as immutable values.
 
-Names follow PostgreSQL's catalogs; a field that PostgreSQL has keeps its meaning. The
-store gives and takes these; nobody else sees SQL rows.
+Names follow PostgreSQL's catalogs, and a field that PostgreSQL has keeps its meaning. The store
+takes and returns these values; SQL rows stay inside the store.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ class Role:
     superuser: bool
     password: str | None
     inherit: bool = True
-    """Default of its memberships' INHERIT option: whether it has the privileges of its roles."""
+    """Default of the INHERIT option of its memberships: whether it has the privileges of the
+    roles."""
     createrole: bool = False
     createdb: bool = False
     login: bool = True
     replication: bool = False
     bypassrls: bool = False
     connlimit: int = -1
-    """Sessions at a time; -1: any number."""
+    """Maximum number of concurrent sessions; -1 for no limit."""
     valid_until: str | None = None
-    """Until when its password holds: ISO 8601 with a time zone, infinity or -infinity."""
+    """Time until which the password is valid: ISO 8601 with a time zone, infinity or -infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,15 @@ class RoleMember:
 
     oid: Oid
     roleid: Oid
-    """The role that is granted."""
+    """The granted role."""
     member: Oid
     grantor: Oid
     admin: bool = False
-    """The member may grant it to others."""
+    """Whether the member may grant the role to others."""
     inherit: bool = True
-    """The member has its privileges without SET ROLE."""
+    """Whether the member has the role's privileges without SET ROLE."""
     set_role: bool = True
-    """The member may SET ROLE to it."""
+    """Whether the member may SET ROLE to the role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Namespace:
     name: str
     owner: Oid
     acl: Acl | None = None
-    """None: the defaults."""
+    """None for the default privileges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +86,20 @@ class ColumnDef:
 
     name: str
     type_oid: Oid
-    """PostgreSQL's type. For a type the node does not know itself (an enum, say) the
-    publisher's name is in ``type_name`` and this is 25 (text)."""
+    """PostgreSQL's type. For a type that is not built in (for instance an enum) this is 25 (text),
+    and ``type_name`` has the publisher's name."""
     typmod: int = -1
     type_name: str | None = None
-    """The publisher's name of a user-defined type, for people; values are text."""
+    """The publisher's name of a user-defined type, for display. Values are text."""
     not_null: bool = False
     default: str | None = None
-    """The default expression in PostgreSQL's SQL, or None."""
+    """Default expression in PostgreSQL's SQL, or None."""
     domain: Domain | None = None
-    """The domain that the publisher's column is declared with."""
+    """Domain of the publisher's column, if any."""
     sequence: Oid | None = None
-    """The ``Sequence`` that its values come from, if none are given."""
+    """Sequence that supplies values if none are given."""
     identity: str = ""
-    """pg_attribute.attidentity: a (ALWAYS), d (BY DEFAULT), or none."""
+    """pg_attribute.attidentity: a (ALWAYS), d (BY DEFAULT), or empty."""
     generated: Generation | None = None
     """GENERATED ALWAYS AS (...) STORED. Such a column has no default."""
 
@@ -113,22 +114,22 @@ class TableDef:
     owner: Oid
     columns: tuple[ColumnDef, ...]
     key: tuple[str, ...]
-    """Primary key columns in key order; empty: none."""
+    """Primary key columns in key order; empty if there is no key."""
     location: str
-    """URL or absolute path of the Delta table; see ``places``."""
+    """URL or absolute path of the Delta table (``places``)."""
     key_name: str | None = None
-    """Name of the primary key constraint; None: PostgreSQL's default name."""
+    """Name of the primary key constraint. None for PostgreSQL's default name."""
     partition_key: PartitionKey | None = None
-    """Partition key of a partitioned table; its rows are those of its only partition, the default
-    one."""
+    """Partition key of a partitioned table. Its rows are those of its only partition, the default
+    partition."""
     partition_of: Oid | None = None
-    """The partitioned table whose default partition it is, and whose location it has."""
+    """Partitioned table whose default partition this is. Both have the same location."""
     acl: Acl | None = None
-    """None: the defaults."""
+    """None for the default privileges."""
     parameters: tuple[tuple[str, str], ...] = ()
-    """Storage parameters of CREATE TABLE: the Delta table's properties."""
+    """Storage parameters of CREATE TABLE, which are the Delta table's properties."""
     replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
-    """Old rows that the table's UPDATEs and DELETEs send."""
+    """Old rows that UPDATEs and DELETEs of the table send."""
     key_deferral: Deferral = Deferral.NO
     checks: tuple[CheckConstraint, ...] = ()
 
@@ -139,11 +140,11 @@ class TableDef:
 
     @property
     def storage(self) -> Oid:
-        """Tables that are two names of one location have the same."""
+        """OID of the location's main table. Tables with the same location have the same value."""
         return self.oid if self.partition_of is None else self.partition_of
 
     def column(self, name: str) -> ColumnDef | None:
-        """The column of that exact name."""
+        """Return the column with exactly this name."""
         return next((c for c in self.columns if c.name == name), None)
 
     @property
@@ -155,13 +156,14 @@ class TableDef:
 
     @property
     def index_name(self) -> str:
-        """The name of its primary key, constraint and index: makeObjectName()."""
+        """Name of the primary key's constraint and index, as by makeObjectName()."""
         cut = self.name.encode()[: 63 - len("_pkey")].decode(errors="ignore")
         return self.key_name or f"{cut}_pkey"
 
     @property
     def identity_columns(self) -> tuple[str, ...] | None:
-        """Columns that tell which row is meant, which a deferrable key does not; None: all."""
+        """Columns of the replica identity; None for all columns. A deferrable key is no
+        identity."""
         match self.replica_identity:
             case ReplicaIdentity.FULL:
                 return None
@@ -171,40 +173,40 @@ class TableDef:
 
 
 REMOTE_TYPES: Final = "remote_types"
-"""Not an option: what decoders of binary values must know of the publisher's types."""
+"""Not an option: the publisher's types, for decoders of binary values."""
 
 MADE_SLOT: Final = "made_slot"
-"""Not an option: the slot that CREATE SUBSCRIPTION has made. Until a receiver has streamed, the
-floor is its consistent point."""
+"""Not an option: the slot that CREATE SUBSCRIPTION has created. Until a receiver has streamed, the
+floor is the slot's consistent point."""
 
 SOURCE_STARTED: Final = "source_started"
-"""Not an option: when the server was started that has let the slot be used last."""
+"""Not an option: start time of the server that has streamed last."""
 
 
 class Recopy(Enum):
-    """How far REFRESH PUBLICATION WITH (recopy = true) has come; workers wait for its end."""
+    """Progress of REFRESH PUBLICATION WITH (recopy = true). Workers wait for its end."""
 
     NO = 0
-    """There is none under way."""
+    """None is running."""
     BEGUN = 1
-    """The workers are to end. Everything is still there: the DROP may be taken back."""
+    """The workers must end. Slot and log still exist, so the command can be cancelled."""
     GIVEN_UP = 2
-    """The slot and the log are. It can only go on to a new slot."""
+    """The slot and the log were given up. The command can only continue with a new slot."""
 
 
 ENUM_LABELS: Final = "enum_labels"
-"""Not an option: the labels of the publisher's enum types, for ``KnownLabels``."""
+"""Not an option: labels of the publisher's enum types, for ``KnownLabels``."""
 
 LABELS_LEFT: Final = "labels_left"
-"""Not an option: by table, up to where renamed labels have been left as they are."""
+"""Not an option: by table, the LSN up to which renamed labels are not followed."""
 
 UNDECODED_TYPES: Final = "undecoded_types"
-"""Not an option: types that came in a binary stream and have no decoder."""
+"""Not an option: types without a decoder that a binary stream has brought."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """pg_subscription, and what the launcher needs to run it."""
+    """pg_subscription, with the facts that the launcher needs."""
 
     oid: Oid
     name: str
@@ -212,38 +214,39 @@ class Subscription:
     enabled: bool
     conninfo: str
     slot_name: str | None
-    """None: the subscription has no slot (slot_name = NONE)."""
+    """None if the subscription has no slot (slot_name = NONE)."""
     publications: tuple[str, ...]
     synchronous_commit: str = "off"
     create_tables: bool = True
     generation: int = 0
-    """Grows with each change that a running worker must notice by restarting."""
+    """Number that grows with each change for which running workers must restart."""
     floor: Lsn = INVALID_LSN
-    """Every table of the subscription is complete below this; the origin's LSN."""
+    """LSN below which every table of the subscription is complete; the origin's LSN."""
     system_identifier: str | None = None
-    """The publisher's, as first seen; another one later is an error."""
+    """The publisher's system identifier, as first seen. A different one later is an error."""
     timeline: int | None = None
     dropping: bool = False
-    """A DROP has begun; repeating it finishes it, whatever became of the slot."""
+    """Whether a DROP has begun. Repeating the DROP finishes it, even if the slot is gone."""
     options: dict[str, str] = field(default_factory=dict)
-    """Further options as accepted (binary, streaming, origin ...), and under
-    ``REMOTE_TYPES``, ``UNDECODED_TYPES``, ``MADE_SLOT``, ``SOURCE_STARTED``,
-    ``ENUM_LABELS`` and ``LABELS_LEFT`` what is no option."""
+    """Further options as accepted (binary, streaming, origin ...), and other facts under
+    ``REMOTE_TYPES``, ``UNDECODED_TYPES``, ``MADE_SLOT``, ``SOURCE_STARTED``, ``ENUM_LABELS`` and
+    ``LABELS_LEFT``."""
     skip_lsn: Lsn = INVALID_LSN
-    """subskiplsn: the finish LSN of the transaction that ALTER ... SKIP leaves out; 0: none."""
+    """subskiplsn: finish LSN of the transaction that ALTER ... SKIP leaves out; 0 for none."""
     skipping: bool = False
-    """Leaving it out has begun: after a crash it goes on, though a table is past it."""
+    """Whether the skip has begun. After a crash it goes on, even if a table is beyond the
+    transaction."""
     recopying: Recopy = Recopy.NO
-    """All its tables are to be copied anew; ``unfinished`` ends what a crash interrupts."""
+    """Progress of copying all tables anew. ``unfinished`` completes it after a crash."""
 
     @property
     def runs(self) -> bool:
-        """True if the subscription's workers may run."""
+        """Whether the subscription's workers may run."""
         return self.enabled and self.recopying is Recopy.NO
 
     @property
     def origin(self) -> str:
-        """any, or none: only changes that began at the publisher are wanted."""
+        """any, or none for changes without an origin at the publisher only."""
         return self.options.get("origin", "any")
 
     @property
@@ -258,81 +261,81 @@ class Subscription:
 
     @property
     def binary(self) -> bool:
-        """Values are asked for in binary format."""
+        """Whether values are requested in binary format."""
         return self.options.get("binary") == "true"
 
     @property
     def disable_on_error(self) -> bool:
-        """An error of its workers disables it, instead of being tried again."""
+        """Whether an error of a worker disables the subscription, instead of a retry."""
         return self.options.get("disable_on_error") == "true"
 
     @property
     def follows_schema(self) -> bool:
-        """Changes of its tables' columns at the publisher are made here, too."""
+        """Whether changes of columns at the publisher are made here, too."""
         return self.options.get("schema_changes") == "follow"
 
     @property
     def password_required(self) -> bool:
-        """The option, of which superusers are free."""
+        """The option, which does not apply to superusers."""
         return self.options.get("password_required", "true") == "true"
 
     @property
     def failover(self) -> bool:
-        """The slot is one that standbys of the publisher may have."""
+        """Whether standbys of the publisher synchronize the slot."""
         return self.options.get("failover") == "true"
 
     @property
     def run_as_owner(self) -> bool:
-        """True if the subscription owner's privileges apply, False if the tables' owners' do."""
+        """Whether the subscription owner's privileges apply, not those of the tables' owners."""
         return self.options.get("run_as_owner") == "true"
 
     @property
     def type_mappings(self) -> str:
-        """The option as it was written; empty: the defaults."""
+        """Text of the option; empty for the defaults."""
         return self.options.get("type_mappings", "")
 
     @property
     def conflict_resolution(self) -> str:
-        """The option's text; ``pgtypes.ConflictResolutions`` explains it."""
+        """Text of the option, parsed by ``pgtypes.ConflictResolutions``."""
         return self.options.get("conflict_resolution", "")
 
     @property
     def value_policies(self) -> str:
-        """The option as it was written; empty: every value is stored exactly."""
+        """Text of the option. If empty, every value is stored exactly."""
         return self.options.get("value_policies", "")
 
     @property
     def made_slot(self) -> str | None:
-        """The slot that CREATE SUBSCRIPTION has made; None: it has made none."""
+        """Slot that CREATE SUBSCRIPTION has created; None if it has created none."""
         return self.options.get(MADE_SLOT)
 
     @property
     def source_started(self) -> str | None:
-        """When the server was started that streamed last; None: not known."""
+        """Start time of the server that streamed last; None if not known."""
         return self.options.get(SOURCE_STARTED) or None
 
     @property
     def remote_types(self) -> str | None:
-        """JSON: the publisher's types that are not built in, as last asked for."""
+        """JSON: the publisher's types that are not built in, as last read."""
         return self.options.get(REMOTE_TYPES)
 
     @property
     def undecoded_types(self) -> str | None:
-        """JSON: what a binary stream was stopped by; None or empty: nothing."""
+        """JSON: types that stopped a binary stream; None or empty if there are none."""
         return self.options.get(UNDECODED_TYPES)
 
 
 class WorkerKind(Enum):
-    """Workers of a subscription that can fail; each notes and clears only its own errors."""
+    """Workers of a subscription that can fail. Each records and clears only its own errors."""
 
     RECEIVER = "receiver"
     """Connects, receives, writes the log."""
     SNAPSHOT = "snapshot"
-    """Holds the exported snapshot that copies stand on; a part of the receiver's process."""
+    """Holds the exported snapshot of copies; a part of the receiver's process."""
     APPLY = "apply"
     """Applies the log's transactions."""
     COPY = "table synchronization"
-    """Copies tables. Its errors are the tables' own, ``SubscriptionRel.error``."""
+    """Copies tables. Its errors are recorded per table, in ``SubscriptionRel.error``."""
     DROP = "drop"
     """Finishes a DROP SUBSCRIPTION that was interrupted."""
     RECOPY = "re-copy"
@@ -346,131 +349,136 @@ class SubscriptionError:
     subid: Oid
     worker: WorkerKind
     error: str
-    """Described: message, DETAIL, HINT and CONTEXT."""
+    """Text of the error: message, DETAIL, HINT and CONTEXT."""
     noted_at: str
-    """ISO 8601, UTC: when this text was first noted."""
+    """Time when this text was first recorded: ISO 8601, UTC."""
     sqlstate: str | None = None
-    """None: an older version has noted it."""
+    """None if an older version has recorded the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """pg_stat_subscription_stats: how often a subscription's workers have failed."""
+    """pg_stat_subscription_stats: counts of errors and conflicts."""
 
     subid: Oid
     apply_errors: int
     sync_errors: int
     stats_reset: str | None
-    """ISO 8601, UTC; None: never."""
+    """Time of the last reset, ISO 8601, UTC; None if never reset."""
     conflicts: Mapping[ConflictType, int]
     """Counts of conflicts by type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """pg_description: what COMMENT ON has said of an object."""
+    """pg_description: the comment of an object."""
 
     classid: Oid
-    """OID of the catalog that has the object."""
+    """OID of the catalog that contains the object."""
     objid: Oid
     description: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlot:
-    """A slot that CREATE SUBSCRIPTION is about to make, until the subscription is recorded.
+    """A slot that CREATE SUBSCRIPTION is about to create, until the subscription is recorded.
 
-    One that is here while no command runs was left by a crash: nobody would ever read it,
-    and it would hold the publisher's WAL.
+    If there is an entry while no command runs, a crash has left the slot: it would hold the
+    publisher's WAL for ever.
     """
 
     slot_name: str
     conninfo: str
     subname: str
     lsn: Lsn
-    """The publisher's position before: an older slot of that name is somebody else's."""
+    """The publisher's position before the creation. An older slot with the name belongs to another
+    user."""
     must_use_password: bool = False
-    """True if the command's own connection must use a password: see
-    ``Catalog.must_use_password``."""
+    """Whether the command's connection must use a password (``Catalog.must_use_password``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSource:
-    """Where a subscription that gave up its slot goes on."""
+    """Source with which a subscription continues after it gave up its slot."""
 
     start: Lsn
-    """The consistent point of its new slot."""
+    """Consistent point of the new slot."""
     system_identifier: str
     timeline: int
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRel:
-    """pg_subscription_rel, with the copy's own progress."""
+    """pg_subscription_rel, with the progress of the copy."""
 
     subid: Oid
     relid: Oid
-    """Our table's OID."""
+    """OID of the local table."""
     remote_namespace: str
     remote_name: str
     state: SyncState
     lsn: Lsn | None
-    """srsublsn: the consistent point S once copied, then the vector's that took the table
-    in. In i and d not srsublsn: the S at which an attempt may have committed without a word
-    to the catalog; the floor does not pass it. None: there is no such attempt."""
+    """srsublsn: the consistent point S of the copy, later the LSN of the vector with which the
+    table joined. In states i and d it is not srsublsn, but the S at which an attempt may have
+    committed without a record in the catalog, and which the floor does not pass; None if there is
+    no such attempt."""
     epoch: int
-    """Part of the table's cursor name; a re-copy starts the next one."""
+    """Part of the table's cursor name. A new copy has a new epoch."""
     rows_copied: int = 0
     rows_expected: int | None = None
-    """The publisher's estimate when the copy began (pg_class.reltuples)."""
+    """The publisher's estimate at the beginning of the copy (pg_class.reltuples)."""
     bytes_copied: int = 0
     error: str | None = None
     sqlstate: str | None = None
     """SQLSTATE of the error."""
     copy_plan: str | None = None
-    """JSON: the snapshot and the page bounds of the running copy, which a resumed one keeps."""
+    """JSON: snapshot and page bounds of the running copy, which a resumed copy keeps."""
     trusted: bool = True
-    """True if all rows are the publisher's: an INSERT cannot meet a row that the publisher does not
-    know."""
+    """Whether all rows are the publisher's, so that an INSERT cannot meet a row that the publisher
+    does not have."""
     replaces: bool = False
-    """The copy of this epoch takes the place of all rows that the table has."""
+    """Whether the copy of this epoch replaces all rows of the table."""
     paused_at: str | None = None
-    """ISO 8601, UTC: since when the table takes no part, in f at ``lsn``; None: it does."""
+    """Time of the pause, ISO 8601, UTC. A paused table takes no part, in state f at ``lsn``. None
+    if it is not paused."""
     rejoins: bool = False
-    """In f it waits to come back: it is complete below ``lsn``, whatever its cursor says."""
+    """Whether the table, in state f, waits to rejoin: it is complete below ``lsn``, regardless of
+    its cursor."""
     copied_from: Oid | None = None
-    """The publisher's OID of the table that was copied; None: not known."""
+    """The publisher's OID of the copied table; None if not known."""
     begins: Lsn | None = None
-    """Position below which commits are not wanted (copy_data = false); None: the whole stream is
-    wanted."""
+    """Position below which commits are skipped (copy_data = false); None if no commit is
+    skipped."""
     published_as: str | None = None
-    """The publisher's marks of its publications at the copy; None: they cannot be watched."""
+    """The publisher's marks of the table's publications at the copy; None if they cannot be
+    watched."""
 
     @property
     def paused(self) -> bool:
-        """Nothing is applied to it; the log has what it misses."""
+        """Whether the table is paused. The log keeps the changes that it misses."""
         return self.paused_at is not None
 
     def cursor_name(self, node: int) -> str:
-        """The application id of the table's cursor; ``node`` is the node's system identifier."""
+        """Return the application ID of the table's cursor. ``node``: the node's system
+        identifier."""
         return f"wal2lake:{node}:{self.subid}:{self.epoch}"
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRange:
-    """One finished ctid range of a running copy: what the final commit will add."""
+    """One finished ctid range of a running copy, which the final commit will add."""
 
     subid: Oid
     relid: Oid
     epoch: int
     snapshot: str
-    """The exported snapshot it was read under; another snapshot invalidates it."""
+    """Snapshot of the range. Another snapshot invalidates the range."""
     number: int
     rows: int
     files: str
-    """JSON: the list of Delta ``add`` actions."""
+    """JSON: list of Delta ``add`` actions."""
     coercions: tuple[Coercion, ...] = ()
-    """Values of its rows that policies have changed."""
+    """Values that policies have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,17 +487,18 @@ class SyncSnapshot:
 
     subid: Oid
     snapshot: str
-    """The name for SET TRANSACTION SNAPSHOT."""
+    """Name for SET TRANSACTION SNAPSHOT."""
     lsn: Lsn
     """Consistent point S of the snapshot."""
     holder: str
-    """Identity of the process that keeps it; gone process, gone snapshot."""
+    """Process that holds the snapshot. The snapshot ends with the process."""
     relids: tuple[int, ...]
-    """Our OIDs of the tables that it covers: in the publication before it was published here."""
+    """Local OIDs of the covered tables, which were in the publication before the snapshot was
+    published here."""
 
     @property
     def identity(self) -> str:
-        """The name of ranges that are read under it; PostgreSQL uses snapshot names again."""
+        """Identity of the snapshot, recorded with its ranges. PostgreSQL reuses snapshot names."""
         return f"{self.snapshot}@{self.lsn}"
 
 
@@ -500,10 +509,10 @@ class CoercionTotal:
     subid: Oid
     relid: Oid
     phase: str
-    """copy or stream."""
+    """Phase: copy or stream."""
     coercion: Coercion
     first_at: str
-    """ISO 8601, UTC: when the first of them was published."""
+    """Time when the first of them was published: ISO 8601, UTC."""
     last_at: str
 
 
@@ -514,7 +523,7 @@ class NotedConflict:
     subid: Oid
     conflict: Conflict
     noted_at: str
-    """ISO 8601, UTC: when it was published, or last stopped the subscription."""
+    """Time when the conflict was published, or last stopped the subscription: ISO 8601, UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,17 +533,17 @@ class SnapshotVector:
     subid: Oid
     lsn: Lsn
     committed_at: str
-    """ISO 8601, UTC: when it was published."""
+    """Time when the state was published: ISO 8601, UTC."""
     versions: dict[int, int]
-    """Table OID to Delta version."""
+    """Delta versions by table OID."""
     apart: Mapping[int, Lsn] = field(default_factory=dict)
-    """Positions of tables that are not at ``lsn`` but where they stood when they left the common
-    snapshot: paused, catching up, or copied anew alone."""
+    """Positions of tables that are not at ``lsn``, because they have left the common snapshot:
+    paused, catching up, or copied anew alone."""
 
     def elsewhere(self, relid: Oid) -> Lsn | None:
-        """Where a table stands that is not at ``lsn``; None: it is there."""
-        at = self.apart.get(int(relid))
-        return None if at == self.lsn else at
+        """Return the position of a table that is not at ``lsn``; None if it is at ``lsn``."""
+        position = self.apart.get(int(relid))
+        return None if position == self.lsn else position
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,27 +554,27 @@ class TableChange:
     location: str
     table_id: str
     read_version: int
-    """The version that the changes are made for."""
+    """Version that the changes are based on."""
     cursor: int
-    """Cursor of the application ``local_writer``: a table with this cursor has the changes."""
+    """Cursor of the application ``local_writer``. A table with this cursor has the changes."""
     actions: Sequence[Mapping[str, Any]]
-    """Delta's ``remove`` and ``add``, as JSON objects."""
+    """Delta's ``remove`` and ``add`` actions, as JSON objects."""
     truncates: bool = False
-    """TRUNCATE is among its statements: what it adds came after that."""
+    """Whether the statements include TRUNCATE. Added rows came after it."""
     messages: Sequence[tuple[str, bytes]] = ()
-    """Prefix and content of each that its commit carries."""
+    """Prefix and content of each message that the commit carries."""
     origin: tuple[str, int, int | None] | None = None
-    """The replication origin of its session, with the transaction's position and time there."""
+    """Replication origin of the session, with the transaction's position and time there."""
     truncate_options: int = 0
-    """If it ``truncates``: 1 CASCADE, 2 RESTART IDENTITY."""
+    """Options of TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
     moved: Sequence[tuple[Sequence[str | None], Sequence[str | None]]] = ()
-    """Keys that it has changed: before and now."""
+    """Changed keys: before and after."""
     updated: int = 0
-    """How many rows it has updated, if that is all that it has done to any."""
+    """Number of updated rows, if rows were only updated."""
     statements: str = ""
-    """Where its statements are written down one by one; none: nowhere."""
+    """Name of the file with its single statements; empty if there is none."""
     xid: int = 0
-    """The transaction's number; 0: it has none of its own."""
+    """The transaction's number; 0 if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -577,94 +586,95 @@ class Altered:
     key: tuple[str, ...]
     key_name: str | None
     renamed: tuple[tuple[str, str], ...] = ()
-    """Columns that have another name now: before, and now."""
+    """Renamed columns: names before and after."""
     key_deferral: Deferral = Deferral.NO
     checks: tuple[CheckConstraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCommit:
-    """A transaction that is being committed to several tables, or an ALTER TABLE of one."""
+    """A running commit of a transaction to several tables, or of an ALTER TABLE."""
 
     number: int
     tables: tuple[TableChange, ...]
     altered: tuple[Altered, ...] = ()
-    """Definitions that change with the table's commit: all names of one location."""
+    """Definitions that change with the table's commit, under all names of its location."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationOrigin:
-    """pg_replication_origin: one that was created by its function."""
+    """pg_replication_origin: an origin created by pg_replication_origin_create."""
 
     number: int
     name: str
     remote_lsn: Lsn
-    """How far its transactions are replayed here."""
+    """Position up to which the origin's transactions are replayed here."""
 
 
 class PreparedState(StrEnum):
-    """How far PREPARE TRANSACTION, or what ends it, has come."""
+    """Progress of PREPARE TRANSACTION, or of the command that ends it."""
 
     PREPARING = "preparing"
-    """The client has no answer: a crash undoes the PREPARE."""
+    """The client has no reply yet. A crash undoes the PREPARE."""
     PREPARED = "prepared"
     COMMITTING = "committing"
-    """It will commit, also behind a crash."""
+    """The transaction will commit, even after a crash."""
     ROLLING_BACK = "rolling back"
-    """It will not; the publisher's log may have to say so."""
+    """The transaction will roll back. The publisher's log may need a record of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
-    """A prepared transaction of the front door: its files are in its tables, in no version."""
+    """A prepared transaction of a session. Its files are in the tables' directories, but in no
+    version."""
 
     number: int
     gid: str
     owner: Oid
-    """OID of the role that has prepared the transaction."""
+    """OID of the role that prepared the transaction."""
     prepared_at: int
     """Microseconds since 2000-01-01 UTC."""
     tables: tuple[TableChange, ...]
     messages: tuple[tuple[str, bytes], ...]
-    """Prefix and content of each that it has emitted."""
+    """Prefix and content of each emitted message."""
     state: PreparedState = PreparedState.PREPARING
     xid: int | None = None
-    """The transaction's number; None: an earlier version prepared it, and no slot needed it."""
+    """The transaction's number. None if an earlier version prepared it while no slot needed it."""
 
 
 def local_writer(node: int) -> str:
-    """The application whose cursor a transaction of the front door carries into a table;
-    ``node``: the node's system identifier."""
+    """Return the application ID of local transactions' cursors in tables. ``node``: the node's
+    system identifier."""
     return f"wal2lake:{node}:local"
 
 
 @dataclass(frozen=True, slots=True)
 class PastState:
-    """The answer to a question about an earlier published state."""
+    """Result of a search for an earlier published state."""
 
     vector: SnapshotVector | None
-    """None: it is not kept any more, or there never was one."""
+    """None if the state is not kept any more, or never existed."""
     newest: tuple[Lsn, str] | None
-    """Position and time of the newest state that there is."""
+    """Position and time of the newest state."""
     oldest: tuple[Lsn, str] | None
-    """Position and time of the oldest state that was looked at; without ``vector``, of the oldest
-    one that is kept."""
+    """Position and time of the oldest state that was searched; without ``vector``, of the oldest
+    kept state."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSlot:
-    """pg_replication_slots: what a client of the publisher's log still needs."""
+    """pg_replication_slots: a slot of the publisher's log."""
 
     name: str
     plugin: str
     restart_lsn: Lsn
-    """The log is kept from here on."""
+    """Position from which the log is kept."""
     confirmed_lsn: Lsn
-    """The client has everything that committed below."""
+    """Position below which the client has all transactions."""
     temporary: int = 0
-    """The session whose it is; 0: it stays."""
+    """Session that owns a temporary slot; 0 for a permanent slot."""
     two_phase: bool = False
     failover: bool = False
     two_phase_at: Lsn | None = None
     invalidation: str | None = None
-    """Why it can be used no more, in PostgreSQL's words."""
+    """Reason why the slot was invalidated, in PostgreSQL's words."""

@@ -5,8 +5,8 @@ survives power loss. A file with a newer version is refused, an older one is bro
 by ``database`` when it is opened. LSNs are signed 64-bit integers here, which holds for the
 first 8 EiB of WAL.
 
-Whoever changes a table adds a version, and to ``LATER`` the statements that lead to it: they make a
-new catalog, too.
+A change of a table needs a new version, and statements in ``LATER`` that lead to it. These also run
+for a new catalog.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wal2lake.model import Oid
 VERSION: Final = 29
 
 FIRST_OID: Final = 16384
-"""PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
+"""PostgreSQL's FirstNormalObjectId. Lower OIDs belong to built-in objects."""
 
 PUBLIC_OID: Final = 2200
 """pg_namespace's row for schema public, the same in every PostgreSQL."""
@@ -49,7 +49,7 @@ create table role_member (
 update role set createrole = 1, createdb = 1, replication = 1, bypassrls = 1
     where superuser = 1;
 """
-"""Attributes of roles, memberships and acls, which came with version 4."""
+"""Attributes of roles, memberships and acls, added in version 4."""
 
 DDL: Final = """
 create table meta (key text primary key, value text not null) without rowid;
@@ -129,7 +129,7 @@ create table coercion_pending (
     foreign key (subid, relid) references subscription_rel(subid, relid)
         on delete cascade) without rowid;
 """
-"""Tables as of version 3; ``LATER`` makes the rest, for a new catalog and an older one alike."""
+"""Tables as of version 3. ``LATER`` adds the rest, for new and older catalogs alike."""
 
 _PLANS_5: Final = """
 alter table planned_slot add column must_use_password integer not null default 0;
@@ -146,7 +146,7 @@ create table conflict (
     reached integer);
 create index conflict_of on conflict (subid, reached);
 """
-"""``reached``: the end of the batch that is to be published with it; null: it has happened."""
+"""``reached``: end of the batch whose publication makes the conflict count; null if it counts."""
 
 _SQLSTATES_7: Final = """
 alter table subscription_error add column sqlstate text;
@@ -162,7 +162,7 @@ _STATES_9: Final = """
 alter table snapshot_vector add column since integer not null default 0;
 update snapshot_vector set since = lsn;
 """
-"""A state is that of each position from ``since`` to ``lsn``."""
+"""A state holds for all positions from ``since`` to ``lsn``."""
 
 _ALTERED_10: Final = """
 alter table local_commit add column altered text;
@@ -172,7 +172,7 @@ create table relation_history (
     altered_at text not null,
     primary key (relid, version)) without rowid;
 """
-"""``altered``: definitions that an ALTER TABLE puts in place with its commit."""
+"""``altered``: definitions that change with the commit of an ALTER TABLE."""
 
 _PAUSES_11: Final = """
 alter table subscription_rel add column paused_at text;
@@ -208,8 +208,8 @@ create table prepared_relation (
     xid integer not null, remote_relid integer not null, relation text not null,
     primary key (subid, xid, remote_relid)) without rowid;
 """
-"""``settled``: where NOT NULL at the publisher holds for all rows that come; ``settles``: where the
-columns ``required`` become NOT NULL here."""
+"""``settled``: position from which NOT NULL at the publisher holds for all rows. ``settles``:
+position at which the columns ``required`` become NOT NULL here."""
 
 _PARAMETERS_14: Final = """
 alter table relation add column parameters text not null default '[]';
@@ -232,7 +232,7 @@ create table publication_namespace (
     pubid integer not null references publication(oid) on delete cascade,
     nspid integer not null, unique (pubid, nspid));
 """
-"""``filter_columns``: what the numbers in ``filter`` stand for."""
+"""``filter_columns``: names of the columns that ``filter`` refers to by number."""
 
 _SLOTS_16: Final = """
 create table replication_slot (
@@ -242,12 +242,12 @@ create table replication_slot (
     confirmed_lsn integer not null, two_phase_at integer,
     invalidation text, inactive_since text) without rowid;
 """
-"""``temporary``: the session whose it is; 0: it stays."""
+"""``temporary``: session that owns a temporary slot; 0 for a permanent one."""
 
 _SLOTS_17: Final = """
 alter table replication_slot drop column inactive_since;
 """
-"""It begins anew with each start of the node, as PostgreSQL's."""
+"""The time is kept in memory and begins anew with each start, as in PostgreSQL."""
 
 _PREPARED_18: Final = """
 create table prepared_commit (
@@ -255,7 +255,7 @@ create table prepared_commit (
     owner integer not null, prepared_at integer not null, state text not null,
     xid integer, tables text not null, messages text not null);
 """
-"""Numbers are in the publisher's log, so none is used twice."""
+"""The publisher's log contains the numbers, so none is used twice."""
 
 _SEQUENCES_19: Final = """
 create table sequence (
@@ -264,19 +264,20 @@ create table sequence (
     start integer not null, increment integer not null, last_value integer,
     unique (namespace, name));
 """
-"""``last_value``: null, none was taken."""
+"""``last_value``: null if no value was taken."""
 
 _ORIGINS_20: Final = """
 create table replication_origin (
     number integer primary key, name text not null unique,
     remote_lsn integer not null default 0);
 """
-"""Origins that pg_replication_origin_create has made; each subscription has one besides."""
+"""Origins created by pg_replication_origin_create. Each subscription has an origin besides
+these."""
 
 _SEQUENCES_21: Final = """
 alter table sequence add column is_called integer not null default 1;
 """
-"""0: ``last_value`` is what is taken next."""
+"""``is_called``: 0 if ``last_value`` is the next value."""
 
 _DEFINITIONS_22: Final = """
 create table definition_history (
@@ -292,15 +293,15 @@ create table restart_pending (
     foreign key (subid, relid) references subscription_rel(subid, relid)
         on delete cascade) without rowid;
 """
-"""``found``: the sequence's last value when the restart was written down; ``last``: what it has
-after the restart. Null: no value was taken."""
+"""``found``: the sequence's last value when the restart was recorded. ``last``: its last value
+after the restart. Null if no value was taken."""
 
 _COPIED_24: Final = """
 alter table subscription_rel add column copied_from integer;
 alter table subscription_rel add column begins integer;
 alter table subscription_rel add column published_as text;
 """
-"""``copied_from``: null, copied by an older version, or not at all."""
+"""``copied_from``: null if an older version copied the table, or no copy was made."""
 
 _DEFERRALS_25: Final = """
 alter table relation add column key_deferral text not null default 'n';
@@ -314,11 +315,12 @@ create table applied_end (
     remote_lsn integer not null, newest integer not null);
 insert into applied_end select oid, floor, floor from subscription;
 """
-"""``remote_lsn``: the end of the last transaction that all tables have; ``newest``: of the last one
-that is published, which a table that is copied or paused may lack. No row: there was none."""
+"""``remote_lsn``: end of the last transaction that all tables have. ``newest``: end of the last
+published transaction, which a copied or paused table may lack. There is no row if there was no
+transaction."""
 
 _PLACES_27: Final = ""
-"""Locations are relative to the warehouse: ``places``."""
+"""Locations become relative to the warehouse (``places``)."""
 
 _CHECKS_28: Final = """
 alter table relation add column checks text not null default '[]';
@@ -331,8 +333,8 @@ insert or ignore into meta (key, value)
     select 'next_xid', cast(1001 + coalesce(max(version.value), 0) as text)
     from snapshot_vector, json_each(snapshot_vector.versions) as version;
 """
-"""The first transaction number that no process has reserved (``xids``). Earlier versions have
-marked rows of local statements with the version of their table: the numbers begin above those."""
+"""First transaction number that no process has reserved (``xids``). Earlier versions marked rows of
+local statements with the version of their table, so the numbers begin above those versions."""
 
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
@@ -362,8 +364,8 @@ LATER: Final = (
     _CHECKS_28,
     _XIDS_29,
 )
-"""Statements of the versions after 3, in order. A column of a table whose rows are in
-definition_history (``definitions.historic``) is added to those, too: json_set()."""
+"""Statements of the versions after 3, in order. A new column of a table whose rows are in
+definition_history (``definitions.historic``) is added there, too, with json_set()."""
 
 MIGRATIONS: Final = {
     2: """
@@ -436,7 +438,7 @@ alter table relation add column partition_of integer;
     28: LATER[24],
     29: LATER[25],
 }
-"""Version to the statements that make it of the version before (no semicolons within one).
+"""For each version, the statements that upgrade the previous version (without semicolons inside).
 
-To 3: an old error is not taken over, for nobody knows whose it was; whoever still has it
-notes it again as it starts."""
+The upgrade to 3 drops old errors, because their worker is not known. A worker that still has the
+error records it again as it starts."""

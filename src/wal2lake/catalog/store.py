@@ -1,14 +1,13 @@
-"""The catalog's store: records in, records out, one SQLite transaction a method.
+"""The catalog's store: records in, records out, one SQLite transaction per method.
 
-Every process opens its own; a connection belongs to the thread that made it and never
-crosses a fork. A method returns only after the commit is durable (synchronous=FULL), and raises
-StorageError (53100, 58030) if the file cannot be read or written.
-``change_counter`` grows with every commit of any process, so a cache can ask cheaply
-whether it is stale.
+Every process opens its own store. A connection belongs to the thread that made it and never crosses
+a fork. A method returns only after the commit is durable (synchronous=FULL), and raises
+StorageError (53100, 58030) if the file cannot be read or written. ``change_counter`` grows with
+every commit of any process, so a cache can check cheaply whether it is stale.
 
-What callers may rely on, and where transactions begin and end, is in ``parts``, by what the
-methods are about; the SQL of each table is in the module of its name (``namespaces``, ``tables``,
-``comments``, ``subscriptions``, ``copies``, ``published``, ``remote``; ``access.roles``).
+The methods are in ``parts``, by subject, with their guarantees and transactions. The SQL of each
+table is in the module of its name (``namespaces``, ``tables``, ``comments``, ``subscriptions``,
+``copies``, ``published``, ``remote``; ``access.roles``).
 
 Called by: commands and system views (commands, sql), the supervisor (launch), workers.
 """
@@ -45,9 +44,10 @@ class Catalog(
     def __init__(
         self, path: Path, warehouse: str | None = None, *, migrate: bool = False
     ) -> None:
-        """Open an existing catalog; ConfigurationError if missing or of another version.
-        ``warehouse``: the settings', which tables' places are relative to; None: beside the
-        catalog. ``migrate``: bring an older one up to date (who starts the node does)."""
+        """Open an existing catalog. Raises ConfigurationError if it is missing or has another
+        version. ``warehouse``: base of the tables' locations, from the settings; None for the
+        directory beside the catalog. ``migrate``: whether to upgrade an older catalog, as the start
+        of the node does."""
         self._database = Database(path, warehouse, migrate=migrate)
         self._authority = None
         self.xids = TransactionNumbers(self._database)
@@ -55,7 +55,7 @@ class Catalog(
 
     @classmethod
     def create(cls, path: Path, superuser: str, password: str | None) -> Catalog:
-        """Make a new catalog with its first role and schema public."""
+        """Create a catalog with its first role and schema public."""
         create_database(path, superuser, password)
         return cls(path)
 
@@ -67,16 +67,16 @@ class Catalog(
 
     @property
     def system_identifier(self) -> int:
-        """This node's own, as IDENTIFY_SYSTEM would report it: 64 bits."""
+        """This node's system identifier, as IDENTIFY_SYSTEM reports it: 64 bits."""
         return int(self._database.meta("system_identifier"))
 
     def sync_name(self, subid: Oid) -> str:
-        """Return the name by which publishers know a subscription's copies: the name of their
-        temporary slot, of their sessions, and of these sessions' mark."""
+        """Return the name of a subscription's copies at the publisher: of their temporary slot,
+        their sessions, and the mark of these sessions."""
         return f"pg_{subid}_sync_{self.system_identifier}"
 
     def new_oid(self) -> Oid:
-        """A number that no object of this node had before."""
+        """Return an OID that no object of this node had before."""
         return self.new_oids(1)[0]
 
     def new_oids(self, count: int) -> list[Oid]:

@@ -1,13 +1,13 @@
-"""The catalog as one transaction block sees it: what is committed, and what the block has changed.
+"""The catalog as a transaction block sees it: the committed catalog with the block's changes.
 
-In: calls of ``Catalog``'s methods. Out: their answers. A method marked as a ``change`` is carried
-out on the file, its result is kept and its effect is rolled back; the call is remembered. Each
-later call first makes the block's changes again, inside of a transaction of SQLite that ends with
-it. So the block holds no lock of the file between two statements, and what others commit meanwhile
-is neither hidden nor overwritten. ``commit`` makes all changes in one durable transaction.
+In: calls of ``Catalog``'s methods. Out: their results. A method marked as a ``change`` is carried
+out on the file; its result is kept, its effect is rolled back, and the call is recorded. Each later
+call first makes the block's changes again, inside an SQLite transaction that ends with the call. So
+the block holds no lock of the file between two statements, and other sessions' commits are neither
+hidden nor overwritten. ``commit`` makes all changes in one durable transaction.
 
-A change takes the same OIDs each time. They come from the file once and for all, as a sequence's
-values do, so nobody else has them.
+A change takes the same OIDs each time. They are taken from the file once, like values of a
+sequence, so no other object gets them.
 
 Called by: ``local.transaction.definitions``, from the session's thread.
 """
@@ -39,7 +39,7 @@ _REFERENCES: Final = (
 
 @dataclass(slots=True)
 class _Change:
-    """One call, to be made again and again."""
+    """A recorded call, which is repeated."""
 
     method: Callable[..., Any]
     arguments: Sequence[Any]
@@ -48,17 +48,17 @@ class _Change:
 
 
 class _BlockDatabase(Database):
-    """One transaction of SQLite around several of the catalog's methods."""
+    """One SQLite transaction around several of the catalog's methods."""
 
     def __init__(self, committed: Catalog, prepare: Callable[[], None]) -> None:
-        """``prepare`` makes the block's changes, at the beginning of each transaction."""
+        """``prepare`` makes the block's changes at the beginning of each transaction."""
         self._attach(committed.path, committed.warehouse)
         self._prepare = prepare
         self._depth = 0
 
     @contextmanager
     def joined(self, *, keep: bool = False) -> Iterator[BlockConnection]:
-        """The block's changes are made within; they stay with ``keep``."""
+        """Run a transaction with the block's changes, and commit it with ``keep``."""
         with self._translated("write"):
             connection = self.connection()
             connection.execute("begin immediate")
@@ -89,17 +89,17 @@ class _BlockDatabase(Database):
         connection.execute("update meta set value = value + 1 where key = 'counter'")
 
     def connection(self) -> BlockConnection:
-        """The session's own."""
-        found = self._connection(BlockConnection)
-        assert isinstance(found, BlockConnection)
-        return found
+        """Return the session's connection."""
+        connection = self._connection(BlockConnection)
+        assert isinstance(connection, BlockConnection)
+        return connection
 
 
 class UncommittedCatalog(Catalog):
-    """The catalog as a transaction block sees it; the module describes it."""
+    """The catalog as a transaction block sees it. The module describes it."""
 
     def __init__(self, committed: Catalog) -> None:
-        """``committed``: what others see."""
+        """``committed``: the catalog that other sessions see."""
         self._committed = committed
         self._changes: list[_Change] = []
         self._block = _BlockDatabase(committed, self._replay)
@@ -108,21 +108,21 @@ class UncommittedCatalog(Catalog):
         self.xids = committed.xids
 
     def new_oids(self, count: int) -> list[Oid]:
-        """Taken for good, whatever becomes of the block."""
+        """Return new OIDs, which stay taken even if the block rolls back."""
         return self._committed.new_oids(count)
 
     def mark(self) -> int:
-        """For ``back_to``."""
+        """Return a mark for ``back_to``."""
         return len(self._changes)
 
     def back_to(self, mark: int) -> None:
-        """Forget the changes made since."""
+        """Forget the changes made since the mark."""
         del self._changes[mark:]
         self._authority = None
 
     def commit(self) -> None:
-        """Make the changes durable and visible, all of them at once. 40001 if what others have
-        committed does not let one of them be made."""
+        """Make all changes durable and visible at once. Raises 40001 if other sessions' commits
+        make one of them impossible."""
         with self._block.joined(keep=True) as connection:
             if _dangling(connection):
                 raise _conflict("An object that it refers to has been dropped.")

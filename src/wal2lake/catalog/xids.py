@@ -1,11 +1,11 @@
-"""Numbers of local transactions: PostgreSQL's transaction IDs.
+"""Assigns numbers to local transactions: PostgreSQL's transaction IDs.
 
-Takes: the catalog's file. Gives: numbers, each once in the life of a node. A process takes a block
-of them in one durable transaction and hands them out from memory. A process that ends leaves the
-rest of its block unused: numbers grow, with gaps. Any thread may call.
+Takes: the catalog's file. Gives: numbers, each once in the life of a node. A process reserves a
+block of numbers in one durable transaction and assigns them from memory. The rest of a block stays
+unused when the process ends: numbers grow, with gaps. Any thread may call.
 
-A transaction has one number wherever it is shown: txid_current(), conflict reports,
-pg_prepared_xacts, decoded changes (decision 0020).
+A transaction has the same number everywhere: txid_current(), conflict reports, pg_prepared_xacts,
+decoded changes (decision 0020).
 
 Source: GetNewTransactionId() in varsup.c; manual, section 67.1.
 """
@@ -18,21 +18,22 @@ from typing import Final
 from wal2lake.catalog.database import Database
 
 FIRST_XID: Final = 1001
-"""Below it nothing is numbered, so a number is never one of PostgreSQL's special IDs."""
+"""First number. Lower numbers are not used, so no number is one of PostgreSQL's special IDs."""
 
 _EPOCH: Final = 1 << 32
 
 _BLOCK: Final = 1024
-"""Numbers that one write of the catalog reserves; a guess: a write for a thousand commits."""
+"""Numbers that one write of the catalog reserves. Chosen arbitrarily: one write for a thousand
+commits."""
 
 
 def xid_of(number: int) -> int:
-    """The 32-bit transaction ID of a number; the bits above are PostgreSQL's epoch."""
+    """Return the 32-bit transaction ID of a number. The higher bits are PostgreSQL's epoch."""
     return number % _EPOCH
 
 
 class TransactionNumbers:
-    """Numbers for one process of a node."""
+    """Assigns numbers for one process of a node."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -40,7 +41,7 @@ class TransactionNumbers:
         self._next = self._end = 0
 
     def take(self, count: int = 1) -> int:
-        """The first of ``count`` numbers that follow one another."""
+        """Take ``count`` consecutive numbers and return the first."""
         with self._guard:
             if self._end - self._next < count:
                 self._reserve(max(count, _BLOCK), above=0)
@@ -49,7 +50,7 @@ class TransactionNumbers:
             return first
 
     def begin_above(self, number: int) -> None:
-        """Hand out only higher numbers from now on: ``number`` is in use somewhere."""
+        """Assign only higher numbers from now on, because ``number`` is in use."""
         with self._guard:
             if number >= self._next and number >= self._reserved() - 1:
                 self._reserve(_BLOCK, above=number)
@@ -57,17 +58,17 @@ class TransactionNumbers:
                 self._next = min(number + 1, self._end)
 
     def _reserved(self) -> int:
-        """The first number that no process has reserved."""
+        """Return the first number that no process has reserved."""
         return int(self._database.meta("next_xid"))
 
     def _reserve(self, count: int, *, above: int) -> None:
         with self._database.transaction() as transaction:
-            (known,) = transaction.execute(
+            (reserved,) = transaction.execute(
                 "select value from meta where key = 'next_xid'"
             ).fetchone()
-            first = max(int(known), above + 1)
+            first = max(int(reserved), above + 1)
             if xid_of(first) < FIRST_XID or xid_of(first + count) < count:
-                # In the next epoch, too, no ID is a special one; no block is in two epochs.
+                # Skip the special IDs of the next epoch. No block crosses epochs.
                 first += FIRST_XID + count
                 first -= xid_of(first) - FIRST_XID
             transaction.execute(

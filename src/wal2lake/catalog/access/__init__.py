@@ -1,11 +1,10 @@
 """Decides about privileges: roles, their memberships, privileges on objects.
 
-Takes: rows of the catalog. Gives: ``Authority``, which answers from memory. Owns: the rules.
-Never: reads the catalog by itself (``roles`` has its SQL, called by the store), raises an error
-in a command's name.
+Takes: rows of the catalog. Gives: ``Authority``, which decides from memory. Owns: the rules. Never:
+reads the catalog (the store calls the SQL in ``roles``), raises a command's errors.
 
-    authority   what follows from roles, memberships and acls; start here
-    predefined  the roles that every PostgreSQL 18 has
+    authority   privileges derived from roles, memberships and acls; start here
+    predefined  PostgreSQL 18's predefined roles
     roles       the SQL of ``role``, ``role_member`` and the acls
-    targets     whose privileges count when a subscription writes a table
+    targets     the privileges that a subscription needs to write a table
 """

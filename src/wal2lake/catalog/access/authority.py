@@ -1,14 +1,14 @@
 """Derives privileges from roles, memberships and acls.
 
-Comes in: all roles and memberships, once. Goes out: answers from memory. Whether a role is a
-superuser is asked first, wherever that is enough: who asks for one reads no memberships.
+In: all roles and memberships, once. Out: decisions from memory. Where it suffices that a role is a
+superuser, that is checked first, without reading memberships.
 
     inherit    the member has the role's privileges without SET ROLE
-    set_role   the member may SET ROLE to it
-    admin      the member may grant it to others
+    set_role   the member may SET ROLE to the role
+    admin      the member may grant the role to others
 
-Each is followed through any number of memberships. pg_database_owner has one member without a
-row, the database's owner. pg_read_all_data, pg_write_all_data and pg_maintain have privileges on
+Each option is followed through any number of memberships. pg_database_owner has one implicit
+member, the database's owner. pg_read_all_data, pg_write_all_data and pg_maintain have privileges on
 every table and schema.
 
 Source: roles_is_member_of(), has_privs_of_role(), member_can_set_role(), is_admin_of_role() and
@@ -32,7 +32,7 @@ from wal2lake.catalog.records import Role, RoleMember
 from wal2lake.model import BOOTSTRAP_SUPERUSER, PUBLIC, Acl, ObjectKind, Oid
 
 DATABASE_OWNER: Final = BOOTSTRAP_SUPERUSER
-"""pg_database.datdba of a node's one database."""
+"""pg_database.datdba of a node's database."""
 
 _BY_ROLE: Final = {
     ObjectKind.TABLE: (
@@ -43,7 +43,7 @@ _BY_ROLE: Final = {
     ObjectKind.SCHEMA: ((PG_READ_ALL_DATA, "U"), (PG_WRITE_ALL_DATA, "U")),
     ObjectKind.DATABASE: (),
 }
-"""Letters that members of a predefined role have on every object of a kind."""
+"""Privileges that members of a predefined role have on every object of a kind."""
 
 
 @dataclass(frozen=True)
@@ -65,30 +65,30 @@ class Authority:
 
     @cached_property
     def names(self) -> dict[int, str]:
-        """Names by OID, for texts."""
+        """Names by OID, for messages."""
         return {int(role.oid): role.name for role in self.roles}
 
     def name(self, role: Oid) -> str:
-        """Return the role's name as messages print it; a dropped role's number."""
+        """Return the role's name for messages; the OID of a dropped role."""
         return self.names.get(int(role), str(int(role)))
 
     def is_superuser(self, role: Oid) -> bool:
-        """A role that is gone is none."""
-        found = self.by_oid.get(role)
-        return found is not None and found.superuser
+        """Whether a role is a superuser. A dropped role is not."""
+        existing = self.by_oid.get(role)
+        return existing is not None and existing.superuser
 
     # ---- memberships ------------------------------------------------------------------
 
     def inherited(self, role: Oid) -> set[Oid]:
-        """All roles whose privileges it has, itself among them."""
+        """Return all roles whose privileges a role has, itself included."""
         return self._closure(role, lambda m: m.inherit)
 
     def has_privileges_of(self, member: Oid, role: Oid) -> bool:
-        """has_privs_of_role()."""
+        """Whether a member has a role's privileges: has_privs_of_role()."""
         return self.is_superuser(member) or role in self.inherited(member)
 
     def can_set_role(self, member: Oid, role: Oid) -> bool:
-        """member_can_set_role()."""
+        """Whether a member can SET ROLE to a role: member_can_set_role()."""
         return (
             member == role
             or self.is_superuser(member)
@@ -96,15 +96,15 @@ class Authority:
         )
 
     def is_member(self, member: Oid, role: Oid) -> bool:
-        """is_member_of_role(): whatever the membership's options."""
+        """Whether a role is a member, with any options: is_member_of_role()."""
         return self.is_superuser(member) or self.is_member_nosuper(member, role)
 
     def is_member_nosuper(self, member: Oid, role: Oid) -> bool:
-        """The same of memberships alone."""
+        """Whether a role is a member, without regard to superusers."""
         return role in self._closure(member, lambda m: True)
 
     def is_admin_of(self, member: Oid, role: Oid) -> bool:
-        """is_admin_of_role(): may it grant the role? No role is its own admin."""
+        """Whether a member may grant a role: is_admin_of_role(). No role is its own admin."""
         if self.is_superuser(member):
             return True
         reached = self._closure(member, lambda m: True)
@@ -113,8 +113,8 @@ class Authority:
         )
 
     def best_admin(self, member: Oid, role: Oid) -> Oid | None:
-        """select_best_admin(): who of those whose privileges ``member`` has can grant
-        the role."""
+        """Return a role that can grant ``role`` and whose privileges ``member`` has:
+        select_best_admin()."""
         reached = self.inherited(member)
         admins = {m.member for m in self.members if m.roleid == role and m.admin}
         if member in admins:
@@ -122,14 +122,14 @@ class Authority:
         return next((m for m in sorted(admins) if m in reached), None)
 
     def _closure(self, start: Oid, follows: Callable[[RoleMember], bool]) -> set[Oid]:
-        found, rest = {start}, [start]
+        reached, rest = {start}, [start]
         while rest:
             member = rest.pop()
-            for one in self._of(member):
-                if one.roleid not in found and follows(one):
-                    found.add(one.roleid)
-                    rest.append(one.roleid)
-        return found
+            for membership in self._of(member):
+                if membership.roleid not in reached and follows(membership):
+                    reached.add(membership.roleid)
+                    rest.append(membership.roleid)
+        return reached
 
     def _of(self, member: Oid) -> Iterable[RoleMember]:
         yield from self._by_member.get(member, ())
@@ -143,33 +143,33 @@ class Authority:
 
     @cached_property
     def _by_member(self) -> dict[Oid, list[RoleMember]]:
-        found: dict[Oid, list[RoleMember]] = {}
-        for one in self.members:
-            found.setdefault(one.member, []).append(one)
-        return found
+        by_member: dict[Oid, list[RoleMember]] = {}
+        for membership in self.members:
+            by_member.setdefault(membership.member, []).append(membership)
+        return by_member
 
     # ---- objects ----------------------------------------------------------------------
 
     def owns(self, role: Oid, owner: Oid) -> bool:
-        """object_ownercheck()."""
+        """Whether a role has the owner's privileges: object_ownercheck()."""
         return self.has_privileges_of(role, owner)
 
     def letters(self, role: Oid, kind: ObjectKind, owner: Oid, acl: Acl | None) -> str:
-        """All that a role may do with an object."""
+        """Return all privileges of a role on an object."""
         if self.is_superuser(role):
             return kind.all
         reached = self.inherited(role)
-        found = (acl or Acl.default(kind, owner)).granted({*reached, PUBLIC})
-        for predefined, more in _BY_ROLE[kind]:
+        privileges = (acl or Acl.default(kind, owner)).granted({*reached, PUBLIC})
+        for predefined, added in _BY_ROLE[kind]:
             if predefined in reached:
-                found += more
-        return found
+                privileges += added
+        return privileges
 
     def grantable(
         self, role: Oid, kind: ObjectKind, owner: Oid, acl: Acl | None
     ) -> str:
-        """Return the privileges that a role may grant: an owner every one, also those that the
-        owner lacks."""
+        """Return the privileges that a role may grant. An owner may grant every privilege, even
+        those that the owner lacks."""
         if self.owns(role, owner):
             return kind.all
         return (acl or Acl.default(kind, owner)).grantable(
@@ -179,14 +179,17 @@ class Authority:
     def best_grantor(
         self, role: Oid, letters: str, kind: ObjectKind, owner: Oid, acl: Acl | None
     ) -> tuple[Oid, str]:
-        """select_best_grantor(): in whose name a role grants, and what of it can be."""
+        """Return the grantor for a role's GRANT, and the privileges that it can grant:
+        select_best_grantor()."""
         if role == owner or self.owns(role, owner):
             return owner, letters
-        found = acl or Acl.default(kind, owner)
+        effective_acl = acl or Acl.default(kind, owner)
         wanted = set(letters)
         best, most = role, ""
         for candidate in (role, *sorted(self.inherited(role) - {role})):
-            able = "".join(c for c in found.grantable([candidate]) if c in wanted)
+            able = "".join(
+                c for c in effective_acl.grantable([candidate]) if c in wanted
+            )
             if set(able) == wanted:
                 return candidate, able
             if len(able) > len(most):

@@ -1,6 +1,6 @@
 """PostgreSQL 18's predefined roles, with its OIDs, and the statements that put them in a catalog.
 
-Comes in: nothing. Goes out: their OIDs, and rows for a new catalog or an older one.
+In: nothing. Out: OIDs, and rows for a new catalog or an older one.
 
 Source: pg_authid.dat, pg_auth_members of a new PostgreSQL 18 cluster; manual, section 21.5.
 """
@@ -19,7 +19,7 @@ PG_CREATE_SUBSCRIPTION: Final = Oid(6304)
 PG_MAINTAIN: Final = Oid(6337)
 
 FIRST_FREE_OID: Final = 16384
-"""Roles below it belong to the system; they are not altered, and not dropped."""
+"""Roles below this OID belong to the system and cannot be altered or dropped."""
 
 _ROLES: Final = (
     (3373, "pg_monitor"),
@@ -56,9 +56,9 @@ INSERTS: Final = (
         f"({oid}, {role}, {member}, 10, 0, 1, 1)" for oid, role, member in _MEMBERS
     )
     + ";\n"
-    # As initdb has it: schema public belongs to whoever owns the database.
+    # As after initdb, schema public belongs to the owner of the database.
     "update namespace set owner = 6171,"
     """ acl = '[[6171, 6171, "UC", ""], [0, 6171, "U", ""]]'"""
     " where oid = 2200 and owner = 10;\n"
 )
-"""Statements; no semicolons within one."""
+"""Statements without semicolons inside."""

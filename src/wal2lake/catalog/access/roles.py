@@ -15,7 +15,7 @@ from wal2lake.errors import DuplicateObjectError
 from wal2lake.model import Acl, Oid
 
 DATABASE_ACL: Final = "database_acl"
-"""The meta row with the one database's acl, once it is not the default."""
+"""Key of the meta row with the database's acl, if it is not the default."""
 
 ROLE_FLAGS: Final = (
     "superuser",
@@ -30,25 +30,25 @@ _ROLE_COLUMNS: Final = tuple(field.name for field in fields(Role))
 
 
 def all_roles(connection: sqlite3.Connection) -> list[Role]:
-    """All roles."""
+    """Return all roles."""
     rows = connection.execute("select * from role order by oid")
     return [_role(row) for row in rows]
 
 
 def role_named(connection: sqlite3.Connection, name: str) -> Role | None:
-    """One by name."""
+    """Return a role by name."""
     row = connection.execute("select * from role where name = ?", (name,)).fetchone()
     return None if row is None else _role(row)
 
 
 def role_by_oid(connection: sqlite3.Connection, oid: Oid) -> Role | None:
-    """One by OID."""
+    """Return a role by OID."""
     row = connection.execute("select * from role where oid = ?", (oid,)).fetchone()
     return None if row is None else _role(row)
 
 
 def create_role(connection: sqlite3.Connection, role: Role) -> None:
-    """42710 if the name is taken."""
+    """Create a role. Raises 42710 if the name is taken."""
     marks = ", ".join("?" * len(_ROLE_COLUMNS))
     try:
         connection.execute(
@@ -62,7 +62,7 @@ def create_role(connection: sqlite3.Connection, role: Role) -> None:
 def update_role(
     connection: sqlite3.Connection, oid: Oid, changes: Mapping[str, Any]
 ) -> None:
-    """Set fields; 42710 if a new name is taken."""
+    """Set fields of a role. Raises 42710 if a new name is taken."""
     if not changes:
         return
     sets = ", ".join(f"{name} = ?" for name in changes)
@@ -75,7 +75,7 @@ def update_role(
 
 
 def drop_role(connection: sqlite3.Connection, oid: Oid) -> None:
-    """With its memberships, on both sides, and those that it has granted."""
+    """Drop a role, with its memberships on both sides, and those that it has granted."""
     connection.execute(
         "delete from role_member where ? in (roleid, member, grantor)", (oid,)
     )
@@ -83,7 +83,7 @@ def drop_role(connection: sqlite3.Connection, oid: Oid) -> None:
 
 
 def all_members(connection: sqlite3.Connection) -> list[RoleMember]:
-    """All memberships, by OID."""
+    """Return all memberships, by OID."""
     return [
         RoleMember(
             Oid(r["oid"]),
@@ -99,7 +99,7 @@ def all_members(connection: sqlite3.Connection) -> list[RoleMember]:
 
 
 def put_member(connection: sqlite3.Connection, member: RoleMember) -> None:
-    """In place of the one between the same three, if there is one."""
+    """Add a membership, or replace the one with the same role, member and grantor."""
     connection.execute(
         "insert into role_member (oid, roleid, member, grantor, admin, inherit, set_role)"
         " values (?, ?, ?, ?, ?, ?, ?)"
@@ -120,7 +120,7 @@ def put_member(connection: sqlite3.Connection, member: RoleMember) -> None:
 def remove_members(
     connection: sqlite3.Connection, removed: Sequence[RoleMember]
 ) -> None:
-    """Delete these rows."""
+    """Delete memberships."""
     connection.executemany(
         "delete from role_member where roleid = ? and member = ? and grantor = ?",
         [(m.roleid, m.member, m.grantor) for m in removed],
@@ -151,7 +151,7 @@ def set_namespace_access(
 
 
 def database_acl(connection: sqlite3.Connection) -> Acl | None:
-    """None: the defaults."""
+    """Return the database's acl; None for the defaults."""
     row = connection.execute(
         "select value from meta where key = ?", (DATABASE_ACL,)
     ).fetchone()

@@ -1,16 +1,16 @@
-"""Decides whose privileges count when a subscription writes a table, and whether they are enough.
+"""Decides whether a subscription may write a table, and with whose privileges.
 
-Comes in: a subscription, a table of it, what is to be done. Goes out: the error that stops the
-subscription, or None. No trigger, default or index expression runs here, so this is all that
-run_as_owner decides:
+In: a subscription, one of its tables, the operations. Out: the error that stops the subscription,
+or None. No trigger, default or index expression runs here, so run_as_owner decides nothing else:
 
-    run_as_owner = false   as the table's owner: the subscription's owner must be able to
-                           SET ROLE to him, and he must not have taken his own privileges away
-    run_as_owner = true    as the subscription's owner, who needs the privileges himself
+    run_as_owner = false   as the table's owner: the subscription's owner must be able to SET ROLE
+                           to the table's owner, who must not have revoked the own privileges
+    run_as_owner = true    as the subscription's owner, who needs the privileges
 
-Source: SwitchToUntrustedUser() in usercontext.c; TargetPrivilegesCheck() in worker.c, which wants
-SELECT too where rows are looked up; copy_table() in tablesync.c; BuildIndexValueDescription() in
-genam.c and ExecBuildSlotValueDescription() in execMain.c, which quote what the user may read.
+Source: SwitchToUntrustedUser() in usercontext.c; TargetPrivilegesCheck() in worker.c, which also
+requires SELECT where rows are looked up; copy_table() in tablesync.c; BuildIndexValueDescription()
+in genam.c and ExecBuildSlotValueDescription() in execMain.c, which quote columns that the user may
+read.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TRUNCATE: Final = "D"
 
 
 class TargetRights:
-    """The same for many tables of one subscription, at one moment. Roles are read if it
-    matters: it does not for a superuser's subscription and tables that nobody has granted."""
+    """Privileges on the tables of one subscription, at one moment. Roles are read only if needed:
+    not for a superuser's subscription and tables without grants."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class TargetRights:
         superuser: bool,
         authority: Callable[[], Authority],
     ) -> None:
-        """``superuser``: the subscription's owner is one."""
+        """``superuser``: whether the subscription's owner is a superuser."""
         self._subscription = subscription
         self._superuser = superuser
         self._read = authority
@@ -49,29 +49,29 @@ class TargetRights:
         self._known: dict[tuple[Oid, str], ApplyError | None] = {}
 
     def denied(self, table: TableDef, letters: str) -> ApplyError | None:
-        """Return the error that stops the subscription, or None; ``denied_target`` has the
-        rules."""
+        """Return the error that stops the subscription, or None, by the rules of
+        ``denied_target``."""
         if self._superuser and (self._subscription.run_as_owner or table.acl is None):
             return None
         if self._authority is None:
             self._authority = self._read()
-        asked = (table.oid, letters)
-        if asked not in self._known:
-            self._known[asked] = denied_target(
+        use = (table.oid, letters)
+        if use not in self._known:
+            self._known[use] = denied_target(
                 self._authority, self._subscription, table, letters
             )
-        return self._known[asked]
+        return self._known[use]
 
     def may_quote(self, table: TableDef) -> bool:
-        """Whether reports may quote the table's rows: whoever acts may read it. Privileges are
-        those of the whole table, so either all columns may be quoted or none."""
+        """Whether reports may quote the table's rows: the acting role may read it. Only privileges
+        on the whole table count, so either all columns may be quoted or none."""
         return self.denied(table, SELECT) is None
 
 
 def denied_target(
     authority: Authority, subscription: Subscription, table: TableDef, letters: str
 ) -> ApplyError | None:
-    """42501 in PostgreSQL's words, or None."""
+    """Return error 42501 in PostgreSQL's words, or None."""
     acting = subscription.owner
     if not subscription.run_as_owner:
         acting = table.owner

@@ -1,9 +1,9 @@
-"""How definitions of tables change.
+"""Changes of table definitions.
 
-Takes: a definition and what is to become of it. Gives: the next one, and what it was before. Owns:
-rows of ``relation_history`` and of publications. Never: touches a table's rows.
+Takes: a definition and changes. Gives: the next definition, and the earlier ones. Owns: rows of
+``relation_history`` and of publications. Never: changes a table's rows.
 
-    changes        ALTER TABLE's actions, planned; pure
-    history        the definitions that earlier versions of a table have
-    publications   what is published of tables, which follows their columns
+    changes        plans ALTER TABLE's actions; pure
+    history        definitions of earlier versions of a table
+    publications   publications, which follow changes of columns
 """

@@ -1,12 +1,11 @@
-"""Applies ALTER TABLE to a table's columns. Pure: definitions in, definitions out. Pure:
-definitions in, definitions out.
+"""Applies ALTER TABLE to a table's columns. Pure: definitions in, definitions out.
 
-Comes in: a table and changes, in the order in which they happen. Goes out: a ``ColumnPlan``: the
-table afterwards and, for each of its columns, where its values come from. The lake makes of
-that a version (``lake.delta.schemachange``), ``apply.altering`` both of them one.
+In: a table and changes, in their order. Out: a ``ColumnPlan``: the new definition and, for each
+column, the source of its values. ``lake.delta.schemachange`` makes a version of the lake table from
+it; ``apply.local.altering`` changes definition and version as one.
 
 Source: tablecmds.c (ATExecAddColumn, ATExecDropColumn, renameatt_internal, ATExecAlterColumnType,
-ATExecSetNotNull, ATExecDropNotNull, ATExecColumnDefault), whose texts these are.
+ATExecSetNotNull, ATExecDropNotNull, ATExecColumnDefault), with the same error texts.
 """
 
 from __future__ import annotations
@@ -25,22 +24,23 @@ _MOST_COLUMNS: Final = 1600
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """A new last column."""
+    """Adds a column at the end."""
 
     column: ColumnDef
-    """Rows that are there get its default: a SetDefault behind it changes that of later ones."""
+    """The new column. Existing rows get its default; a following SetDefault applies to later
+    rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
-    """A column and what it holds go. A primary key that has it goes, too."""
+    """Drops a column with its values, and a primary key that contains the column."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
-    """Renames a column; its values stay."""
+    """Renames a column. Its values stay."""
 
     name: str
     new_name: str
@@ -48,18 +48,18 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeType:
-    """Changes a column's type; its values are converted."""
+    """Changes a column's type. Its values are converted."""
 
     name: str
     column: ColumnDef
-    """The type is taken of it: ``type_oid``, ``typmod``, ``type_name``, ``domain``."""
+    """Column with the new type: ``type_oid``, ``typmod``, ``type_name``, ``domain``."""
     anew: bool = False
-    """True if the values change, even if the type does not."""
+    """Whether the values change even if the type does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetNotNull:
-    """SET NOT NULL and DROP NOT NULL. Rows are looked at by the caller."""
+    """SET NOT NULL or DROP NOT NULL. The caller checks the rows."""
 
     name: str
     not_null: bool
@@ -67,7 +67,7 @@ class SetNotNull:
 
 @dataclass(frozen=True, slots=True)
 class SetDefault:
-    """SET DEFAULT; None: DROP DEFAULT."""
+    """SET DEFAULT, or DROP DEFAULT if ``default`` is None."""
 
     name: str
     default: str | None
@@ -75,7 +75,8 @@ class SetDefault:
 
 @dataclass(frozen=True, slots=True)
 class SetGeneration:
-    """SET EXPRESSION, with which rows that are there are computed anew; None: DROP EXPRESSION."""
+    """SET EXPRESSION, which recomputes existing rows, or DROP EXPRESSION if ``generation`` is
+    None."""
 
     name: str
     generation: Generation | None
@@ -83,25 +84,25 @@ class SetGeneration:
 
 @dataclass(frozen=True, slots=True)
 class SetKey:
-    """The table's key is another one. Rows are looked at by the caller."""
+    """Sets the table's key. The caller checks the rows."""
 
     columns: tuple[str, ...]
-    """Empty: it has none any more."""
+    """Columns of the key; empty to drop the key."""
     name: str | None = None
-    """Name of the constraint; None: PostgreSQL's default name, or the present one."""
+    """Name of the constraint. None for PostgreSQL's default name, or the present name."""
     deferral: Deferral = Deferral.NO
 
 
 @dataclass(frozen=True, slots=True)
 class AddCheck:
-    """One more CHECK. Rows are looked at by the caller."""
+    """Adds a CHECK constraint. The caller checks the rows."""
 
     check: CheckConstraint
 
 
 @dataclass(frozen=True, slots=True)
 class DropCheck:
-    """A CHECK goes."""
+    """Drops a CHECK constraint."""
 
     name: str
 
@@ -122,17 +123,17 @@ ColumnChange = (
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A column of the table afterwards."""
+    """A column of the altered table."""
 
     column: ColumnDef
     source: str | None
-    """The column's name before; None: the column is new."""
+    """Previous name of the column. None if the column is new."""
     retyped: bool = False
-    """True if the type is another one."""
+    """Whether the type has changed."""
     default: str | None = None
-    """Default that a new column came with; the column may have lost it since."""
+    """Default for existing rows of a new column. The column itself may have another default."""
     computed: Generation | None = None
-    """Expression that computes values for existing rows; None: the rows have values."""
+    """Expression that computes values for existing rows. None if the rows have values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +143,11 @@ class ColumnPlan:
     before: TableDef
     after: TableDef
     columns: tuple[PlannedColumn, ...]
-    """Columns of ``after``, in its order."""
+    """Columns of ``after``, in order."""
 
 
 def plan_changes(table: TableDef, changes: Sequence[ColumnChange]) -> ColumnPlan:
-    """All of them, one after the other; PostgreSQL's error if one cannot be."""
+    """Apply changes one after the other. Raises PostgreSQL's error for an impossible change."""
     plan = _Plan(table)
     for change in changes:
         plan.change(change)
@@ -157,7 +158,7 @@ def plan_changes(table: TableDef, changes: Sequence[ColumnChange]) -> ColumnPlan
         )
     after = replace(
         table,
-        columns=tuple(one.column for one in plan.columns),
+        columns=tuple(planned.column for planned in plan.columns),
         key=plan.key,
         key_name=plan.key_name if plan.key else None,
         key_deferral=plan.deferral if plan.key else Deferral.NO,
@@ -208,17 +209,17 @@ class _Plan:
                 self._set_not_null(change)
             case SetKey():
                 for name in change.columns:
-                    at, one = self._find(name, "alter")
-                    self._put(at, replace(one.column, not_null=True))
+                    index, planned = self._find(name, "alter")
+                    self._put(index, replace(planned.column, not_null=True))
                 self.key_name = change.name if not self.key else self.key_name
                 self.key, self.deferral = change.columns, change.deferral
             case SetGeneration():
                 self._set_generation(change)
             case SetDefault():
-                at, one = self._find(change.name, "alter")
-                _refuse_default(self.table, one.column, change)
-                column = replace(one.column, default=change.default, sequence=None)
-                self._put(at, column)
+                index, planned = self._find(change.name, "alter")
+                _refuse_default(self.table, planned.column, change)
+                column = replace(planned.column, default=change.default, sequence=None)
+                self._put(index, column)
 
     def _add(self, change: AddColumn) -> None:
         name = change.column.name
@@ -234,45 +235,46 @@ class _Plan:
         self.columns.append(planned)
 
     def _drop(self, name: str) -> None:
-        at, _ = self._find(name, "drop")
+        index, _ = self._find(name, "drop")
         self._refuse_in_partition_key(name, "drop")
         if name in self.key:
             self.key = ()
         self.checks = tuple(c for c in self.checks if name not in c.columns)
-        del self.columns[at]
-        for one in list(self.columns):
-            if one.column.generated and name in one.column.generated.columns:
-                # Whether it may go with it is the command's to say.
-                self._drop(one.column.name)
+        del self.columns[index]
+        for planned in list(self.columns):
+            if planned.column.generated and name in planned.column.generated.columns:
+                # The command has checked that the generated column may be dropped, too.
+                self._drop(planned.column.name)
 
     def _rename(self, change: RenameColumn) -> None:
         name = change.name
         if name in SYSTEM_COLUMNS:
             raise FeatureNotSupportedError(f'cannot rename system column "{name}"')
-        if all(one.column.name != name for one in self.columns):
+        if all(planned.column.name != name for planned in self.columns):
             raise UndefinedObjectError(
                 f'column "{name}" does not exist', sqlstate="42703"
             )
-        at, one = self._find(name, "rename")
+        index, planned = self._find(name, "rename")
         self._refuse_taken(change.new_name)
         self._refuse_in_partition_key(name, "rename")
-        self._put(at, replace(one.column, name=change.new_name))
+        self._put(index, replace(planned.column, name=change.new_name))
         self.key = tuple(change.new_name if k == name else k for k in self.key)
         renamed = {name: change.new_name}
         self.checks = tuple(c.renamed(renamed) for c in self.checks)
         self.columns = [
             replace(
-                one,
+                planned,
                 column=replace(
-                    one.column, generated=_renamed(one.column.generated, renamed)
+                    planned.column,
+                    generated=_renamed(planned.column.generated, renamed),
                 ),
-                computed=_renamed(one.computed, renamed),
+                computed=_renamed(planned.computed, renamed),
             )
-            for one in self.columns
+            for planned in self.columns
         ]
 
     def _retype(self, change: ChangeType) -> None:
-        at, one = self._find(change.name, "alter")
+        index, planned = self._find(change.name, "alter")
         self._refuse_in_partition_key(change.name, "alter")
         for check in self.checks:
             if change.name in check.columns:
@@ -282,58 +284,58 @@ class _Plan:
                     hint="Drop the constraint, alter the type and add the constraint"
                     " again: ALTER TABLE ... DROP CONSTRAINT, ADD CONSTRAINT.",
                 )
-        for other in self.columns:
-            generation = other.column.generated
+        for candidate in self.columns:
+            generation = candidate.column.generated
             if generation is not None and change.name in generation.columns:
                 raise FeatureNotSupportedError(
                     "cannot alter type of a column used by a generated column",
                     detail=f'Column "{change.name}" is used by generated column'
-                    f' "{other.column.name}".',
+                    f' "{candidate.column.name}".',
                 )
         kind = change.column
         column = replace(
-            one.column,
+            planned.column,
             type_oid=kind.type_oid,
             typmod=kind.typmod,
             type_name=kind.type_name,
             domain=kind.domain,
         )
-        self.columns[at] = replace(
-            one,
+        self.columns[index] = replace(
+            planned,
             column=column,
-            retyped=one.retyped or change.anew or column != one.column,
-            computed=column.generated if column != one.column else one.computed,
+            retyped=planned.retyped or change.anew or column != planned.column,
+            computed=column.generated if column != planned.column else planned.computed,
         )
 
     def _set_generation(self, change: SetGeneration) -> None:
-        at, one = self._find(change.name, "alter")
-        if one.column.generated is None:
+        index, planned = self._find(change.name, "alter")
+        if planned.column.generated is None:
             raise UsageError(
                 f'column "{change.name}" of relation "{self.table.name}" is not a'
                 " generated column",
                 sqlstate="55000",
             )
-        column = replace(one.column, generated=change.generation)
-        computed = change.generation or one.computed
-        self.columns[at] = replace(one, column=column, computed=computed)
+        column = replace(planned.column, generated=change.generation)
+        computed = change.generation or planned.computed
+        self.columns[index] = replace(planned, column=column, computed=computed)
 
     def _set_not_null(self, change: SetNotNull) -> None:
-        at, one = self._find(change.name, "alter")
+        index, planned = self._find(change.name, "alter")
         if not change.not_null and change.name in self.key:
             raise UsageError(
                 f'column "{change.name}" is in a primary key', sqlstate="42P16"
             )
-        self._put(at, replace(one.column, not_null=change.not_null))
+        self._put(index, replace(planned.column, not_null=change.not_null))
 
-    def _put(self, at: int, column: ColumnDef) -> None:
-        self.columns[at] = replace(self.columns[at], column=column)
+    def _put(self, index: int, column: ColumnDef) -> None:
+        self.columns[index] = replace(self.columns[index], column=column)
 
     def _find(self, name: str, verb: str) -> tuple[int, PlannedColumn]:
         if name in SYSTEM_COLUMNS:
             raise FeatureNotSupportedError(f'cannot {verb} system column "{name}"')
-        for at, one in enumerate(self.columns):
-            if one.column.name == name:
-                return at, one
+        for index, planned in enumerate(self.columns):
+            if planned.column.name == name:
+                return index, planned
         raise UndefinedObjectError(
             f'column "{name}" of relation "{self.table.name}" does not exist',
             sqlstate="42703",
@@ -345,7 +347,7 @@ class _Plan:
                 f'column name "{name}" conflicts with a system column name',
                 sqlstate="42701",
             )
-        if any(one.column.name == name for one in self.columns):
+        if any(planned.column.name == name for planned in self.columns):
             raise UsageError(
                 f'column "{name}" of relation "{self.table.name}" already exists',
                 sqlstate="42701",
@@ -356,7 +358,7 @@ class _Plan:
         if partitioned is None or name not in partitioned.columns:
             return
         if verb == "rename":
-            # The partition key's text in the catalog has the name.
+            # The catalog stores the partition key by column name.
             raise FeatureNotSupportedError(
                 f'cannot rename column "{name}" because it is part of the partition'
                 f' key of relation "{self.table.name}"'

@@ -1,12 +1,12 @@
-"""Rows of ``definition_history``: what was there to be published, from which position on.
+"""Rows of ``definition_history``: definitions of publications and tables, by log position.
 
 In: a connection, and in writes a transaction on it. Out: ``HistoricDefinitions``. PostgreSQL
-decodes a change with the catalogs as they were when it was made; the publisher's log has only the
-table's columns of then. A row says: from ``lsn`` of that log on, the row ``oid`` of the catalog's
-table ``kind`` is this one, or gone. Called by ``store``, for capture (which notes) and decoding
-(which asks).
+decodes a change with the catalogs as of the change; the publisher's log has only the table's
+columns. A row says: from ``lsn`` of that log on, the row ``oid`` of the catalog's table ``kind``
+has this definition, or is deleted. Called by ``store``, for capture (which records) and decoding
+(which reads).
 
-Source: SetupHistoricSnapshot() in snapmgr.c, and who calls it in reorderbuffer.c.
+Source: SetupHistoricSnapshot() in snapmgr.c, and its callers in reorderbuffer.c.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _NEEDLESS: Final = (
     " as later where later.kind = definition_history.kind"
     " and later.oid = definition_history.oid and later.lsn <= ?1)"
 )
-"""A row is gone at that position, or another one."""
+"""Condition for definitions that are replaced or deleted at the position."""
 
 Noted = dict[tuple[str, int], str]
-"""Rows as JSON, by kind and OID."""
+"""Definitions as JSON, by kind and OID."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoricDefinitions:
-    """At one position of the log."""
+    """Definitions at one position of the log."""
 
     publications: Sequence[Publication]
     tables: Sequence[TableDef]
@@ -61,12 +61,12 @@ def present(connection: sqlite3.Connection) -> Noted:
 
 
 def newest(connection: sqlite3.Connection) -> Noted:
-    """Return the definitions noted last."""
+    """Return the definitions recorded last."""
     return _at(connection, None)
 
 
 def note(connection: sqlite3.Connection, lsn: Lsn, before: Noted, now: Noted) -> None:
-    """From ``lsn`` on ``now`` holds, where ``before`` was noted."""
+    """Record the definitions ``now`` from ``lsn`` on, where they differ from ``before``."""
     changed = [
         (*key, lsn, now.get(key))
         for key in before.keys() | now.keys()
@@ -80,44 +80,44 @@ def note(connection: sqlite3.Connection, lsn: Lsn, before: Noted, now: Noted) ->
 
 
 def forget(connection: sqlite3.Connection, above: Lsn) -> None:
-    """Forget definitions noted above a position, beyond which the log does not reach."""
+    """Delete definitions recorded above the end of the log."""
     connection.execute("delete from definition_history where lsn > ?", (above,))
 
 
 def trim(connection: sqlite3.Connection, below: Lsn) -> None:
-    """Delete definitions that readers of the log from a position on do not need."""
+    """Delete definitions that are not needed to read the log from a position on."""
     connection.execute(f"delete from definition_history where {_NEEDLESS}", (below,))
 
 
 def can_trim(connection: sqlite3.Connection, below: Lsn) -> bool:
-    """Whether there is any of that."""
-    found = connection.execute(
+    """Whether ``trim`` would delete definitions."""
+    rows = connection.execute(
         f"select 1 from definition_history where {_NEEDLESS} limit 1", (below,)
     )
-    return found.fetchone() is not None
+    return rows.fetchone() is not None
 
 
 def has_past(connection: sqlite3.Connection) -> bool:
-    """Whether there is more than what holds now."""
-    found = connection.execute(
+    """Whether there are definitions other than the present ones."""
+    rows = connection.execute(
         "select 1 from definition_history group by kind, oid"
         " having count(*) > 1 or max(definition is null) limit 1"
     )
-    return found.fetchone() is not None
+    return rows.fetchone() is not None
 
 
 def positions(connection: sqlite3.Connection) -> list[Lsn]:
-    """Where something begins to be otherwise, in order."""
-    found = connection.execute(
+    """Return the positions at which definitions change, in order."""
+    rows = connection.execute(
         "select distinct lsn from definition_history order by lsn"
     )
-    return [Lsn(row["lsn"]) for row in found]
+    return [Lsn(row["lsn"]) for row in rows]
 
 
 def definitions_at(
     connection: sqlite3.Connection, lsn: Lsn | None
 ) -> HistoricDefinitions:
-    """Return the definitions at a position; None: the present ones."""
+    """Return the definitions at a position; the present ones if it is None."""
     noted = present(connection) if lsn is None else _at(connection, lsn)
     by_kind: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in _KINDS}
     for (kind, _), text in sorted(noted.items()):
@@ -134,7 +134,7 @@ def definitions_at(
 
 
 def _at(connection: sqlite3.Connection, lsn: Lsn | None) -> Noted:
-    # The row of the greatest position is the one whose other columns SQLite gives with max().
+    # With max(), SQLite returns the other columns of the row that has the maximum.
     rows = connection.execute(
         "select kind, oid, definition, max(lsn) from definition_history"
         " where ?1 is null or lsn <= ?1 group by kind, oid",

@@ -1,9 +1,9 @@
-"""Rows of ``relation_history``: the columns that a table had before ALTER TABLE.
+"""Rows of ``relation_history``: the columns of a table before ALTER TABLE.
 
 In: a connection, and in writes a transaction on it. Out: ``TableDef``. A row says: versions of the
-table below ``version`` have these columns and this key. Above the last row they have those of
-``relation``. Whoever reads a version asks for its definition here, so that nobody sees the
-columns of one with the rows of another. Called by ``store``.
+table below ``version`` have these columns and this key. Versions above the last row have the
+columns of ``relation``. A reader of a version gets the definition from here, so that columns and
+rows belong to the same version. Called by ``store``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wal2lake.catalog.records import Altered, TableDef
 from wal2lake.model import Deferral, Oid
 
 _CLUSTER_BY: Final = "cluster_by"
-"""The storage parameter."""
+"""Storage parameter with the clustering columns."""
 
 _NAME: Final = re.compile(r'"((?:[^"]|"")*)"|([^",]+)')
 
@@ -35,40 +35,42 @@ _NAME: Final = re.compile(r'"((?:[^"]|"")*)"|([^",]+)')
 def alter(
     connection: sqlite3.Connection, altered: Sequence[Altered], version: int
 ) -> None:
-    """From ``version`` on the tables have other columns. Of one that is gone: nothing."""
+    """Change the definitions of tables from ``version`` on. A dropped table is left out."""
     now = datetime.now(UTC).isoformat(timespec="microseconds")
-    for one in altered:
+    for definition in altered:
         connection.execute(
             "insert or ignore into relation_history"
             " (relid, version, columns, key, key_name, altered_at)"
             " select oid, ?, columns, key, key_name, ? from relation where oid = ?",
-            (version, now, one.relid),
+            (version, now, definition.relid),
         )
     redefine(connection, altered)
 
 
 def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None:
-    """Change the definitions of tables, and of their columns in publications. A table that is gone
-    is left out."""
-    for one in altered:
-        _drop_sequences(connection, one)
-        _retype_sequences(connection, one)
+    """Change the definitions of tables for all versions, and their columns in publications. A
+    dropped table is left out."""
+    for definition in altered:
+        _drop_sequences(connection, definition)
+        _retype_sequences(connection, definition)
         connection.execute(
             "update relation set columns = ?, key = ?, key_name = ?, key_deferral = ?,"
             " checks = ? where oid = ?",
             (
-                json.dumps([asdict(c) for c in one.columns]),
-                json.dumps(one.key),
-                one.key_name,
-                one.key_deferral.value,
-                checks_to_json(one.checks),
-                one.relid,
+                json.dumps([asdict(c) for c in definition.columns]),
+                json.dumps(definition.key),
+                definition.key_name,
+                definition.key_deferral.value,
+                checks_to_json(definition.checks),
+                definition.relid,
             ),
         )
-        if one.renamed:
-            _follow_clustering(connection, one.relid, dict(one.renamed))
-        left = [column.name for column in one.columns]
-        follow_columns(connection, one.relid, dict(one.renamed), left)
+        if definition.renamed:
+            _follow_clustering(connection, definition.relid, dict(definition.renamed))
+        column_names = [column.name for column in definition.columns]
+        follow_columns(
+            connection, definition.relid, dict(definition.renamed), column_names
+        )
 
 
 def _drop_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
@@ -84,7 +86,8 @@ def _drop_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
 
 
 def _retype_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
-    """That of an identity column has its type; a serial column's keeps its own."""
+    """Set the type of sequences of identity columns to the column's. Sequences of serial columns
+    keep their type."""
     for column in altered.columns:
         if column.sequence is not None and column.identity:
             connection.execute(
@@ -96,7 +99,7 @@ def _retype_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
 def _follow_clustering(
     connection: sqlite3.Connection, relid: Oid, renamed: Mapping[str, str]
 ) -> None:
-    """A table stays clustered by a column that has another name."""
+    """Rename columns in the table's clustering."""
     for row in connection.execute(
         "select parameters from relation where oid = ?", (relid,)
     ).fetchall():
@@ -111,8 +114,8 @@ def _follow_clustering(
 
 
 def _with_names(listed: str, renamed: Mapping[str, str]) -> str:
-    """Identifiers between commas, as SQL has them."""
-    # The supervisor has a catalog, too, and none of NumPy.
+    """Rename columns in a comma-separated list of SQL identifiers."""
+    # Imported here because the supervisor uses the catalog and must not load NumPy.
     from wal2lake.pgtypes.keywords import quote_identifier
 
     names = [
@@ -122,7 +125,7 @@ def _with_names(listed: str, renamed: Mapping[str, str]) -> str:
 
 
 def as_of(connection: sqlite3.Connection, table: TableDef, version: int) -> TableDef:
-    """A table's present definition with the columns that a version of it has."""
+    """Return a table's present definition with the columns of a version."""
     row = connection.execute(
         "select * from relation_history where relid = ? and version > ?"
         " order by version limit 1",
@@ -139,11 +142,12 @@ def as_of(connection: sqlite3.Connection, table: TableDef, version: int) -> Tabl
 
 
 def to_json(altered: Sequence[Altered]) -> str | None:
-    """For an intent."""
+    """Encode definitions for the row of a commit."""
     if not altered:
         return None
     recorded = [
-        {**asdict(one), "key_deferral": one.key_deferral.value} for one in altered
+        {**asdict(definition), "key_deferral": definition.key_deferral.value}
+        for definition in altered
     ]
     return json.dumps(recorded, separators=(",", ":"))
 
@@ -152,13 +156,13 @@ def from_json(text: str | None) -> tuple[Altered, ...]:
     """Decode the text of ``to_json``."""
     return tuple(
         Altered(
-            Oid(one["relid"]),
-            columns_from_json(json.dumps(one["columns"])),
-            tuple(one["key"]),
-            one["key_name"],
-            tuple((before, now) for before, now in one.get("renamed", ())),
-            Deferral(one.get("key_deferral", Deferral.NO.value)),
-            checks_from_json(json.dumps(one.get("checks", []))),
+            Oid(definition["relid"]),
+            columns_from_json(json.dumps(definition["columns"])),
+            tuple(definition["key"]),
+            definition["key_name"],
+            tuple((before, now) for before, now in definition.get("renamed", ())),
+            Deferral(definition.get("key_deferral", Deferral.NO.value)),
+            checks_from_json(json.dumps(definition.get("checks", []))),
         )
-        for one in json.loads(text or "[]")
+        for definition in json.loads(text or "[]")
     )

@@ -1,11 +1,10 @@
-"""Publications, and the tables and schemas that each of them names.
+"""Publications with the tables and schemas that they name.
 
-In: a connection, and in writes a transaction on it. Out: ``Publication``. What a publication has in
-the end (partitions, all tables of a schema) is ``publish.publications``'s to say. Called by
-``store``.
+In: a connection, and in writes a transaction on it. Out: ``Publication``. ``publish.publications``
+determines the published tables (partitions, all tables of a schema). Called by ``store``.
 
-A row filter is kept as its tree (``pgtypes.expressions.tree``), which is opaque here; the columns
-that it reads are beside it by name, so a renamed column is renamed here.
+A row filter is stored as its tree (``pgtypes.expressions.tree``), which is opaque here. The names
+of its columns are stored beside the tree, so a column can be renamed here.
 
 Source: pg_publication.h, pg_publication_rel.h, pg_publication_namespace.h.
 """
@@ -27,7 +26,7 @@ Row: TypeAlias = sqlite3.Row | Mapping[str, Any]
 
 
 class PublishedOperation(StrEnum):
-    """Operations that a publication may send; the value is its word in ``publish``."""
+    """Operations that a publication may send. The value is the operation's word in ``publish``."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -41,11 +40,11 @@ class PublishedTable:
 
     relid: Oid
     columns: tuple[str, ...] | None = None
-    """The column list, in the table's order; None: all columns."""
+    """Column list, in the table's order. None for all columns."""
     filter: str | None = None
-    """The row filter's tree; None: all rows."""
+    """Tree of the row filter. None for all rows."""
     filter_columns: tuple[str, ...] = ()
-    """The columns that the tree's numbers stand for."""
+    """Columns that the tree refers to by number."""
     oid: Oid = INVALID_OID
     """OID of the row, given by the catalog."""
 
@@ -60,7 +59,7 @@ class PublishedSchema:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """pg_publication, with its rows in the two others."""
+    """pg_publication, with its rows in pg_publication_rel and pg_publication_namespace."""
 
     oid: Oid
     name: str
@@ -70,22 +69,22 @@ class Publication:
     via_root: bool = False
     """publish_via_partition_root."""
     generated_columns: str = "n"
-    """n or s: none, stored."""
+    """publish_generated_columns: n for none, s for stored."""
     tables: tuple[PublishedTable, ...] = ()
     schemas: tuple[PublishedSchema, ...] = ()
 
     @property
     def sends_generated(self) -> bool:
-        """publish_generated_columns: whether tables without a column list are sent with them."""
+        """Whether tables without a column list are sent with generated columns."""
         return self.generated_columns == "s"
 
     def table(self, relid: Oid) -> PublishedTable | None:
         """Return the publication's row for a table that it names."""
-        return next((one for one in self.tables if one.relid == relid), None)
+        return next((entry for entry in self.tables if entry.relid == relid), None)
 
 
 def all_publications(connection: sqlite3.Connection) -> list[Publication]:
-    """By OID, each with its tables and schemas by theirs."""
+    """Return all publications by OID, each with its tables and schemas by OID."""
     return put_together(
         connection.execute("select * from publication order by oid"),
         connection.execute("select * from publication_rel order by oid"),
@@ -102,8 +101,8 @@ def put_together(
         tables.setdefault(row["pubid"], []).append(_table(row))
     schemas: dict[int, list[PublishedSchema]] = {}
     for row in namespaces:
-        found = PublishedSchema(Oid(row["nspid"]), Oid(row["oid"]))
-        schemas.setdefault(row["pubid"], []).append(found)
+        schema = PublishedSchema(Oid(row["nspid"]), Oid(row["oid"]))
+        schemas.setdefault(row["pubid"], []).append(schema)
     return [
         Publication(
             Oid(row["oid"]),
@@ -123,7 +122,7 @@ def put_together(
 def create_publication(
     connection: sqlite3.Connection, publication: Publication
 ) -> None:
-    """With its tables and schemas; 42710 if the name is taken."""
+    """Create a publication with its tables and schemas. Raises 42710 if the name is taken."""
     try:
         connection.execute(
             "insert into publication (oid, name, owner, all_tables, publishes, via_root,"
@@ -146,7 +145,7 @@ def create_publication(
 def update_publication(
     connection: sqlite3.Connection, oid: Oid, changes: Mapping[str, Any]
 ) -> None:
-    """Fields of its own row; 42710 if a new name is taken."""
+    """Set fields of a publication's row. Raises 42710 if a new name is taken."""
     values = {
         name: _written(value) if name == "publishes" else value
         for name, value in changes.items()
@@ -161,7 +160,7 @@ def update_publication(
 
 
 def drop_publication(connection: sqlite3.Connection, oid: Oid) -> None:
-    """With its rows."""
+    """Drop a publication with its rows for tables and schemas."""
     connection.execute("delete from publication where oid = ?", (oid,))
 
 
@@ -171,7 +170,7 @@ def add_objects(
     tables: Sequence[PublishedTable],
     schemas: Sequence[PublishedSchema],
 ) -> None:
-    """Tables and schemas that it does not name yet."""
+    """Add tables and schemas that the publication does not name yet."""
     for table in tables:
         columns = None if table.columns is None else json.dumps(table.columns)
         connection.execute(
@@ -194,7 +193,7 @@ def add_objects(
 
 
 def remove_objects(connection: sqlite3.Connection, oids: Collection[Oid]) -> None:
-    """Rows of tables and schemas, by their own OIDs."""
+    """Remove rows of tables and schemas, by the rows' OIDs."""
     for oid in oids:
         connection.execute("delete from publication_rel where oid = ?", (oid,))
         connection.execute("delete from publication_namespace where oid = ?", (oid,))
@@ -206,7 +205,7 @@ def forget_table(connection: sqlite3.Connection, relid: Oid) -> None:
 
 
 def forget_schema(connection: sqlite3.Connection, name: str) -> None:
-    """Delete the rows of a schema that is being dropped; its own row is still there."""
+    """Delete the rows of a schema that is about to be dropped."""
     connection.execute(
         "delete from publication_namespace where nspid ="
         " (select oid from namespace where name = ?)",
@@ -218,20 +217,20 @@ def follow_columns(
     connection: sqlite3.Connection,
     relid: Oid,
     renamed: Mapping[str, str],
-    left: Collection[str],
+    present: Collection[str],
 ) -> None:
-    """Adapt a table's column lists and row filters to ALTER TABLE: names follow; a table whose list
-    or filter has a dropped column (DROP COLUMN ... CASCADE) leaves the publication. ``left``: the
-    names that the table's columns have now."""
-    found = connection.execute(
+    """Adapt a table's column lists and row filters to ALTER TABLE. Renamed columns are renamed. A
+    table whose list or filter has a dropped column (DROP COLUMN ... CASCADE) leaves the
+    publication. ``present``: present names of the table's columns."""
+    rows = connection.execute(
         "select * from publication_rel where relid = ?", (relid,)
     ).fetchall()
-    for row in found:
+    for row in rows:
         columns = None if row["columns"] is None else json.loads(row["columns"])
         read = json.loads(row["filter_columns"])
         listed = columns and [renamed.get(name, name) for name in columns]
         filtered = [renamed.get(name, name) for name in read]
-        if not set(listed or ()) | set(filtered) <= set(left):
+        if not set(listed or ()) | set(filtered) <= set(present):
             connection.execute(
                 "delete from publication_rel where oid = ?", (row["oid"],)
             )
@@ -259,7 +258,9 @@ def _table(row: Row) -> PublishedTable:
 
 
 def _written(publishes: Collection[PublishedOperation]) -> str:
-    return " ".join(one.value for one in PublishedOperation if one in publishes)
+    return " ".join(
+        operation.value for operation in PublishedOperation if operation in publishes
+    )
 
 
 def _taken(name: str) -> DuplicateObjectError:

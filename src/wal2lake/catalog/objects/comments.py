@@ -12,7 +12,7 @@ from wal2lake.model import Oid
 
 
 def all_comments(connection: sqlite3.Connection) -> list[Comment]:
-    """All of them, by catalog and object."""
+    """Return all comments, by catalog and object."""
     rows = connection.execute("select * from comment order by classid, objid")
     return [Comment(Oid(r["classid"]), Oid(r["objid"]), r["description"]) for r in rows]
 
@@ -20,7 +20,7 @@ def all_comments(connection: sqlite3.Connection) -> list[Comment]:
 def set_comment(
     connection: sqlite3.Connection, classid: Oid, objid: Oid, text: str | None
 ) -> None:
-    """In place of the object's last one; none or an empty text deletes it."""
+    """Replace an object's comment. None or an empty text deletes it."""
     connection.execute(
         "delete from comment where classid = ? and objid = ?", (classid, objid)
     )

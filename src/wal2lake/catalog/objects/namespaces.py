@@ -16,7 +16,7 @@ from wal2lake.model import Acl, Oid
 
 
 def all_namespaces(connection: sqlite3.Connection) -> list[Namespace]:
-    """All schemas of lake tables."""
+    """Return all schemas of lake tables."""
     rows = connection.execute("select * from namespace order by oid")
     return [namespace_of(row) for row in rows]
 
@@ -24,7 +24,7 @@ def all_namespaces(connection: sqlite3.Connection) -> list[Namespace]:
 def create_namespace(
     connection: sqlite3.Connection, name: str, owner: Oid
 ) -> Namespace:
-    """42P06 if it exists."""
+    """Create a schema. Raises 42P06 if it exists."""
     try:
         oid = take_oid(connection)
         connection.execute(
@@ -39,14 +39,14 @@ def create_namespace(
 
 
 def drop_namespace(connection: sqlite3.Connection, name: str) -> None:
-    """3F000 if there is none."""
+    """Drop a schema. Raises 3F000 if it does not exist."""
     done = connection.execute("delete from namespace where name = ?", (name,))
     if done.rowcount == 0:
         raise UndefinedObjectError(f'schema "{name}" does not exist', sqlstate="3F000")
 
 
 def namespace_of(row: sqlite3.Row | Mapping[str, Any]) -> Namespace:
-    """The record of a row."""
+    """Build the record of a row."""
     return Namespace(
         Oid(row["oid"]), row["name"], Oid(row["owner"]), Acl.decode(row["acl"])
     )

@@ -1,4 +1,4 @@
-"""Sequences of serial and identity columns, as the catalog has them.
+"""Sequences of serial and identity columns.
 
 Source: sequence.c, nextval_internal().
 """
@@ -12,12 +12,12 @@ from wal2lake.errors import UsageError
 from wal2lake.model import Oid
 
 _BITS: Final = {21: 15, 23: 31, 20: 63}
-"""Bits of the greatest value of a sequence, by type."""
+"""Bits of a sequence's greatest value, by type."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedSequence:
-    """pg_sequence: where the values of a serial or identity column come from."""
+    """pg_sequence: the source of values of a serial or identity column."""
 
     oid: Oid
     namespace: str
@@ -30,23 +30,24 @@ class OwnedSequence:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least value and the greatest."""
+        """The least and the greatest value."""
         bits = _BITS.get(self.type_oid, 63)
         if self.increment < 0:
             return -(1 << bits), max(-1, self.start)
         return min(1, self.start), (1 << bits) - 1
 
     def next_of(self, last: int | None) -> int:
-        """Behind the last one that was taken, if one was."""
+        """Return the value after ``last``; the first one if none was taken."""
         return self.start if last is None else last + self.increment
 
     def left(self, last: int | None) -> int:
-        """How many there are behind it."""
+        """Return the number of values after ``last``."""
         limit = self.limits[self.increment > 0]
         return max(0, (limit - self.next_of(last)) // self.increment + 1)
 
     def behind(self, last: int | None, count: int) -> tuple[int, int]:
-        """The first and the last of the next ``count``; 2200H if there are not so many."""
+        """Return the first and last of the next ``count`` values. Raises 2200H if there are too
+        few."""
         if self.left(last) < count:
             raise UsageError(self.exhausted, sqlstate="2200H")
         first = self.next_of(last)

@@ -1,7 +1,7 @@
-"""Rows of ``sequence``: where the values of serial and identity columns come from.
+"""Rows of ``sequence``: sources of values of serial and identity columns.
 
-In: a connection, and in writes a transaction on it. Out: ``OwnedSequence``; values. What was taken
-is never given again, whatever becomes of the transaction that took it. Called by ``store``.
+In: a connection, and in writes a transaction on it. Out: ``OwnedSequence``; values. A value is
+taken only once, even if the transaction that took it rolls back. Called by ``store``.
 
 Source: src/backend/commands/sequence.c.
 """
@@ -15,26 +15,26 @@ from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageErr
 from wal2lake.model import Oid
 
 
-def create(connection: sqlite3.Connection, one: OwnedSequence) -> None:
-    """42P07 if there is one of that name."""
-    refuse_taken(connection, one.namespace, one.name)
+def create(connection: sqlite3.Connection, sequence: OwnedSequence) -> None:
+    """Create a sequence. Raises 42P07 if the name is taken."""
+    refuse_taken(connection, sequence.namespace, sequence.name)
     connection.execute(
         "insert into sequence (oid, namespace, name, relid, type_oid, start, increment)"
         " values (?, ?, ?, ?, ?, ?, ?)",
         (
-            one.oid,
-            one.namespace,
-            one.name,
-            one.relid,
-            one.type_oid,
-            one.start,
-            one.increment,
+            sequence.oid,
+            sequence.namespace,
+            sequence.name,
+            sequence.relid,
+            sequence.type_oid,
+            sequence.start,
+            sequence.increment,
         ),
     )
 
 
 def all_of_them(connection: sqlite3.Connection) -> list[OwnedSequence]:
-    """By OID."""
+    """Return all sequences, by OID."""
     return [
         _sequence(row)
         for row in connection.execute("select * from sequence order by oid")
@@ -42,7 +42,7 @@ def all_of_them(connection: sqlite3.Connection) -> list[OwnedSequence]:
 
 
 def last_values(connection: sqlite3.Connection) -> dict[Oid, int]:
-    """Return the last value of each sequence, by OID; a sequence of which nothing was taken is left
+    """Return the last value of each sequence, by OID. Sequences without a taken value are left
     out."""
     rows = connection.execute(
         "select oid, last_value from sequence"
@@ -52,15 +52,15 @@ def last_values(connection: sqlite3.Connection) -> dict[Oid, int]:
 
 
 def take(connection: sqlite3.Connection, oid: Oid, count: int) -> int:
-    """The first of the next ``count`` values; 2200H if there are not so many."""
-    one = _sequence(_need(connection, oid))
-    first, last = one.behind(last_value(connection, oid), count)
+    """Take ``count`` values and return the first. Raises 2200H if there are too few."""
+    sequence = _sequence(_need(connection, oid))
+    first, last = sequence.behind(last_value(connection, oid), count)
     set_last_value(connection, oid, last)
     return first
 
 
 def last_value(connection: sqlite3.Connection, oid: Oid) -> int | None:
-    """Return the value behind which the next one is taken; None: the first one is next."""
+    """Return the value after which the next one is taken; None if the first one is next."""
     row = _need(connection, oid)
     last: int | None = row["last_value"]
     if last is None or row["is_called"]:
@@ -69,17 +69,17 @@ def last_value(connection: sqlite3.Connection, oid: Oid) -> int | None:
 
 
 def set_last_value(connection: sqlite3.Connection, oid: Oid, last: int | None) -> None:
-    """The inverse."""
+    """Set the value after which the next one is taken; None for the first one."""
     _put(connection, oid, last, True)
 
 
 def put(connection: sqlite3.Connection, oid: Oid, value: int, is_called: bool) -> None:
-    """setval(): ``value`` is what was taken last, or what is taken next. 22003 if it cannot be."""
-    one = _sequence(_need(connection, oid))
-    least, most = one.limits
+    """Carry out setval(): ``value`` is the last value, or the next one. Raises 22003."""
+    sequence = _sequence(_need(connection, oid))
+    least, most = sequence.limits
     if not least <= value <= most:
         raise UsageError(
-            f'setval: value {value} is out of bounds for sequence "{one.name}"'
+            f'setval: value {value} is out of bounds for sequence "{sequence.name}"'
             f" ({least}..{most})",
             sqlstate="22003",
         )
@@ -92,12 +92,12 @@ def drop_owned(connection: sqlite3.Connection, relid: Oid) -> None:
 
 
 def drop(connection: sqlite3.Connection, oid: Oid) -> None:
-    """That of a column that goes."""
+    """Delete the sequence of a dropped column."""
     connection.execute("delete from sequence where oid = ?", (oid,))
 
 
 def move_owned(connection: sqlite3.Connection, relid: Oid, namespace: str) -> None:
-    """Move the sequences of a table to another schema; 42P07 if a name is taken there."""
+    """Move the sequences of a table to another schema. Raises 42P07 if a name is taken there."""
     for row in connection.execute(
         "select * from sequence where relid = ? and namespace <> ?", (relid, namespace)
     ).fetchall():
@@ -108,7 +108,7 @@ def move_owned(connection: sqlite3.Connection, relid: Oid, namespace: str) -> No
 
 
 def refuse_taken(connection: sqlite3.Connection, namespace: str, name: str) -> None:
-    """42P07 if a table or a sequence has the name."""
+    """Raise 42P07 if a table or a sequence has the name."""
     for table in ("relation", "sequence"):
         if connection.execute(
             f"select 1 from {table} where namespace = ? and name = ?", (namespace, name)

@@ -29,12 +29,12 @@ from wal2lake.model import (
 )
 
 _COLUMNS_KEPT: Final = 4096
-"""Lists of columns that are decoded: they never change, and workers look at every table after each
-change of the catalog."""
+"""Number of cached decoded lists of columns. They never change, and workers read every table after
+each change of the catalog."""
 
 
 def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
-    """All of them, by OID."""
+    """Return all tables, by OID."""
     return [
         table_of(connection, r)
         for r in connection.execute("select * from relation order by oid")
@@ -44,7 +44,7 @@ def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
 def table_named(
     connection: sqlite3.Connection, namespace: str, name: str
 ) -> TableDef | None:
-    """One by its exact names."""
+    """Return a table by its exact names."""
     row = connection.execute(
         "select * from relation where namespace = ? and name = ?", (namespace, name)
     ).fetchone()
@@ -52,22 +52,22 @@ def table_named(
 
 
 def table_by_oid(connection: sqlite3.Connection, oid: Oid) -> TableDef | None:
-    """One by OID."""
+    """Return a table by OID."""
     row = connection.execute("select * from relation where oid = ?", (oid,)).fetchone()
     return None if row is None else table_of(connection, row)
 
 
 def sharing(connection: sqlite3.Connection, storage: Oid) -> tuple[Oid, ...]:
-    """A table and its partition, by the OID of the table."""
-    found = connection.execute(
+    """Return the OIDs of a table and its partition, by the table's OID."""
+    rows = connection.execute(
         "select oid from relation where oid = ? or partition_of = ? order by oid",
         (storage, storage),
     )
-    return tuple(Oid(row["oid"]) for row in found)
+    return tuple(Oid(row["oid"]) for row in rows)
 
 
 def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
-    """42P07 if the name is taken, 3F000 if there is no such schema."""
+    """Record a table. Raises 42P07 if the name is taken, 3F000 if the schema does not exist."""
     sequences.refuse_taken(connection, table.namespace, table.name)
     try:
         connection.execute(
@@ -102,7 +102,8 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
 def rename_table(
     connection: sqlite3.Connection, table: TableDef, namespace: str, name: str
 ) -> None:
-    """Another name or schema, its sequences with it; 42P07 if it is taken."""
+    """Rename a table, or move it and its sequences to another schema. Raises 42P07 if the name is
+    taken."""
     sequences.move_owned(connection, table.oid, namespace)
     key_name = table.key_name
     if table.key and key_name is None:
@@ -116,7 +117,7 @@ def rename_table(
 
 
 def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
-    """Forget a table and its part in every subscription."""
+    """Delete a table and its entries in all subscriptions."""
     connection.execute("delete from subscription_rel where relid = ?", (oid,))
     connection.execute("delete from coercion where relid = ?", (oid,))
     connection.execute("delete from relation_history where relid = ?", (oid,))
@@ -127,7 +128,7 @@ def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
 def set_replica_identity(
     connection: sqlite3.Connection, oid: Oid, identity: ReplicaIdentity
 ) -> None:
-    """ALTER TABLE ... REPLICA IDENTITY."""
+    """Set the replica identity of a table."""
     connection.execute(
         "update relation set replica_identity = ? where oid = ?", (identity.value, oid)
     )
@@ -136,7 +137,7 @@ def set_replica_identity(
 def table_of(
     connection: sqlite3.Connection, row: sqlite3.Row | Mapping[str, Any]
 ) -> TableDef:
-    """The record of a row."""
+    """Build the record of a row."""
     return TableDef(
         oid=Oid(row["oid"]),
         namespace=row["namespace"],
@@ -144,7 +145,7 @@ def table_of(
         owner=Oid(row["owner"]),
         columns=columns_from_json(row["columns"]),
         key=tuple(json.loads(row["key"])),
-        location=places.found(connection, row["location"]),
+        location=places.resolved(connection, row["location"]),
         key_name=row["key_name"],
         partition_key=_partition_key(row["partition_key"]),
         partition_of=None if row["partition_of"] is None else Oid(row["partition_of"]),
@@ -159,16 +160,16 @@ def table_of(
 
 
 def checks_to_json(checks: Sequence[CheckConstraint]) -> str:
-    """Encode constraints as ``relation`` has them."""
-    return json.dumps([asdict(one) for one in checks])
+    """Encode constraints for a row of ``relation``."""
+    return json.dumps([asdict(check) for check in checks])
 
 
 @lru_cache(maxsize=_COLUMNS_KEPT)
 def checks_from_json(recorded: str) -> tuple[CheckConstraint, ...]:
     """Decode the text of ``checks_to_json``."""
     return tuple(
-        CheckConstraint(one["name"], one["expression"], tuple(one["columns"]))
-        for one in json.loads(recorded)
+        CheckConstraint(check["name"], check["expression"], tuple(check["columns"]))
+        for check in json.loads(recorded)
     )
 
 

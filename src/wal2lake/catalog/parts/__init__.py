@@ -1,12 +1,12 @@
-"""The methods of ``Catalog``, by what they are about.
+"""The methods of ``Catalog``, by subject.
 
-Takes: records. Gives: records. Owns: where transactions begin and end. Never: has SQL of its own,
-calls a method of another part.
+Takes: records. Gives: records. Owns: the beginning and end of transactions. Never: has SQL of its
+own, calls a method of another part.
 
     objects         roles, schemas, tables, comments
-    subscriptions   as commands change them
-    attempts        what stops their workers
+    subscriptions   changes of subscriptions by commands
+    attempts        errors of workers
     copies          relation states, copies of tables
-    published       what readers see, the floor
-    part            what each of them has: the file
+    published       the states that readers see, the floor
+    part            the base class, with the file
 """

@@ -1,4 +1,4 @@
-"""``Catalog``'s methods about what stops the workers of subscriptions; see ``store``."""
+"""``Catalog``'s methods about errors of subscriptions' workers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from wal2lake.observe import get_logger
 
 
 class Attempts(CatalogPart):
-    """Errors, counts of them, and what is left out."""
+    """Errors, their counts, and skipped transactions."""
 
     def errors(self) -> list[SubscriptionError]:
-        """Return the present errors of subscriptions; those of single tables are in ``rels``."""
+        """Return the present errors of subscriptions. Errors of single tables are in ``rels``."""
         with self._database.reading() as connection:
             return subscriptions.errors(connection)
 
@@ -29,13 +29,12 @@ class Attempts(CatalogPart):
         text: str | None,
         sqlstate: str | None = None,
     ) -> None:
-        """Note and count the error of one attempt of a worker; None: the attempt succeeded, and the
-        worker no longer stops the subscription. Other workers' errors stay. The caller handles an
-        error already: a failure to write this one goes to the log, and no second error is
-        raised."""
+        """Record and count the error of a worker's attempt. None if the attempt succeeded: the
+        worker's error is cleared, those of other workers stay. If the error cannot be written, that
+        is only logged, because the caller handles an error already."""
         with self._database.reading() as connection:
-            known = subscriptions.error_of(connection, oid, worker)
-        if known == text and (text is None or not subscriptions.counts(worker)):
+            recorded = subscriptions.error_of(connection, oid, worker)
+        if recorded == text and (text is None or not subscriptions.counts(worker)):
             return
         try:
             with self._database.transaction() as transaction:
@@ -51,47 +50,47 @@ class Attempts(CatalogPart):
 
     @change
     def set_skip(self, oid: Oid, lsn: Lsn) -> None:
-        """ALTER SUBSCRIPTION ... SKIP; 0: none. UsageError (55006) if another transaction is
-        being left out at this moment: some tables may be beyond it already."""
+        """Set the skip-LSN (ALTER SUBSCRIPTION ... SKIP); 0 for none. Raises UsageError (55006) if
+        another transaction is being skipped: some tables may be beyond it already."""
         with self._database.transaction() as transaction:
             subscriptions.set_skip(transaction, oid, lsn)
 
     def begin_skip(self, oid: Oid, lsn: Lsn) -> bool:
-        """Leaving out the transaction begins; False if it is not to be left out any more."""
+        """Begin to skip the transaction. Return False if it is not to be skipped any more."""
         with self._database.transaction() as transaction:
             return subscriptions.begin_skip(transaction, oid, lsn)
 
     def disable_if_asked(self, oid: Oid, generation: int, error: BaseException) -> None:
-        """disable_on_error: after an error that a worker has noted, the subscription is
-        disabled instead of tried again.
+        """Disable the subscription after a worker's error, if disable_on_error is set.
 
-        ``generation``: the subscription's when the worker began. The error of an earlier one
-        says nothing of the subscription as it is now: somebody may have mended the cause and
-        enabled it since. What may pass by itself (a server that cannot be reached, a full
-        disk, another writer's commit) is tried again all the same. Source:
-        DisableSubscriptionAndExit() in worker.c.
+        ``generation``: the subscription's when the worker began. An error of an earlier generation
+        is ignored: a user may have removed the cause and enabled the subscription since. Temporary
+        errors (an unreachable server, a full disk, another writer's commit) are retried all the
+        same. Source: DisableSubscriptionAndExit() in worker.c.
         """
         if isinstance(error, Wal2LakeError) and error.retry is Retry.LATER:
             return
         with self._database.transaction() as transaction:
-            found = subscriptions.subscription_by_oid(transaction, oid)
-            if found is None or not (found.enabled and found.disable_on_error):
+            subscription = subscriptions.subscription_by_oid(transaction, oid)
+            if subscription is None or not (
+                subscription.enabled and subscription.disable_on_error
+            ):
                 return
-            if found.generation != generation:
+            if subscription.generation != generation:
                 return
             subscriptions.update_subscription(
                 transaction, oid, {"enabled": False}, bump=True
             )
         get_logger().info(
-            f'subscription "{found.name}" has been disabled because of an error'
+            f'subscription "{subscription.name}" has been disabled because of an error'
         )
 
     def stats(self) -> list[SubscriptionStats]:
-        """How often the workers of subscriptions have failed."""
+        """Return the counts of workers' errors."""
         with self._database.reading() as connection:
             return subscriptions.stats(connection)
 
     def reset_stats(self, oid: Oid | None) -> None:
-        """Count from zero: one subscription's errors, or with None those of all."""
+        """Reset the counts of one subscription, or of all if ``oid`` is None."""
         with self._database.transaction() as transaction:
             subscriptions.reset_stats(transaction, oid)

@@ -1,4 +1,4 @@
-"""``Catalog``'s methods about relation states and the copies of tables; see ``store``."""
+"""``Catalog``'s methods about relation states and the copies of tables."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from wal2lake.model import Lsn, Oid, SyncState
 
 
 class Copies(CatalogPart):
-    """From i to f."""
+    """Relation states, and copies of tables from state i to f."""
 
     def rels(self, subid: Oid | None = None) -> list[SubscriptionRel]:
-        """Relation states of one subscription, or of all."""
+        """Return the relation states of one subscription, or of all."""
         with self._database.reading() as connection:
             return subscriptions.rels_of(connection, subid)
 
     def add_rels(self, rels: Sequence[SubscriptionRel]) -> None:
-        """New tables of a subscription."""
+        """Add tables to a subscription."""
         with self._database.transaction() as transaction:
             subscriptions.add_rels(transaction, rels)
 
     def remove_rel(self, subid: Oid, relid: Oid) -> None:
-        """A table leaves a subscription; its data stays, and the newest vector no longer
-        pins it."""
+        """Remove a table from a subscription. Its data stays, and the newest vector no longer pins
+        it."""
         with self._database.transaction() as transaction:
             snapshot_vectors.hand_over(transaction, subid, relid)
             snapshot_vectors.forget_version(transaction, subid, relid)
@@ -46,9 +46,9 @@ class Copies(CatalogPart):
             subscriptions.update_rel(transaction, subid, relid, changes)
 
     def pause_table(self, subid: Oid, relid: Oid, position: Lsn, version: int) -> None:
-        """A table stands apart from now on, at ``position`` and ``version``, and takes no part:
-        neither the floor nor the log's retention passes it. The caller holds the
-        subscription's commit lock."""
+        """Pause a table at ``position`` and ``version``. It stands apart and takes no part; neither
+        the floor nor the log's retention passes its position. The caller holds the subscription's
+        commit lock."""
         with self._database.transaction() as transaction:
             for rel in subscriptions.rels_of(transaction, subid):
                 if rel.relid == relid:
@@ -58,48 +58,48 @@ class Copies(CatalogPart):
                     )
 
     def resume_table(self, subid: Oid, relid: Oid) -> None:
-        """It takes part again, from where it stands; it is one of the others again once a
-        published state has reached it."""
+        """Resume a table from its position. It joins the other tables once a published state has
+        reached that position."""
         with self._database.transaction() as transaction:
             subscriptions.update_rel(transaction, subid, relid, {"paused_at": None})
 
     def copy_table_anew(self, subid: Oid, relid: Oid) -> None:
-        """One table waits for a copy that takes the place of its rows, paused or not. Readers
-        have these until then, apart from the others. The caller holds the commit lock."""
+        """Let a table, paused or not, wait for a copy that replaces its rows. Until then readers
+        see the old rows, apart from the other tables. The caller holds the commit lock."""
         with self._database.transaction() as transaction:
             copy_anew(transaction, subid, relid)
 
     def begin_copies(self, started: Sequence[SubscriptionRel]) -> None:
-        """Attempts begin: ``copy_plan``, ``rows_expected`` and ``lsn`` (the S that their
-        commits may have) are stored, ranges that are not of the plan's snapshot are void.
+        """Begin attempts: store ``copy_plan``, ``rows_expected`` and ``lsn`` (the S that their
+        commits may have), and delete ranges of other snapshots.
         """
         with self._database.transaction() as transaction:
             for rel in started:
                 copies.begin_copy(transaction, rel)
 
     def epoch(self, subid: Oid, relid: Oid) -> int | None:
-        """Return the epoch of a table's copy; another copy has another epoch. None: the table has
-        left."""
+        """Return the epoch of a table's copy. Another copy has another epoch. None if the table has
+        left the subscription."""
         with self._database.reading() as connection:
             return copies.epoch(connection, subid, relid)
 
     def record_ranges(self, done: Sequence[CopyRange]) -> None:
-        """Finished ranges of copies, and their rows in the tables' progress."""
+        """Record finished ranges of copies, and add their rows to the tables' progress."""
         with self._database.transaction() as transaction:
-            for one in done:
-                copies.record_range(transaction, one)
+            for copied_range in done:
+                copies.record_range(transaction, copied_range)
 
     def ranges(self, subid: Oid, relid: Oid) -> list[CopyRange]:
-        """The finished ranges of a table's running copy."""
+        """Return the finished ranges of a table's running copy."""
         with self._database.reading() as connection:
             return copies.ranges(connection, subid, relid)
 
     def end_attempts(
         self, ended: Sequence[tuple[SubscriptionRel, str | None, str | None, bool]]
     ) -> None:
-        """Copies that have not reached f, each with its error (None: the one it has stays),
-        the error's SQLSTATE, and whether its commit may have been made all the same: the
-        floor still waits for that one's S."""
+        """End attempts that have not reached f. Each has its error (None to keep the previous one),
+        the error's SQLSTATE, and whether its commit may have succeeded, so that the floor still
+        waits for its S."""
         with self._database.transaction() as transaction:
             for rel, error, sqlstate, made in ended:
                 copies.end_attempt(transaction, rel, error, sqlstate, made=made)
@@ -107,11 +107,11 @@ class Copies(CatalogPart):
                     subscriptions.count_error(transaction, rel.subid, WorkerKind.COPY)
 
     def finish_copies(self, copied: Sequence[SubscriptionRel]) -> set[Oid]:
-        """Copies are committed (d -> f), each with its S as ``lsn``: what their ranges have
-        changed is known, and the ranges are forgotten.
+        """Finish committed copies (d -> f), each with its S as ``lsn``. The coercions of their
+        ranges are counted, and the ranges deleted.
 
-        Returns the tables that were waiting for just that: one that has left meanwhile,
-        or has come back in another epoch, is as it is.
+        Returns the finished tables. A table that has left meanwhile, or has another epoch, does not
+        change.
         """
         finished = set()
         with self._database.transaction() as transaction:
@@ -123,37 +123,40 @@ class Copies(CatalogPart):
     def hold_snapshot(
         self, held: SyncSnapshot, *, generation: int | None = None
     ) -> bool:
-        """A receiver holds an exported snapshot for this subscription's copies. False, and
-        nothing is recorded: the subscription's generation is no longer the one it streams
-        with (None: whichever it is)."""
+        """Record the exported snapshot that a receiver holds for the subscription's copies. Return
+        False, and record nothing, if the subscription no longer has the ``generation`` that the
+        receiver streams; None for any generation."""
         with self._database.transaction() as transaction:
-            found = subscriptions.subscription_by_oid(transaction, held.subid)
-            if found is None or generation not in (None, found.generation):
+            subscription = subscriptions.subscription_by_oid(transaction, held.subid)
+            if subscription is None or generation not in (
+                None,
+                subscription.generation,
+            ):
                 return False
             copies.hold_snapshot(transaction, held)
             subscriptions.clear_error(transaction, held.subid, WorkerKind.SNAPSHOT)
             return True
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
-        """The snapshot that copies of this subscription may use now."""
+        """Return the snapshot that copies of this subscription may use now."""
         with self._database.reading() as connection:
             return copies.snapshot_held(connection, subid)
 
     def uncover(self, held: SyncSnapshot, relids: Collection[Oid]) -> None:
-        """Copies of these tables cannot use the snapshot any more: what they would read is not
-        what it had. The next snapshot covers them."""
+        """Exclude tables from the snapshot, because they have changed since. The next snapshot
+        covers them."""
         with self._database.transaction() as transaction:
             copies.uncover(transaction, held, relids)
 
     def release_snapshot(self, subid: Oid) -> None:
-        """The snapshot is gone, or no longer needed."""
+        """Delete the record of a snapshot that is gone or no longer needed."""
         with self._database.transaction() as transaction:
             copies.release_snapshot(transaction, subid)
 
 
 def copy_anew(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """Let a table be copied again, as ``Copies.copy_table_anew`` describes; no effect if the table
-    has left the subscription."""
+    """Let a table be copied again, as ``Copies.copy_table_anew`` describes. Has no effect if the
+    table has left the subscription."""
     for rel in subscriptions.rels_of(connection, subid):
         if rel.relid != relid:
             continue

@@ -1,4 +1,4 @@
-"""``Catalog``'s methods about roles, schemas, tables and comments; see ``store``."""
+"""``Catalog``'s methods about roles, schemas, tables and comments."""
 
 from __future__ import annotations
 
@@ -30,55 +30,56 @@ class Objects(CatalogPart):
     """The part of the catalog about objects and their owners."""
 
     _authority: tuple[int, Authority] | None
-    """The newest, and the change that it was read after."""
+    """Cached value, and the change counter before it was read."""
 
     def roles(self) -> list[Role]:
-        """All roles."""
+        """Return all roles."""
         with self._database.reading() as connection:
             return roles.all_roles(connection)
 
     def role(self, name: str) -> Role | None:
-        """One role by name."""
+        """Return a role by name."""
         with self._database.reading() as connection:
             return roles.role_named(connection, name)
 
     def role_by_oid(self, oid: Oid) -> Role | None:
-        """One role by OID."""
+        """Return a role by OID."""
         with self._database.reading() as connection:
             return roles.role_by_oid(connection, oid)
 
     def role_members(self) -> list[RoleMember]:
-        """All memberships."""
+        """Return all memberships."""
         with self._database.reading() as connection:
             return roles.all_members(connection)
 
     def authority(self) -> Authority:
-        """Roles and memberships of this moment, to be asked many times."""
-        change, known = self.change_counter, self._authority
-        if known is not None and known[0] == change:
-            return known[1]
+        """Return the present roles and memberships."""
+        change, cached = self.change_counter, self._authority
+        if cached is not None and cached[0] == change:
+            return cached[1]
         with self._database.reading() as connection:
-            found = Authority(
+            authority = Authority(
                 tuple(roles.all_roles(connection)), tuple(roles.all_members(connection))
             )
-        # As of that change or a later one, which then is not the counter's any more.
-        self._authority = change, found
-        return found
+        # If a later change was read, the counter differs and the value is read again.
+        self._authority = change, authority
+        return authority
 
     def create_role(self, role: Role, members: Sequence[RoleMember] = ()) -> None:
-        """With its first memberships; 42710 if the name is taken."""
+        """Create a role with its first memberships. Raises 42710 if the name is taken."""
         with self._database.transaction() as transaction:
             roles.create_role(transaction, role)
             for member in members:
                 roles.put_member(transaction, member)
 
     def update_role(self, oid: Oid, **changes: Any) -> None:
-        """Set fields; 42710 if a new name is taken."""
+        """Set fields of a role. Raises 42710 if a new name is taken."""
         with self._database.transaction() as transaction:
             roles.update_role(transaction, oid, changes)
 
     def drop_roles(self, oids: Sequence[Oid]) -> None:
-        """With their memberships. The caller has looked that nothing depends on them."""
+        """Drop roles with their memberships. The caller has checked that nothing depends on
+        them."""
         with self._database.transaction() as transaction:
             for oid in oids:
                 roles.drop_role(transaction, oid)
@@ -86,7 +87,7 @@ class Objects(CatalogPart):
     def set_members(
         self, put: Sequence[RoleMember] = (), removed: Sequence[RoleMember] = ()
     ) -> None:
-        """Grants and revokes of roles, at one moment."""
+        """Grant and revoke roles, in one transaction."""
         with self._database.transaction() as transaction:
             roles.remove_members(transaction, removed)
             for member in put:
@@ -99,7 +100,7 @@ class Objects(CatalogPart):
         namespaces: Mapping[Oid, tuple[Oid, Acl | None]] | None = None,
         database: Acl | None = None,
     ) -> None:
-        """Owners and acls of objects, at one moment."""
+        """Set owners and acls of objects, in one transaction."""
         with self._database.transaction() as transaction:
             for oid, (owner, acl) in (tables or {}).items():
                 roles.set_relation_access(transaction, oid, owner, acl)
@@ -109,7 +110,7 @@ class Objects(CatalogPart):
                 roles.set_database_acl(transaction, database)
 
     def database_acl(self) -> Acl | None:
-        """Return the acl of the one database; None: the defaults."""
+        """Return the database's acl; None for the defaults."""
         with self._database.reading() as connection:
             return roles.database_acl(connection)
 
@@ -123,104 +124,107 @@ class Objects(CatalogPart):
         )
 
     def must_use_password(self, subscription: Subscription) -> bool:
-        """Whether its connections must be authenticated by a password in its connection
-        string: so that nobody borrows what the node's own OS user may open."""
+        """Whether connections must be authenticated by the password in the connection string, so
+        that a subscription's owner cannot use the privileges of the node's OS user."""
         if not subscription.password_required:
             return False
         owner = self.role_by_oid(subscription.owner)
         return owner is None or not owner.superuser
 
     def namespaces(self) -> list[Namespace]:
-        """All schemas of lake tables."""
+        """Return all schemas of lake tables."""
         with self._database.reading() as connection:
             return namespaces.all_namespaces(connection)
 
     @change
     def create_namespace(self, name: str, owner: Oid) -> Namespace:
-        """42P06 if it exists."""
+        """Create a schema. Raises 42P06 if it exists."""
         with self._database.transaction() as transaction:
             return namespaces.create_namespace(transaction, name, owner)
 
     def drop_namespace(self, name: str) -> None:
-        """The schema must be empty; 3F000 if there is none."""
+        """Drop an empty schema. Raises 3F000 if it does not exist."""
         with self._database.transaction() as transaction:
             publications.forget_schema(transaction, name)
             namespaces.drop_namespace(transaction, name)
 
     def tables(self) -> list[TableDef]:
-        """All lake tables, by OID."""
+        """Return all lake tables, by OID."""
         with self._database.reading() as connection:
             return tables.all_tables(connection)
 
     def table(self, namespace: str, name: str) -> TableDef | None:
-        """One table by its exact names."""
+        """Return a table by its exact names."""
         with self._database.reading() as connection:
             return tables.table_named(connection, namespace, name)
 
     def sharing(self, table: TableDef) -> tuple[Oid, ...]:
-        """All tables that are names of its location: it, and the partition that it has or
-        the partitioned table that it is of."""
+        """Return the OIDs of all tables with the table's location: the table, its partition, or its
+        partitioned table."""
         if table.partition_key is None and table.partition_of is None:
             return (table.oid,)
         with self._database.reading() as connection:
             return tables.sharing(connection, table.storage)
 
     def table_by_oid(self, oid: Oid) -> TableDef | None:
-        """One table by OID."""
+        """Return a table by OID."""
         with self._database.reading() as connection:
             return tables.table_by_oid(connection, oid)
 
     def rename_table(self, table: TableDef, namespace: str, name: str) -> None:
-        """Another name or schema; 42P07 if it is taken. Its key keeps the name that it has."""
+        """Rename a table, or move it to another schema. Its key keeps its name. Raises 42P07 if the
+        name is taken."""
         with self._database.transaction() as transaction:
             tables.rename_table(transaction, table, namespace, name)
 
     def redefine(self, altered: Sequence[Altered]) -> None:
-        """Change definitions for all versions: what no row depends on."""
+        """Change definitions for all versions, where no row depends on the change."""
         with self._database.transaction() as transaction:
             history.redefine(transaction, altered)
 
     def table_at(self, table: TableDef, version: int) -> TableDef:
-        """A table as that version of it is: its present name and rights, with the columns and
-        the key of then. Asked once the version is known, it is never older than that."""
+        """Return a table with the columns and key of a version, and its present name and
+        privileges. Called after the version was read, so the definition is never older than the
+        version."""
         with self._database.reading() as connection:
-            found = tables.table_by_oid(connection, table.oid) or table
-            return history.as_of(connection, found, version)
+            present = tables.table_by_oid(connection, table.oid) or table
+            return history.as_of(connection, present, version)
 
     @change
     def create_table(
         self, *made: TableDef, owning: Sequence[OwnedSequence] = ()
     ) -> None:
-        """Record tables whose storage exists, and sequences of theirs, or none; 42P07 if a name
-        is taken."""
+        """Record tables whose storage exists, and their sequences. Raises 42P07 if a name is
+        taken."""
         with self._database.transaction() as transaction:
             for table in made:
                 tables.create_table(transaction, table)
-            for one in owning:
-                sequences.create(transaction, one)
+            for sequence in owning:
+                sequences.create(transaction, sequence)
 
     def sequences(self) -> list[OwnedSequence]:
-        """All of them."""
+        """Return all sequences."""
         with self._database.reading() as connection:
             return sequences.all_of_them(connection)
 
     def next_values(self, oid: Oid, count: int) -> int:
-        """Take so many values of a sequence; the first of them. 2200H if there are not so many."""
+        """Take ``count`` values of a sequence and return the first. Raises 2200H if there are too
+        few."""
         with self._database.transaction() as transaction:
             return sequences.take(transaction, oid, count)
 
     def last_value(self, oid: Oid) -> int | None:
-        """Return the value of a sequence behind which the next one is taken; None: its first one is
-        next."""
+        """Return the value of a sequence after which the next one is taken; None if the first one
+        is next."""
         with self._database.reading() as connection:
             return sequences.last_value(connection, oid)
 
     def restart_sequences(
         self, lasts: Mapping[Oid, int | None], voided: Collection[tuple[Oid, Oid]]
     ) -> None:
-        """From now on the next value of each is that behind the one given; None: the first.
-        Copies ``voided`` (subscription, table), which may have taken values before, begin anew,
-        in another epoch."""
+        """Set the value of each sequence after which the next one is taken; None for the first one.
+        Copies ``voided`` (subscription, table), which may have taken earlier values, begin anew in
+        another epoch."""
         with self._database.transaction() as transaction:
             for oid, last in lasts.items():
                 sequences.set_last_value(transaction, oid, last)
@@ -228,17 +232,18 @@ class Objects(CatalogPart):
                 copies.void(transaction, subid, relid, int(take_oid(transaction)))
 
     def last_values(self) -> dict[Oid, int]:
-        """Return the last value of each sequence of which a value was taken."""
+        """Return the last value of each sequence. Sequences without a taken value are left out."""
         with self._database.reading() as connection:
             return sequences.last_values(connection)
 
     def set_value(self, oid: Oid, value: int, *, is_called: bool) -> None:
-        """Set the last or the next value of a sequence; 22003 if it is out of range."""
+        """Set the last or the next value of a sequence. Raises 22003 if the value is out of
+        range."""
         with self._database.transaction() as transaction:
             sequences.put(transaction, oid, value, is_called)
 
     def drop_table(self, oid: Oid) -> None:
-        """Forget a table and its part in every subscription and publication."""
+        """Delete a table and its entries in all subscriptions and publications."""
         with self._database.transaction() as transaction:
             publications.forget_table(transaction, oid)
             tables.drop_table(transaction, oid)
@@ -246,18 +251,18 @@ class Objects(CatalogPart):
     def set_replica_identity(
         self, oids: Sequence[Oid], identity: ReplicaIdentity
     ) -> None:
-        """ALTER TABLE ... REPLICA IDENTITY."""
+        """Set the replica identity of tables."""
         with self._database.transaction() as transaction:
             for oid in oids:
                 tables.set_replica_identity(transaction, oid, identity)
 
     def comments(self) -> list[Comment]:
-        """All of them."""
+        """Return all comments."""
         with self._database.reading() as connection:
             return comments.all_comments(connection)
 
     @change
     def set_comment(self, classid: Oid, objid: Oid, text: str | None) -> None:
-        """COMMENT ON; None or an empty text deletes it."""
+        """Set the comment of an object. None or an empty text deletes it."""
         with self._database.transaction() as transaction:
             comments.set_comment(transaction, classid, objid, text)

@@ -13,18 +13,18 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 class CatalogPart:
-    """The file, and the change that it is at."""
+    """The catalog file with its change counter."""
 
     _database: Database
 
     @property
     def change_counter(self) -> int:
-        """Grows with every commit; equal numbers mean nothing has changed."""
+        """Counter that grows with every commit. Equal numbers mean that nothing has changed."""
         return int(self._database.meta("counter"))
 
     @property
     def written(self) -> int:
-        """How many transactions this thread has committed."""
+        """Number of transactions that this thread has committed."""
         return self._database.written
 
     @property
@@ -34,18 +34,18 @@ class CatalogPart:
 
     @property
     def warehouse(self) -> str:
-        """Where tables are: a path or a URL."""
+        """Path or URL of the warehouse, which has the tables."""
         return self._database.warehouse
 
     def _change(
         self, method: Callable[..., Any], arguments: tuple[Any, ...], named: Any
     ) -> Any:
-        """Make a change; a transaction block also remembers it."""
+        """Make a change. A transaction block also records the call."""
         return method(self, *arguments, **named)
 
 
 def change(method: M) -> M:
-    """Mark a method as a change that a transaction block can make; see ``uncommitted``."""
+    """Mark a method as a change that a transaction block can make (``uncommitted``)."""
 
     @wraps(method)
     def run(self: CatalogPart, *arguments: Any, **named: Any) -> Any:

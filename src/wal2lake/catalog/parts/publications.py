@@ -1,4 +1,4 @@
-"""``Catalog``'s methods about publications; see ``store``."""
+"""``Catalog``'s methods about publications."""
 
 from __future__ import annotations
 
@@ -22,25 +22,29 @@ class Publications(CatalogPart):
     """The part of the catalog about publications."""
 
     def publications(self) -> list[Publication]:
-        """All of them, by OID."""
+        """Return all publications, by OID."""
         with self._database.reading() as connection:
             return publications.all_publications(connection)
 
     def publication_named(self, name: str) -> Publication | None:
-        """One by its name."""
-        found = (one for one in self.publications() if one.name == name)
-        return next(found, None)
+        """Return a publication by name."""
+        matches = (
+            publication
+            for publication in self.publications()
+            if publication.name == name
+        )
+        return next(matches, None)
 
     @change
     def create_publication(self, publication: Publication) -> None:
-        """With its tables and schemas; 42710 if the name is taken."""
+        """Create a publication with its tables and schemas. Raises 42710 if the name is taken."""
         with self._database.transaction() as transaction:
             publications.create_publication(transaction, publication)
 
     @change
     def update_publication(self, oid: Oid, **changes: Any) -> None:
-        """Fields of its own row: ``name``, ``owner``, ``publishes``, ``via_root``,
-        ``generated_columns``; 42710 if a new name is taken."""
+        """Set fields of the publication's row: ``name``, ``owner``, ``publishes``, ``via_root``,
+        ``generated_columns``. Raises 42710 if a new name is taken."""
         with self._database.transaction() as transaction:
             publications.update_publication(transaction, oid, changes)
 
@@ -52,22 +56,23 @@ class Publications(CatalogPart):
         tables: Sequence[PublishedTable] = (),
         schemas: Sequence[PublishedSchema] = (),
     ) -> None:
-        """At one moment: rows of tables and schemas go, by their own OIDs, then others come."""
+        """Remove rows of tables and schemas, by the rows' OIDs, then add others, in one
+        transaction."""
         with self._database.transaction() as transaction:
             publications.remove_objects(transaction, removed)
             publications.add_objects(transaction, pubid, tables, schemas)
 
     @change
     def drop_publications(self, oids: Collection[Oid]) -> None:
-        """All of them, with their comments."""
+        """Drop publications with their comments."""
         with self._database.transaction() as transaction:
             for oid in oids:
                 publications.drop_publication(transaction, oid)
                 comments.set_comment(transaction, PUBLICATION_CATALOG, oid, None)
 
     def note_definitions(self, lsn: Lsn) -> bool:
-        """Note the definitions that hold for the publisher's log from ``lsn`` on; return whether
-        they differ from those noted last. Nothing may have been noted above."""
+        """Record the definitions that hold for the publisher's log from ``lsn`` on. Return whether
+        they differ from those recorded last. No higher position may have been recorded."""
         with self._database.reading() as connection:
             same = historic.present(connection) == historic.newest(connection)
         if not same:
@@ -77,28 +82,28 @@ class Publications(CatalogPart):
         return not same
 
     def forget_definitions(self, above: Lsn) -> None:
-        """Forget definitions noted above a position, beyond which the log does not reach."""
+        """Delete definitions recorded above the end of the log."""
         with self._database.transaction() as transaction:
             historic.forget(transaction, above)
 
     def trim_definitions(self, below: Lsn) -> bool:
-        """Delete definitions that readers of the log from a position on do not need; return whether
-        more than the present ones remain."""
+        """Delete definitions that are not needed to read the log from a position on. Return whether
+        more than the present definitions remain."""
         with self._database.reading() as connection:
-            found = historic.can_trim(connection, below)
-        if found:
+            can_trim = historic.can_trim(connection, below)
+        if can_trim:
             with self._database.transaction() as transaction:
                 historic.trim(transaction, below)
         with self._database.reading() as connection:
             return historic.has_past(connection)
 
     def definition_positions(self) -> list[Lsn]:
-        """Where in the log something begins to be otherwise, in order."""
+        """Return the positions of the log at which definitions change, in order."""
         with self._database.reading() as connection:
             return historic.positions(connection)
 
     def definitions_at(self, lsn: Lsn | None) -> HistoricDefinitions:
-        """Return the definitions at a position, not below the first of ``definition_positions``;
-        None: the present ones."""
+        """Return the definitions at a position, which must not be below the first of
+        ``definition_positions``. None for the present ones."""
         with self._database.reading() as connection:
             return historic.definitions_at(connection, lsn)

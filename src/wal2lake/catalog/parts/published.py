@@ -1,4 +1,4 @@
-"""``Catalog``'s methods about published states; see ``store``."""
+"""``Catalog``'s methods about published states."""
 
 from __future__ import annotations
 
@@ -49,21 +49,20 @@ class PublishedStates(CatalogPart):
     ) -> Lsn:
         """Advance the floor and publish the tables' versions, in one transaction.
 
-        ``versions`` holds the changed tables only; the others keep theirs. Equal
-        state at a new LSN moves the newest vector instead of adding one.
+        ``versions`` has only the changed tables; the others keep their versions. If no version
+        changes, the newest vector moves to the new LSN.
 
-        The subscription's floor follows ``reached`` but never goes back, and never
-        passes what a table still needs of the log: the snapshot of one that is being
-        copied, the position of one that has come since the caller looked (it is not
-        among ``participants``, the tables that are complete below ``reached``).
+        The subscription's floor follows ``reached`` but never goes back, and never passes a
+        position that a table still needs of the log: the snapshot of a table that is being copied,
+        or the position of a table that is not among ``participants`` (the tables that are complete
+        below ``reached``).
 
-        Tables in ``joined`` take their next step to ready: f -> s at ``reached``,
-        s -> r. ``skipped``: the finish LSN of a transaction below ``reached`` that ALTER
-        SUBSCRIPTION ... SKIP has left out, which is hereby done. Sequences whose restart was
-        expected up to ``reached`` restart; copies ``voided`` (subscription, table), which may have
-        taken values before, begin anew, in another epoch. ``applied``: the end of the last
-        transaction below ``reached``, if there is one that was not published before. Returns
-        the floor.
+        Tables in ``joined`` take their next step to ready: f -> s at ``reached``, s -> r.
+        ``skipped``: finish LSN of a transaction below ``reached`` that ALTER SUBSCRIPTION ... SKIP
+        has left out; the skip-LSN is cleared. Sequences with a pending restart up to ``reached``
+        restart; copies ``voided`` (subscription, table), which may have taken earlier values, begin
+        anew in another epoch. ``applied``: end of the last transaction below ``reached``, if it was
+        not published before. Returns the floor.
         """
         with self._database.transaction() as transaction:
             if skipped is not None:
@@ -82,7 +81,7 @@ class PublishedStates(CatalogPart):
     def floor_bound(
         self, subid: Oid, reached: Lsn, participants: Collection[int]
     ) -> Lsn:
-        """How far ``publish`` would let the floor go."""
+        """Return the floor that ``publish`` would set."""
         with self._database.reading() as connection:
             return snapshot_vectors.floor_bound(
                 connection, subid, reached, set(participants)
@@ -97,11 +96,13 @@ class PublishedStates(CatalogPart):
         left_out: Sequence[Conflict] = (),
         restarted: Mapping[Oid, Mapping[Oid, int | None]] = MappingProxyType({}),
     ) -> None:
-        """Before the tables of a batch that ends at ``reached`` commit: what policies have
-        changed in it, and what it leaves out. ``positions``: of each of its tables; what was
-        expected above them has not come to pass. ``restarted``: by table the sequences that a
-        TRUNCATE of the batch restarts, and the last value that each has then. ``publish`` makes
-        it count."""
+        """Record pending facts of a batch that ends at ``reached``, before its tables commit.
+        ``publish`` makes them count.
+
+        ``changed``: values changed by policies. ``left_out``: changes that the batch leaves out.
+        ``positions``: positions of its tables; pending facts above them are deleted, because
+        nothing above was committed. ``restarted``: by table, the sequences that a TRUNCATE
+        restarts, each with its last value after the batch."""
         with self._database.reading() as connection:
             pending = coercions.any_pending(connection, subid)
             pending = pending or conflicts.any_pending(connection, subid)
@@ -113,17 +114,18 @@ class PublishedStates(CatalogPart):
                 restarts.expect(transaction, subid, reached, positions, restarted)
 
     def expected_restarts(self, subid: Oid, reached: Lsn) -> dict[Oid, Oid]:
-        """Sequences that ``publish`` would restart at ``reached``, each with its table."""
+        """Return the sequences that ``publish`` would restart at ``reached``, each with its
+        table."""
         with self._database.reading() as connection:
             return restarts.pending(connection, subid, reached)
 
     def note_conflict(self, subid: Oid, conflict: Conflict) -> None:
-        """One that stops the subscription."""
+        """Record a conflict that stops the subscription."""
         with self._database.transaction() as transaction:
             conflicts.note(transaction, subid, conflict)
 
     def conflicts(self) -> list[NotedConflict]:
-        """Return the conflicts that are kept, oldest first."""
+        """Return the listed conflicts, oldest first."""
         with self._database.reading() as connection:
             return conflicts.listed(connection)
 
@@ -133,22 +135,22 @@ class PublishedStates(CatalogPart):
             return coercions.totals(connection)
 
     def note_widened(self, subid: Oid, relid: Oid, widened: Sequence[Coercion]) -> None:
-        """Columns of a table are going to be text, for values that a copy has met."""
+        """Record columns of a table that are about to become text for values of a copy."""
         with self._database.transaction() as transaction:
             coercions.note_widened(transaction, subid, relid, widened)
 
     def forget_widened(self, subid: Oid, relid: Oid, columns: Sequence[str]) -> None:
-        """They have not become text."""
+        """Delete the record of columns that did not become text."""
         with self._database.transaction() as transaction:
             coercions.forget_widened(transaction, subid, relid, columns)
 
     def newest_vector(self, subid: Oid) -> SnapshotVector | None:
-        """The state that a SELECT sees."""
+        """Return the state that a SELECT sees."""
         with self._database.reading() as connection:
             return snapshot_vectors.newest_vector(connection, subid)
 
     def newest_vectors(self) -> dict[Oid, SnapshotVector]:
-        """The states that a SELECT sees, of all subscriptions at one moment."""
+        """Return the states that a SELECT sees, of all subscriptions at one moment."""
         with self._database.reading() as connection:
             return snapshot_vectors.newest_vectors(connection)
 
@@ -157,13 +159,13 @@ class PublishedStates(CatalogPart):
     def begin_local_commit(
         self, tables: Sequence[TableChange], altered: Sequence[Altered] = ()
     ) -> int:
-        """Decide that a transaction is committed to these tables, whose new files are there.
-        Its number, for ``publish_local``. ``altered``: what definitions become by it."""
+        """Decide to commit a transaction to tables, whose new files exist. Return its number, for
+        ``publish_local``. ``altered``: definitions that change with the commit."""
         with self._database.transaction() as transaction:
             return local_commits.record(transaction, tables, altered)
 
     def local_commits(self) -> list[LocalCommit]:
-        """Return the commits that are not published."""
+        """Return the commits that are not published yet."""
         with self._database.reading() as connection:
             return local_commits.pending(connection)
 
@@ -209,14 +211,14 @@ class PublishedStates(CatalogPart):
                     origins.advance(transaction, origin[0], origin[1])
                 local_commits.forget(transaction, number)
 
-    def begin_prepare(self, one: PreparedCommit) -> int | None:
-        """PREPARE TRANSACTION: what will have to be committed, whose files are there; its number.
-        None: its gid is in use."""
+    def begin_prepare(self, prepared: PreparedCommit) -> int | None:
+        """Record a PREPARE TRANSACTION, whose files exist. Return its number; None if its gid is in
+        use."""
         with self._database.transaction() as transaction:
-            return prepared_commits.record(transaction, one)
+            return prepared_commits.record(transaction, prepared)
 
     def prepared_commits(self) -> list[PreparedCommit]:
-        """All that have not ended, oldest first."""
+        """Return the prepared transactions that have not ended, oldest first."""
         with self._database.reading() as connection:
             return prepared_commits.all_of_them(connection)
 
@@ -227,19 +229,19 @@ class PublishedStates(CatalogPart):
         *,
         tables: Sequence[TableChange] | None = None,
     ) -> None:
-        """It is in another state. ``tables``: what is committed to them now."""
+        """Set the state of a prepared transaction. ``tables``: new changes of its tables."""
         with self._database.transaction() as transaction:
             prepared_commits.move(transaction, number, state, tables=tables)
 
     def end_prepared(self, number: int) -> None:
-        """It has committed, or is rolled back."""
+        """Delete a prepared transaction that has committed or rolled back."""
         with self._database.transaction() as transaction:
             prepared_commits.forget(transaction, number)
 
     def past_state(
         self, subid: Oid, *, lsn: Lsn | None = None, time: datetime | None = None
     ) -> PastState:
-        """The newest published state at or below ``lsn``, or at or before ``time``."""
+        """Return the newest published state at or below ``lsn``, or at or before ``time``."""
         text = None
         if time is not None:
             text = time.astimezone(UTC).isoformat(timespec="microseconds")
@@ -247,6 +249,6 @@ class PublishedStates(CatalogPart):
             return snapshot_vectors.past(connection, subid, lsn=lsn, time=text)
 
     def vectors(self) -> list[SnapshotVector]:
-        """All published states that are kept, oldest first."""
+        """Return the kept published states, oldest first."""
         with self._database.reading() as connection:
             return snapshot_vectors.all_vectors(connection)

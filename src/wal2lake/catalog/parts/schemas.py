@@ -1,4 +1,4 @@
-"""``Catalog``'s methods about the columns of published tables; see ``store``."""
+"""``Catalog``'s methods about the columns of published tables."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ RelationName = tuple[str, str]
 
 
 class Schemas(CatalogPart):
-    """For subscriptions that follow them."""
+    """Columns of published tables, for subscriptions that follow them."""
 
     def note_sent(
         self, subid: Oid, sent: Sequence[SentSchema], ended: Sequence[Xid] = ()
     ) -> None:
-        """Relation messages have come, and this is what the publisher's catalog says.
-        ``ended``: prepared transactions that have, so nothing is kept for them any more."""
+        """Record the schemas of Relation messages, as read from the publisher's catalog. ``ended``:
+        prepared transactions that have ended, whose stored relations are deleted."""
         with self._database.transaction() as transaction:
             schemas.note_sent(transaction, subid, sent)
             schemas.forget_prepared(transaction, subid, ended)
@@ -37,14 +37,14 @@ class Schemas(CatalogPart):
         self, subid: Oid, parsed: Parsed | None = None
     ) -> list[SentSchema]:
         """Return the schemas that may not have been followed yet, and the newest of each relation.
-        ``parsed``: the parsed schemas of the last call; they are brought up to date."""
+        ``parsed``: cache of parsed schemas, which is updated."""
         with self._database.reading() as connection:
             return schemas.sent_schemas(
                 connection, subid, {} if parsed is None else parsed
             )
 
     def trim_sent(self, subid: Oid, floor: Lsn) -> None:
-        """Delete schemas noted for transactions below ``floor``, except for the newest of each
+        """Delete schemas recorded for transactions below ``floor``, except for the newest of each
         relation."""
         with self._database.transaction() as transaction:
             schemas.trim_sent(transaction, subid, floor)
@@ -52,32 +52,31 @@ class Schemas(CatalogPart):
     def keep_prepared(
         self, subid: Oid, xid: Xid, relations: Sequence[Relation]
     ) -> None:
-        """Relation messages of a prepared transaction, until ``note_sent`` says that it has
-        ended."""
+        """Store the relations of a prepared transaction, until ``note_sent`` reports its end."""
         with self._database.transaction() as transaction:
             schemas.keep_prepared(transaction, subid, xid, relations)
 
     def forget_prepared(self, subid: Oid) -> None:
-        """The columns of a publisher are not followed any more: nobody looks at the ends of
-        transactions that are prepared."""
+        """Delete all stored relations, because schemas are not followed any more and the ends of
+        prepared transactions are not noticed."""
         with self._database.transaction() as transaction:
             schemas.forget_all_prepared(transaction, subid)
 
     def prepared_transactions(self, subid: Oid) -> list[Xid]:
-        """Return the prepared transactions for which relations are kept."""
+        """Return the prepared transactions with stored relations."""
         with self._database.reading() as connection:
             return list(schemas.prepared_relations(connection, subid))
 
     def prepared_relations(self, subid: Oid, xid: Xid) -> list[Relation]:
-        """Return the relations kept for one of them."""
+        """Return the stored relations of a prepared transaction."""
         with self._database.reading() as connection:
             return schemas.prepared_relations(connection, subid).get(xid, [])
 
     def followed_schemas(
         self, subid: Oid, parsed: ParsedSchemas | None = None
     ) -> dict[Oid, FollowedSchema]:
-        """Return, by OID, the schemas that our tables agree with. ``parsed``: the parsed schemas of
-        the last call; they are brought up to date."""
+        """Return, by OID, the schemas that the local tables agree with. ``parsed``: cache of parsed
+        schemas, which is updated."""
         with self._database.reading() as connection:
             return schemas.followed_schemas(
                 connection, subid, {} if parsed is None else parsed
@@ -85,33 +84,34 @@ class Schemas(CatalogPart):
 
     @change
     def start_following(
-        self, subid: Oid, found: Mapping[Oid, RemoteSchema], begins: Lsn
+        self, subid: Oid, agreed: Mapping[Oid, RemoteSchema], begins: Lsn
     ) -> None:
-        """Our tables, by OID, have these columns; what commits at or above ``begins`` may have
-        others. NOT NULL that waits goes on to wait."""
+        """Record the schemas that local tables agree with, by OID. Transactions at or above
+        ``begins`` may have other columns. A NOT NULL that waits goes on waiting."""
         with self._database.transaction() as transaction:
             before = schemas.followed_schemas(transaction, subid, {})
-            for relid, schema in found.items():
+            for relid, schema in agreed.items():
                 followed = FollowedSchema(schema, begins)
-                known = before.get(relid)
-                if known is not None and known.schema.relid == schema.relid:
+                previous = before.get(relid)
+                if previous is not None and previous.schema.relid == schema.relid:
                     still = {a.number for a in schema.attributes if a.not_null}
-                    required = tuple(n for n in known.required if n in still)
+                    required = tuple(n for n in previous.required if n in still)
                     if required:
                         followed = replace(
-                            followed, required=required, settles=known.settles
+                            followed, required=required, settles=previous.settles
                         )
                 schemas.set_followed(transaction, subid, relid, followed)
 
     def forget_followed(self, subid: Oid) -> None:
-        """The subscription begins to follow anew: what was known of its tables' columns is of
-        another time."""
+        """Delete all followed schemas, which are out of date because the subscription begins to
+        follow anew."""
         with self._database.transaction() as transaction:
             schemas.forget_followed(transaction, subid)
 
     def begin_steps(self, subid: Oid, relid: Oid, making: str | None) -> None:
-        """``making``: the table before they are made. It is asked for after a crash, for not all
-        of them can be made twice. None: they could not be made."""
+        """Note that steps begin. ``making``: the table's definition before them, which shows after
+        a crash whether they were made, because some steps cannot be repeated. None if the steps
+        failed."""
         with self._database.transaction() as transaction:
             schemas.set_making(transaction, subid, relid, making)
 
@@ -127,13 +127,13 @@ class Schemas(CatalogPart):
         trusted: bool = False,
         recopy: bool = False,
     ) -> None:
-        """The table agrees with the next description from the transaction at ``at`` on.
-        ``remote``: its new name at the publisher; a table that had it has another one by now,
-        and gets the name that is free until it is heard of. ``trusted``: inserts into it need
-        not look for rows, as before: who has altered it has brought none. ``recopy``: it waits
-        for a copy that takes the place of its rows, which are not the publisher's; readers have
-        them until then, apart from the others. For these two the caller holds the commit
-        lock."""
+        """Record that the table agrees with the next schema from the transaction at ``at`` on.
+
+        ``remote``: the table's new name at the publisher. Another table that had this name has a
+        new name that is not known yet, and gets the free name until then. ``trusted``: inserts
+        still need not look for existing rows, because the alteration added none. ``recopy``: the
+        table waits for a copy that replaces its rows; until then readers see the old rows, apart
+        from the other tables. For ``trusted`` and ``recopy`` the caller holds the commit lock."""
         with self._database.transaction() as transaction:
             schemas.set_followed(transaction, subid, relid, followed)
             schemas.gone_by(transaction, subid, followed.schema.relid, at)

@@ -1,4 +1,4 @@
-"""``Catalog``'s methods about replication slots and origins; see ``store``."""
+"""``Catalog``'s methods about replication slots and origins."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from wal2lake.model import Lsn, Oid
 
 
 class Slots(CatalogPart):
-    """Slots of the publisher's log, whose positions only grow; origins of what is replayed."""
+    """Slots of the publisher's log, whose positions only grow; origins of replayed transactions."""
 
     def slots(self) -> list[ReplicationSlot]:
-        """All of them, by name."""
+        """Return all slots, by name."""
         with self._database.reading() as connection:
             rows = connection.execute("select * from replication_slot order by name")
             return [_slot(row) for row in rows]
 
     def slot(self, name: str) -> ReplicationSlot | None:
-        """One by name."""
+        """Return a slot by name."""
         with self._database.reading() as connection:
             row = connection.execute(
                 "select * from replication_slot where name = ?", (name,)
@@ -29,7 +29,7 @@ class Slots(CatalogPart):
             return None if row is None else _slot(row)
 
     def create_slot(self, slot: ReplicationSlot) -> None:
-        """42710 if the name is taken."""
+        """Create a slot. Raises 42710 if the name is taken."""
         with self._database.transaction() as transaction:
             try:
                 transaction.execute(
@@ -53,16 +53,16 @@ class Slots(CatalogPart):
                 ) from None
 
     def drop_slot(self, name: str) -> bool:
-        """Whether there was one."""
+        """Drop a slot. Return whether it existed."""
         with self._database.transaction() as transaction:
-            found = transaction.execute(
+            deleted = transaction.execute(
                 "delete from replication_slot where name = ?", (name,)
             )
-            return found.rowcount > 0
+            return deleted.rowcount > 0
 
     def drop_temporary_slots(self, session: int | None = None) -> None:
-        """Drop the temporary slots of a session that has ended; None: all of earlier engines, with
-        those that a crash has left half made."""
+        """Drop the temporary slots of a session that has ended. None for all temporary slots of
+        earlier engines, and slots whose creation a crash interrupted."""
         with self._database.transaction() as transaction:
             transaction.execute(
                 "delete from replication_slot where temporary <> 0"
@@ -72,7 +72,7 @@ class Slots(CatalogPart):
             )
 
     def confirm_slot(self, name: str, lsn: Lsn) -> None:
-        """Confirm that the slot's client has everything below ``lsn``."""
+        """Record that the slot's client has everything below ``lsn``."""
         with self._database.transaction() as transaction:
             transaction.execute(
                 "update replication_slot set confirmed_lsn = max(confirmed_lsn, ?),"
@@ -88,7 +88,7 @@ class Slots(CatalogPart):
         two_phase: bool | None = None,
         two_phase_at: Lsn | None = None,
     ) -> None:
-        """Other options; None: as it is."""
+        """Set options of a slot; None to keep a value."""
         with self._database.transaction() as transaction:
             transaction.execute(
                 "update replication_slot set failover = coalesce(?, failover),"
@@ -98,40 +98,41 @@ class Slots(CatalogPart):
             )
 
     def create_origin(self, name: str) -> int:
-        """pg_replication_origin_create; its number. 23505 if there is one of that name."""
+        """Carry out pg_replication_origin_create. Return the origin's number. Raises 23505 if the
+        name exists."""
         with self._database.transaction() as transaction:
             return origins.create(transaction, name)
 
     def drop_origin(self, name: str) -> None:
-        """42704 if there is none."""
+        """Drop an origin. Raises 42704 if it does not exist."""
         with self._database.transaction() as transaction:
             origins.drop(transaction, name)
 
     def origins(self) -> list[ReplicationOrigin]:
-        """Return the origins that were created; each subscription has one besides."""
+        """Return the created origins. Each subscription has an origin besides these."""
         with self._database.reading() as connection:
             return origins.all_of_them(connection)
 
     def applied_ends(self) -> dict[Oid, Lsn]:
-        """The positions of subscriptions' origins; 0, or not there: nothing was applied."""
+        """Return the positions of subscriptions' origins. 0 or missing if nothing was applied."""
         with self._database.reading() as connection:
             return origins.applied(connection)
 
     def origin_numbers(self) -> dict[str, int]:
-        """Return the numbers of all origins by name, as pg_replication_origin has them."""
+        """Return the numbers of all origins in pg_replication_origin, by name."""
         with self._database.reading() as connection:
             subs = subscriptions.all_subscriptions(connection)
             created = origins.all_of_them(connection)
-        numbers = {f"pg_{one.oid}": number for number, one in enumerate(subs, 1)}
-        return numbers | {one.name: one.number for one in created}
+        numbers = {f"pg_{origin.oid}": number for number, origin in enumerate(subs, 1)}
+        return numbers | {origin.name: origin.number for origin in created}
 
     def move_origin(self, name: str, lsn: Lsn, *, back: bool = False) -> None:
-        """It is at ``lsn``, and with ``back`` also if it was further."""
+        """Set an origin's position to ``lsn``. A lower position is set only with ``back``."""
         with self._database.transaction() as transaction:
             origins.advance(transaction, name, lsn, back=back)
 
     def begin_two_phase(self, name: str, lsn: Lsn) -> None:
-        """Transactions that are prepared above are sent then, unless it does so already."""
+        """Enable two_phase for a slot from ``lsn`` on, unless it is enabled already."""
         with self._database.transaction() as transaction:
             transaction.execute(
                 "update replication_slot set two_phase = 1, two_phase_at = ?"
@@ -142,19 +143,20 @@ class Slots(CatalogPart):
     def invalidate_slot(
         self, name: str, reason: str, restart_lsn: Lsn | None = None
     ) -> bool:
-        """It can be used no more. ``restart_lsn``: only if it stands there; whether it did."""
+        """Invalidate a slot; with ``restart_lsn``, only if its restart_lsn is that. Return whether
+        it was invalidated."""
         with self._database.transaction() as transaction:
-            found = transaction.execute(
+            updated = transaction.execute(
                 "update replication_slot set invalidation = ?"
                 " where name = ? and invalidation is null"
                 " and (? is null or restart_lsn = ?)",
                 (reason, name, restart_lsn, restart_lsn),
             )
-            return found.rowcount > 0
+            return updated.rowcount > 0
 
 
 def _slot(row: sqlite3.Row) -> ReplicationSlot:
-    at = row["two_phase_at"]
+    two_phase_at = row["two_phase_at"]
     return ReplicationSlot(
         name=row["name"],
         plugin=row["plugin"],
@@ -163,6 +165,6 @@ def _slot(row: sqlite3.Row) -> ReplicationSlot:
         temporary=row["temporary"],
         two_phase=bool(row["two_phase"]),
         failover=bool(row["failover"]),
-        two_phase_at=None if at is None else Lsn(at),
+        two_phase_at=None if two_phase_at is None else Lsn(two_phase_at),
         invalidation=row["invalidation"],
     )

@@ -1,5 +1,5 @@
-"""SQL of published states, and of the coercions and conflicts that came with them.
+"""SQL on published states, and on the coercions and conflicts that came with them.
 
-Takes: transactions of the store. Gives: vectors, the floor, totals. Owns: how far the floor may
-go, and that each coercion is counted once. Never: begins or ends a transaction.
+Takes: transactions of the store. Gives: vectors, the floor, totals. Owns: the limit of the floor,
+and that each coercion is counted once. Never: begins or ends a transaction.
 """

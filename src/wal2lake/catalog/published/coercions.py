@@ -1,17 +1,17 @@
-"""Rows of ``coercion`` and ``coercion_pending``: what value policies have changed, counted.
+"""Rows of ``coercion`` and ``coercion_pending``: counts of values changed by policies.
 
 In: a connection, and in writes a transaction on it. Out: ``CoercionTotal``. Called by ``store``.
 
-Counted exactly once. The coercions of a batch are written as *pending*, with the position that
-the batch reaches, before any of its tables commits, and join the totals in the transaction that
-publishes that position. A batch that is evaluated again first removes what was pending above the
-table's position, for nothing above it has been committed: a crash before the table's commit repeats
-the batch and replaces the entry, a crash after it publishes the entry with the table's version.
+Each coercion is counted exactly once. The coercions of a batch are recorded as *pending*, with the
+position that the batch reaches, before any of its tables commits. They are added to the totals in
+the transaction that publishes that position. A batch that is evaluated again first deletes pending
+entries above the table's position, because nothing above it has been committed: after a crash
+before the table's commit, the batch is repeated and replaces the entry; after a crash behind the
+commit, the entry is published with the table's version.
 
-A copy's coercions are recorded with its ranges, and are the totals of phase ``copy`` once it is
-done: those of an earlier copy of the table are replaced. That a column became text for a value of
-a copy is noted before it does, and stays: the copy begins anew then, and does not meet the value
-again.
+A copy's coercions are recorded with its ranges. When the copy is done, they replace the totals of
+phase ``copy``, which are those of an earlier copy. A column that becomes text for a value of a copy
+is recorded before the change, and the entry stays: the copy begins anew, and then the value fits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wal2lake.catalog.records import CoercionTotal
 from wal2lake.model import Coercion, Lsn, Oid, merged
 
 _WIDEN: Final = "widen"
-"""``Policy.WIDEN``, as a coercion names it."""
+"""``Policy.WIDEN`` in a coercion."""
 
 
 def to_json(coercions: Iterable[Coercion]) -> str:
@@ -48,7 +48,7 @@ def to_json(coercions: Iterable[Coercion]) -> str:
 
 
 def from_json(text: str) -> tuple[Coercion, ...]:
-    """The inverse."""
+    """Decode the result of ``to_json``."""
     return tuple(
         Coercion(column, policy, reason, count, Lsn(first), Lsn(last), example)
         for column, policy, reason, count, first, last, example in json.loads(text)
@@ -56,11 +56,11 @@ def from_json(text: str) -> tuple[Coercion, ...]:
 
 
 def any_pending(connection: sqlite3.Connection, subid: Oid) -> bool:
-    """Whether a batch has left something that is not in the totals."""
-    found = connection.execute(
+    """Whether there are coercions that are not in the totals."""
+    rows = connection.execute(
         "select 1 from coercion_pending where subid = ? limit 1", (subid,)
     )
-    return found.fetchone() is not None
+    return rows.fetchone() is not None
 
 
 def expect(
@@ -70,7 +70,7 @@ def expect(
     positions: Mapping[Oid, Lsn],
     coercions: Mapping[Oid, Sequence[Coercion]],
 ) -> None:
-    """Note coercions of a batch; ``Catalog.expect`` explains it."""
+    """Record pending coercions of a batch, as ``Catalog.expect`` explains."""
     for relid, position in positions.items():
         connection.execute(
             "delete from coercion_pending where subid = ? and relid = ? and reached > ?",
@@ -80,15 +80,15 @@ def expect(
         "insert into coercion_pending (subid, relid, reached, coercions)"
         " values (?, ?, ?, ?)",
         [
-            (subid, relid, reached, to_json(found))
-            for relid, found in coercions.items()
-            if found
+            (subid, relid, reached, to_json(table_coercions))
+            for relid, table_coercions in coercions.items()
+            if table_coercions
         ],
     )
 
 
 def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
-    """Add to the totals what was pending up to a published position."""
+    """Add pending coercions up to a published position to the totals."""
     rows = connection.execute(
         "select relid, coercions from coercion_pending"
         " where subid = ? and reached <= ? order by reached",
@@ -104,15 +104,14 @@ def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
 
 
 def forget_pending(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """Forget a table's entries for commits that no reader has seen: they are going to be
-    replaced."""
+    """Delete a table's pending entries, because its unpublished commits will be replaced."""
     connection.execute(
         "delete from coercion_pending where subid = ? and relid = ?", (subid, relid)
     )
 
 
 def finish_copy(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """The ranges of a copy are all of it."""
+    """Set the totals of a finished copy from its ranges."""
     connection.execute(
         "delete from coercion where subid = ? and relid = ? and phase = 'copy'"
         " and policy <> ?",
@@ -123,8 +122,8 @@ def finish_copy(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
         " and epoch = (select epoch from subscription_rel where subid = ? and relid = ?)",
         (subid, relid, subid, relid),
     )
-    found = merged(c for row in rows for c in from_json(row["coercions"]))
-    _add(connection, subid, int(relid), "copy", found)
+    copied = merged(c for row in rows for c in from_json(row["coercions"]))
+    _add(connection, subid, int(relid), "copy", copied)
 
 
 def note_widened(
@@ -133,15 +132,15 @@ def note_widened(
     relid: Oid,
     widened: Sequence[Coercion],
 ) -> None:
-    """Columns of a table that is copied become text, each once, however often that is tried."""
-    forget_widened(connection, subid, relid, [one.column for one in widened])
+    """Record columns that become text, each once, even if the change is repeated."""
+    forget_widened(connection, subid, relid, [coercion.column for coercion in widened])
     _add(connection, subid, int(relid), "copy", widened)
 
 
 def forget_widened(
     connection: sqlite3.Connection, subid: Oid, relid: Oid, columns: Sequence[str]
 ) -> None:
-    """They do not."""
+    """Delete the entries of columns that did not become text."""
     connection.executemany(
         "delete from coercion where subid = ? and relid = ? and phase = 'copy'"
         " and policy = ? and column_name = ?",
@@ -184,7 +183,7 @@ def _add(
 
 
 def totals(connection: sqlite3.Connection) -> list[CoercionTotal]:
-    """All of them."""
+    """Return all totals."""
     return [
         CoercionTotal(
             Oid(row["subid"]),

@@ -1,11 +1,11 @@
-"""Rows of ``conflict``, and their numbers in ``subscription_stats``.
+"""Rows of ``conflict``, and the counts in ``subscription_stats``.
 
 In: a connection, and in writes a transaction on it. Out: ``NotedConflict``. Called by ``store``.
 
-A change that a batch leaves out is noted exactly once, as ``coercions`` counts: it is written
-before the batch's tables commit, with the position that the batch reaches, and takes effect in the
-transaction that publishes that position. What stops a subscription is counted at each attempt, as
-PostgreSQL does, and listed once.
+A change that a batch leaves out is recorded exactly once, like ``coercions``: it is written before
+the batch's tables commit, with the position that the batch reaches, and takes effect in the
+transaction that publishes that position. As in PostgreSQL, a conflict that stops a subscription is
+counted at each attempt; it is listed once.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from wal2lake.catalog.records import NotedConflict
 from wal2lake.model import Conflict, ConflictType, Lsn, Oid, Resolution
 
 _KEPT: Final = 10_000
-"""Newest ones that are listed, of each subscription."""
+"""Number of listed conflicts of each subscription. The newest are kept."""
 
 
 def any_pending(connection: sqlite3.Connection, subid: Oid) -> bool:
-    """Whether a batch has left something that has not happened."""
-    found = connection.execute(
+    """Whether there are conflicts that no publish has counted."""
+    rows = connection.execute(
         "select 1 from conflict where subid = ? and reached is not null limit 1",
         (subid,),
     )
-    return found.fetchone() is not None
+    return rows.fetchone() is not None
 
 
 def expect(
@@ -40,7 +40,7 @@ def expect(
     positions: Mapping[Oid, Lsn],
     conflicts: Iterable[Conflict],
 ) -> None:
-    """Note conflicts of a batch; ``Catalog.expect`` explains it."""
+    """Record pending conflicts of a batch, as ``Catalog.expect`` explains."""
     connection.executemany(
         "delete from conflict where subid = ? and relid = ? and reached > ?",
         [(subid, relid, position) for relid, position in positions.items()],
@@ -49,7 +49,7 @@ def expect(
 
 
 def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
-    """Turn the expected conflicts up to a published position into listed ones."""
+    """List and count the pending conflicts up to a published position."""
     rows = connection.execute(
         "select type, sum(count) as total from conflict"
         " where subid = ? and reached <= ? group by type",
@@ -67,7 +67,7 @@ def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
 
 
 def note(connection: sqlite3.Connection, subid: Oid, conflict: Conflict) -> None:
-    """One that stops the subscription: counted each time, listed once."""
+    """Record a conflict that stops the subscription: count it each time, list it once."""
     connection.execute(
         "delete from conflict where subid = ? and relid = ? and type = ?"
         " and commit_lsn = ? and key is ? and resolution = ?",
@@ -86,8 +86,7 @@ def note(connection: sqlite3.Connection, subid: Oid, conflict: Conflict) -> None
 
 
 def forget_pending(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """Forget a table's entries for commits that no reader has seen: they are going to be
-    replaced."""
+    """Delete a table's pending entries, because its unpublished commits will be replaced."""
     connection.execute(
         "delete from conflict where subid = ? and relid = ? and reached is not null",
         (subid, relid),
@@ -95,7 +94,7 @@ def forget_pending(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> No
 
 
 def listed(connection: sqlite3.Connection) -> list[NotedConflict]:
-    """All that have happened and are kept, oldest first."""
+    """Return the listed conflicts, oldest first."""
     rows = connection.execute(
         "select * from conflict where reached is null order by number"
     )
@@ -157,14 +156,16 @@ def _insert(
     )
 
 
-def _count(connection: sqlite3.Connection, subid: Oid, more: Mapping[str, int]) -> None:
+def _count(
+    connection: sqlite3.Connection, subid: Oid, added: Mapping[str, int]
+) -> None:
     row = connection.execute(
         "select conflicts from subscription_stats where subid = ?", (subid,)
     ).fetchone()
     if row is None:
         return
     total = Counter(json.loads(row["conflicts"]))
-    total.update(more)
+    total.update(added)
     connection.execute(
         "update subscription_stats set conflicts = ? where subid = ?",
         (json.dumps(dict(total)), subid),

@@ -1,8 +1,8 @@
-"""Rows of ``local_commit``: what transactions of the front door are committing to several tables.
+"""Rows of ``local_commit``: commits of sessions' transactions to several tables.
 
 In: a connection, and in writes a transaction on it. Out: ``LocalCommit``. ALTER TABLE has such a
-row, too, with the definition that its table will have. A row is there from the moment that the
-commit is decided until all of its tables have it and readers see it. Called by ``store``.
+row, too, with the new definition of its table. A row exists from the decision to commit until all
+tables have the commit and readers see it. Called by ``store``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def record(
     tables: Sequence[TableChange],
     altered: Sequence[Altered] = (),
 ) -> int:
-    """A new row; its number."""
+    """Add a row and return its number."""
     made = connection.execute(
         "insert into local_commit (tables, altered) values (?, ?)",
         (tables_to_json(connection, tables), history.to_json(altered)),
@@ -33,12 +33,12 @@ def record(
 
 
 def forget(connection: sqlite3.Connection, number: int) -> None:
-    """It is done."""
+    """Delete the row of a finished commit."""
     connection.execute("delete from local_commit where number = ?", (number,))
 
 
 def pending(connection: sqlite3.Connection) -> list[LocalCommit]:
-    """All of them, oldest first."""
+    """Return all unfinished commits, oldest first."""
     rows = connection.execute("select * from local_commit order by number")
     return [_commit(connection, row) for row in rows]
 
@@ -46,7 +46,7 @@ def pending(connection: sqlite3.Connection) -> list[LocalCommit]:
 def origin_of(
     connection: sqlite3.Connection, number: int
 ) -> tuple[str, int, int | None] | None:
-    """The replication origin that a commit has."""
+    """Return the replication origin of a commit."""
     row = connection.execute(
         "select * from local_commit where number = ?", (number,)
     ).fetchone()
@@ -55,7 +55,7 @@ def origin_of(
 
 
 def altered_by(connection: sqlite3.Connection, number: int) -> tuple[Altered, ...]:
-    """The definitions that come with a commit."""
+    """Return the definitions that change with a commit."""
     row = connection.execute(
         "select * from local_commit where number = ?", (number,)
     ).fetchone()
@@ -73,16 +73,16 @@ def _commit(connection: sqlite3.Connection, row: sqlite3.Row) -> LocalCommit:
 def tables_to_json(
     connection: sqlite3.Connection, tables: Sequence[TableChange]
 ) -> str:
-    """For ``tables_from_json``."""
-    found = [_to_json(connection, table) for table in tables]
-    return json.dumps(found, separators=(",", ":"))
+    """Encode changes of tables."""
+    encoded = [_to_json(connection, table) for table in tables]
+    return json.dumps(encoded, separators=(",", ":"))
 
 
 def tables_from_json(
     connection: sqlite3.Connection, text: str
 ) -> tuple[TableChange, ...]:
-    """The inverse."""
-    return tuple(_from_json(connection, one) for one in json.loads(text))
+    """Decode the result of ``tables_to_json``."""
+    return tuple(_from_json(connection, recorded) for recorded in json.loads(text))
 
 
 def _to_json(connection: sqlite3.Connection, table: TableChange) -> dict[str, object]:
@@ -104,26 +104,26 @@ def _to_json(connection: sqlite3.Connection, table: TableChange) -> dict[str, ob
     }
 
 
-def _from_json(connection: sqlite3.Connection, found: dict[str, Any]) -> TableChange:
+def _from_json(connection: sqlite3.Connection, recorded: dict[str, Any]) -> TableChange:
     values = {
-        **found,
-        "location": places.found(connection, found["location"]),
-        "relid": Oid(found["relid"]),
-        "messages": messages_from_json(found.get("messages", ())),
-        "origin": _origin(found.get("origin")),
+        **recorded,
+        "location": places.resolved(connection, recorded["location"]),
+        "relid": Oid(recorded["relid"]),
+        "messages": messages_from_json(recorded.get("messages", ())),
+        "origin": _origin(recorded.get("origin")),
     }
     return TableChange(**values)
 
 
-def _origin(found: Any) -> tuple[str, int, int | None] | None:
-    return None if found is None else (found[0], found[1], found[2])
+def _origin(recorded: Any) -> tuple[str, int, int | None] | None:
+    return None if recorded is None else (recorded[0], recorded[1], recorded[2])
 
 
 def messages_to_json(messages: Sequence[tuple[str, bytes]]) -> list[tuple[str, str]]:
-    """For ``messages_from_json``."""
+    """Encode messages."""
     return [(prefix, content.hex()) for prefix, content in messages]
 
 
-def messages_from_json(found: Any) -> tuple[tuple[str, bytes], ...]:
-    """The inverse."""
-    return tuple((prefix, bytes.fromhex(content)) for prefix, content in found)
+def messages_from_json(recorded: Any) -> tuple[tuple[str, bytes], ...]:
+    """Decode the result of ``messages_to_json``."""
+    return tuple((prefix, bytes.fromhex(content)) for prefix, content in recorded)

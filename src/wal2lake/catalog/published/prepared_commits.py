@@ -1,7 +1,8 @@
-"""Rows of ``prepared_commit``: what PREPARE TRANSACTION has left to be committed or rolled back.
+"""Rows of ``prepared_commit``: transactions prepared by PREPARE TRANSACTION.
 
-In: a connection, and in writes a transaction on it. Out: ``PreparedCommit``. A row is there from
-before the publisher's log may have the transaction until behind its end. Called by ``store``.
+In: a connection, and in writes a transaction on it. Out: ``PreparedCommit``. A row exists from
+before the publisher's log may have the transaction until after the transaction's end. Called by
+``store``.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from wal2lake.catalog.records import PreparedCommit, PreparedState, TableChange
 from wal2lake.model import Oid
 
 
-def record(connection: sqlite3.Connection, one: PreparedCommit) -> int | None:
-    """A new row; its number. None: its gid is in use."""
+def record(connection: sqlite3.Connection, prepared: PreparedCommit) -> int | None:
+    """Add a row. Return its number; None if its gid is in use."""
     made = connection.execute(
         "insert into prepared_commit (gid, owner, prepared_at, state, xid, tables,"
         " messages) values (?, ?, ?, ?, ?, ?, ?) on conflict (gid) do nothing returning number",
         (
-            one.gid,
-            int(one.owner),
-            one.prepared_at,
-            one.state.value,
-            one.xid,
-            tables_to_json(connection, one.tables),
-            json.dumps(messages_to_json(one.messages)),
+            prepared.gid,
+            int(prepared.owner),
+            prepared.prepared_at,
+            prepared.state.value,
+            prepared.xid,
+            tables_to_json(connection, prepared.tables),
+            json.dumps(messages_to_json(prepared.messages)),
         ),
     ).fetchone()
     return None if made is None else int(made[0])
@@ -45,7 +46,7 @@ def move(
     *,
     tables: Sequence[TableChange] | None = None,
 ) -> None:
-    """Set the state; ``tables`` stay unless they are given."""
+    """Set the state. ``tables``: None to leave them."""
     text = None if tables is None else tables_to_json(connection, tables)
     connection.execute(
         "update prepared_commit set state = ?, tables = coalesce(?, tables)"
@@ -55,12 +56,12 @@ def move(
 
 
 def forget(connection: sqlite3.Connection, number: int) -> None:
-    """It has ended."""
+    """Delete the row of a transaction that has ended."""
     connection.execute("delete from prepared_commit where number = ?", (number,))
 
 
 def all_of_them(connection: sqlite3.Connection) -> list[PreparedCommit]:
-    """Oldest first."""
+    """Return all prepared transactions, oldest first."""
     return [
         PreparedCommit(
             row["number"],

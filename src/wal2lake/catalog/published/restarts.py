@@ -3,12 +3,12 @@
 In: a connection, and in writes a transaction on it. Called by ``store`` and
 ``catalog.replication.copies``.
 
-A restart is written as *pending* before the batch's tables commit, with the position that the batch
-reaches, and takes place in the transaction that publishes that position, as ``coercions`` do. A
-crash in between loses nothing and restarts nothing twice.
+A restart is recorded as *pending* before the batch's tables commit, with the position that the
+batch reaches. Like ``coercions``, it takes effect in the transaction that publishes that position.
+A crash in between loses no restart and repeats none.
 
-After such a crash a session may take a value before the worker publishes. The restart is left out
-then: rows behind the TRUNCATE would get that value a second time.
+After such a crash a session may take a value before the worker publishes. Then the restart is left
+out, because rows after the TRUNCATE would get that value a second time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wal2lake.model import Lsn, Oid
 
 
 def any_pending(connection: sqlite3.Connection, subid: Oid) -> bool:
-    """True if a batch has left restarts that no publish has made."""
-    found = connection.execute(
+    """Whether there are restarts that no publish has made."""
+    rows = connection.execute(
         "select 1 from restart_pending where subid = ? limit 1", (subid,)
     )
-    return found.fetchone() is not None
+    return rows.fetchone() is not None
 
 
 def expect(
@@ -35,7 +35,7 @@ def expect(
     positions: Mapping[Oid, Lsn],
     restarted: Mapping[Oid, Mapping[Oid, int | None]],
 ) -> None:
-    """Note restarts of sequences; ``Catalog.expect`` explains it. The caller holds the sequences'
+    """Record pending restarts, as ``Catalog.expect`` explains. The caller holds the sequences'
     locks."""
     connection.executemany(
         "delete from restart_pending where subid = ? and relid = ? and reached > ?",
@@ -53,7 +53,7 @@ def expect(
 
 
 def pending(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> dict[Oid, Oid]:
-    """Sequences that ``publish`` restarts, each with its table."""
+    """Return the sequences that ``publish`` restarts, each with its table."""
     rows = connection.execute(
         "select sequence, relid from restart_pending where subid = ? and reached <= ?",
         (subid, reached),
@@ -62,8 +62,8 @@ def pending(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> dict[Oi
 
 
 def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
-    """Restart what was pending up to a published position. The caller holds the sequences'
-    locks."""
+    """Make the restarts that are pending up to a published position. The caller holds the
+    sequences' locks."""
     rows = connection.execute(
         "select * from restart_pending where subid = ? and reached <= ?"
         " order by sequence, reached",
@@ -71,12 +71,12 @@ def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
     ).fetchall()
     if not rows:
         return
-    there = {one.oid for one in sequences.all_of_them(connection)}
+    existing = {sequence.oid for sequence in sequences.all_of_them(connection)}
     newest = {Oid(row["sequence"]): row for row in rows}
     oldest = {Oid(row["sequence"]): row for row in reversed(rows)}
     for oid, row in newest.items():
         if (
-            oid in there
+            oid in existing
             and sequences.last_value(connection, oid) == oldest[oid]["found"]
         ):
             sequences.set_last_value(connection, oid, row["last"])
@@ -86,8 +86,7 @@ def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
 
 
 def forget_pending(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """Forget a table's entries for commits that no reader has seen: they are going to be
-    replaced."""
+    """Delete a table's pending entries, because its unpublished commits will be replaced."""
     connection.execute(
         "delete from restart_pending where subid = ? and relid = ?", (subid, relid)
     )

@@ -1,7 +1,7 @@
 """Rows of ``snapshot_vector``: the published states, and the floor that moves with them.
 
 In: a connection, and in writes a transaction on it. Out: ``SnapshotVector``, the floor. ``publish``
-has the one rule of the catalog that is more than a row: how far the floor may go. Called by
+has the only rule of the catalog that concerns several rows: the limit of the floor. Called by
 ``store``.
 """
 
@@ -17,10 +17,11 @@ from wal2lake.catalog.records import PastState, SnapshotVector
 from wal2lake.model import Lsn, Oid, SyncState
 
 _VECTORS_KEPT: Final = 10_000
-"""Published states kept per subscription for wal2lake.snapshots; a guess at a day's."""
+"""Published states kept per subscription for wal2lake.snapshots. Estimated as the states of a
+day."""
 
 _BYTES_KEPT: Final = 16 * 1024 * 1024
-"""And no more than this: with hundreds of tables a state is many kilobytes."""
+"""Maximum bytes of kept states. With hundreds of tables, a state has many kilobytes."""
 
 
 def publish(
@@ -31,7 +32,7 @@ def publish(
     participants: Collection[int],
     joined: Sequence[int],
 ) -> Lsn:
-    """Advance the floor and publish the tables' versions; see ``Catalog.publish``."""
+    """Advance the floor and publish the tables' versions, as ``Catalog.publish`` describes."""
     connection.execute(
         "update subscription set floor = max(floor, ?) where oid = ?",
         (floor_bound(connection, subid, reached, set(participants)), subid),
@@ -61,8 +62,8 @@ def stand_apart(
     lsn: Lsn | None = None,
     version: int | None = None,
 ) -> None:
-    """A table leaves the common snapshot and stands at ``lsn`` (None: at the newest vector's),
-    where readers have its ``version`` (None: the one that they have)."""
+    """Let a table leave the common snapshot and stand at ``lsn`` (None: the newest vector's), where
+    readers see its ``version`` (None: the present one)."""
     row = _newest(connection, subid)
     if row is None:
         return
@@ -73,21 +74,22 @@ def stand_apart(
 
 
 def advance_apart(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
-    """Raise the positions of paused tables to ``lsn``: changes below it are not wanted any more."""
+    """Raise the positions of paused tables to ``lsn``, because changes below it are not needed any
+    more."""
     row = _newest(connection, subid)
     if row is None:
         return
     paused = {
-        found["relid"]
-        for found in connection.execute(
+        rel["relid"]
+        for rel in connection.execute(
             "select relid from subscription_rel"
             " where subid = ? and paused_at is not null",
             (subid,),
         )
     }
     apart = {
-        relid: Lsn(max(at, lsn)) if relid in paused else at
-        for relid, at in _apart(row["apart"]).items()
+        relid: Lsn(max(position, lsn)) if relid in paused else position
+        for relid, position in _apart(row["apart"]).items()
     }
     _add(connection, subid, row, Lsn(row["lsn"]), {}, apart)
 
@@ -100,8 +102,8 @@ def _add(
     versions: Mapping[int, int],
     apart: Mapping[int, Lsn],
 ) -> None:
-    """The state that comes after the newest one (``row``), or takes its place if it is the same at
-    another LSN."""
+    """Add the state after the newest one (``row``). If only the LSN differs, the new state replaces
+    it."""
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     before = {} if row is None else _versions(row["versions"])
     merged = {**before, **{int(k): int(v) for k, v in versions.items()}}
@@ -127,7 +129,7 @@ def _add(
 def floor_bound(
     connection: sqlite3.Connection, subid: Oid, reached: Lsn, participants: set[int]
 ) -> Lsn:
-    """The highest floor up to ``reached`` that every table allows."""
+    """Return the highest floor up to ``reached`` that every table allows."""
     held = connection.execute(
         "select lsn, relids from sync_snapshot where subid = ?", (subid,)
     ).fetchone()
@@ -139,15 +141,16 @@ def floor_bound(
         if row["relid"] in participants:
             continue
         if row["state"] == SyncState.INIT.value:
-            # Its snapshot is still to come, and will be above all that is logged now.
+            # Its snapshot will be taken later, above everything that is logged now.
             needed = bound
         elif row["state"] == SyncState.DATASYNC.value:
-            # Not covered: a snapshot is about to be taken, no lower than the floor.
+            # If the table is not covered, a snapshot is about to be taken, no lower than the
+            # floor.
             needed = int(held["lsn"]) if row["relid"] in covered else 0
         else:
             needed = int(row["lsn"] or 0)
         if row["lsn"] is not None:
-            # An attempt may have committed at this S, whatever snapshot is held now.
+            # An attempt may have committed at this S, even if another snapshot is held now.
             needed = min(needed, int(row["lsn"]))
         bound = min(bound, needed)
     return Lsn(bound)
@@ -156,8 +159,8 @@ def floor_bound(
 def hand_over(
     connection: sqlite3.Connection, subid: Oid, relid: Oid | None = None
 ) -> None:
-    """A subscription leaves its tables, or one of them: what its readers have seen of them the
-    other subscriptions of these tables publish from now on."""
+    """Publish the versions that a subscription's readers see in the other subscriptions of its
+    tables, or of one table, because the subscription leaves the tables."""
     row = _newest(connection, subid)
     if row is None:
         return
@@ -168,14 +171,16 @@ def hand_over(
             "select subid from subscription_rel where relid = ? and subid <> ?",
             (place, subid),
         ).fetchall()
-        for (other,) in others:
-            newest = newest_vector(connection, Oid(other))
+        for (other_subid,) in others:
+            newest = newest_vector(connection, Oid(other_subid))
             if newest is not None and newest.versions.get(place, version) < version:
-                publish(connection, Oid(other), newest.lsn, {place: version}, (), ())
+                publish(
+                    connection, Oid(other_subid), newest.lsn, {place: version}, (), ()
+                )
 
 
 def forget_version(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """The newest vector no longer pins a table."""
+    """Remove a table from the newest vector."""
     newest = newest_vector(connection, subid)
     if newest is None:
         return
@@ -189,8 +194,8 @@ def forget_version(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> No
 
 
 def rebase(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
-    """The newest state goes on as that of ``lsn``, in the WAL of another source or slot:
-    positions before it say nothing about those after it."""
+    """Let the newest state continue at ``lsn``, in the WAL of another source or slot, whose
+    positions cannot be compared with earlier ones."""
     row = _newest(connection, subid)
     connection.execute(
         "insert into snapshot_vector"
@@ -209,13 +214,13 @@ def rebase(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
 
 
 def newest_vector(connection: sqlite3.Connection, subid: Oid) -> SnapshotVector | None:
-    """The newest state of one subscription."""
+    """Return the newest state of a subscription."""
     row = _newest(connection, subid)
     return None if row is None else _vector(row)
 
 
 def newest_vectors(connection: sqlite3.Connection) -> dict[Oid, SnapshotVector]:
-    """The same of all subscriptions that have one."""
+    """Return the newest states of all subscriptions that have one."""
     rows = connection.execute(
         "select * from snapshot_vector v where number ="
         " (select max(number) from snapshot_vector where subid = v.subid)"
@@ -226,13 +231,13 @@ def newest_vectors(connection: sqlite3.Connection) -> dict[Oid, SnapshotVector]:
 def past(
     connection: sqlite3.Connection, subid: Oid, *, lsn: Lsn | None, time: str | None
 ) -> PastState:
-    """The newest state at or below a position, and at or before a time.
+    """Return the newest state at or below a position, and at or before a time.
 
-    A state that nothing has changed goes on to be that of later positions. Positions count back
-    from the newest state as far as they fall: what is older stood in the WAL of another source or
+    A state holds for later positions until it changes. States are searched backwards from the
+    newest while positions decrease: a higher position belongs to the WAL of an earlier source or
     slot.
     """
-    found: int | None = None
+    number: int | None = None
     newest: tuple[Lsn, str] | None = None
     oldest: tuple[Lsn, str] | None = None
     for row in connection.execute(
@@ -246,18 +251,18 @@ def past(
         newest = newest or (Lsn(row["lsn"]), published)
         oldest = since, published
         if (lsn is None or since <= lsn) and (time is None or published <= time):
-            found = int(row["number"])
+            number = int(row["number"])
             break
-    if found is None:
+    if number is None:
         return PastState(None, newest, oldest)
     row = connection.execute(
-        "select * from snapshot_vector where subid = ? and number = ?", (subid, found)
+        "select * from snapshot_vector where subid = ? and number = ?", (subid, number)
     ).fetchone()
     return PastState(_vector(row), newest, oldest)
 
 
 def all_vectors(connection: sqlite3.Connection) -> list[SnapshotVector]:
-    """All states that are kept, oldest first."""
+    """Return the kept states, oldest first."""
     rows = connection.execute("select * from snapshot_vector order by subid, number")
     return [_vector(r) for r in rows]
 

@@ -1,1 +1,1 @@
-"""SQL about the columns of published tables, and about the changes to them."""
+"""SQL about the columns of published tables, and about changes to them."""

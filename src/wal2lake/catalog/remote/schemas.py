@@ -3,9 +3,9 @@
 In: a connection, and in writes a transaction on it. Out: values of
 ``model.relations.remoteschema``, ``NotedSchemaChange``. Called by ``store``.
 
-*Sent* is what the receiver has noted of a relation, by the commit LSN from which on it holds;
-*followed* is what our table was last made to agree with. Apply goes from one to the next, in
-order.
+A *sent* schema is one that the receiver has recorded for a relation, with the commit LSN from which
+on it holds. A *followed* schema is the one that the local table was last made to agree with. Apply
+goes from one sent schema to the next, in order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wal2lake.model import (
 from wal2lake.model.relations.remoteschema import relation_as_json, relation_from_json
 
 Parsed = dict[tuple[str, str], tuple[Relation, RemoteSchema]]
-"""Parsed texts of noted relations."""
+"""Parsed texts of sent schemas."""
 
 ParsedSchemas = dict[str, RemoteSchema]
 """Parsed texts of followed schemas."""
@@ -36,29 +36,28 @@ ParsedSchemas = dict[str, RemoteSchema]
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """One step of a table's definition, at the publisher's."""
+    """One step of a table's definition at the publisher."""
 
     change: str
-    """In words of ALTER TABLE: ``ADD COLUMN "b" integer``."""
+    """The step as an action of ALTER TABLE: ``ADD COLUMN "b" integer``."""
     outcome: str
     """Outcome of the change here."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedSchema:
-    """Schema that a table of ours agrees with."""
+    """The publisher's schema that a local table agrees with."""
 
     schema: RemoteSchema
     begins: Lsn
-    """Position from which changes are still to be followed: those sent for transactions that commit
-    at or above it."""
+    """Commit LSN from which on sent schemas are still to be followed."""
     previous: RemoteSchema | None = None
-    """Schema before this one: the transaction that altered the table may have rows of it."""
+    """Previous schema. The transaction that altered the table may have rows with it."""
     making: str | None = None
-    """The table as it was when the next steps were begun."""
+    """Definition of the local table when the next steps were begun."""
     required: tuple[int, ...] = ()
-    """Columns, by number, that are NOT NULL there, and become so here at ``settles``: rows that
-    come before may be of a time without it."""
+    """Numbers of columns that are NOT NULL at the publisher, and become NOT NULL here at
+    ``settles``, because earlier rows may have null."""
     settles: Lsn = INVALID_LSN
 
 
@@ -77,13 +76,16 @@ class NotedSchemaChange:
 def note_sent(
     connection: sqlite3.Connection, subid: Oid, sent: Iterable[SentSchema]
 ) -> None:
-    """Note relations, except for those that are already known."""
-    for one in sent:
-        relation, schema = relation_as_json(one.relation), one.schema.as_json()
+    """Record the schemas of relations that have changed."""
+    for sent_schema in sent:
+        relation, schema = (
+            relation_as_json(sent_schema.relation),
+            sent_schema.schema.as_json(),
+        )
         newest = connection.execute(
             "select relation, schema from sent_schema where subid = ? and remote_relid = ?"
             " order by at desc limit 1",
-            (subid, one.relation.relid),
+            (subid, sent_schema.relation.relid),
         ).fetchone()
         if newest is not None and tuple(newest) == (relation, schema):
             continue
@@ -92,11 +94,11 @@ def note_sent(
             " schema, settled) values (?, ?, ?, ?, ?, ?)",
             (
                 subid,
-                one.relation.relid,
-                int(one.at),
+                sent_schema.relation.relid,
+                int(sent_schema.at),
                 relation,
                 schema,
-                int(one.settled),
+                int(sent_schema.settled),
             ),
         )
 
@@ -104,16 +106,17 @@ def note_sent(
 def sent_schemas(
     connection: sqlite3.Connection, subid: Oid, parsed: Parsed
 ) -> list[SentSchema]:
-    """All that were noted and not gone by, in order. ``parsed`` is kept by who asks again."""
+    """Return the schemas that are recorded and not followed yet, in order. ``parsed``: cache of the
+    caller, which is updated."""
     rows = connection.execute(
         "select at, relation, schema, settled from sent_schema where subid = ?"
         " order by at",
         (subid,),
     ).fetchall()
-    wanted = {(row["relation"], row["schema"]) for row in rows}
-    for texts in [one for one in parsed if one not in wanted]:
+    texts_in_use = {(row["relation"], row["schema"]) for row in rows}
+    for texts in [key for key in parsed if key not in texts_in_use]:
         del parsed[texts]
-    for relation, schema in wanted:
+    for relation, schema in texts_in_use:
         if (relation, schema) not in parsed:
             parsed[relation, schema] = (
                 relation_from_json(relation),
@@ -132,34 +135,34 @@ def sent_schemas(
 def keep_prepared(
     connection: sqlite3.Connection, subid: Oid, xid: Xid, relations: Iterable[Relation]
 ) -> None:
-    """Relation messages of a transaction that is prepared."""
+    """Store the relations of a prepared transaction."""
     forget_prepared(connection, subid, [xid])
-    for one in relations:
+    for relation in relations:
         connection.execute(
             "insert into prepared_relation (subid, xid, remote_relid, relation)"
             " values (?, ?, ?, ?)",
-            (subid, int(xid), one.relid, relation_as_json(one)),
+            (subid, int(xid), relation.relid, relation_as_json(relation)),
         )
 
 
 def prepared_relations(
     connection: sqlite3.Connection, subid: Oid
 ) -> dict[Xid, list[Relation]]:
-    """By transaction, those that were kept."""
-    found: dict[Xid, list[Relation]] = {}
+    """Return the stored relations, by transaction."""
+    by_xid: dict[Xid, list[Relation]] = {}
     for row in connection.execute(
         "select xid, relation from prepared_relation where subid = ?", (subid,)
     ):
-        found.setdefault(Xid(row["xid"]), []).append(
+        by_xid.setdefault(Xid(row["xid"]), []).append(
             relation_from_json(row["relation"])
         )
-    return found
+    return by_xid
 
 
 def forget_prepared(
     connection: sqlite3.Connection, subid: Oid, xids: Iterable[Xid]
 ) -> None:
-    """They have ended."""
+    """Delete the relations of transactions that have ended."""
     for xid in xids:
         connection.execute(
             "delete from prepared_relation where subid = ? and xid = ?",
@@ -168,8 +171,8 @@ def forget_prepared(
 
 
 def rebase(connection: sqlite3.Connection, subid: Oid, start: Lsn) -> None:
-    """The stream is another slot's from ``start`` on: what the one before has said, and its
-    positions, count no more."""
+    """Begin with another slot's stream at ``start``: schemas and positions of the old stream do not
+    count any more."""
     connection.execute("delete from sent_schema where subid = ?", (subid,))
     forget_all_prepared(connection, subid)
     connection.execute(
@@ -180,28 +183,31 @@ def rebase(connection: sqlite3.Connection, subid: Oid, start: Lsn) -> None:
 
 
 def forget_followed(connection: sqlite3.Connection, subid: Oid) -> None:
-    """Nothing is known of the columns that its tables agree with."""
+    """Delete all sent and followed schemas of a subscription."""
     connection.execute("delete from sent_schema where subid = ?", (subid,))
     connection.execute("delete from followed_schema where subid = ?", (subid,))
     forget_all_prepared(connection, subid)
 
 
 def forget_all_prepared(connection: sqlite3.Connection, subid: Oid) -> None:
-    """Nobody will look at their ends."""
+    """Delete the relations of all prepared transactions, whose ends will not be noticed."""
     connection.execute("delete from prepared_relation where subid = ?", (subid,))
 
 
 def followed_schemas(
     connection: sqlite3.Connection, subid: Oid, parsed: ParsedSchemas
 ) -> dict[Oid, FollowedSchema]:
-    """By our tables' OIDs. ``parsed`` is kept by who asks again."""
+    """Return the followed schemas, by local OID. ``parsed``: cache of the caller, which is
+    updated."""
     rows = connection.execute(
         "select * from followed_schema where subid = ?", (subid,)
     ).fetchall()
-    wanted = {row[name] for row in rows for name in ("schema", "previous")} - {None}
-    for text in parsed.keys() - wanted:
+    texts_in_use = {row[name] for row in rows for name in ("schema", "previous")} - {
+        None
+    }
+    for text in parsed.keys() - texts_in_use:
         del parsed[text]
-    for text in wanted - parsed.keys():
+    for text in texts_in_use - parsed.keys():
         parsed[text] = RemoteSchema.parse(text)
     return {
         Oid(row["relid"]): FollowedSchema(
@@ -219,7 +225,8 @@ def followed_schemas(
 def set_followed(
     connection: sqlite3.Connection, subid: Oid, relid: Oid, followed: FollowedSchema
 ) -> None:
-    """The table agrees with it; nothing if it has left the subscription."""
+    """Record the schema that a table agrees with. Has no effect if the table has left the
+    subscription."""
     previous = followed.previous
     connection.execute(
         "insert or replace into followed_schema"
@@ -242,7 +249,7 @@ def set_followed(
 def set_making(
     connection: sqlite3.Connection, subid: Oid, relid: Oid, making: str | None
 ) -> None:
-    """Steps from it are being made; None: they are not."""
+    """Record the definition from which steps are being made; None if there are none."""
     connection.execute(
         "update followed_schema set making = ? where subid = ? and relid = ?",
         (making, subid, relid),
@@ -250,20 +257,20 @@ def set_making(
 
 
 def gone_by(
-    connection: sqlite3.Connection, subid: Oid, remote_relid: Oid, at: Lsn
+    connection: sqlite3.Connection, subid: Oid, remote_relid: Oid, followed_at: Lsn
 ) -> None:
-    """Delete the schemas that were sent up to ``at`` and followed; the newest stays, to be compared
-    with."""
+    """Delete the followed schemas sent up to ``followed_at``. The newest stays, for comparison."""
     connection.execute(
         "delete from sent_schema where subid = ?1 and remote_relid = ?2 and at <= ?3"
         " and at < (select max(at) from sent_schema where subid = ?1"
         " and remote_relid = ?2)",
-        (subid, remote_relid, int(at)),
+        (subid, remote_relid, int(followed_at)),
     )
 
 
 def trim_sent(connection: sqlite3.Connection, subid: Oid, floor: Lsn) -> None:
-    """Delete schemas below ``floor`` but for the newest: later messages are at or above it."""
+    """Delete schemas below ``floor`` except for the newest, because later messages are at or above
+    it."""
     connection.execute(
         "delete from sent_schema where subid = ?1 and at < ?2"
         " and at < (select max(newer.at) from sent_schema newer where newer.subid = ?1"
@@ -276,21 +283,21 @@ def note_changes(
     connection: sqlite3.Connection,
     subid: Oid,
     relid: Oid,
-    at: Lsn,
+    lsn: Lsn,
     changes: Iterable[SchemaChange],
 ) -> None:
-    """For wal2lake.schema_history."""
+    """Record changes for wal2lake.schema_history."""
     now = datetime.now(UTC).isoformat()
-    for one in changes:
+    for schema_change in changes:
         connection.execute(
             "insert into schema_change (subid, relid, lsn, change, outcome, noted_at)"
             " values (?, ?, ?, ?, ?, ?)",
-            (subid, relid, int(at), one.change, one.outcome, now),
+            (subid, relid, int(lsn), schema_change.change, schema_change.outcome, now),
         )
 
 
 def noted_changes(connection: sqlite3.Connection) -> list[NotedSchemaChange]:
-    """All of them, in the order in which they were followed."""
+    """Return all changes, in the order in which they were followed."""
     return [
         NotedSchemaChange(
             Oid(row["subid"]),

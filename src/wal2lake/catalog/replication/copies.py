@@ -1,4 +1,4 @@
-"""Rows of ``copy_range`` and ``sync_snapshot``: what running copies have done and stand on.
+"""Rows of ``copy_range`` and ``sync_snapshot``: finished ranges and snapshots of copies.
 
 In: a connection, and in writes a transaction on it. Out: ``CopyRange`` and ``SyncSnapshot``.
 Called by ``store``.
@@ -25,9 +25,9 @@ def restart(
     trusted: bool,
     paused: bool = False,
 ) -> None:
-    """Back to i in another epoch, whose copy takes the place of all rows. What is known of
-    the epoch before is void. ``paused``: if it was, it stays so, and is copied once it is
-    resumed."""
+    """Set a table back to state i in another epoch, whose copy replaces all rows. Facts of the
+    previous epoch are void. ``paused``: whether a paused table stays paused, to be copied once it
+    is resumed."""
     connection.execute(
         "delete from copy_range where subid = ? and relid = ?", (rel.subid, rel.relid)
     )
@@ -51,8 +51,8 @@ def restart(
 
 
 def pause(connection: sqlite3.Connection, rel: SubscriptionRel, position: Lsn) -> None:
-    """The table is complete below ``position``, and stays so: in f, where the floor waits for
-    it. The epoch goes on."""
+    """Pause a table that is complete below ``position``: set state f, in which the floor waits for
+    the table. The epoch stays."""
     connection.execute(
         "update subscription_rel set state = ?, lsn = ?, paused_at = ?, rejoins = ?"
         " where subid = ? and relid = ?",
@@ -68,7 +68,8 @@ def pause(connection: sqlite3.Connection, rel: SubscriptionRel, position: Lsn) -
 
 
 def advance_paused(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
-    """Raise the positions of paused tables to ``lsn``: changes below it are not wanted any more."""
+    """Raise the positions of paused tables to ``lsn``, because changes below it are not needed any
+    more."""
     connection.execute(
         "update subscription_rel set lsn = ?"
         " where subid = ? and paused_at is not null and lsn < ?",
@@ -77,9 +78,8 @@ def advance_paused(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None
 
 
 def void(connection: sqlite3.Connection, subid: Oid, relid: Oid, epoch: int) -> None:
-    """Void a copy, whose rows have the columns of before, or values of sequences that are given
-    again. It begins anew in another epoch. The caller has made sure that nothing of it is
-    committed."""
+    """Void a copy, whose rows have old columns, or values of sequences that will be used again. The
+    copy begins anew in another epoch. The caller has ensured that it has not committed."""
     connection.execute(
         "delete from copy_range where subid = ? and relid = ?", (subid, relid)
     )
@@ -94,7 +94,7 @@ def void(connection: sqlite3.Connection, subid: Oid, relid: Oid, epoch: int) -> 
 
 
 def epoch(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> int | None:
-    """Return the epoch of a table's copy; None: the table has left the subscription."""
+    """Return the epoch of a table's copy; None if the table has left the subscription."""
     row = connection.execute(
         "select epoch from subscription_rel where subid = ? and relid = ?",
         (subid, relid),
@@ -143,7 +143,7 @@ def end_attempt(
     *,
     made: bool,
 ) -> None:
-    """One that has not reached f; ``made``: its commit may have been made all the same."""
+    """End an attempt that has not reached f. ``made``: whether its commit may have succeeded."""
     connection.execute(
         "update subscription_rel set error = coalesce(?, error),"
         " sqlstate = case when ? is null then sqlstate else ? end,"
@@ -164,8 +164,8 @@ def end_attempt(
 
 
 def finish_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> bool:
-    """d -> f at ``rel.lsn``; False if the table is not in d, or in another epoch."""
-    found = connection.execute(
+    """Set state f at ``rel.lsn``. Return False if the table is not in d, or has another epoch."""
+    updated = connection.execute(
         "update subscription_rel set state = ?, lsn = ?, error = null"
         " where subid = ? and relid = ? and epoch = ? and state = ?",
         (
@@ -177,7 +177,7 @@ def finish_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> bool:
             SyncState.DATASYNC.value,
         ),
     )
-    if found.rowcount == 0:
+    if updated.rowcount == 0:
         return False
     coercions.finish_copy(connection, rel.subid, rel.relid)
     connection.execute(
@@ -186,39 +186,39 @@ def finish_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> bool:
     return True
 
 
-def record_range(connection: sqlite3.Connection, done: CopyRange) -> None:
-    """A finished range, and its rows in the table's progress; nothing if the table has left,
-    or has come back in another epoch."""
+def record_range(connection: sqlite3.Connection, copied_range: CopyRange) -> None:
+    """Record a finished range, and add its rows to the table's progress. Has no effect if the table
+    has left, or has another epoch."""
     here = connection.execute(
         "select 1 from subscription_rel where subid = ? and relid = ? and epoch = ?",
-        (done.subid, done.relid, done.epoch),
+        (copied_range.subid, copied_range.relid, copied_range.epoch),
     )
     if here.fetchone() is None:
         return
-    size = sum(int(add["size"]) for add in json.loads(done.files))
+    size = sum(int(add["size"]) for add in json.loads(copied_range.files))
     connection.execute(
         "insert or replace into copy_range (subid, relid, epoch, snapshot, number, rows,"
         " files, coercions) values (?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            done.subid,
-            done.relid,
-            done.epoch,
-            done.snapshot,
-            done.number,
-            done.rows,
-            done.files,
-            to_json(done.coercions),
+            copied_range.subid,
+            copied_range.relid,
+            copied_range.epoch,
+            copied_range.snapshot,
+            copied_range.number,
+            copied_range.rows,
+            copied_range.files,
+            to_json(copied_range.coercions),
         ),
     )
     connection.execute(
         "update subscription_rel set rows_copied = rows_copied + ?,"
         " bytes_copied = bytes_copied + ? where subid = ? and relid = ?",
-        (done.rows, size, done.subid, done.relid),
+        (copied_range.rows, size, copied_range.subid, copied_range.relid),
     )
 
 
 def ranges(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> list[CopyRange]:
-    """The finished ranges of a table's running copy, by number."""
+    """Return the finished ranges of a table's running copy, by number."""
     rows = connection.execute(
         "select * from copy_range where subid = ? and relid = ? order by number",
         (subid, relid),
@@ -239,7 +239,7 @@ def ranges(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> list[CopyR
 
 
 def hold_snapshot(connection: sqlite3.Connection, held: SyncSnapshot) -> None:
-    """A receiver holds an exported snapshot; it replaces an earlier one."""
+    """Record the exported snapshot that a receiver holds, in place of an earlier one."""
     connection.execute(
         "insert or replace into sync_snapshot (subid, snapshot, lsn, holder, relids)"
         " values (?, ?, ?, ?, ?)",
@@ -248,7 +248,7 @@ def hold_snapshot(connection: sqlite3.Connection, held: SyncSnapshot) -> None:
 
 
 def snapshot_held(connection: sqlite3.Connection, subid: Oid) -> SyncSnapshot | None:
-    """The snapshot that copies of this subscription may use now."""
+    """Return the snapshot that copies of this subscription may use now."""
     row = connection.execute(
         "select * from sync_snapshot where subid = ?", (subid,)
     ).fetchone()
@@ -266,8 +266,8 @@ def snapshot_held(connection: sqlite3.Connection, subid: Oid) -> SyncSnapshot | 
 def uncover(
     connection: sqlite3.Connection, held: SyncSnapshot, relids: Collection[Oid]
 ) -> None:
-    """Copies of these tables cannot use the snapshot any more; nothing if another one is held.
-    What was read of them under it is void."""
+    """Exclude tables from a snapshot, and delete their ranges read under it. Has no effect if
+    another snapshot is held."""
     now = snapshot_held(connection, held.subid)
     if now is None or now.identity != held.identity:
         return
@@ -284,5 +284,5 @@ def uncover(
 
 
 def release_snapshot(connection: sqlite3.Connection, subid: Oid) -> None:
-    """The snapshot is gone, or no longer needed."""
+    """Delete the record of a snapshot that is gone or no longer needed."""
     connection.execute("delete from sync_snapshot where subid = ?", (subid,))

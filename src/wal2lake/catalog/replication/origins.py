@@ -1,5 +1,5 @@
-"""Rows of ``replication_origin``, origins that do not belong to a subscription, and of
-``applied_end``, the positions of those that do.
+"""Rows of ``replication_origin``, origins without a subscription, and of ``applied_end``, the
+positions of subscriptions' origins.
 
 In: a connection, and in writes a transaction on it. Out: ``ReplicationOrigin``, positions. Called
 by ``store``. Source: replorigin_create() and replorigin_advance() in origin.c.
@@ -15,14 +15,14 @@ from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageErr
 from wal2lake.model import Lsn, Oid
 
 _FIRST: Final = 0x8000
-"""Subscriptions' origins are numbered below."""
+"""First number. Subscriptions' origins have lower numbers."""
 
 _LAST: Final = 0xFFFE
 
 
 def create(connection: sqlite3.Connection, name: str) -> int:
-    """Create an origin and return its number; 23505 if the name exists."""
-    taken = {one.number for one in all_of_them(connection)}
+    """Create an origin and return its number. Raises 23505 if the name exists."""
+    taken = {origin.number for origin in all_of_them(connection)}
     number = next((n for n in range(_FIRST, _LAST) if n not in taken), None)
     if number is None:
         raise UsageError("could not find free replication origin ID", sqlstate="54000")
@@ -42,14 +42,14 @@ def create(connection: sqlite3.Connection, name: str) -> int:
 
 
 def drop(connection: sqlite3.Connection, name: str) -> None:
-    """42704 if there is none."""
+    """Drop an origin. Raises 42704 if it does not exist."""
     gone = connection.execute("delete from replication_origin where name = ?", (name,))
     if not gone.rowcount:
         raise UndefinedObjectError(f'replication origin "{name}" does not exist')
 
 
 def all_of_them(connection: sqlite3.Connection) -> list[ReplicationOrigin]:
-    """By number."""
+    """Return all origins, by number."""
     return [
         ReplicationOrigin(row["number"], row["name"], Lsn(row["remote_lsn"]))
         for row in connection.execute(
@@ -61,7 +61,7 @@ def all_of_them(connection: sqlite3.Connection) -> list[ReplicationOrigin]:
 def advance(
     connection: sqlite3.Connection, name: str, lsn: int, *, back: bool = False
 ) -> None:
-    """It is at ``lsn``, and with ``back`` also if it was further."""
+    """Set an origin's position to ``lsn``. A lower position is set only with ``back``."""
     connection.execute(
         "update replication_origin set remote_lsn = case when ? then ?"
         " else max(remote_lsn, ?) end where name = ?",
@@ -73,7 +73,7 @@ def advance(
 
 
 def applied(connection: sqlite3.Connection) -> dict[Oid, Lsn]:
-    """By subscription the end of the last transaction that all its tables have."""
+    """Return, for each subscription, the end of the last transaction that all its tables have."""
     return {
         Oid(row["subid"]): Lsn(row["remote_lsn"])
         for row in connection.execute("select subid, remote_lsn from applied_end")
@@ -83,8 +83,8 @@ def applied(connection: sqlite3.Connection) -> dict[Oid, Lsn]:
 def note_applied(
     connection: sqlite3.Connection, subid: Oid, floor: Lsn, end: Lsn | None
 ) -> None:
-    """The last transaction that is published ends at ``end`` (None: no other one than before). Its
-    end counts once the floor has reached it."""
+    """Note the end of the last published transaction; None if it has not changed. The end becomes
+    the origin's position once the floor has reached it."""
     if end is not None:
         connection.execute(
             "insert into applied_end (subid, remote_lsn, newest) values (?, 0, ?)"
@@ -99,7 +99,7 @@ def note_applied(
 
 
 def set_applied(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
-    """Set the origin's position to ``lsn``, wherever it was; 0: nothing has been applied."""
+    """Set the position of a subscription's origin. 0 means that nothing has been applied."""
     connection.execute(
         "insert or replace into applied_end (subid, remote_lsn, newest)"
         " values (?, ?, ?)",

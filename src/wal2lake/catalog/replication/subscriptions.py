@@ -1,4 +1,4 @@
-"""Rows of ``subscription`` and its errors and counts, ``planned_slot``, ``subscription_rel``.
+"""Rows of ``subscription``, of its errors and counts, ``planned_slot``, ``subscription_rel``.
 
 In: a connection, and in writes a transaction on it. Out: records. Called by ``store``.
 """
@@ -28,7 +28,7 @@ from wal2lake.model import Lsn, Oid, SyncState
 
 
 def all_subscriptions(connection: sqlite3.Connection) -> list[Subscription]:
-    """All of them, by OID."""
+    """Return all subscriptions, by OID."""
     rows = connection.execute("select * from subscription order by oid")
     return [_subscription(r) for r in rows]
 
@@ -36,7 +36,7 @@ def all_subscriptions(connection: sqlite3.Connection) -> list[Subscription]:
 def subscription_by_oid(
     connection: sqlite3.Connection, oid: Oid
 ) -> Subscription | None:
-    """One by OID."""
+    """Return a subscription by OID."""
     row = connection.execute(
         "select * from subscription where oid = ?", (oid,)
     ).fetchone()
@@ -46,7 +46,7 @@ def subscription_by_oid(
 def subscription_named(
     connection: sqlite3.Connection, name: str
 ) -> Subscription | None:
-    """One by name."""
+    """Return a subscription by name."""
     row = connection.execute(
         "select * from subscription where name = ?", (name,)
     ).fetchone()
@@ -56,7 +56,7 @@ def subscription_named(
 def create_subscription(
     connection: sqlite3.Connection, subscription: Subscription
 ) -> None:
-    """42710 if the name is taken."""
+    """Create a subscription. Raises 42710 if the name is taken."""
     fields = _fields(subscription)
     names = ", ".join(fields)
     marks = ", ".join("?" * len(fields))
@@ -80,15 +80,15 @@ def update_subscription(
     options: Mapping[str, str] | None = None,
     bump: bool,
 ) -> Subscription:
-    """Set fields and some of the ``options``, and the next generation with ``bump``; 42704
-    if it is gone, 42710 if a new name is taken.
+    """Set fields and some of the ``options``, and a new generation with ``bump``. Raises 42704 if
+    the subscription is gone, 42710 if a new name is taken.
 
-    A disabled subscription has no snapshot: copies that begin once it is enabled again see
-    what the publisher has then."""
-    found = subscription_by_oid(connection, oid)
-    if found is None:
+    A disabled subscription has no snapshot: copies that begin once it is enabled again need a new
+    one."""
+    subscription = subscription_by_oid(connection, oid)
+    if subscription is None:
         raise UndefinedObjectError(f"subscription with OID {oid} is gone")
-    changed = replace(found, **changes)
+    changed = replace(subscription, **changes)
     changed = replace(changed, options={**changed.options, **(options or {})})
     if bump:
         changed = replace(changed, generation=changed.generation + 1)
@@ -110,7 +110,7 @@ def _taken(name: str) -> DuplicateObjectError:
 
 
 def set_skip(connection: sqlite3.Connection, oid: Oid, lsn: Lsn) -> None:
-    """Name the transaction; the one that is being left out may be named again."""
+    """Set the skip-LSN. While a transaction is being skipped, only its LSN is accepted."""
     row = connection.execute(
         "select skip_lsn, skipping from subscription where oid = ?", (oid,)
     ).fetchone()
@@ -127,16 +127,16 @@ def set_skip(connection: sqlite3.Connection, oid: Oid, lsn: Lsn) -> None:
 
 
 def begin_skip(connection: sqlite3.Connection, oid: Oid, lsn: Lsn) -> bool:
-    """Mark that the leaving out has begun."""
-    found = connection.execute(
+    """Mark that the skip has begun. Return False if the skip-LSN is another one."""
+    updated = connection.execute(
         "update subscription set skipping = 1 where oid = ? and skip_lsn = ?",
         (oid, lsn),
     )
-    return found.rowcount == 1
+    return updated.rowcount == 1
 
 
 def clear_skip(connection: sqlite3.Connection, oid: Oid, skipped: Lsn) -> None:
-    """That transaction is left out; a SKIP of another one, given meanwhile, stays."""
+    """Clear the skip-LSN of a skipped transaction. A skip-LSN set meanwhile stays."""
     connection.execute(
         "update subscription set skip_lsn = 0, skipping = 0"
         " where oid = ? and skip_lsn = ?",
@@ -145,7 +145,7 @@ def clear_skip(connection: sqlite3.Connection, oid: Oid, skipped: Lsn) -> None:
 
 
 def drop_subscription(connection: sqlite3.Connection, oid: Oid) -> None:
-    """All that is known of it goes with it (by foreign key)."""
+    """Delete a subscription. Foreign keys delete its dependent rows."""
     connection.execute("delete from subscription where oid = ?", (oid,))
 
 
@@ -153,7 +153,7 @@ def drop_subscription(connection: sqlite3.Connection, oid: Oid) -> None:
 
 
 def errors(connection: sqlite3.Connection) -> list[SubscriptionError]:
-    """All of them, by subscription."""
+    """Return all errors, by subscription."""
     rows = connection.execute("select * from subscription_error order by subid, worker")
     return [
         SubscriptionError(
@@ -170,7 +170,7 @@ def errors(connection: sqlite3.Connection) -> list[SubscriptionError]:
 def error_of(
     connection: sqlite3.Connection, oid: Oid, worker: WorkerKind
 ) -> str | None:
-    """Return the error that a worker has noted and not cleared."""
+    """Return the error that a worker has recorded and not cleared."""
     row = connection.execute(
         "select error from subscription_error where subid = ? and worker = ?",
         (oid, worker.value),
@@ -185,7 +185,7 @@ def note_error(
     text: str,
     sqlstate: str | None,
 ) -> None:
-    """Keep a worker's error in place of its last one; nothing if the subscription is gone."""
+    """Replace a worker's error. Has no effect if the subscription is gone."""
     connection.execute(
         "insert into subscription_error (subid, worker, error, noted_at, sqlstate)"
         " select oid, ?, ?, ?, ? from subscription where oid = ?"
@@ -197,7 +197,7 @@ def note_error(
 
 
 def clear_error(connection: sqlite3.Connection, oid: Oid, worker: WorkerKind) -> None:
-    """A worker is no longer stopped."""
+    """Clear the error of a worker."""
     connection.execute(
         "delete from subscription_error where subid = ? and worker = ?",
         (oid, worker.value),
@@ -205,7 +205,7 @@ def clear_error(connection: sqlite3.Connection, oid: Oid, worker: WorkerKind) ->
 
 
 def clear_errors(connection: sqlite3.Connection, oid: Oid) -> None:
-    """None of its workers is stopped any more."""
+    """Clear the errors of all workers of a subscription."""
     connection.execute("delete from subscription_error where subid = ?", (oid,))
 
 
@@ -214,11 +214,12 @@ _COUNTED: Final = {
     WorkerKind.SNAPSHOT: "sync_errors",
     WorkerKind.COPY: "sync_errors",
 }
-"""PostgreSQL counts no failure to connect as an apply error, so the receiver's are not."""
+"""Columns of counted errors. Errors of the receiver are not counted, because PostgreSQL does not
+count a failure to connect as an apply error."""
 
 
 def count_error(connection: sqlite3.Connection, oid: Oid, worker: WorkerKind) -> None:
-    """One more failed attempt."""
+    """Count a failed attempt."""
     column = _COUNTED.get(worker)
     if column is not None:
         connection.execute(
@@ -228,7 +229,7 @@ def count_error(connection: sqlite3.Connection, oid: Oid, worker: WorkerKind) ->
 
 
 def counts(worker: WorkerKind) -> bool:
-    """Whether each failed attempt of such a worker is counted."""
+    """Whether failed attempts of this kind of worker are counted."""
     return worker in _COUNTED
 
 
@@ -248,7 +249,7 @@ def stats(connection: sqlite3.Connection) -> list[SubscriptionStats]:
 
 
 def reset_stats(connection: sqlite3.Connection, oid: Oid | None) -> None:
-    """Reset the statistics of one subscription, or of all; one that does not exist has none."""
+    """Reset the statistics of one subscription, or of all if ``oid`` is None."""
     connection.execute(
         "update subscription_stats set apply_errors = 0, sync_errors = 0,"
         " conflicts = '{}', stats_reset = ? where ? is null or subid = ?",
@@ -264,7 +265,7 @@ def _now() -> str:
 
 
 def planned_slots(connection: sqlite3.Connection) -> list[PlannedSlot]:
-    """All of them."""
+    """Return all planned slots."""
     rows = connection.execute("select * from planned_slot order by slot_name, conninfo")
     return [
         PlannedSlot(
@@ -279,7 +280,7 @@ def planned_slots(connection: sqlite3.Connection) -> list[PlannedSlot]:
 
 
 def plan_slot(connection: sqlite3.Connection, planned: PlannedSlot) -> None:
-    """It takes the place of an older plan for the same slot."""
+    """Record a planned slot, in place of an older plan for the same slot."""
     connection.execute(
         "insert or replace into planned_slot"
         " (slot_name, conninfo, subname, lsn, must_use_password)"
@@ -295,14 +296,14 @@ def plan_slot(connection: sqlite3.Connection, planned: PlannedSlot) -> None:
 
 
 def forget_planned(connection: sqlite3.Connection, planned: PlannedSlot) -> None:
-    """The slot is not there, or is nobody's concern."""
+    """Delete the plan of a slot that does not exist, or is of no concern."""
     forget_planned_slot(connection, planned.slot_name, planned.conninfo)
 
 
 def forget_planned_slot(
     connection: sqlite3.Connection, slot_name: str | None, conninfo: str
 ) -> None:
-    """A subscription owns it now."""
+    """Delete the plan of a slot that a subscription owns now."""
     connection.execute(
         "delete from planned_slot where slot_name = ? and conninfo = ?",
         (slot_name, conninfo),
@@ -326,7 +327,7 @@ def rels_of(connection: sqlite3.Connection, subid: Oid | None) -> list[Subscript
 
 
 def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -> None:
-    """New tables of subscriptions."""
+    """Add tables to subscriptions."""
     connection.executemany(
         "insert into subscription_rel (subid, relid, remote_namespace, remote_name, state,"
         " lsn, epoch, rows_copied, rows_expected, bytes_copied, error, copy_plan, trusted,"
@@ -357,7 +358,7 @@ def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -
 def update_rel(
     connection: sqlite3.Connection, subid: Oid, relid: Oid, changes: Mapping[str, Any]
 ) -> None:
-    """Set fields (a state of SyncState, an Lsn ...)."""
+    """Set fields of a relation state (a SyncState, an Lsn ...)."""
     values = {
         name: value.value if isinstance(value, SyncState) else value
         for name, value in changes.items()
@@ -372,8 +373,8 @@ def update_rel(
 def take_remote_name(
     connection: sqlite3.Connection, subid: Oid, relid: Oid, name: tuple[str, str]
 ) -> None:
-    """A table has another name at the publisher. Rows go by names, so each has one table: who had
-    this one gets the name that is given up."""
+    """Set a table's new name at the publisher. Rows are matched by name, so each name has one
+    table: the table that had this name gets the old name."""
     connection.execute(
         "update subscription_rel set (remote_namespace, remote_name) ="
         " (select remote_namespace, remote_name from subscription_rel"
@@ -389,14 +390,14 @@ def take_remote_name(
 def distrust(
     connection: sqlite3.Connection, subid: Oid, relids: Collection[Oid] | None
 ) -> None:
-    """Inserts must look for rows from here on: in these tables, or in all."""
+    """Let inserts look for existing rows from now on, in these tables or in all."""
     for rel in rels_of(connection, subid):
         if rel.trusted and (relids is None or rel.relid in relids):
             update_rel(connection, subid, rel.relid, {"trusted": 0})
 
 
 def remove_rel(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """A table leaves a subscription."""
+    """Remove a table from a subscription."""
     connection.execute(
         "delete from subscription_rel where subid = ? and relid = ?", (subid, relid)
     )
