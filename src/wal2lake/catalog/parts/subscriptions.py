@@ -1,4 +1,4 @@
-"""``Catalog``'s methods about subscriptions as commands change them; see ``store``."""
+"""``Catalog``'s methods about subscriptions, as commands change them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from wal2lake.model import INVALID_LSN, Lsn, Oid
 
 
 class Subscriptions(CatalogPart):
-    """Each change is one transaction, the next generation included."""
+    """Subscriptions. Each change is one transaction, the new generation included."""
 
     def subscriptions(self) -> list[Subscription]:
-        """All of them, by OID."""
+        """Return all subscriptions, by OID."""
         with self._database.reading() as connection:
             return subscriptions.all_subscriptions(connection)
 
     def subscription(self, oid: Oid) -> Subscription | None:
-        """One by OID."""
+        """Return a subscription by OID."""
         with self._database.reading() as connection:
             return subscriptions.subscription_by_oid(connection, oid)
 
     def subscription_named(self, name: str) -> Subscription | None:
-        """One by name."""
+        """Return a subscription by name."""
         with self._database.reading() as connection:
             return subscriptions.subscription_named(connection, name)
 
@@ -50,10 +50,10 @@ class Subscriptions(CatalogPart):
         rels: Sequence[SubscriptionRel],
         versions: Mapping[int, int] | None = None,
     ) -> None:
-        """Record it with its tables; 42710 if the name is taken.
+        """Record a subscription with its tables. Raises 42710 if the name is taken.
 
-        Readers see ``versions`` of the tables from now on, and the slot is no longer a
-        planned one: both in the same transaction.
+        In the same transaction, ``versions`` of the tables become visible, and the slot is no
+        longer a planned one.
         """
         with self._database.transaction() as transaction:
             subscriptions.create_subscription(transaction, subscription)
@@ -67,17 +67,18 @@ class Subscriptions(CatalogPart):
                 )
 
     def planned_slots(self) -> list[PlannedSlot]:
-        """Slots that CREATE SUBSCRIPTION makes now, or was making at a crash."""
+        """Return the slots that CREATE SUBSCRIPTION is creating, or was creating at a crash."""
         with self._database.reading() as connection:
             return subscriptions.planned_slots(connection)
 
     def plan_slot(self, planned: PlannedSlot) -> None:
-        """Before it is made: what a crash leaves behind is known here."""
+        """Record a slot before it is created, so that a slot left by a crash is known."""
         with self._database.transaction() as transaction:
             subscriptions.plan_slot(transaction, planned)
 
     def forget_planned(self, planned: PlannedSlot) -> None:
-        """There is no such slot, or it is not this node's to drop."""
+        """Delete the record of a planned slot that does not exist or must not be dropped by this
+        node."""
         with self._database.transaction() as transaction:
             subscriptions.forget_planned(transaction, planned)
 
@@ -87,8 +88,8 @@ class Subscriptions(CatalogPart):
     ) -> Subscription:
         """Set fields of one subscription and return it.
 
-        A change that its workers must notice is a new ``generation``: pass
-        ``bump=True``. 42704 if it is gone, 42710 if a new name is taken.
+        A change that the workers must notice needs a new ``generation``: pass ``bump=True``. Raises
+        42704 if the subscription is gone, 42710 if a new name is taken.
         """
         with self._database.transaction() as transaction:
             return subscriptions.update_subscription(
@@ -97,8 +98,8 @@ class Subscriptions(CatalogPart):
 
     @change
     def set_connection(self, oid: Oid, conninfo: str) -> Subscription:
-        """Another publisher, or another way to it: the next generation. No snapshot of the
-        one before is taken for one of this one; 42704 if the subscription is gone."""
+        """Set the connection string, with a new generation. The snapshot of the old publisher is
+        released, so that no copy uses it. Raises 42704 if the subscription is gone."""
         with self._database.transaction() as transaction:
             copies.release_snapshot(transaction, oid)
             return subscriptions.update_subscription(
@@ -106,7 +107,7 @@ class Subscriptions(CatalogPart):
             )
 
     def set_options(self, oid: Oid, changes: Mapping[str, str]) -> Subscription:
-        """Set some of a subscription's options, leaving the others; 42704 if it is gone."""
+        """Set some of a subscription's options. Raises 42704 if it is gone."""
         with self._database.transaction() as transaction:
             return subscriptions.update_subscription(
                 transaction, oid, {}, options=changes, bump=False
@@ -121,8 +122,8 @@ class Subscriptions(CatalogPart):
         distrust: bool = False,
         **changes: Any,
     ) -> Subscription:
-        """All that one ALTER SUBSCRIPTION ... SET asks for: fields, options, and the next
-        generation. ``distrust``: from now on inserts must look for rows."""
+        """Carry out an ALTER SUBSCRIPTION ... SET: fields, options, and a new generation.
+        ``distrust``: from now on, inserts must look for existing rows."""
         with self._database.transaction() as transaction:
             if distrust:
                 subscriptions.distrust(transaction, oid, None)
@@ -141,10 +142,9 @@ class Subscriptions(CatalogPart):
         removed: Collection[Oid] = (),
         distrusted: Collection[Oid] = (),
     ) -> Subscription:
-        """Change a subscription's publications together with its tables: the next generation if the
-        publications differ from those before. Readers see ``versions`` of the ``added`` tables.
-        ``removed`` ones leave with their data; inserts into ``distrusted`` ones must look for
-        rows."""
+        """Change a subscription's publications together with its tables, with a new generation if
+        the publications differ. Readers see ``versions`` of the ``added`` tables. ``removed``
+        tables keep their data. Inserts into ``distrusted`` tables must look for existing rows."""
         with self._database.transaction() as transaction:
             _change_tables(transaction, oid, added, versions or {}, removed)
             subscriptions.distrust(transaction, oid, distrusted)
@@ -169,16 +169,15 @@ class Subscriptions(CatalogPart):
         source: NewSource | None = None,
     ) -> Subscription:
         """Change the publications as ``set_publications`` does, and let every other table wait for
-        a copy that replaces its rows; readers have these until then. The next generation, and the
-        end of ``recopying``.
+        a copy that replaces its rows. Until then readers see the old rows. Sets a new generation
+        and ends ``recopying``.
 
-        ``whole`` says of tables whether inserts may be trusted after their copy; without
-        it that is as it was. With a ``source`` everything begins at its slot: nothing
-        that was received before counts any more, and the floor may go back. A table that
-        is paused stays so: it is as it was, or, with a ``source``, waits for a copy that
-        begins when it is resumed.
+        ``whole``: whether inserts into a table may be trusted after its copy; other tables keep
+        their value. With a ``source``, everything begins at its slot: changes received before do
+        not count any more, and the floor may go back. Paused tables stay paused: without a
+        ``source`` they do not change; with a ``source`` they wait for a copy that begins when they
+        are resumed.
         """
-        known = whole or {}
         changes: dict[str, Any] = {
             "publications": tuple(publications),
             "recopying": Recopy.NO,
@@ -187,35 +186,13 @@ class Subscriptions(CatalogPart):
         with self._database.transaction() as transaction:
             before = subscriptions.rels_of(transaction, oid)
             if source is not None:
-                snapshot_vectors.rebase(transaction, oid, source.start)
-                schemas.rebase(transaction, oid, source.start)
-                origins.set_applied(transaction, oid, INVALID_LSN)
-                changes |= {
-                    "floor": source.start,
-                    "system_identifier": source.system_identifier,
-                    "timeline": source.timeline,
-                    "skip_lsn": INVALID_LSN,
-                    "skipping": False,
-                }
-                # Of another server, perhaps, whose types and positions are others.
-                options |= {REMOTE_TYPES: "", UNDECODED_TYPES: ""}
-                found = subscriptions.subscription_by_oid(transaction, oid)
-                if found is not None and found.two_phase != "d":
-                    options["two_phase"] = "p"
+                fields, options = _begin_at(transaction, oid, source)
+                changes |= fields
             _change_tables(transaction, oid, added, versions or {}, removed)
             for rel in before:
-                if rel.relid in removed:
-                    continue
-                trusted = known.get(rel.relid, rel.trusted)
-                if rel.paused and source is None:
-                    # The log has what it misses.
-                    trusted = trusted and rel.trusted
-                    subscriptions.update_rel(
-                        transaction, oid, rel.relid, {"trusted": trusted}
-                    )
-                    continue
-                epoch = int(take_oid(transaction))
-                copies.restart(transaction, rel, epoch, trusted=trusted, paused=True)
+                if rel.relid not in removed:
+                    trusted = (whole or {}).get(rel.relid, rel.trusted)
+                    _copy_anew(transaction, rel, source, trusted=trusted)
             copies.release_snapshot(transaction, oid)
             subscriptions.clear_errors(transaction, oid)
             return subscriptions.update_subscription(
@@ -223,10 +200,10 @@ class Subscriptions(CatalogPart):
             )
 
     def advance_origin(self, oid: Oid, lsn: Lsn) -> None:
-        """Nothing below ``lsn`` is wanted any more, in any table. Never back."""
+        """Advance the origin: no table needs changes below ``lsn``. Never goes back."""
         with self._database.transaction() as transaction:
-            found = subscriptions.subscription_by_oid(transaction, oid)
-            if found is not None and found.floor < lsn:
+            subscription = subscriptions.subscription_by_oid(transaction, oid)
+            if subscription is not None and subscription.floor < lsn:
                 copies.advance_paused(transaction, oid, lsn)
                 snapshot_vectors.advance_apart(transaction, oid, lsn)
                 origins.set_applied(transaction, oid, lsn)
@@ -236,11 +213,50 @@ class Subscriptions(CatalogPart):
 
     @change
     def drop_subscription(self, oid: Oid) -> None:
-        """Forget it, its relation states, ranges, vectors and comment."""
+        """Delete a subscription with its relation states, ranges, vectors and comment."""
         with self._database.transaction() as transaction:
             snapshot_vectors.hand_over(transaction, oid)
             subscriptions.drop_subscription(transaction, oid)
             comments.set_comment(transaction, SUBSCRIPTION_CATALOG, oid, None)
+
+
+def _begin_at(
+    transaction: sqlite3.Connection, oid: Oid, source: NewSource
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Begin at a new source's slot. Return the subscription's new fields and options."""
+    snapshot_vectors.rebase(transaction, oid, source.start)
+    schemas.rebase(transaction, oid, source.start)
+    origins.set_applied(transaction, oid, INVALID_LSN)
+    fields = {
+        "floor": source.start,
+        "system_identifier": source.system_identifier,
+        "timeline": source.timeline,
+        "skip_lsn": INVALID_LSN,
+        "skipping": False,
+    }
+    # The new source may be another server, with other types and positions.
+    options = {REMOTE_TYPES: "", UNDECODED_TYPES: ""}
+    subscription = subscriptions.subscription_by_oid(transaction, oid)
+    if subscription is not None and subscription.two_phase != "d":
+        options["two_phase"] = "p"
+    return fields, options
+
+
+def _copy_anew(
+    transaction: sqlite3.Connection,
+    rel: SubscriptionRel,
+    source: NewSource | None,
+    *,
+    trusted: bool,
+) -> None:
+    """Let a table wait for a copy. Without a new source, a paused table does not change: the log
+    has the changes that it misses."""
+    if rel.paused and source is None:
+        changes = {"trusted": trusted and rel.trusted}
+        subscriptions.update_rel(transaction, rel.subid, rel.relid, changes)
+        return
+    epoch = int(take_oid(transaction))
+    copies.restart(transaction, rel, epoch, trusted=trusted, paused=True)
 
 
 def _change_tables(
@@ -250,12 +266,12 @@ def _change_tables(
     versions: Mapping[int, int],
     removed: Collection[Oid],
 ) -> None:
-    """Tables come to a subscription, seen at these versions, and others leave it."""
+    """Add tables to a subscription, visible at ``versions``, and remove others."""
     subscriptions.add_rels(transaction, added)
     if versions:
         newest = snapshot_vectors.newest_vector(transaction, oid)
-        found = subscriptions.subscription_by_oid(transaction, oid)
-        floor = INVALID_LSN if found is None else found.floor
+        subscription = subscriptions.subscription_by_oid(transaction, oid)
+        floor = INVALID_LSN if subscription is None else subscription.floor
         reached = floor if newest is None else newest.lsn
         snapshot_vectors.publish(transaction, oid, reached, versions, (), ())
     for relid in removed:
