@@ -21,7 +21,7 @@ from wal2lake.model import (
     RemoteSchema,
     ReplicaIdentity,
 )
-from wal2lake.pg.connection import Session
+from wal2lake.pg.connection import Rows, Session
 from wal2lake.pg.quoting import quote_ident, quote_literal, quote_literals
 
 _TYPE_NAME: Final = (
@@ -168,22 +168,7 @@ def describe_tables(
     """
     if not names:
         return {}
-    pairs = ", ".join(f"({quote_literal(s)}, {quote_literal(t)})" for s, t in names)
-    rows = session.query(
-        "SELECT c.oid, c.relreplident, c.relkind, c.reltuples::bigint,"
-        " pg_catalog.pg_relation_size(c.oid)"
-        " / pg_catalog.current_setting('block_size')::bigint,"
-        " pg_catalog.pg_relation_filenode(c.oid), c.relpersistence,"
-        " c.relrowsecurity,"
-        # A table of another node has none.
-        " pg_catalog.has_table_privilege(c.oid, 'SELECT') AND EXISTS (SELECT"
-        " FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid"
-        " AND a.attname = 'ctid'), c.relnatts,"
-        " n.nspname, c.relname"
-        " FROM pg_catalog.pg_class c"
-        " INNER JOIN pg_catalog.pg_namespace n ON (c.relnamespace = n.oid)"
-        f" WHERE (n.nspname, c.relname) IN ({pairs})"
-    )
+    rows = _table_rows(session, names)
     if not rows:
         return {}
     relids = tuple(_oid(row[0]) for row in rows)
@@ -222,6 +207,25 @@ def describe_tables(
     return found
 
 
+def _table_rows(session: Session, names: Sequence[tuple[str, str]]) -> Rows:
+    pairs = ", ".join(f"({quote_literal(s)}, {quote_literal(t)})" for s, t in names)
+    return session.query(
+        "SELECT c.oid, c.relreplident, c.relkind, c.reltuples::bigint,"
+        " pg_catalog.pg_relation_size(c.oid)"
+        " / pg_catalog.current_setting('block_size')::bigint,"
+        " pg_catalog.pg_relation_filenode(c.oid), c.relpersistence,"
+        " c.relrowsecurity,"
+        # A table of another node has none.
+        " pg_catalog.has_table_privilege(c.oid, 'SELECT') AND EXISTS (SELECT"
+        " FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid"
+        " AND a.attname = 'ctid'), c.relnatts,"
+        " n.nspname, c.relname"
+        " FROM pg_catalog.pg_class c"
+        " INNER JOIN pg_catalog.pg_namespace n ON (c.relnamespace = n.oid)"
+        f" WHERE (n.nspname, c.relname) IN ({pairs})"
+    )
+
+
 def describe_schemas(
     session: Session, relids: Sequence[Oid]
 ) -> dict[Oid, RemoteSchema]:
@@ -232,34 +236,41 @@ def describe_schemas(
     """
     if not relids:
         return {}
+    rows = session.query(_schema_query(session.server_version, relids))
+    found: dict[Oid, RemoteSchema] = {}
+    for relid, alike in groupby(rows, key=lambda row: _oid(row[0])):
+        lines = list(alike)
+        _, namespace, name, numbers_taken, has_list, storage = lines[0][:6]
+        attributes = tuple(_attribute(line[6:]) for line in lines)
+        found[relid] = RemoteSchema(
+            relid,
+            str(namespace),
+            str(name),
+            attributes,
+            tuple(a.number for a in attributes),
+            int(str(numbers_taken)),
+            tuple(storage.split(",")) if storage else (),
+            has_list == "t",
+        )
+    return found
+
+
+def _schema_query(version: int, relids: Sequence[Oid]) -> str:
     listed = (
         "EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r JOIN up"
         " ON up.relid = r.prrelid WHERE up.leaf = c.oid AND r.prattrs IS NOT NULL)"
-        if session.server_version >= 150000
+        if version >= 150000
         else "false"
     )
-    rows = session.query(
-        "WITH RECURSIVE up(leaf, relid) AS ("
-        "SELECT c.oid, c.oid FROM pg_catalog.pg_class c"
-        f" WHERE c.oid IN ({_numbers(relids)})"
-        " UNION ALL SELECT up.leaf, i.inhparent FROM up"
-        " JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.relid"
-        " JOIN pg_catalog.pg_class p ON p.oid = i.inhparent AND p.relkind = 'p'),"
+    return (
+        f"WITH RECURSIVE {_ancestors(relids)},"
         " part(root, relid) AS ("
         "SELECT c.oid, c.oid FROM pg_catalog.pg_class c"
         f" WHERE c.oid IN ({_numbers(relids)})"
         " UNION ALL SELECT part.root, i.inhrelid FROM part"
         " JOIN pg_catalog.pg_inherits i ON i.inhparent = part.relid"
         " JOIN pg_catalog.pg_class p ON p.oid = part.relid AND p.relkind = 'p'),"
-        " below(relid, attnum, typid, typmod, dimensions) AS ("
-        "SELECT a.attrelid, a.attnum, a.atttypid, a.atttypmod,"
-        " a.attndims::pg_catalog.int4 FROM pg_catalog.pg_attribute a"
-        " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
-        f" AND a.attrelid IN ({_numbers(relids)})"
-        " UNION ALL SELECT below.relid, below.attnum,"
-        " t.typbasetype, t.typtypmod, t.typndims"
-        " FROM below JOIN pg_catalog.pg_type t ON t.oid = below.typid"
-        " WHERE t.typtype = 'd')"
+        f" {_base_types(relids)}"
         f" SELECT c.oid, n.nspname, c.relname, c.relnatts, {listed},"
         f" (SELECT {_STORAGE.format('l')}"
         " FROM part JOIN pg_catalog.pg_class l ON l.oid = part.relid"
@@ -287,22 +298,6 @@ def describe_schemas(
         " AND d.adnum = a.attnum AND a.attgenerated = ''"
         " ORDER BY c.oid, a.attnum"
     )
-    found: dict[Oid, RemoteSchema] = {}
-    for relid, alike in groupby(rows, key=lambda row: _oid(row[0])):
-        lines = list(alike)
-        _, namespace, name, numbers_taken, has_list, storage = lines[0][:6]
-        attributes = tuple(_attribute(line[6:]) for line in lines)
-        found[relid] = RemoteSchema(
-            relid,
-            str(namespace),
-            str(name),
-            attributes,
-            tuple(a.number for a in attributes),
-            int(str(numbers_taken)),
-            tuple(storage.split(",")) if storage else (),
-            has_list == "t",
-        )
-    return found
 
 
 def _attribute(row: Sequence[str | None]) -> RemoteAttribute:
@@ -342,17 +337,26 @@ def _columns(
     session: Session, relids: Sequence[Oid], published: Mapping[Oid, _Published]
 ) -> tuple[dict[Oid, tuple[RemoteColumn, ...]], dict[Oid, tuple[int, ...]]]:
     """The published ones, and the numbers of all."""
-    rows = session.query(
-        "WITH RECURSIVE below(relid, attnum, typid, typmod, dimensions) AS ("
-        "SELECT a.attrelid, a.attnum, a.atttypid, a.atttypmod,"
-        " a.attndims::pg_catalog.int4"
-        " FROM pg_catalog.pg_attribute a"
-        " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
-        f" AND a.attrelid IN ({_numbers(relids)})"
-        " UNION ALL SELECT below.relid, below.attnum,"
-        " t.typbasetype, t.typtypmod, t.typndims"
-        " FROM below JOIN pg_catalog.pg_type t ON t.oid = below.typid"
-        " WHERE t.typtype = 'd')"
+    rows = session.query(_column_query(relids))
+    found: dict[Oid, list[RemoteColumn]] = {}
+    live: dict[Oid, list[int]] = {}
+    for r in rows:
+        relid, generated = _oid(r[12]), r[13] != ""
+        live.setdefault(relid, []).append(int(str(r[0])))
+        listed = published[relid].columns
+        # A column list has generated columns only if they are published.
+        if generated if listed is None else int(str(r[0])) not in listed:
+            continue
+        found.setdefault(relid, []).append(_column(r))
+    return (
+        {relid: tuple(columns) for relid, columns in found.items()},
+        {relid: tuple(numbers) for relid, numbers in live.items()},
+    )
+
+
+def _column_query(relids: Sequence[Oid]) -> str:
+    return (
+        f"WITH RECURSIVE {_base_types(relids)}"
         " SELECT a.attnum, a.attname, t.oid, below.typmod,"
         f" {_TYPE_NAME.format('t', 'tn')}, t.typtype, below.dimensions,"
         f" {_NOT_NULL}, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
@@ -383,37 +387,52 @@ def _columns(
         " ON i.relid = a.attrelid"
         " ORDER BY a.attrelid, a.attnum"
     )
-    found: dict[Oid, list[RemoteColumn]] = {}
-    live: dict[Oid, list[int]] = {}
-    for r in rows:
-        relid, generated = _oid(r[12]), r[13] != ""
-        live.setdefault(relid, []).append(int(str(r[0])))
-        listed = published[relid].columns
-        # A column list has generated columns only if they are published.
-        if generated if listed is None else int(str(r[0])) not in listed:
-            continue
-        found.setdefault(relid, []).append(
-            RemoteColumn(
-                name=str(r[1]),
-                type_oid=Oid(int(str(r[2]))),
-                typmod=int(str(r[3])),
-                type_name=str(r[4]),
-                type_kind=str(r[5]),
-                dimensions=int(str(r[6])),
-                not_null=r[7] == "t",
-                default=r[8],
-                is_identity_key=r[9] == "t",
-                toastable=r[10] == "t",
-                domain=r[11],
-                number=int(str(r[0])),
-                declared_oid=_oid(r[14]),
-                declared_typmod=int(str(r[15])),
-                missing=r[16],
-            )
-        )
+
+
+def _column(row: Sequence[str | None]) -> RemoteColumn:
+    return RemoteColumn(
+        name=str(row[1]),
+        type_oid=Oid(int(str(row[2]))),
+        typmod=int(str(row[3])),
+        type_name=str(row[4]),
+        type_kind=str(row[5]),
+        dimensions=int(str(row[6])),
+        not_null=row[7] == "t",
+        default=row[8],
+        is_identity_key=row[9] == "t",
+        toastable=row[10] == "t",
+        domain=row[11],
+        number=int(str(row[0])),
+        declared_oid=_oid(row[14]),
+        declared_typmod=int(str(row[15])),
+        missing=row[16],
+    )
+
+
+def _ancestors(relids: Sequence[Oid]) -> str:
+    """Return a recursive CTE: each table, and the partitioned tables above it."""
     return (
-        {relid: tuple(columns) for relid, columns in found.items()},
-        {relid: tuple(numbers) for relid, numbers in live.items()},
+        "up(leaf, relid) AS ("
+        "SELECT c.oid, c.oid FROM pg_catalog.pg_class c"
+        f" WHERE c.oid IN ({_numbers(relids)})"
+        " UNION ALL SELECT up.leaf, i.inhparent FROM up"
+        " JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.relid"
+        " JOIN pg_catalog.pg_class p ON p.oid = i.inhparent AND p.relkind = 'p')"
+    )
+
+
+def _base_types(relids: Sequence[Oid]) -> str:
+    """Return a recursive CTE: each column's type, and the types below its domains."""
+    return (
+        "below(relid, attnum, typid, typmod, dimensions) AS ("
+        "SELECT a.attrelid, a.attnum, a.atttypid, a.atttypmod,"
+        " a.attndims::pg_catalog.int4 FROM pg_catalog.pg_attribute a"
+        " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
+        f" AND a.attrelid IN ({_numbers(relids)})"
+        " UNION ALL SELECT below.relid, below.attnum,"
+        " t.typbasetype, t.typtypmod, t.typndims"
+        " FROM below JOIN pg_catalog.pg_type t ON t.oid = below.typid"
+        " WHERE t.typtype = 'd')"
     )
 
 
@@ -504,12 +523,7 @@ def publication_marks(
         else ""
     )
     rows = session.query(
-        "WITH RECURSIVE up(leaf, relid) AS ("
-        "SELECT c.oid, c.oid FROM pg_catalog.pg_class c"
-        f" WHERE c.oid IN ({_numbers(relids)})"
-        " UNION ALL SELECT up.leaf, i.inhparent FROM up"
-        " JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.relid"
-        " JOIN pg_catalog.pg_class p ON p.oid = i.inhparent AND p.relkind = 'p'),"
+        f"WITH RECURSIVE {_ancestors(relids)},"
         " pubs AS (SELECT p.oid, p.xmin AS version FROM pg_catalog.pg_publication p"
         f" WHERE p.pubname IN ({quote_literals(publications)})),"
         " marks(leaf, mark) AS ("
