@@ -1,12 +1,12 @@
-"""Whether all that publications have can be received in binary format.
+"""Checks whether every published column can be received in binary format.
 
-Comes in: a publisher and publications. Goes out: the publisher's types, for the decoders,
-and each column that stands in the way, because the binary form of its type does not say
-what its text says. pgoutput knows no format of single columns: one such column, and the
-stream is asked for as text (docs/decisions/0007). Asked when a subscription is made, to
-tell the user, and before streaming starts.
+In: a publisher and publications. Out: the publisher's types, for the decoders, and each
+column that is an obstacle, because the binary form of its type says less than its text.
+pgoutput has one format for all columns: with a single obstacle the stream is requested as
+text (docs/decisions/0007). CREATE SUBSCRIPTION runs the check to warn the user; the
+worker runs it before streaming starts.
 
-A type without send function is sent as text and is no obstacle.
+A type without a send function is sent as text and is no obstacle.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from wal2lake.pg.publisher import Publisher
 from wal2lake.pgtypes import NoDecoder, RemoteType, check_decoder
 
 _NAMED: Final = 10
-"""Columns that a message lists; further ones are counted."""
+"""Columns that a message lists; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedFormats:
-    """A publisher's answer about the types that it would send in binary."""
+    """The publisher's types, and the columns that rule out the binary format."""
 
     types: tuple[RemoteType, ...]
-    """Types that are not built in, and money."""
+    """All types that are not built in, and money."""
     obstacles: tuple[str, ...]
     """A sentence for each published column whose type has no decoder."""
 
@@ -35,7 +35,7 @@ class PublishedFormats:
 def published_formats(
     publisher: Publisher, publications: Sequence[str]
 ) -> PublishedFormats:
-    """The types, and whether every published column has a decoder."""
+    """Look for a binary decoder for every published column."""
     types = publisher.remote_types()
     by_oid = {int(t.oid): t for t in types}
     obstacles = []
@@ -48,12 +48,12 @@ def published_formats(
 
 
 def obstacle(namespace: str, table: str, column: str, reason: NoDecoder) -> str:
-    """One column that stands in the way, and why."""
+    """Return a sentence that names the column and the reason."""
     return f'Column "{column}" of table "{namespace}.{table}": {reason.message}.'
 
 
 def list_obstacles(obstacles: Sequence[str]) -> str:
-    """For a message: all of them, if they are not too many."""
+    """Join the sentences for a message; beyond 10 obstacles the rest are counted."""
     shown = list(obstacles[:_NAMED])
     if len(obstacles) > _NAMED:
         shown.append(f"There are {len(obstacles) - _NAMED} more.")

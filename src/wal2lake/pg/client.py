@@ -1,11 +1,12 @@
-"""A person's connection: many statements, named columns, notices, Ctrl-C.
+"""An interactive connection: many statements, named columns, notices, Ctrl-C.
 
-What ``Session`` is to a worker this is to ``wal2lake sql``: every result of a query string in
-turn, errors as results with all of the server's fields, and a wait that a signal
-can end. Nothing is set on the server: the user sees it as any client would.
+Workers use ``Session``; ``wal2lake sql`` uses ``Client``. A client yields every result of a
+query string in turn, returns errors as results with all of the server's fields, and can be
+interrupted by a signal while it waits. It changes no setting on the server, so the user sees
+the server as any other client does.
 
-Comes in: a conninfo string, SQL text. Goes out: ``ResultRows`` and ``Failure``. Called by the
-command line, the demo and tests.
+In: a conninfo string, SQL text. Out: ``ResultRows`` and ``Failure``. Called by the command
+line, the demo and tests.
 
 Source: PostgreSQL manual, 32.4 (asynchronous command processing).
 """
@@ -30,14 +31,14 @@ class ResultRows:
     columns: tuple[str, ...]
     type_oids: tuple[int, ...]
     rows: tuple[tuple[str | None, ...], ...]
-    """The server's text of each value."""
+    """Each value as the server's text."""
     tag: str
     """The command tag: ``SELECT 1``, ``CREATE TABLE`` ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A statement that the server refused; its fields as the protocol names them."""
+    """The server's error or notice, with the protocol's names for its fields."""
 
     severity: str
     sqlstate: str
@@ -46,18 +47,18 @@ class Failure:
     hint: str | None = None
     context: str | None = None
     position: int = 0
-    """1-based, in characters of the query string; 0: unknown."""
+    """Position in the query string, in characters from 1; 0: unknown."""
 
 
 class Client:
-    """One connection. Not thread-safe."""
+    """An interactive connection. Not thread-safe."""
 
     def __init__(
         self, conninfo: str, *, on_notice: Callable[[Failure], None] | None = None
     ) -> None:
-        """Connect; PublisherError with libpq's text if that fails.
+        """Connect. Raises PublisherError with libpq's text if the connection fails.
 
-        ``on_notice`` gets warnings and notices; without it they are dropped.
+        ``on_notice`` is called with each warning and notice; by default they are dropped.
         """
         self._pgconn = open_pgconn(conninfo)
         self._pgconn.notice_handler = (
@@ -68,17 +69,17 @@ class Client:
 
     @property
     def server_version(self) -> str:
-        """For instance ``18.4``."""
+        """The version as text, for example ``18.4``."""
         return self.parameter("server_version")
 
     def parameter(self, name: str) -> str:
-        """A parameter that the server has reported; empty if it has not."""
+        """Return a parameter that the server has reported (ParameterStatus), else ''."""
         value = self._pgconn.parameter_status(name.encode())
         return value.decode() if value else ""
 
     @property
     def in_transaction(self) -> str:
-        """psql's prompt mark: nothing, ``*`` in a transaction, ``!`` in a failed one."""
+        """psql's prompt mark: ``*`` in a transaction, ``!`` in a failed one, else ''."""
         return {
             pq.TransactionStatus.INTRANS: "*",
             pq.TransactionStatus.INERROR: "!",
@@ -87,9 +88,8 @@ class Client:
     def run(self, sql: str) -> Iterator[ResultRows | Failure]:
         """Send a query string and yield the outcome of each of its statements.
 
-        KeyboardInterrupt during the wait cancels on the server; the failure that
-        this causes is then yielded like any other. Raises PublisherError when the
-        connection breaks.
+        KeyboardInterrupt during the wait cancels the statement on the server; the resulting
+        failure is yielded like any other. Raises PublisherError when the connection breaks.
         """
         try:
             self._pgconn.send_query(sql.encode())
@@ -103,14 +103,14 @@ class Client:
             raise self._broken(error) from None
 
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:
-        """The last statement's rows; PublisherError if any statement fails."""
-        found: list[tuple[str | None, ...]] = []
+        """Return the last statement's rows. Raises PublisherError if any statement fails."""
+        rows: list[tuple[str | None, ...]] = []
         failure: Failure | None = None
         for outcome in self.run(sql):
             if isinstance(outcome, Failure):
                 failure = outcome
             else:
-                found = list(outcome.rows)
+                rows = list(outcome.rows)
         if failure is not None:
             raise PublisherError(
                 failure.message,
@@ -119,10 +119,10 @@ class Client:
                 hint=failure.hint,
                 context=failure.context,
             )
-        return found
+        return rows
 
     def close(self) -> None:
-        """Say good-bye; safe to call twice."""
+        """Close the connection; safe to call twice."""
         self._pgconn.finish()
 
     def __enter__(self) -> Client:
@@ -152,7 +152,7 @@ class Client:
                 raise self._broken(None)
             return _fields(result)
         if status == pq.ExecStatus.COPY_IN:
-            # The server now waits for data that nobody will type.
+            # The server waits for data, and this client has none to send.
             self._pgconn.put_copy_end(b"COPY FROM STDIN needs psql")
             return self._outcome(self._next())
         if status in (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH):

@@ -1,22 +1,21 @@
 """One libpq connection, blocking, simple query protocol, text rows.
 
-``connect`` adds what a PostgreSQL subscriber adds to the user's conninfo: the output
-settings that make text canonical (ISO dates, UTC, shortest floats, hex bytea, names quoted only
-where they must be, UTF-8 unless the database's encoding is SQL_ASCII) after the
-user's own ``options``, and an application_name that the user's own wins over. With
-``replication=True`` the session is a walsender that accepts replication commands and
-simple queries.
+``connect`` adds to the user's conninfo what a PostgreSQL subscriber adds. The output settings
+that make text canonical (ISO dates, UTC, shortest floats, hex bytea, names quoted only
+where necessary, UTF-8 unless the database's encoding is SQL_ASCII) follow the user's own
+``options``. application_name is set unless the user has set it. With ``replication=True`` the
+server process is a walsender that accepts replication commands and simple queries.
 
-With ``must_use_password`` the conninfo must hold a password and the server must ask for it: what
-the node's own OS user may open (trust, peer, .pgpass) is not for owners of subscriptions who are no
-superusers.
+With ``must_use_password`` the conninfo must contain a password and the server must request
+it. A subscription's owner who is not a superuser must not use connections that the node's OS
+user can open without one (trust, peer, .pgpass).
 
-Rows come back as tuples of ``str | None``: the caller parses what it asked for.
+Rows are tuples of ``str | None``; the caller parses the values.
 
-libpq waits for an answer as long as TCP does, a quarter of an hour if a firewall has dropped the
-connection in silence, and for ever if the server hangs. A session with an answer timeout is for
-callers that cannot: it is of no use once the time has passed. One with a ``check`` is for callers
-whom somebody may tell to stop waiting.
+libpq waits for an answer as long as TCP does: a quarter of an hour if a firewall has silently
+dropped the connection, and for ever if the server hangs. Callers that cannot wait as long open a
+session with an answer timeout; after a timeout the session is unusable. Callers whose wait another
+thread may end open a session with a ``check``.
 
 Source: PostgreSQL manual, 32.1 (libpq connection), libpqwalreceiver.c.
 """
@@ -44,25 +43,26 @@ OUTPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "extra_float_digits": "3",
         "timezone": "UTC",
         "bytea_output": "hex",
-        # regclass, regproc and their kin, and expressions of defaults and row filters.
+        # Affects regclass, regproc etc., and expressions of defaults and row filters.
         "quote_all_identifiers": "off",
-        # Expressions of row filters are written by one session and read by another one.
+        # One session writes expressions of row filters, and another one reads them.
         "standard_conforming_strings": "on",
         "array_nulls": "on",
     }
 )
-"""Settings that make text canonical, whatever the server, the database or the role has as its
-default: all settings of PostgreSQL 18 that change the text of a stored value, but for lc_monetary
-(money is written in the publisher's own format, as PostgreSQL's subscriber receives it) and those
-that ``connect`` sets by itself, client_encoding and search_path."""
+"""Settings that make text canonical whatever the defaults of the server, database or role.
+
+The list has all settings of PostgreSQL 18 that change the text of a stored value, except
+lc_monetary (money keeps the publisher's format, as PostgreSQL's subscriber receives it) and
+client_encoding and search_path, which ``connect`` sets itself."""
 
 _OPTIONS: Final = " ".join(f"-c {k}={v}" for k, v in OUTPUT_SETTINGS.items())
 
 _POOLERS_REFUSAL: Final = "unsupported startup parameter"
-"""PgBouncer's answer to ``replication`` before 1.23, and to ``options`` before 1.20."""
+"""PgBouncer's error for ``replication`` before 1.23, and for ``options`` before 1.20."""
 
 CONNECT_TIMEOUT: Final = "PGCONNECT_TIMEOUT"
-"""libpq's environment variable for a conninfo that does not say connect_timeout."""
+"""libpq's environment variable, used if the conninfo has no connect_timeout."""
 
 _INTEGER: Final = re.compile(r"\s*[-+]?[0-9]+\s*\Z", re.ASCII)
 """An integer in libpq's syntax (strtol)."""
@@ -79,21 +79,24 @@ Rows = list[tuple[str | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class DescribedColumn:
-    """A column of a query's result, as the server describes it before any row."""
+    """A column of a query's result, from RowDescription."""
 
     table: int
-    """OID of the table that the column comes from; 0: no table's, or the server does not
-    say."""
+    """OID of the table that the column comes from; 0 if there is none or the server does
+    not report it."""
     number: int
-    """pg_attribute.attnum in that table."""
+    """pg_attribute.attnum in the table."""
     name: str
     type_oid: int
-    """OID of the type; of a domain, the type under it."""
+    """OID of the type; for a domain, of its base type."""
     typmod: int
 
 
 def parse_conninfo(text: str) -> dict[str, str]:
-    """The keywords of a conninfo string or URI; 42601 with libpq's text if malformed."""
+    """Return the keywords of a conninfo string or URI.
+
+    Raises UsageError (42601) with libpq's text if the string is malformed.
+    """
     try:
         parsed = conninfo.conninfo_to_dict(text)
     except Error as error:
@@ -105,8 +108,11 @@ def parse_conninfo(text: str) -> dict[str, str]:
 
 
 def check_password_given(text: str) -> None:
-    """2F003 unless the conninfo itself has a password (libpqrcv_check_conninfo); 42501 for
-    an option that has libpq write a file, as the node's OS user."""
+    """Raise UsageError (2F003) unless the conninfo contains a password.
+
+    Also raises UsageError (42501) for an option that makes libpq write a file, which it does
+    as the node's OS user. Source: libpqrcv_check_conninfo.
+    """
     parsed = parse_conninfo(text)
     if _WRITES_A_FILE in parsed:
         raise UsageError(
@@ -122,21 +128,24 @@ def check_password_given(text: str) -> None:
 
 
 _SECRETS: Final = (b"scram_client_key", b"scram_server_key")
-"""libpq 18 does not call these secrets; the first one is as good as a password."""
+"""libpq 18 does not mark these as secrets; the first one is as good as a password."""
 
 
 def redact(text: str) -> str:
-    """A conninfo string or URI that may be shown: as it is, unless libpq finds something in it
-    that it calls a secret. Then every one is ``********``, and a URI is keywords."""
+    """Return a conninfo string or URI that may be displayed.
+
+    The text is unchanged if it contains no secret (libpq's mark). Otherwise each secret
+    becomes ``********``, and a URI becomes a keyword string.
+    """
     try:
-        found = pq.Conninfo.parse(text.encode())
+        options = pq.Conninfo.parse(text.encode())
     except Error:
         return _MASK
     shown = {
         option.keyword.decode(): _MASK
         if option.dispchar == b"*" or option.keyword in _SECRETS
         else option.val.decode(errors="replace")
-        for option in found
+        for option in options
         if option.val is not None
     }
     if _MASK not in shown.values():
@@ -145,10 +154,12 @@ def redact(text: str) -> str:
 
 
 def limit_connecting(milliseconds: int) -> dict[str, str]:
-    """How long connections of this process may take from here on, and those of the processes
-    that it starts, unless their conninfo or the operator's environment says; returns what
-    holds, for the environment of others."""
-    # Whole seconds, as libpq counts.
+    """Set the connect timeout for this process and the processes that it starts.
+
+    A connect_timeout in the conninfo or in the operator's environment takes precedence.
+    Returns the environment variable in force, for the environment of other processes.
+    """
+    # libpq counts whole seconds.
     seconds = os.environ.get(CONNECT_TIMEOUT) or str(-(-milliseconds // 1000))
     limit = {CONNECT_TIMEOUT: seconds}
     os.environ.update(limit)
@@ -156,7 +167,7 @@ def limit_connecting(milliseconds: int) -> dict[str, str]:
 
 
 class Session:
-    """A connection. Not thread-safe."""
+    """A connection to a server. Not thread-safe."""
 
     def __init__(
         self,
@@ -164,7 +175,7 @@ class Session:
         answer_timeout_seconds: float | None = None,
         check: Check | None = None,
     ) -> None:
-        """Use ``connect``."""
+        """Take an open connection; callers use ``connect``."""
         self._pgconn = pgconn
         self._answer_seconds = answer_timeout_seconds
         self._check_wait = check
@@ -172,35 +183,34 @@ class Session:
 
     @property
     def pgconn(self) -> pq.abc.PGconn:
-        """The libpq connection, for this room's own modules."""
+        """The libpq connection, for modules of this room only."""
         return self._pgconn
 
     @property
     def unanswered(self) -> bool:
-        """Nobody knows whether the last statement was done: its answer did not come, or not
-        in time."""
+        """True if the last statement's outcome is unknown: no answer came, or none in time."""
         return self._unanswered
 
     @property
     def server_version(self) -> int:
-        """For instance 180004."""
+        """The version as a number, for example 180004."""
         return self._pgconn.server_version
 
     @property
     def backend_pid(self) -> int:
-        """The process that serves us, by what was said at connect."""
+        """The server process's pid, as reported when the connection was made."""
         return self._pgconn.backend_pid
 
     @property
     def fileno(self) -> int:
-        """The socket."""
+        """The socket's descriptor."""
         return self._pgconn.socket
 
     def query(self, sql: str, *, patient: bool = False) -> Rows:
-        """Run statements and return the last one's rows; PublisherError if refused.
+        """Run statements and return the last one's rows. Raises PublisherError if one fails.
 
-        ``patient``: the server may have to wait for others before it answers, which the
-        answer timeout is not about.
+        ``patient`` switches the answer timeout off, for statements that wait for other
+        sessions on the server.
         """
         result = self._run(sql, patient=patient)
         rows: Rows = []
@@ -209,7 +219,7 @@ class Session:
             try:
                 rows.append(tuple(None if c is None else c.decode() for c in cells))
             except UnicodeDecodeError:
-                # A name or an expression in a database of encoding SQL_ASCII.
+                # A database of encoding SQL_ASCII may have such names and expressions.
                 raise PublisherError(
                     'invalid byte sequence for encoding "UTF8" in the publisher\'s catalog',
                     sqlstate="22021",
@@ -217,17 +227,20 @@ class Session:
         return rows
 
     def execute(self, sql: str, *, patient: bool = False) -> str:
-        """Run statements for their effect; returns the last command tag. See ``query``."""
+        """Run statements like ``query``, and return the last command tag."""
         status = self._run(sql, patient=patient).command_status
         return status.decode() if status else ""
 
     def analyse(self, sql: str) -> None:
-        """Have one query analysed (Parse): it is refused for what it names, and locks that until
-        the transaction ends. It is not planned."""
+        """Have the server analyse one query (Parse) without planning it.
+
+        The server rejects unknown or forbidden objects, and locks the named tables until the
+        transaction ends.
+        """
         self._run(sql, analyse=True)
 
     def describe(self, sql: str) -> list[DescribedColumn]:
-        """Analyse one query, and return the columns that it would have now."""
+        """Analyse one query, and return its result columns."""
         self.analyse(sql)
         try:
             result = self._pgconn.describe_prepared(b"")
@@ -246,34 +259,36 @@ class Session:
         ]
 
     def value(self, sql: str) -> str | None:
-        """The single value of a single row."""
+        """Return the first value of the first row; None if there is no row."""
         rows = self.query(sql)
         return rows[0][0] if rows else None
 
     def copy_out(self, sql: str, *, block_bytes: int) -> Iterator[bytes]:
-        """Yield the output of COPY ... TO STDOUT in blocks of whole CopyData messages. Each block
-        but the last has at least ``block_bytes``."""
+        """Yield the output of COPY ... TO STDOUT in blocks of whole CopyData messages.
+
+        Each block except the last has at least ``block_bytes``.
+        """
         for block, _ in self.copy_out_messages(sql, block_bytes=block_bytes):
             yield block
 
     def copy_out_messages(
         self, sql: str, *, block_bytes: int
     ) -> Iterator[tuple[bytes, list[int]]]:
-        """The same, with the size of each message."""
+        """Yield the blocks of ``copy_out``, each with the sizes of its messages."""
         self._run(sql, expect=pq.ExecStatus.COPY_OUT)
         pgconn = self._pgconn
         get = pgconn.get_copy_data
-        block, more = bytearray(), True
+        block, has_more = bytearray(), True
         sizes: list[int] = []
         append = sizes.append
-        while more:
+        while has_more:
             try:
-                # One message is one row: nothing but this belongs into the loop. Its
-                # memory is libpq's, to be let go at once (see CopyBothStream).
+                # Each message is one row, so the loop does nothing else. The memory of
+                # ``data`` is libpq's and is released at once (see CopyBothStream).
                 while len(block) < block_bytes:
                     size, data = get(0)
                     if size < 0:
-                        more = False
+                        has_more = False
                         break
                     block += data
                     append(size)
@@ -288,7 +303,7 @@ class Session:
             pass
 
     def is_alive(self) -> bool:
-        """False once the server has closed the connection; does not wait."""
+        """Return False once the server has closed the connection. Does not wait."""
         try:
             readable, _, _ = select.select([self.fileno], [], [], 0)
             if readable:
@@ -340,8 +355,11 @@ class Session:
         return self._check(result, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
     def _answer(self, seconds: float | None) -> pq.abc.PGresult | None:
-        """The last result, as ``exec_`` has it; PublisherError if it is not there in time,
-        and what the check raises. The session is of no use after either."""
+        """Wait for the answer, and return the last result as ``exec_`` does.
+
+        Raises PublisherError after ``seconds``, and passes on what the check raises. After
+        either the session is unusable.
+        """
         last = None
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -383,7 +401,7 @@ class Session:
 
 
 def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PublisherError:
-    """A failed result as our error, with the server's own fields."""
+    """Convert a failed result to PublisherError, with the server's fields."""
 
     def field(code: pq.DiagnosticField) -> str | None:
         value = result.error_field(code)
@@ -402,21 +420,21 @@ def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PublisherErr
 
 
 def open_pgconn(text: str, check: Check | None = None) -> pq.abc.PGconn:
-    """Connect without holding the interpreter: libpq's blocking call would stop every
-    thread of this process for as long as the server does not answer.
+    """Connect without blocking the other threads of this process.
 
-    Honours connect_timeout (seconds, for all hosts together; 0: no limit), or else
-    PGCONNECT_TIMEOUT: libpq does so only where it blocks. UsageError with libpq's text if it
-    is no number. ``check`` may end the wait.
+    libpq's blocking call holds the interpreter until the server answers. libpq applies
+    connect_timeout only in the blocking call, so this function applies connect_timeout
+    (seconds, for all hosts together; 0: no limit), or else PGCONNECT_TIMEOUT. Raises
+    UsageError with libpq's text if the value is not a number. ``check`` may end the wait.
     """
-    given = parse_conninfo(text).get("connect_timeout")
-    if given is None:
-        given = os.environ.get(CONNECT_TIMEOUT) or "0"
-    if not _INTEGER.match(given):
+    timeout = parse_conninfo(text).get("connect_timeout")
+    if timeout is None:
+        timeout = os.environ.get(CONNECT_TIMEOUT) or "0"
+    if not _INTEGER.match(timeout):
         raise UsageError(
-            f'invalid integer value "{given}" for connection option "connect_timeout"'
+            f'invalid integer value "{timeout}" for connection option "connect_timeout"'
         )
-    seconds = int(given)
+    seconds = int(timeout)
     deadline = time.monotonic() + seconds if seconds > 0 else None
     pgconn = pq.PGconn.connect_start(text.encode())
     state = pq.PollingStatus.WRITING
@@ -461,8 +479,8 @@ _KEEPALIVES: Final = {
     "keepalives_count": "6",
     "tcp_user_timeout": "120000",
 }
-"""A peer that is gone without a word is noticed after two minutes; the system's own default is
-two hours, in which a reader of a copy would stand still."""
+"""The connection to a vanished peer fails after two minutes. The system's default is two hours,
+for which a COPY would stand still."""
 
 
 def connect(
@@ -475,14 +493,14 @@ def connect(
     on_notice: Callable[[str], None] | None = None,
     check: Check | None = None,
 ) -> Session:
-    """Open a connection; PublisherError (08006) with libpq's text if it fails.
+    """Open a connection. Raises PublisherError (08006) with libpq's text if that fails.
 
-    The user's own ``application_name``, ``connect_timeout``, keepalives and ``options`` win
-    or stay.
-    ``must_use_password``: 2F003 if there is none, or the server did not ask for it.
-    ``answer_timeout_seconds``: longest wait for the answer to a statement (but not to a
-    COPY's or START_REPLICATION's, which bring more than one). ``check``: called while any of
-    them is waited for, the connection too; what it raises ends the wait, and the session.
+    The user's ``application_name``, ``connect_timeout``, keepalives and ``options`` are kept.
+    ``must_use_password``: raise UsageError (2F003) if the conninfo has no password or the
+    server did not request it. ``answer_timeout_seconds``: longest wait for the answer to a
+    statement; COPY data and START_REPLICATION, whose answers are streams, are exempt.
+    ``check``: called during each wait, also while connecting; an exception that it raises
+    ends the wait and the session.
     """
     parameters = parse_conninfo(text)
     own = parameters.pop("options", "")
@@ -507,7 +525,7 @@ def connect(
             " password_required=false in the subscription parameters.",
         )
     if on_notice is not None:
-        # Kept as a closure: libpq hands over a result, the caller wants its text.
+        # libpq passes a result; the caller wants its primary message.
         def forward(result: pq.abc.PGresult) -> None:
             primary = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
             if primary:
@@ -517,11 +535,11 @@ def connect(
     else:
         pgconn.notice_handler = lambda result: None
     session = Session(pgconn, answer_timeout_seconds, check)
-    # As PostgreSQL's subscriber: nothing may be found through a search path
+    # As in PostgreSQL's subscriber, no name may be resolved through a search path
     # (CVE-2018-1058).
     session.query("SELECT pg_catalog.set_config('search_path', '', false)")
     if pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII":
-        # It does not know what its bytes mean, and would break off at the first that is
-        # not UTF-8. As they are, the column's policy can decide.
+        # The server does not know the encoding of its text. With UTF8 it would fail at the
+        # first invalid byte; unconverted, the column's policy decides.
         session.query("SET client_encoding TO 'SQL_ASCII'")
     return session

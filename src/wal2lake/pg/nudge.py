@@ -1,9 +1,9 @@
-"""Ending the wait of a slot's creation on an idle server.
+"""Shortens the creation of a slot on an idle server.
 
 CREATE_REPLICATION_SLOT waits for a record of the running transactions, which an idle server
-writes every 15 s only. A second connection asks for one, again and again until the creation
-is done: the creation may come to wait for more than one of them, and for transactions that
-run. A server that answers at once never sees that connection.
+writes every 15 s only. A second connection requests such records repeatedly until the creation
+ends, because the creation may wait for several records, and for running transactions. If the
+server answers at once, the second connection is not opened.
 
 Source: reference, traps (slot creation on an idle server); PostgreSQL manual 9.28.6
 (pg_log_standby_snapshot, since 16).
@@ -21,20 +21,20 @@ from wal2lake.pg.connection import connect
 from wal2lake.pg.publisher import Publisher
 
 _FIRST_SECONDS: Final = 0.03
-"""A busy server is done by then."""
+"""A busy server creates the slot within this time."""
 
 _AGAIN_SECONDS: Final = 0.3
 
 
 class _Done(Exception):
-    """The creation is, or somebody does not want it any more."""
+    """Raised to end the nudger's waits: the slot's creation has ended."""
 
 
 @contextmanager
 def nudged(
     conninfo: str, application_name: str, *, must_use_password: bool = False
 ) -> Iterator[None]:
-    """While it lasts, a creation of a slot at that server need not wait for long."""
+    """Keep the creation of a slot at the server from waiting for a record of 15 s."""
     done = threading.Event()
     nudger = threading.Thread(
         target=_nudge,
@@ -47,7 +47,7 @@ def nudged(
         yield
     finally:
         done.set()
-        # It may be looking a name up, which nothing ends.
+        # The thread may be in a name lookup, which cannot be interrupted.
         nudger.join(1.0)
 
 
@@ -76,5 +76,6 @@ def _nudge(
     except _Done:
         return
     except (PublisherError, UsageError):
-        # Not allowed, or no connection left: the server's own record comes.
+        # Without permission or a free connection, the creation waits for the server's
+        # periodic record.
         return

@@ -1,8 +1,7 @@
-"""Asks a publisher, typed, everything that a subscriber needs to know. One method a question.
+"""Typed queries of a publisher, one method for each query.
 
-The statements are those of PostgreSQL's own subscriber (reference section 3), where it asks
-the same; questions of ours stand beside them. What tables and types are is asked in ``tables`` and
-``types``. Nothing here decides anything.
+Where PostgreSQL's own subscriber runs the same query (reference section 3), its statement is
+used. ``tables`` and ``types`` read tables and types. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ _UNKNOWN_FUNCTION: Final = ("42883", "0A000")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """IDENTIFY_SYSTEM."""
+    """The row of IDENTIFY_SYSTEM."""
 
     system_identifier: str
     timeline: int
     position: Lsn
     database: str | None = None
-    """The one that the session is connected to."""
+    """The session's database."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotCreated:
-    """CREATE_REPLICATION_SLOT."""
+    """The row of CREATE_REPLICATION_SLOT."""
 
     name: str
     consistent_point: Lsn
@@ -57,49 +56,51 @@ class SlotCreated:
 
 @dataclass(frozen=True, slots=True)
 class LockWaiter:
-    """A session that waits for an ACCESS EXCLUSIVE lock, and one that keeps it waiting."""
+    """A session that waits for an ACCESS EXCLUSIVE lock, and a session that blocks it."""
 
     pid: int
     transaction: str
-    """pg_locks.virtualtransaction: a session's next transaction has another one."""
+    """pg_locks.virtualtransaction; it differs for each transaction of a session."""
     relation: int
-    """OID of what is to be locked."""
+    """OID of the relation to be locked."""
     blocker: int
-    """pid of one of our sessions; 0: the session that asks."""
+    """pid of the blocking session; 0: the session that runs this query."""
 
 
 class Publisher:
-    """Questions over one session. Replication commands need a replication session."""
+    """Queries over one session. Replication commands need a replication session."""
 
     def __init__(self, session: Session) -> None:
-        """``session`` stays the caller's to close."""
+        """Use ``session``, which the caller closes."""
         self.session = session
 
     # ---- the server ------------------------------------------------------------
 
     def identify(self) -> Identity:
-        """IDENTIFY_SYSTEM; needs a replication session."""
+        """Run IDENTIFY_SYSTEM. Needs a replication session."""
         row = self.session.query("IDENTIFY_SYSTEM")[0]
         return Identity(str(row[0]), int(str(row[1])), Lsn.parse(str(row[2])), row[3])
 
     def started(self) -> str | None:
-        """When the server was started, to the microsecond: as long as it is the same text, it is
-        the same running server."""
+        """Return the start time, to the microsecond, as text.
+
+        The same text means that the server has not been restarted in between.
+        """
         return self.session.value("SELECT pg_catalog.pg_postmaster_start_time()")
 
     def timeline_history(self, timeline: int) -> str:
-        """The content of the timeline's history file; needs a replication session."""
+        """Return the content of the timeline's history file. Needs a replication session."""
         rows = self.session.query(f"TIMELINE_HISTORY {timeline}")
         return str(rows[0][1] or "")
 
     def setting(self, name: str) -> str | None:
-        """current_setting, None if the server does not know it."""
+        """Return current_setting(name); None if the server does not know the setting."""
         return self.session.value(
             f"SELECT pg_catalog.current_setting({quote_literal(name)}, true)"
         )
 
     def flushed_lsn(self) -> Lsn:
-        """How far the server's WAL is durable (replayed, on a standby)."""
+        """Return the flush position of the server's WAL (on a standby, the replay position)."""
         text = self.session.value(
             "SELECT CASE WHEN pg_catalog.pg_is_in_recovery()"
             " THEN pg_catalog.pg_last_wal_replay_lsn()"
@@ -108,19 +109,22 @@ class Publisher:
         return Lsn.parse(str(text))
 
     def in_recovery(self) -> bool:
-        """Is the server a standby?"""
+        """Return True if the server is a standby."""
         return self.session.value("SELECT pg_catalog.pg_is_in_recovery()") == "t"
 
     def timeline(self) -> int:
-        """The one that is written now; an error on a standby."""
+        """Return the timeline that is being written. Fails on a standby."""
         name = self.session.value(
             "SELECT pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn())"
         )
         return int(str(name)[:8], 16)
 
     def log_running_transactions(self) -> bool:
-        """Have the server log them, as it does every 15 s; False: it is too old to be
-        asked (before 16). On a standby an error: its primary logs them."""
+        """Have the server log the running transactions, as it does every 15 s by itself.
+
+        Returns False if the server is too old to do so on request (before 16). Fails on a
+        standby, whose primary logs them.
+        """
         if self.session.server_version < 160000:
             return False
         self.session.query("SELECT pg_catalog.pg_log_standby_snapshot()")
@@ -129,14 +133,18 @@ class Publisher:
     # ---- locks ---------------------------------------------------------------------
 
     def mark_transaction(self, name: str) -> None:
-        """Have ``lock_waiters`` and ``end_marked`` find this session under ``name`` until its
-        transaction ends. The mark is a shared advisory lock: application_name is the user's,
-        and pg_stat_activity shows little of other roles' sessions. A server without advisory
-        locks (another node) has no marked sessions."""
+        """Mark this session with ``name`` until its transaction ends.
+
+        ``lock_waiters`` and ``end_marked`` find marked sessions. The mark is a shared advisory
+        lock, because the user may set application_name, and pg_stat_activity shows little of
+        other roles' sessions. A server without advisory locks (another node) has no marked
+        sessions.
+        """
         first, second = _mark(name)
         self.session.execute("SAVEPOINT mark")
         try:
-            # Of the transaction: a pooler gives its next one another session.
+            # A transaction-level lock, since a pooler may run the next transaction in
+            # another session.
             self.session.query(
                 f"SELECT pg_catalog.pg_advisory_xact_lock_shared({first}, {second})"
             )
@@ -149,7 +157,10 @@ class Publisher:
 
     @property
     def knows_waiters(self) -> bool:
-        """Can ``lock_waiters`` be asked? Not on another node. Not inside a transaction."""
+        """True if the server supports ``lock_waiters``; a node does not.
+
+        Must not be used inside a transaction.
+        """
         try:
             self.session.query("SELECT pg_catalog.pg_blocking_pids(0)")
         except PublisherError as error:
@@ -159,8 +170,10 @@ class Publisher:
         return True
 
     def lock_waiters(self, name: str) -> list[LockWaiter]:
-        """Sessions that wait for this session, or for one that is marked ``name``, with an
-        ACCESS EXCLUSIVE lock: the only kind that readers stand in the way of."""
+        """Return the sessions that wait for this session or for one that is marked ``name``.
+
+        Only waits for ACCESS EXCLUSIVE locks are returned: readers block no other mode.
+        """
         rows = self.session.query(
             "SELECT w.pid, w.virtualtransaction, w.relation,"
             " NULLIF(b.pid, pg_catalog.pg_backend_pid())"
@@ -180,11 +193,11 @@ class Publisher:
         ]
 
     def end_session(self, pid: int) -> None:
-        """pg_terminate_backend."""
+        """Call pg_terminate_backend."""
         self.session.query(f"SELECT pg_catalog.pg_terminate_backend({pid})")
 
     def end_marked(self, name: str) -> None:
-        """End all sessions that are marked ``name``."""
+        """Terminate all sessions that are marked ``name``."""
         self.session.query(
             f"SELECT pg_catalog.pg_terminate_backend(m.pid) FROM ({_marked(name)}) AS m"
         )
@@ -200,14 +213,17 @@ class Publisher:
         two_phase: bool = False,
         failover: bool = False,
     ) -> SlotCreated:
-        """CREATE_REPLICATION_SLOT ... LOGICAL pgoutput; snapshot: nothing|export|use."""
+        """Run CREATE_REPLICATION_SLOT ... LOGICAL pgoutput.
+
+        ``snapshot`` is nothing, export or use.
+        """
         kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
         if self.session.server_version >= 150000:
             first = "TWO_PHASE, " if two_phase else ""
             first += "FAILOVER, " if failover else ""
             option = f"({first}SNAPSHOT '{snapshot}')"
         else:
-            # The server says that it does not know failover.
+            # Before 17 the server itself rejects failover.
             first = "TWO_PHASE " if two_phase else ""
             first += "FAILOVER " if failover else ""
             option = (
@@ -218,7 +234,7 @@ class Publisher:
                     "use": "USE_SNAPSHOT",
                 }[snapshot]
             )
-        # It waits for every transaction that runs.
+        # The command waits for every running transaction.
         row = self.session.query(
             f"CREATE_REPLICATION_SLOT {quote_ident(name)} {kind} pgoutput {option}",
             patient=True,
@@ -228,8 +244,10 @@ class Publisher:
     def alter_slot(
         self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
     ) -> None:
-        """ALTER_REPLICATION_SLOT; None leaves an option. Publishers know failover from
-        PostgreSQL 17 on, two_phase from 18 on."""
+        """Run ALTER_REPLICATION_SLOT; None leaves an option unchanged.
+
+        Publishers support failover since PostgreSQL 17, two_phase since 18.
+        """
         options = {"FAILOVER": failover, "TWO_PHASE": two_phase}
         shown = ", ".join(
             f"{option} {'true' if value else 'false'}"
@@ -241,8 +259,10 @@ class Publisher:
         )
 
     def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
-        """DROP_REPLICATION_SLOT ... WAIT; False if it was not there. Needs a replication
-        session."""
+        """Run DROP_REPLICATION_SLOT ... WAIT. Needs a replication session.
+
+        Returns False if the slot does not exist and ``missing_ok`` is set.
+        """
         try:
             self.session.execute(
                 f"DROP_REPLICATION_SLOT {quote_ident(name)} WAIT", patient=True
@@ -254,19 +274,23 @@ class Publisher:
         return True
 
     def drop_idle_slot(self, name: str) -> None:
-        """The same on an ordinary session, which takes no walsender; 55006 if somebody
-        uses it, 42704 if it was not there."""
+        """Drop a slot on an ordinary session, which needs no walsender.
+
+        Raises PublisherError: 55006 if the slot is in use, 42704 if it does not exist.
+        """
         self.session.query(
             f"SELECT pg_catalog.pg_drop_replication_slot({quote_literal(name)})"
         )
 
     def slot(self, name: str) -> dict[str, str | None] | None:
-        """pg_replication_slots of one slot: plugin, database, active_pid, wal_status,
-        confirmed_flush_lsn, restart_lsn, the command of the session that uses it
-        (``query``), slot_type, invalidation_reason (PostgreSQL 17 on); None if there is
-        none."""
-        told = self.session.server_version >= 170000
-        reason = "s.invalidation_reason" if told else "NULL"
+        """Return a slot's row of pg_replication_slots; None if there is no such slot.
+
+        The keys are plugin, database, active_pid, wal_status, confirmed_flush_lsn,
+        restart_lsn, ``query`` (the command of the session that uses the slot), slot_type and
+        invalidation_reason (since PostgreSQL 17).
+        """
+        has_reason = self.session.server_version >= 170000
+        reason = "s.invalidation_reason" if has_reason else "NULL"
         rows = self.session.query(
             "SELECT s.plugin, s.database, s.active_pid, s.wal_status,"
             " s.confirmed_flush_lsn, s.restart_lsn, a.query, s.slot_type,"
@@ -293,7 +317,7 @@ class Publisher:
     # ---- publications ----------------------------------------------------------------
 
     def existing_publications(self, names: tuple[str, ...]) -> set[str]:
-        """Return those of ``names`` that exist."""
+        """Return the publications of ``names`` that exist."""
         rows = self.session.query(
             "SELECT t.pubname FROM pg_catalog.pg_publication t"
             f" WHERE t.pubname IN ({quote_literals(names)})"
@@ -301,7 +325,7 @@ class Publisher:
         return {str(r[0]) for r in rows}
 
     def publish_everything(self, names: tuple[str, ...]) -> bool:
-        """Do the publications together publish all four operations?"""
+        """Return True if each of the publications publishes all four operations."""
         answer = self.session.value(
             "SELECT COALESCE(pg_catalog.bool_and(p.pubinsert AND p.pubupdate"
             " AND p.pubdelete AND p.pubtruncate), true)"
@@ -312,14 +336,17 @@ class Publisher:
 
     @property
     def knows_origin(self) -> bool:
-        """Has its pgoutput the option ``origin``?"""
+        """True if the server's pgoutput has the option ``origin``."""
         return self.session.server_version >= 160000
 
     def publications_written_to(
-        self, names: tuple[str, ...], known: tuple[tuple[str, str], ...]
+        self, names: tuple[str, ...], excluded: tuple[tuple[str, str], ...]
     ) -> list[str]:
-        """Return those of ``names`` with a table that a subscription of the publisher's own writes
-        to; ``known`` tables, (schema, table), do not count. PostgreSQL 16 on."""
+        """Return the publications of ``names`` with a table that the publisher itself subscribes
+        to.
+
+        ``excluded`` tables, (schema, table), do not count. Needs PostgreSQL 16.
+        """
         rows = self.session.query(
             "SELECT DISTINCT p.pubname FROM pg_catalog.pg_publication p,"
             " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt"
@@ -332,17 +359,17 @@ class Publisher:
             + "".join(
                 f" AND NOT (n.nspname = {quote_literal(schema)}"
                 f" AND c.relname = {quote_literal(table)})"
-                for schema, table in known
+                for schema, table in excluded
             )
             + " ORDER BY 1"
         )
         return [str(r[0]) for r in rows]
 
     def published_tables(self, names: tuple[str, ...]) -> list[tuple[str, str]]:
-        """(schema, table) of every table of the publications, once each.
+        """Return (schema, table) of every table of the publications, once each.
 
-        Raises PublisherError (0A000) as PostgreSQL does when two publications give
-        one table different column lists.
+        Raises PublisherError (0A000), as PostgreSQL does, if two publications have different
+        column lists for one table.
         """
         version = self.session.server_version
         if version >= 160000:
@@ -363,43 +390,45 @@ class Publisher:
                 " FROM pg_catalog.pg_publication_tables t"
                 f" WHERE t.pubname IN ({quote_literals(names)})"
             )
-        found = sorted((str(r[0]), str(r[1])) for r in rows)
-        for before, after in pairwise(found):
+        tables = sorted((str(r[0]), str(r[1])) for r in rows)
+        for before, after in pairwise(tables):
             if before == after:
                 raise PublisherError(
                     'cannot use different column lists for table "{}.{}" in'
                     " different publications".format(*after),
                     sqlstate="0A000",
                 )
-        return found
+        return tables
 
     def table(
         self, namespace: str, name: str, publications: tuple[str, ...]
     ) -> RemoteTable:
-        """All about one published table; PublisherError (42P01) if it is gone."""
-        found = self.tables([(namespace, name)], publications)
-        if not found:
+        """Describe one published table. Raises PublisherError (42P01) if it does not exist."""
+        tables = self.tables([(namespace, name)], publications)
+        if not tables:
             raise PublisherError(
                 f'table "{namespace}.{name}" not found on publisher', sqlstate="42P01"
             )
-        return found[namespace, name]
+        return tables[namespace, name]
 
     def tables(
         self, names: Sequence[tuple[str, str]], publications: tuple[str, ...]
     ) -> dict[tuple[str, str], RemoteTable]:
-        """The same of many, (schema, table), by their names: those that are there."""
+        """Describe published tables, (schema, table), by name; missing ones are left out."""
         return describe_tables(self.session, names, publications)
 
     def unique_columns(
         self, relids: Sequence[Oid]
     ) -> dict[Oid, tuple[frozenset[str], ...]]:
-        """By which columns the rows of tables, by OID, are unique in the session's snapshot."""
+        """Return, by OID, the column sets that are unique in the session's snapshot."""
         return unique_columns(self.session, relids)
 
     @contextmanager
     def seeing(self, snapshot: str) -> Iterator[None]:
-        """A transaction that sees an exported snapshot; the session is in none before and
-        afterwards."""
+        """Run a transaction that uses an exported snapshot.
+
+        The session must not be in a transaction; it is in none afterwards.
+        """
         session = self.session
         session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
@@ -411,21 +440,26 @@ class Publisher:
     def publication_marks(
         self, relids: Sequence[Oid], publications: tuple[str, ...]
     ) -> dict[Oid, str]:
-        """Return, by OID, how existing tables are published; see the function."""
+        """Return the publication marks of existing tables by OID; see the function."""
         return publication_marks(self.session, relids, publications)
 
     def schemas(self, relids: Sequence[Oid]) -> dict[Oid, RemoteSchema]:
-        """Tables by OID, those that are there: what following their changes takes. Waits for
-        nobody."""
+        """Describe tables by OID, as replication of their changes needs it.
+
+        Missing tables are left out. Takes no lock, so it waits for no other session.
+        """
         return describe_schemas(self.session, relids)
 
     def enums(self, relids: Sequence[Oid]) -> EnumColumns:
-        """Enum types below the columns of tables, and their labels. Waits for nobody."""
+        """Return the enum types that columns of tables contain, and their labels.
+
+        Takes no lock, so it waits for no other session.
+        """
         return describe_enums(self.session, relids)
 
     def position(self) -> Lsn:
-        """Return a position above every commit that others can see now."""
-        # A standby shows a commit before it says that it has replayed it.
+        """Return a position above every commit that other sessions can see now."""
+        # On a standby a commit is visible before the replay position includes it.
         text = self.session.value(
             "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
             " GREATEST(pg_catalog.pg_last_wal_receive_lsn(),"
@@ -437,7 +471,7 @@ class Publisher:
     def published_types(
         self, names: tuple[str, ...]
     ) -> list[tuple[str, str, str, Oid]]:
-        """(schema, table, column, type) of every published column, once each."""
+        """Return (schema, table, column, type) of every published column, once each."""
         version = self.session.server_version
         published = "a.attname = ANY(t.attnames)" if version >= 150000 else "true"
         if version < 180000:
@@ -456,18 +490,18 @@ class Publisher:
         return [(str(r[0]), str(r[1]), str(r[2]), Oid(int(str(r[3])))) for r in rows]
 
     def remote_types(self) -> tuple[RemoteType, ...]:
-        """Every type that is not built in; and money, with its format."""
+        """Return every type that is not built in, and money with its format."""
         return describe_types(self.session)
 
     def file_node(self, relid: Oid) -> str | None:
-        """pg_relation_filenode now."""
+        """Return the current pg_relation_filenode."""
         return self.session.value(
             f"SELECT pg_catalog.pg_relation_filenode({int(relid)})"
         )
 
 
 def _mark(name: str) -> tuple[int, int]:
-    """The two keys of the advisory lock."""
+    """Return the two keys of the mark's advisory lock."""
     first, second = struct.unpack(
         "=ii", hashlib.blake2b(name.encode(), digest_size=8).digest()
     )
@@ -475,7 +509,7 @@ def _mark(name: str) -> tuple[int, int]:
 
 
 def _marked(name: str) -> str:
-    """A query for the pids of sessions that hold it. pg_locks has the keys as OIDs."""
+    """Return a query for the pids of marked sessions. pg_locks shows the keys as OIDs."""
     first, second = (key % 2**32 for key in _mark(name))
     return (
         "SELECT m.pid FROM pg_catalog.pg_locks m WHERE m.locktype = 'advisory'"

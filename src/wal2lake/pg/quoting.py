@@ -1,4 +1,4 @@
-"""Names and constants as they are pasted into statements."""
+"""Quotes identifiers and constants for SQL text."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["quote_ident", "quote_literal", "quote_literals"]
 
 
 def quote_ident(name: str) -> str:
-    """An identifier, always safe to paste into a statement."""
+    """Return the identifier in double quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quote_literals(texts: tuple[str, ...]) -> str:
-    """Several constants, with commas between them."""
+    """Return the constants, quoted and separated by commas."""
     return ", ".join(quote_literal(text) for text in texts)

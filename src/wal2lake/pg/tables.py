@@ -1,9 +1,9 @@
-"""Published tables as a publisher's catalog has them: their columns, keys and filters.
+"""Reads published tables from a publisher's catalog: their columns, keys and filters.
 
 In: a session, names. Out: ``RemoteTable`` values. Called by ``publisher``.
 
-Source: fetch_remote_table_info() in tablesync.c (reference section 3), and questions of ours: row
-estimates, page counts, file nodes.
+Source: fetch_remote_table_info() in tablesync.c (reference section 3). The queries for row
+estimates, page counts and file nodes are our own.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NOT_NULL: Final = (
     " WHERE nn.conrelid = a.attrelid AND nn.contype = 'n' AND NOT nn.convalidated"
     " AND nn.conkey = ARRAY[a.attnum])"
 )
-"""NOT NULL that holds for all rows. A constraint may be NOT VALID since 18: older rows may then
-have null."""
+"""True if NOT NULL holds for all rows. Since 18 the constraint may be NOT VALID, and rows older
+than the constraint may then contain null."""
 
 _STORAGE: Final = (
     "pg_catalog.string_agg({0}.oid || ':' || {0}.relfilenode || ':'"
@@ -45,28 +45,28 @@ _STORAGE: Final = (
     " AND m.attnum > 0::pg_catalog.int2 AND NOT m.attisdropped), ''),"
     " ',' ORDER BY {0}.oid)"
 )
-"""Storage marks (``RemoteSchema.storage``). pg_relation_filenode() would read the file node as it
-is now, and the rest comes from the query's snapshot: an ALTER TABLE in between would be seen by
-half, and what it has done to the rows would never be noticed."""
+"""Storage marks (``RemoteSchema.storage``). pg_relation_filenode() would return the current file
+node, whereas the other parts come from the query's snapshot. An ALTER TABLE in between would be
+visible in one part only, and its rewrite of the rows would go unnoticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteColumn:
-    """A published column as the publisher's catalog has it."""
+    """A published column in the publisher's catalog."""
 
     name: str
     type_oid: Oid
-    """OID of the type; of a domain, here and below, the type under it, through any number of
-    domains."""
+    """OID of the type. For a domain, here and in the fields below, of its base type, through any
+    number of domains."""
     typmod: int
     type_name: str
-    """``schema.name`` of a type that is not built in, else the plain name."""
+    """``schema.name`` for a type that is not built in, else the plain name."""
     type_kind: str
     """pg_type.typtype: b base, e enum, c composite, r range, m multirange."""
     dimensions: int
     """pg_attribute.attndims: 0 for a scalar."""
     not_null: bool
-    """True if all rows satisfy NOT NULL, also those older than the constraint."""
+    """True if all rows satisfy NOT NULL, including rows older than the constraint."""
     default: str | None
     is_identity_key: bool
     toastable: bool
@@ -75,15 +75,15 @@ class RemoteColumn:
     number: int = 0
     """pg_attribute.attnum."""
     declared_oid: Oid = INVALID_OID
-    """Type OID as a Relation message has it: a domain's own."""
+    """The type's OID in Relation messages: for a domain, the domain's own OID."""
     declared_typmod: int = -1
     missing: str | None = None
-    """Value, as text, that rows older than the column have in it."""
+    """The column's value, as text, in rows older than the column."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteTable:
-    """A published table as the publisher's catalog has it."""
+    """A published table in the publisher's catalog."""
 
     oid: Oid
     namespace: str
@@ -97,39 +97,39 @@ class RemoteTable:
     identity_key: tuple[str, ...]
     """The replica identity index's columns; empty: none."""
     row_filters: tuple[str, ...]
-    """Expressions, OR-ed; empty: all rows."""
+    """Expressions, combined with OR; empty: all rows."""
     estimated_rows: int | None
     pages: int
     file_node: str | None
-    """pg_relation_filenode: another one means that the rows have moved."""
+    """pg_relation_filenode; a different one means that the rows have moved."""
     persistence: str
     """pg_class.relpersistence: p, u or t."""
     row_security: bool
     whole: bool = True
-    """It has a ctid, which may be asked for: SELECT is granted on the table, not on some of its
-    columns."""
+    """True if a query may use ctid: the table has one, and SELECT is granted on the whole table,
+    not on some columns only."""
     live: tuple[int, ...] = ()
-    """Numbers of all its columns."""
+    """Numbers of all existing columns."""
     numbers_taken: int = 0
-    """pg_class.relnatts: dropped columns count."""
+    """pg_class.relnatts, which includes dropped columns."""
     storage: tuple[str, ...] = ()
     """Storage marks; ``RemoteSchema.storage`` explains them."""
     unique: tuple[frozenset[str], ...] = ()
-    """Columns of each index by which rows of a snapshot are unique: see ``unique_columns``."""
+    """Column sets by which the rows of a snapshot are unique: see ``unique_columns``."""
     published_as: str | None = None
-    """``publication_marks`` of a snapshot; None: not known."""
+    """``publication_marks`` in a snapshot; None: not known."""
     published_since: bool = True
-    """They are the same now."""
+    """True if the publication marks have not changed since then."""
     key_deferral: Deferral = Deferral.NO
 
     @property
     def qualified(self) -> str:
-        """``schema.table`` quoted as needed."""
+        """``schema.table``, both parts quoted."""
         return f"{quote_ident(self.namespace)}.{quote_ident(self.name)}"
 
     @property
     def schema(self) -> RemoteSchema:
-        """Return the facts that following the table's changes needs."""
+        """The description that replication of the table's changes needs."""
         return RemoteSchema(
             self.oid,
             self.namespace,
@@ -162,9 +162,9 @@ class RemoteTable:
 def describe_tables(
     session: Session, names: Sequence[tuple[str, str]], publications: tuple[str, ...]
 ) -> dict[tuple[str, str], RemoteTable]:
-    """Published ones, (schema, table), by their names: those that are there.
+    """Describe published tables, (schema, table), by name; missing ones are left out.
 
-    As many questions as for one table.
+    The number of queries does not depend on the number of tables.
     """
     if not names:
         return {}
@@ -176,14 +176,14 @@ def describe_tables(
     columns, live = _columns(session, relids, published)
     storage = _storage(session, relids)
     indexes = _index_columns(session, relids)
-    found = {}
+    tables = {}
     for relid, row in sorted(
-        zip(relids, rows, strict=True), key=lambda one: one[1][10:]
+        zip(relids, rows, strict=True), key=lambda pair: pair[1][10:]
     ):
         _, identity, kind, tuples, pages, node, persistence, security, whole = row[:9]
         namespace, table = map(str, row[10:])
         key, identity_key, deferral = indexes[relid]
-        found[namespace, table] = RemoteTable(
+        tables[namespace, table] = RemoteTable(
             oid=relid,
             namespace=namespace,
             name=table,
@@ -204,7 +204,7 @@ def describe_tables(
             storage=storage.get(relid, ()),
             key_deferral=deferral,
         )
-    return found
+    return tables
 
 
 def _table_rows(session: Session, names: Sequence[tuple[str, str]]) -> Rows:
@@ -215,7 +215,7 @@ def _table_rows(session: Session, names: Sequence[tuple[str, str]]) -> Rows:
         " / pg_catalog.current_setting('block_size')::bigint,"
         " pg_catalog.pg_relation_filenode(c.oid), c.relpersistence,"
         " c.relrowsecurity,"
-        # A table of another node has none.
+        # A table of a node has no ctid.
         " pg_catalog.has_table_privilege(c.oid, 'SELECT') AND EXISTS (SELECT"
         " FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid"
         " AND a.attname = 'ctid'), c.relnatts,"
@@ -229,20 +229,21 @@ def _table_rows(session: Session, names: Sequence[tuple[str, str]]) -> Rows:
 def describe_schemas(
     session: Session, relids: Sequence[Oid]
 ) -> dict[Oid, RemoteSchema]:
-    """Tables by OID, those that are there, with all their columns, published or not.
+    """Describe existing tables by OID, with all columns, published or not.
 
-    One statement, so of one moment, that asks for no lock: whoever alters a table may hold it until
-    the asker has logged what it has done (synchronous_standby_names).
+    A single statement reads all of them, so the result is consistent. It takes no lock: a session
+    that alters a table may hold its lock until this subscriber has logged the transaction
+    (synchronous_standby_names).
     """
     if not relids:
         return {}
     rows = session.query(_schema_query(session.server_version, relids))
-    found: dict[Oid, RemoteSchema] = {}
-    for relid, alike in groupby(rows, key=lambda row: _oid(row[0])):
-        lines = list(alike)
+    schemas: dict[Oid, RemoteSchema] = {}
+    for relid, group in groupby(rows, key=lambda row: _oid(row[0])):
+        lines = list(group)
         _, namespace, name, numbers_taken, has_list, storage = lines[0][:6]
         attributes = tuple(_attribute(line[6:]) for line in lines)
-        found[relid] = RemoteSchema(
+        schemas[relid] = RemoteSchema(
             relid,
             str(namespace),
             str(name),
@@ -252,7 +253,7 @@ def describe_schemas(
             tuple(storage.split(",")) if storage else (),
             has_list == "t",
         )
-    return found
+    return schemas
 
 
 def _schema_query(version: int, relids: Sequence[Oid]) -> str:
@@ -278,9 +279,9 @@ def _schema_query(version: int, relids: Sequence[Oid]) -> str:
         " a.attnum, a.attname, a.atttypid, a.atttypmod, t.oid, below.typmod,"
         f" {_TYPE_NAME.format('t', 'tn')}, below.dimensions,"
         f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END,"
-        # Without the table's OID: nothing of the table is looked at.
+        # With OID 0 instead of the table's, pg_get_expr does not open the table.
         f" {_NOT_NULL}, pg_catalog.pg_get_expr(d.adbin, 0::pg_catalog.oid),"
-        # Of a partitioned table its leaves have it.
+        # A partitioned table has no missing value; its leaves have it.
         " COALESCE((a.attmissingval::text::text[])[1], (SELECT pg_catalog.min("
         "(l.attmissingval::text::text[])[1]) FROM part"
         " JOIN pg_catalog.pg_attribute l ON l.attrelid = part.relid"
@@ -320,7 +321,7 @@ def _attribute(row: Sequence[str | None]) -> RemoteAttribute:
 
 
 def _storage(session: Session, relids: Sequence[Oid]) -> dict[Oid, tuple[str, ...]]:
-    """Return storage marks (``RemoteSchema.storage``) of tables."""
+    """Return the storage marks of tables; see ``RemoteSchema.storage``."""
     rows = session.query(
         f"SELECT t.root, {_STORAGE.format('l')} FROM (SELECT c.oid AS root,"
         " c.oid AS relid FROM pg_catalog.pg_class c"
@@ -336,20 +337,20 @@ def _storage(session: Session, relids: Sequence[Oid]) -> dict[Oid, tuple[str, ..
 def _columns(
     session: Session, relids: Sequence[Oid], published: Mapping[Oid, _Published]
 ) -> tuple[dict[Oid, tuple[RemoteColumn, ...]], dict[Oid, tuple[int, ...]]]:
-    """The published ones, and the numbers of all."""
+    """Return the published columns of tables, and the numbers of all columns."""
     rows = session.query(_column_query(relids))
-    found: dict[Oid, list[RemoteColumn]] = {}
+    published_columns: dict[Oid, list[RemoteColumn]] = {}
     live: dict[Oid, list[int]] = {}
-    for r in rows:
-        relid, generated = _oid(r[12]), r[13] != ""
-        live.setdefault(relid, []).append(int(str(r[0])))
+    for row in rows:
+        relid, generated = _oid(row[12]), row[13] != ""
+        live.setdefault(relid, []).append(int(str(row[0])))
         listed = published[relid].columns
-        # A column list has generated columns only if they are published.
-        if generated if listed is None else int(str(r[0])) not in listed:
+        # A column list contains a generated column only if it is published.
+        if generated if listed is None else int(str(row[0])) not in listed:
             continue
-        found.setdefault(relid, []).append(_column(r))
+        published_columns.setdefault(relid, []).append(_column(row))
     return (
-        {relid: tuple(columns) for relid, columns in found.items()},
+        {relid: tuple(columns) for relid, columns in published_columns.items()},
         {relid: tuple(numbers) for relid, numbers in live.items()},
     )
 
@@ -363,7 +364,7 @@ def _column_query(relids: Sequence[Oid]) -> str:
         " COALESCE(a.attnum = ANY(i.indkey), false), a.attstorage <> 'p',"
         f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END,"
         " a.attrelid, a.attgenerated, a.atttypid, a.atttypmod,"
-        # Of a partitioned table its leaves have it.
+        # A partitioned table has no missing value; its leaves have it.
         " COALESCE((a.attmissingval::text::text[])[1], (SELECT pg_catalog.min("
         "(l.attmissingval::text::text[])[1]) FROM pg_catalog.pg_class r,"
         " LATERAL pg_catalog.pg_partition_tree(r.oid) t, pg_catalog.pg_attribute l"
@@ -379,7 +380,8 @@ def _column_query(relids: Sequence[Oid]) -> str:
         " LEFT JOIN pg_catalog.pg_attrdef d"
         " ON d.adrelid = a.attrelid AND d.adnum = a.attnum"
         " AND a.attgenerated = ''"
-        # OFFSET 0: asked once for each table, not for each pair with an index.
+        # OFFSET 0: the function is called once for each table, not for each pair of a
+        # table and an index.
         " LEFT JOIN (SELECT r.relid, x.indkey FROM (SELECT c.oid AS relid,"
         " pg_catalog.pg_get_replica_identity_index(c.oid) AS identity"
         f" FROM pg_catalog.pg_class c WHERE c.oid IN ({_numbers(relids)})"
@@ -439,7 +441,8 @@ def _base_types(relids: Sequence[Oid]) -> str:
 def _index_columns(
     session: Session, relids: Sequence[Oid]
 ) -> dict[Oid, tuple[tuple[str, ...], tuple[str, ...], Deferral]]:
-    """Columns of the primary key, and of the replica identity index; when the key is judged."""
+    """Return the primary key's columns, the replica identity index's columns, and the primary
+    key's deferral."""
     rows = session.query(
         "SELECT i.indrelid, i.indisprimary, i.indisreplident, a.attname,"
         " CASE WHEN i.indimmediate THEN 'n' WHEN (SELECT k.condeferred"
@@ -476,11 +479,10 @@ def _index_columns(
 def unique_columns(
     session: Session, relids: Sequence[Oid]
 ) -> dict[Oid, tuple[frozenset[str], ...]]:
-    """Columns of each unique index that has every row of the table, and looks at each at once: no
-    two rows without nulls share their values.
+    """Return the columns of each unique index that is immediate and covers all rows.
 
-    Of rows of an exported snapshot this is true if the session sees that one: an index that was
-    made later says nothing of them.
+    No two rows without nulls have the same values in such columns. For rows of an exported
+    snapshot the session must use the snapshot: an index created later proves nothing about them.
     """
     if not relids:
         return {}
@@ -499,19 +501,23 @@ def unique_columns(
     by_index: dict[tuple[Oid, str], set[str]] = {}
     for relid, index, name in rows:
         by_index.setdefault((_oid(relid), str(index)), set()).add(str(name))
-    found: dict[Oid, list[frozenset[str]]] = {}
+    column_sets: dict[Oid, list[frozenset[str]]] = {}
     for (oid, _), names in by_index.items():
-        found.setdefault(oid, []).append(frozenset(names))
-    return {relid: tuple(names) for relid, names in found.items()}
+        column_sets.setdefault(oid, []).append(frozenset(names))
+    return {relid: tuple(names) for relid, names in column_sets.items()}
 
 
 def publication_marks(
     session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
 ) -> dict[Oid, str]:
-    """Return a mark for each existing table. The mark changes with each ALTER PUBLICATION that
-    concerns the table, taken back or not. It is made of the versions of the catalog's rows about
-    it: its publications', its own in them (columns, row filter) and its schema's; of a partition
-    its ancestors', too. Empty: the publisher is a node, whose rows have no versions."""
+    """Return a mark for each existing table.
+
+    The mark changes with each ALTER PUBLICATION that concerns the table, even if a later one
+    reverts the change. It consists of the versions (xmin) of catalog rows: the rows of the
+    publications, of the table in them (columns, row filter) and of the table's schema; for a
+    partition also its ancestors' rows. Empty: the publisher is a node, whose catalog rows have
+    no versions.
+    """
     if not relids:
         return {}
     schemas = (
@@ -541,13 +547,13 @@ def publication_marks(
 def _published(
     session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
 ) -> dict[Oid, _Published]:
-    """Return the columns and rows that the publications have of tables."""
+    """Return each table's published columns and row filters."""
     version = session.server_version
-    found = dict.fromkeys(relids, _Published(None, ()))
+    by_relid = dict.fromkeys(relids, _Published(None, ()))
     if version < 150000:
-        return found
-    # Before 18 no generated column can be published; since then the list is whole, with
-    # those of publish_generated_columns.
+        return by_relid
+    # Before 18 no generated column can be published. Since 18 attrs lists all published
+    # columns, including those of publish_generated_columns.
     listed = (
         "COALESCE(gpt.attrs, '')"
         if version >= 180000
@@ -566,15 +572,15 @@ def _published(
     by_table: dict[Oid, list[tuple[str | None, str | None]]] = {}
     for relid, columns, condition in rows:
         by_table.setdefault(_oid(relid), []).append((columns, condition))
-    for oid, said in by_table.items():
-        columns = said[0][0]
-        filters = list(dict.fromkeys(condition for _, condition in said))
-        found[oid] = _Published(
+    for oid, entries in by_table.items():
+        columns = entries[0][0]
+        filters = list(dict.fromkeys(condition for _, condition in entries))
+        by_relid[oid] = _Published(
             None if columns is None else tuple(map(int, columns.split())),
-            # One publication without a filter publishes every row.
+            # A single publication without a filter publishes every row.
             () if None in filters else tuple(map(str, filters)),
         )
-    return found
+    return by_relid
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,7 +588,7 @@ class _Published:
     """The published columns and rows of one table."""
 
     columns: tuple[int, ...] | None
-    """Attribute numbers; None: all that are not generated."""
+    """Attribute numbers; None: all columns except generated ones."""
     filters: tuple[str, ...]
 
 

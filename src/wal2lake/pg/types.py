@@ -1,7 +1,7 @@
-"""Types that are not built in, as a publisher's catalog has them.
+"""Reads types that are not built in from a publisher's catalog.
 
 In: a session. Out: ``RemoteType`` values, for the decoders of their binary form; the labels of
-enums, which may be renamed. Called by ``publisher``.
+enums, which ALTER TYPE may rename. Called by ``publisher``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from wal2lake.pgtypes import FIRST_NORMAL_OID, MONEY_SAMPLES, RemoteType, money_
 
 
 def describe_types(session: Session) -> tuple[RemoteType, ...]:
-    """Every type that is not built in, for the decoders of its binary form; and money,
-    with its format.
+    """Return every type that is not built in, and money with its format.
 
-    Row types of tables are left out unless some column is of that type.
+    Row types of tables are omitted unless a column has the type.
     """
     rows = session.query(
         "SELECT t.oid, n.nspname || '.' || t.typname,"
-        # A domain has the output function of its base type.
+        # A domain over an array has the output function of the array.
         " CASE WHEN t.typtype <> 'd'"
         " AND t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc"
         " THEN 'a'"
-        # Somebody's own type may be called citext.
+        # A user-defined type may have an extension's name, such as citext.
         " WHEN t.typtype = 'b' AND EXISTS (SELECT FROM pg_catalog.pg_depend d"
         " JOIN pg_catalog.pg_extension x ON x.oid = d.refobjid"
         " WHERE d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass"
@@ -75,10 +74,11 @@ def _money(session: Session) -> RemoteType:
 
 
 def describe_enums(session: Session, relids: Sequence[Oid]) -> EnumColumns:
-    """Enum types below the columns of tables, by OID: under a domain, as an element of an array,
-    an attribute of a composite type, the bound of a range, and in all of these nested.
+    """Return the enum types that columns of tables (by OID) contain, and their labels.
 
-    One statement, so of one moment.
+    A column contains an enum as its type or below it: under a domain, as an array's element, a
+    composite type's attribute or a range's bound, nested to any depth. A single statement reads
+    all of them, so they are consistent.
     """
     if not relids:
         return EnumColumns({}, {})
@@ -114,4 +114,6 @@ def describe_enums(session: Session, relids: Sequence[Oid]) -> EnumColumns:
         labels[Oid(int(str(oid)))] = EnumLabel(type_oid, str(type_name), str(label))
         place = (Oid(int(str(relid))), int(str(number)))
         columns.setdefault(type_oid, set()).add(place)
-    return EnumColumns(labels, {one: frozenset(at) for one, at in columns.items()})
+    return EnumColumns(
+        labels, {type_oid: frozenset(places) for type_oid, places in columns.items()}
+    )

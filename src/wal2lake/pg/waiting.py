@@ -1,10 +1,10 @@
-"""Waiting for a server, in a way that others can end.
+"""Interruptible waits for a server.
 
-In: a socket, until when, and who may end the wait: a function that is called again and again and
-raises. Out: whether the socket is ready. libpq's own waits know neither.
+In: a socket, a deadline, and a check: a function that is called repeatedly and ends the wait by
+raising. Out: whether the socket is ready. libpq's own waits have neither deadline nor check.
 
-``give_up`` is what is owed to a server whose answer is not wanted any more: it goes on with a
-statement whose client is gone, and makes a slot that nobody knows of.
+``give_up`` cancels the running statement before it closes the connection. Without the cancel
+request the server would continue, and for example create a slot that no one knows of.
 
 Source: libpqrcv_PQexec() in libpqwalreceiver.c (CHECK_FOR_INTERRUPTS while it waits); PostgreSQL
 manual, 32.7 (canceling queries in progress).
@@ -21,13 +21,13 @@ from typing import Final
 from psycopg import Error, pq
 
 Check = Callable[[], None]
-"""Raises to end a wait, from the thread that waits."""
+"""Called in the waiting thread; ends the wait by raising."""
 
 _LOOK_SECONDS: Final = 0.1
-"""How soon a wait is ended; a guess at what a person does not notice."""
+"""Interval of the checks. A guess at a delay that a person does not notice."""
 
 _FAREWELL_SECONDS: Final = 1.0
-"""For the cancel and what it brings: longer than any server takes that answers at all."""
+"""Limit for the cancel request and its result: longer than a responsive server needs."""
 
 
 def wait_ready(
@@ -37,7 +37,10 @@ def wait_ready(
     deadline: float | None = None,
     check: Check | None = None,
 ) -> bool:
-    """Until the socket can be read (written); False at ``deadline`` (of time.monotonic)."""
+    """Wait until the socket can be read, or written with ``writing``.
+
+    Returns False at ``deadline`` (of time.monotonic).
+    """
     reads, writes = ([], [fileno]) if writing else ([fileno], [])
     while True:
         if check is not None:
@@ -53,10 +56,10 @@ def wait_ready(
 
 
 def give_up(pgconn: pq.abc.PGconn) -> bool:
-    """Have the server cancel what runs, if it answers at all, and close the connection.
+    """Cancel the running statement if the server responds, and close the connection.
 
-    True: it has said that the statement failed, so it has done nothing. False: it may have
-    done it, or may still do it."""
+    Returns True if the server has reported that the statement failed, so it had no effect.
+    After False the statement may have completed, or may still complete."""
     deadline = time.monotonic() + _FAREWELL_SECONDS
     failed = False
     with contextlib.suppress(Error, OSError, ValueError):
@@ -67,7 +70,7 @@ def give_up(pgconn: pq.abc.PGconn) -> bool:
 
 
 def _drain(pgconn: pq.abc.PGconn, deadline: float) -> bool:
-    """Until the statement has ended; True: with an error."""
+    """Wait for the statement's end; return True if it ended with an error."""
     while True:
         while pgconn.is_busy():
             if not wait_ready(pgconn.socket, deadline=deadline):
@@ -81,9 +84,11 @@ def _drain(pgconn: pq.abc.PGconn, deadline: float) -> bool:
 
 
 def has_failed(result: pq.abc.PGresult) -> bool:
-    """Has the server itself said that the statement was not done? What libpq says when a
-    connection breaks is no word of the server's, and what a server says that is shut down
-    (FATAL) may come when it was done."""
+    """Return True if the server has reported that the statement failed.
+
+    An error of libpq's about a broken connection does not count: it is not the server's. Nor
+    does a FATAL error at a shutdown, which may follow a completed statement.
+    """
     severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
     return severity == b"ERROR"
 
