@@ -131,8 +131,10 @@ _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 _CONTINUATION: Final = re.compile(
     r"(?:[ \t\f\v]|--[^\n\r]*+)*[\n\r](?:\s|--[^\n\r]*+)*'"
 )
-_REST_OF_STRING: Final = re.compile(r"[^']*+(?:''[^']*+)*+(')?")
-_REST_OF_ESCAPE: Final = re.compile(r"[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+(')?", re.DOTALL)
+_STRING_CONTINUATION: Final = re.compile(r"[^']*+(?:''[^']*+)*+(')?")
+_ESCAPE_CONTINUATION: Final = re.compile(
+    r"[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+(')?", re.DOTALL
+)
 
 
 def syntax_error(
@@ -285,7 +287,7 @@ def _continue_string(
     sql: str, end: int, escapes: bool, parts: list[str], start: int
 ) -> int:
     """Append the pieces of a string constant on following lines; return their end."""
-    pattern = _REST_OF_ESCAPE if escapes else _REST_OF_STRING
+    pattern = _ESCAPE_CONTINUATION if escapes else _STRING_CONTINUATION
     while (gap := _CONTINUATION.match(sql, end)) is not None:
         piece = pattern.match(sql, gap.end())
         assert piece is not None
@@ -444,7 +446,7 @@ def parameter_count(text: str) -> int:
     """The highest number of a parameter outside of strings; 0 if there is none."""
     if "$" not in text:
         return 0
-    parameters = (t for t in _known_tokens(text) if t.kind is TokenKind.PARAMETER)
+    parameters = (t for t in _tokens_or_none(text) if t.kind is TokenKind.PARAMETER)
     return max((int(token.value) for token in parameters), default=0)
 
 
@@ -471,7 +473,7 @@ def readable_by_sqlglot(text: str) -> str:
         return text
     edited: list[str] = []
     copied, parameters = 0, False
-    for token in _known_tokens(text):
+    for token in _tokens_or_none(text):
         if token.kind is TokenKind.PARAMETER:
             edited += [text[copied : token.end], " "]
             copied, parameters = token.end, True
@@ -483,7 +485,7 @@ def readable_by_sqlglot(text: str) -> str:
     return "".join([*edited, text[copied:], " " if parameters else ""])
 
 
-def _known_tokens(text: str) -> list[Token]:
+def _tokens_or_none(text: str) -> list[Token]:
     """The tokens of a text; none if the text is malformed, which the parser then reports."""
     try:
         return list(tokens(text))

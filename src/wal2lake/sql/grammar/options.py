@@ -113,12 +113,12 @@ class SubscriptionOptions:
         With ``stated_only``, only the options that the statement gives.
         """
         values = {
-            "binary": _on(self.binary),
+            "binary": _on_or_off(self.binary),
             "streaming": self.streaming,
-            "disable_on_error": _on(self.disable_on_error),
-            "password_required": _on(self.password_required),
-            "run_as_owner": _on(self.run_as_owner),
-            "failover": _on(self.failover),
+            "disable_on_error": _on_or_off(self.disable_on_error),
+            "password_required": _on_or_off(self.password_required),
+            "run_as_owner": _on_or_off(self.run_as_owner),
+            "failover": _on_or_off(self.failover),
             "origin": self.origin,
             "schema_changes": self.schema_changes,
             TYPE_MAPPINGS: self.type_mappings,
@@ -130,12 +130,12 @@ class SubscriptionOptions:
         return {name: text for name, text in values.items() if name in self.stated}
 
 
-def _on(value: bool) -> str:
+def _on_or_off(value: bool) -> str:
     return "true" if value else "false"
 
 
 # Options with values that are not supported yet, each with a function that finds such a value.
-_LATER: Final[dict[str, Callable[[Any], bool]]] = {
+_UNSUPPORTED_VALUES: Final[dict[str, Callable[[Any], bool]]] = {
     "table_format": lambda value: value != "delta",
 }
 
@@ -169,11 +169,11 @@ def subscription_options(
     if accepted is OptionSet.CREATE:
         _check_exclusions(values)
     if values.get("recopy") and values.get("copy_data") is False:
-        raise _exclusive("copy_data = false", "recopy = true")
+        raise _mutually_exclusive("copy_data = false", "recopy = true")
     for name, value in values.items():
-        is_unsupported = _LATER.get(name)
+        is_unsupported = _UNSUPPORTED_VALUES.get(name)
         if is_unsupported is not None and is_unsupported(value):
-            raise _later(name, value)
+            raise _unsupported_value(name, value)
     stated = frozenset(option.name for option in options)
     return SubscriptionOptions(stated=stated, **values)
 
@@ -211,24 +211,24 @@ def _check_exclusions(values: dict[str, Any]) -> None:
     if values.get("connect") is False:
         for name in ("enabled", "create_slot", "copy_data"):
             if values.get(name):
-                raise _exclusive("connect = false", f"{name} = true")
+                raise _mutually_exclusive("connect = false", f"{name} = true")
             values[name] = False
     if "slot_name" in values and values["slot_name"] is None:
         for name in ("enabled", "create_slot"):
             if values.get(name):
-                raise _exclusive("slot_name = NONE", f"{name} = true")
+                raise _mutually_exclusive("slot_name = NONE", f"{name} = true")
             if name not in values:
                 raise SqlSyntaxError(
                     f"subscription with slot_name = NONE must also set {name} = false"
                 )
 
 
-def _exclusive(first: str, second: str) -> SqlSyntaxError:
+def _mutually_exclusive(first: str, second: str) -> SqlSyntaxError:
     return SqlSyntaxError(f"{first} and {second} are mutually exclusive options")
 
 
-def _later(name: str, value: object) -> FeatureNotSupportedError:
-    text = _on(value) if isinstance(value, bool) else str(value)
+def _unsupported_value(name: str, value: object) -> FeatureNotSupportedError:
+    text = _on_or_off(value) if isinstance(value, bool) else str(value)
     return FeatureNotSupportedError(
         f'subscription option "{name} = {text}" is not supported yet'
     )
@@ -377,7 +377,7 @@ _PARTITION_COLUMNS: Final = "partition_columns"
 _CLUSTER_BY: Final = "cluster_by"
 """wal2lake's parameter for the columns by which neighbouring rows are kept in one file."""
 
-_MOST_CLUSTERING_COLUMNS: Final = 4
+_MAX_CLUSTERING_COLUMNS: Final = 4
 """Delta's limit. With each further column, every column tells less about a row's file."""
 
 _STORAGE_PARAMETERS: Final = {
@@ -403,7 +403,7 @@ _PERIOD: Final = re.compile(
 _LONGEST_INTERVAL: Final = 10_000
 """The greatest checkpoint interval: a reader must read up to this many commits."""
 
-_OF_POSTGRESQL: Final = re.compile(
+_POSTGRESQL_PARAMETER: Final = re.compile(
     "fillfactor|parallel_workers|toast_tuple_target|user_catalog_table|vacuum_.*"
     "|(log_)?autovacuum_.*"
 )
@@ -418,7 +418,7 @@ def storage_parameter_name(name: str) -> str:
     if stored_name is not None:
         return stored_name
     namespace, _, parameter = name.partition(".")
-    if _OF_POSTGRESQL.fullmatch(name) or namespace == "toast":
+    if _POSTGRESQL_PARAMETER.fullmatch(name) or namespace == "toast":
         raise FeatureNotSupportedError(
             f'storage parameters like "{name}" are not supported on lake tables'
         )
@@ -477,7 +477,7 @@ def partition_columns(
     parameters: tuple[tuple[str, str], ...], columns: Sequence[str]
 ) -> tuple[str, ...]:
     """The columns of ``partition_columns``. They must exist, and not be all of the columns."""
-    names = _existing(_PARTITION_COLUMNS, parameters, columns)
+    names = _existing_columns(_PARTITION_COLUMNS, parameters, columns)
     if names and len(names) == len(columns):
         raise UsageError(
             f'storage parameter "{_PARTITION_COLUMNS}" names all columns of the table',
@@ -494,10 +494,10 @@ def clustering_columns(
 
     They must exist and be at most four. A table with ``partition_columns`` may not have them.
     """
-    names = _existing(_CLUSTER_BY, parameters, columns)
-    if len(names) > _MOST_CLUSTERING_COLUMNS:
+    names = _existing_columns(_CLUSTER_BY, parameters, columns)
+    if len(names) > _MAX_CLUSTERING_COLUMNS:
         raise UsageError(
-            f"cannot cluster a table by more than {_MOST_CLUSTERING_COLUMNS} columns",
+            f"cannot cluster a table by more than {_MAX_CLUSTERING_COLUMNS} columns",
             sqlstate="54011",
             hint="Name those that queries look for most often.",
         )
@@ -511,7 +511,7 @@ def clustering_columns(
     return names
 
 
-def _existing(
+def _existing_columns(
     parameter: str, parameters: tuple[tuple[str, str], ...], columns: Sequence[str]
 ) -> tuple[str, ...]:
     """The columns that a storage parameter names; none if the parameter is not given."""

@@ -49,7 +49,7 @@ ParsedStatement = (
     Statement | AlterTableStatement | AccessStatement | PublicationStatement | CopyTo
 )
 
-_OWN: Final[
+_PARSERS: Final[
     dict[
         tuple[str, ...],
         Callable[[TokenCursor], ParsedStatement],
@@ -88,7 +88,7 @@ _COMMENTS: Final = (
     ("comment", "on", "publication"),
 )
 
-_OTHERS: Final = {
+_OTHER_COMMANDS: Final = {
     "select": CommandKind.SELECT,
     "values": CommandKind.VALUES,
     "table": CommandKind.TABLE,
@@ -123,7 +123,7 @@ _OTHERS: Final = {
     "lock": CommandKind.LOCK,
 }
 
-_REFUSED: Final = {
+_UNSUPPORTED_COMMANDS: Final = {
     "analyze": "ANALYZE",
     "analyse": "ANALYZE",
     "call": "CALL",
@@ -139,7 +139,7 @@ _REFUSED: Final = {
     "vacuum": "VACUUM",
 }
 
-_OBJECTS: Final = (
+_OBJECT_KINDS: Final = (
     "access method",
     "aggregate",
     "cast",
@@ -201,13 +201,13 @@ _TABLE_KINDS: Final = {
     "unlogged": "unlogged tables",
 }
 
-_LEADING: Final = 6
+_LEADING_TOKENS: Final = 6
 """The tokens that identify any command: CREATE OR REPLACE TEXT SEARCH CONFIGURATION."""
 
 
 def parse(text: str) -> ParsedStatement:
     """Parse one statement; raises SqlSyntaxError, or 0A000 for an unsupported clause."""
-    lead = list(islice(tokens(text), _LEADING))
+    lead = list(islice(tokens(text), _LEADING_TOKENS))
     first = lead[0]
     if first.is_mark("("):
         return OtherStatement(CommandKind.SELECT, text, "SELECT")
@@ -217,24 +217,26 @@ def parse(text: str) -> ParsedStatement:
     if word in ("create", "alter", "drop"):
         return _definition(text, lead)
     for words in ((word,), *_COMMENTS):
-        if words in _OWN and all(
+        if words in _PARSERS and all(
             token.is_word(part) for token, part in zip(lead, words, strict=False)
         ):
-            return _own(text, words)
+            return _parse_whole(text, words)
     if word == "with":
         word = _verb_behind_with(text)
-    if word in _OTHERS:
-        kind = _OTHERS[word]
+    if word in _OTHER_COMMANDS:
+        kind = _OTHER_COMMANDS[word]
         return OtherStatement(kind, text, kind.value)
-    if word in _REFUSED:
-        return OtherStatement(CommandKind.UNSUPPORTED, text, _REFUSED[word])
+    if word in _UNSUPPORTED_COMMANDS:
+        return OtherStatement(
+            CommandKind.UNSUPPORTED, text, _UNSUPPORTED_COMMANDS[word]
+        )
     raise _unexpected(text, first)
 
 
-def _own(text: str, words: tuple[str, ...]) -> ParsedStatement:
+def _parse_whole(text: str, words: tuple[str, ...]) -> ParsedStatement:
     cursor = TokenCursor(text)
     cursor.expect(*words)
-    return _OWN[words](cursor)
+    return _PARSERS[words](cursor)
 
 
 def _definition(text: str, lead: list[Token]) -> ParsedStatement:
@@ -242,8 +244,12 @@ def _definition(text: str, lead: list[Token]) -> ParsedStatement:
     verb = lead[0].value
     second = lead[1]
     mapping = second.is_word("user") and lead[2].is_word("mapping")
-    if (verb, second.value) in _OWN and second.kind is TokenKind.WORD and not mapping:
-        return _own(text, (verb, second.value))
+    if (
+        (verb, second.value) in _PARSERS
+        and second.kind is TokenKind.WORD
+        and not mapping
+    ):
+        return _parse_whole(text, (verb, second.value))
     index = 1
     if verb == "create":
         if second.is_word("or") and lead[2].is_word("replace"):
@@ -259,7 +265,7 @@ def _definition(text: str, lead: list[Token]) -> ParsedStatement:
             "recursive", "trusted", "procedural"
         ):
             index += 1
-    object_kind = _object(lead, index)
+    object_kind = _object_kind(lead, index)
     if object_kind is None or (verb, object_kind, index) == ("create", "table", 3):
         raise _unexpected(text, lead[min(index, len(lead) - 1)])
     return OtherStatement(
@@ -267,8 +273,8 @@ def _definition(text: str, lead: list[Token]) -> ParsedStatement:
     )
 
 
-def _object(lead: list[Token], index: int) -> str | None:
-    for name in _OBJECTS:
+def _object_kind(lead: list[Token], index: int) -> str | None:
+    for name in _OBJECT_KINDS:
         words = name.split()
         if len(lead) >= index + len(words) and all(
             lead[index + i].is_word(word) for i, word in enumerate(words)

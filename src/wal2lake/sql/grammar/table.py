@@ -130,7 +130,7 @@ _STRATEGIES: Final = {
     "range": PartitionStrategy.RANGE,
 }
 
-_ONE_PARTITION: Final = (
+_DEFAULT_PARTITION_ONLY: Final = (
     "A partitioned table has one partition here, with all rows:"
     " CREATE TABLE ... PARTITION OF ... DEFAULT."
 )
@@ -185,7 +185,7 @@ def create_table(cursor: TokenCursor) -> CreateTable | CreatePartition:
     parameters = _storage_parameters(cursor)
     _refuse_options(cursor)
     cursor.expect_end()
-    return _finish(table, if_not_exists, partition_key, parameters)
+    return _checked_table(table, if_not_exists, partition_key, parameters)
 
 
 def _storage_parameters(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
@@ -226,10 +226,10 @@ def _partition(
     if cursor.take_mark("("):
         raise refused("columns and constraints of a partition")
     if cursor.at_words("for", "values"):
-        raise refused("bounds of partitions", _ONE_PARTITION)
+        raise refused("bounds of partitions", _DEFAULT_PARTITION_ONLY)
     cursor.expect("default")
     if cursor.at_words("partition", "by"):
-        raise refused("partitions of partitions", _ONE_PARTITION)
+        raise refused("partitions of partitions", _DEFAULT_PARTITION_ONLY)
     _refuse_options(cursor)
     cursor.expect_end()
     return CreatePartition(name, parent, if_not_exists)
@@ -241,7 +241,9 @@ def _partition_key(cursor: TokenCursor) -> PartitionKey | None:
     named = cursor.token
     strategy = cursor.name()
     if strategy == "hash":
-        raise refused("hash-partitioned tables", f"Use LIST or RANGE. {_ONE_PARTITION}")
+        raise refused(
+            "hash-partitioned tables", f"Use LIST or RANGE. {_DEFAULT_PARTITION_ONLY}"
+        )
     if strategy not in _STRATEGIES:
         error = syntax_error(
             f'unrecognized partitioning strategy "{strategy}"', named.start
@@ -629,7 +631,7 @@ def default_text(cursor: TokenCursor, *, whole: bool = False) -> str | None:
     return text
 
 
-def _finish(
+def _checked_table(
     table: TableClauses,
     if_not_exists: bool,
     partition_key: PartitionKey | None,

@@ -77,7 +77,7 @@ def constant(node: exp.Expression) -> Constant:
     raise NotConstant
 
 
-def is_of(value: Constant, ddl: str) -> bool:
+def can_store(value: Constant, ddl: str) -> bool:
     """Whether a column of the given Spark type stores the value unchanged."""
     kind = ddl.lower()
     if value is None:
@@ -219,8 +219,8 @@ def _to_moment(value: Constant, kind: pa.DataType, ddl: str) -> MomentConstant:
 
 
 _CASTS: Final[Mapping[exp.DataType.Type, Callable[[Constant], Constant]]] = {
-    _Kind.BOOLEAN: lambda value: _same(value, bool),
-    _Kind.BINARY: lambda value: _same(value, bytes),
+    _Kind.BOOLEAN: lambda value: _unchanged(value, bool),
+    _Kind.BINARY: lambda value: _unchanged(value, bytes),
     _Kind.TEXT: _to_text,
     _Kind.DOUBLE: _to_double,
     _Kind.FLOAT: _to_float,
@@ -230,7 +230,7 @@ _CASTS: Final[Mapping[exp.DataType.Type, Callable[[Constant], Constant]]] = {
 }
 
 
-def _same(value: Constant, kind: type) -> Constant:
+def _unchanged(value: Constant, kind: type) -> Constant:
     if type(value) is kind:
         return value
     raise NotConstant

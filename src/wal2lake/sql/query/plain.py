@@ -34,8 +34,8 @@ from wal2lake.sql.query.constants import (
     Constant,
     MomentConstant,
     NotConstant,
+    can_store,
     constant,
-    is_of,
 )
 from wal2lake.sql.query.values import types as t
 
@@ -234,7 +234,7 @@ def _stored(value: exp.Expression, column: ColumnDef) -> Constant:
     Raises NotConstant also if the column refuses the value.
     """
     stored = constant(value)
-    if not is_of(stored, t.spark_name(t.of_column(column))):
+    if not can_store(stored, t.spark_name(t.of_column(column))):
         raise NotConstant
     if stored is None and column.not_null:
         raise NotConstant
@@ -407,7 +407,7 @@ class _Reader:
         operator = _COMPARISONS[type(node)]
         left, right = node.this, node.expression
         if not isinstance(left, exp.Column):
-            left, right, operator = right, left, _TURNED.get(operator, operator)
+            left, right, operator = right, left, _MIRRORED.get(operator, operator)
         column = self.column(left)
         return Condition(operator, column, (self._value(column, right),))
 
@@ -430,7 +430,7 @@ _COMPARISONS: Final[Mapping[type[exp.Expression], Operator]] = {
     exp.GTE: Operator.GE,
 }
 
-_TURNED: Final = {
+_MIRRORED: Final = {
     Operator.LT: Operator.GT,
     Operator.LE: Operator.GE,
     Operator.GT: Operator.LT,

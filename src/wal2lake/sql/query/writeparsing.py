@@ -16,7 +16,7 @@ from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
 from wal2lake.sql.grammar.lexer import TokenKind, tokens
 from wal2lake.sql.query.translate import parse
 
-_UNDERSTOOD: Final = {
+_SUPPORTED_ARGUMENTS: Final = {
     exp.Insert: {"this", "expression", "default", "with_", "with"},
     exp.Update: {"this", "expressions", "where", "from_", "from", "with_", "with"},
     exp.Delete: {"this", "where", "using", "with_", "with"},
@@ -27,7 +27,7 @@ _UNDERSTOOD: Final = {
 sqlglot also parses clauses of other dialects, such as DELETE ... LIMIT 1. A clause that this module
 does not read is refused, and not ignored in silence.
 """
-_WORDS: Final = {"conflict": "ON CONFLICT"}
+_CLAUSE_NAMES: Final = {"conflict": "ON CONFLICT"}
 
 
 def written_tree(sql: str) -> tuple[exp.Insert | exp.Update | exp.Delete, str]:
@@ -40,7 +40,7 @@ def written_tree(sql: str) -> tuple[exp.Insert | exp.Update | exp.Delete, str]:
         raise FeatureNotSupportedError(
             f"{tree.key.upper()} is not supported on lake tables"
         )
-    _refuse_others(tree)
+    _refuse_clauses(tree)
     return tree, overriding
 
 
@@ -66,13 +66,15 @@ def without_overriding(sql: str) -> tuple[str, str]:
     return sql, ""
 
 
-def _refuse_others(tree: exp.Expression) -> None:
+def _refuse_clauses(tree: exp.Expression) -> None:
     target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     for part in (tree, target):
-        understood = _UNDERSTOOD.get(type(part), set())
+        understood = _SUPPORTED_ARGUMENTS.get(type(part), set())
         for name, value in part.args.items():
             if value and name not in understood:
-                word = _WORDS.get(name) or name.strip("_").replace("_", " ").upper()
+                word = (
+                    _CLAUSE_NAMES.get(name) or name.strip("_").replace("_", " ").upper()
+                )
                 raise FeatureNotSupportedError(
                     f"{word} is not supported in {tree.key.upper()} on lake tables",
                     hint="Leave the clause out; nothing has been changed.",

@@ -129,7 +129,7 @@ def translate_write(
         raise FeatureNotSupportedError("the statement names no table")
     table = resolve(schema_named(name), name.name).table
     refuse_only(name, table)
-    needs = _needs(tree, name)
+    needs = _privileges(tree, name)
     bind(tree, parameters)
     sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
     identifying_names = {column.name for column in identifying(table)}
@@ -145,8 +145,8 @@ def translate_write(
     if isinstance(tree, exp.Insert):
         write = _insert(tree, table, resolve, zone, next_values, overriding)
         return replace(write, needs=needs, brings_keys=brings_keys)
-    resolve = _newest(resolve, table)
-    if _others(tree) or tree.find(exp.Query):
+    resolve = _read_newest(resolve, table)
+    if _joined_tables(tree) or tree.find(exp.Query):
         write = _merge(tree, table, sets, resolve, zone)
     else:
         write = _in_place(tree, table, sets, resolve, zone)
@@ -156,7 +156,7 @@ def translate_write(
     return replace(write, needs=needs, brings_keys=brings_keys)
 
 
-def _needs(tree: exp.Expression, target: exp.Table) -> str:
+def _privileges(tree: exp.Expression, target: exp.Table) -> str:
     """The privileges that a statement requires.
 
     SELECT is among them if a condition or a new value mentions a column, or another table
@@ -186,7 +186,7 @@ def truncate_sql(table: TableDef, options: int) -> SparkWrite:
     return SparkWrite(table, sql, "TRUNCATE", options=options)
 
 
-def _newest(resolve: Resolver, target: TableDef) -> Resolver:
+def _read_newest(resolve: Resolver, target: TableDef) -> Resolver:
     """Let subqueries on the table that is written read its newest version, as the write does."""
 
     def find(schema: str | None, name: str) -> TableRef:
@@ -223,7 +223,7 @@ def _insert(
         if name is not None:
             value = f"src.{name}"
         elif column.sequence is not None:
-            value = _numbered(column, next_values(column, None))
+            value = _sequence_value(column, next_values(column, None))
         else:
             defaults[column.name] = _default(column, zone)
             value = generate(defaults[column.name])
@@ -269,7 +269,7 @@ def _insert_source(
     if with_ is not None:
         source.set("with_", with_.copy())
     source = source.copy()
-    place_tables(source, _newest(resolve, table))
+    place_tables(source, _read_newest(resolve, table))
     source, width = stored_rows(source, targets, zone, listed)
     if not isinstance(tree.expression, exp.Values):
         refuse_values(targets[:width], overriding)
@@ -338,7 +338,7 @@ def _fill_defaults(
     return targets
 
 
-def _numbered(column: ColumnDef, drawn: SequenceRange) -> str:
+def _sequence_value(column: ColumnDef, drawn: SequenceRange) -> str:
     """Spark SQL that gives each row a value of a sequence, and fails if there are too few."""
     ddl = t.spark_name(t.of_column(column))
     none = f"CAST({t.failure('2200H', drawn.exhausted)} AS {ddl})"
@@ -403,10 +403,10 @@ def about_null(error: Wal2LakeError, table: TableDef) -> About | None:
 
 # ---- UPDATE, DELETE ------------------------------------------------------------------
 
-_Sets = list[tuple[ColumnDef, exp.Expression]]
+_Assignments = list[tuple[ColumnDef, exp.Expression]]
 
 
-def _others(tree: exp.Expression) -> list[exp.Expression]:
+def _joined_tables(tree: exp.Expression) -> list[exp.Expression]:
     """The tables of an UPDATE's FROM or a DELETE's USING."""
     clause = tree.args.get("from_") or tree.args.get("from")
     if clause is not None:
@@ -414,9 +414,9 @@ def _others(tree: exp.Expression) -> list[exp.Expression]:
     return list(tree.args.get("using") or ())
 
 
-def _assignments(tree: exp.Update, table: TableDef) -> _Sets:
+def _assignments(tree: exp.Update, table: TableDef) -> _Assignments:
     """The columns and expressions of SET, with DEFAULT replaced by the column's default."""
-    sets: _Sets = []
+    sets: _Assignments = []
     for item in tree.expressions:
         targets = [item.this]
         values = [item.expression]
@@ -479,7 +479,7 @@ def _row(value: exp.Expression, width: int) -> list[exp.Expression]:
 def _in_place(
     tree: exp.Update | exp.Delete,
     table: TableDef,
-    sets: _Sets,
+    sets: _Assignments,
     resolve: Resolver,
     zone: str,
 ) -> SparkWrite:
@@ -488,7 +488,10 @@ def _in_place(
     if isinstance(tree, exp.Update):
         tree.set(
             "expressions",
-            [exp.EQ(this=_named(column), expression=value) for column, value in sets],
+            [
+                exp.EQ(this=_column_node(column), expression=value)
+                for column, value in sets
+            ],
         )
     place_tables(tree, resolve)
     values = rewrite_write(tree, table, zone)
@@ -509,7 +512,7 @@ def _in_place(
     texts = [f"{identifier(name)} = {value}" for name, value in stored.items()]
     sql = f"UPDATE {target} SET {', '.join(texts)}{condition}"
     old = {c.name: f"{alias}.{identifier(c.name)}" for c in identifying(table)}
-    moves = _moves(old, stored, f"{target}{condition}")
+    moves = _moves_query(old, stored, f"{target}{condition}")
     new = {name: (trees[name], text) for name, text in stored.items()}
     plain = plain_write(tree, table, alias, new)
     return SparkWrite(table, sql, "UPDATE", moves=moves, plain=plain)
@@ -550,7 +553,7 @@ def new_values_sql(
     )
 
 
-def _moves(old: Mapping[str, str], new: Mapping[str, str], rows: str) -> str:
+def _moves_query(old: Mapping[str, str], new: Mapping[str, str], rows: str) -> str:
     """The query of ``SparkWrite.moves``; ``old`` and ``new`` are expressions by column."""
     if not old.keys() & new.keys():
         return ""
@@ -565,7 +568,7 @@ def _moves(old: Mapping[str, str], new: Mapping[str, str], rows: str) -> str:
 def _merge(
     tree: exp.Update | exp.Delete,
     table: TableDef,
-    sets: _Sets,
+    sets: _Assignments,
     resolve: Resolver,
     zone: str,
 ) -> SparkWrite:
@@ -587,7 +590,7 @@ def _merge(
     rows = f"({generate(source)}) AS src({', '.join(names)})"
     # The source of a MERGE may not rename columns itself.
     rows = f"(SELECT * FROM {rows}) AS src"
-    if _others(tree):
+    if _joined_tables(tree):
         # If several rows join, PostgreSQL takes any one of them, and Delta fails.
         rows = _one_per_key(rows, names, len(keys))
     matches = " AND ".join(
@@ -604,7 +607,7 @@ def _merge(
         action = f"UPDATE SET {', '.join(texts)}"
         key_names = dict(zip(table.key, names, strict=False))
         old = {c.name: f"src.{key_names[c.name]}" for c in identifying(table)}
-        moves = _moves(old, stored, rows)
+        moves = _moves_query(old, stored, rows)
     sql = (
         f"MERGE INTO {path_sql(table)} AS target USING {rows} ON {matches}"
         f" WHEN MATCHED THEN {action}"
@@ -616,7 +619,7 @@ def _merge_select(
     tree: exp.Update | exp.Delete,
     table: TableDef,
     keys: Sequence[ColumnDef],
-    sets: _Sets,
+    sets: _Assignments,
 ) -> exp.Select:
     """The SELECT for the keys and the new values of the rows that a statement changes."""
     alias = tree.this.alias or table.name
@@ -631,7 +634,7 @@ def _merge_select(
         ]
     )
     select = select.from_(tree.this.copy())
-    for joined in _others(tree):
+    for joined in _joined_tables(tree):
         select = select.join(joined.copy(), join_type="cross")
     for name in ("where", "with_", "with"):
         if tree.args.get(name) is not None:
@@ -649,7 +652,7 @@ def _one_per_key(rows: str, names: Sequence[str], keys: int) -> str:
     return f"(SELECT {items} FROM {grouped}) AS src"
 
 
-def _named(column: ColumnDef) -> exp.Column:
+def _column_node(column: ColumnDef) -> exp.Column:
     return exp.column(column.name, quoted=True)
 
 

@@ -137,7 +137,7 @@ def _privileges(cursor: TokenCursor) -> tuple[PrivilegeClause, ...]:
         cursor.take("privileges")
         if cursor.token.is_mark("("):
             _columns(cursor)
-            raise _by_column()
+            raise _unsupported_columns()
         return ()
     return cursor.commas(lambda: _privilege(cursor))
 
@@ -160,7 +160,7 @@ def _columns(cursor: TokenCursor) -> tuple[str, ...]:
     return columns
 
 
-def _by_column() -> FeatureNotSupportedError:
+def _unsupported_columns() -> FeatureNotSupportedError:
     return FeatureNotSupportedError(
         "privileges on single columns are not supported",
         hint="Grant them on the whole table.",
@@ -179,11 +179,11 @@ def _roles(privileges: tuple[PrivilegeClause, ...]) -> tuple[str, ...]:
 
 def _target(cursor: TokenCursor) -> tuple[GrantTarget, tuple[QualifiedName, ...]]:
     if cursor.take("schema"):
-        return GrantTarget.SCHEMA, _plain(cursor)
+        return GrantTarget.SCHEMA, _qualified_names(cursor)
     if cursor.take("database"):
-        return GrantTarget.DATABASE, _plain(cursor)
+        return GrantTarget.DATABASE, _qualified_names(cursor)
     if cursor.take("all", "tables", "in", "schema"):
-        return GrantTarget.TABLES_IN_SCHEMA, _plain(cursor)
+        return GrantTarget.TABLES_IN_SCHEMA, _qualified_names(cursor)
     if cursor.at_words("all") or (
         cursor.token.is_word(*_OTHER_TARGETS)
         and not cursor.ahead(1).is_word("to", "from")
@@ -198,7 +198,7 @@ def _target(cursor: TokenCursor) -> tuple[GrantTarget, tuple[QualifiedName, ...]
     return GrantTarget.TABLE, cursor.commas(cursor.qualified_name)
 
 
-def _plain(cursor: TokenCursor) -> tuple[QualifiedName, ...]:
+def _qualified_names(cursor: TokenCursor) -> tuple[QualifiedName, ...]:
     return tuple(QualifiedName(None, name) for name in cursor.commas(cursor.name))
 
 

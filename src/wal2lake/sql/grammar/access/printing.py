@@ -65,7 +65,7 @@ def _grant_role(statement: GrantRole) -> str:
         only = "".join(f"{name.upper()} OPTION FOR " for name, _ in statement.options)
         return (
             f"REVOKE {only}{granted} FROM {_roles(statement.grantees)}"
-            + _by(statement.granted_by)
+            + _granted_by(statement.granted_by)
             + _cascade(statement.cascade)
         )
     options = ", ".join(
@@ -75,7 +75,7 @@ def _grant_role(statement: GrantRole) -> str:
     return (
         f"GRANT {granted} TO {_roles(statement.grantees)}"
         + (f" WITH {options}" if options else "")
-        + _by(statement.granted_by)
+        + _granted_by(statement.granted_by)
     )
 
 
@@ -100,13 +100,13 @@ def _grant_privileges(statement: GrantPrivileges) -> str:
         option = "GRANT OPTION FOR " if statement.grant_option else ""
         return (
             f"REVOKE {option}{target} FROM {_roles(statement.grantees)}"
-            + _by(statement.granted_by)
+            + _granted_by(statement.granted_by)
             + _cascade(statement.cascade)
         )
     return (
         f"GRANT {target} TO {_roles(statement.grantees)}"
         + (" WITH GRANT OPTION" if statement.grant_option else "")
-        + _by(statement.granted_by)
+        + _granted_by(statement.granted_by)
     )
 
 
@@ -139,7 +139,7 @@ def _name(name: QualifiedName) -> str:
     return schema + quote_identifier(name.name)
 
 
-def _by(role: RoleName | None) -> str:
+def _granted_by(role: RoleName | None) -> str:
     return "" if role is None else f" GRANTED BY {_role(role)}"
 
 

@@ -48,7 +48,7 @@ from wal2lake.sql.grammar.table import (
     table_constraint,
 )
 
-_REFUSED: Final = (
+_UNSUPPORTED_ACTIONS: Final = (
     "attach partition",
     "detach partition",
     "enable",
@@ -79,7 +79,7 @@ _REFUSED: Final = (
 )
 """Actions that are not supported. If one begins another, then the longer one comes first."""
 
-_REFUSED_OF_COLUMNS: Final = (
+_UNSUPPORTED_COLUMN_ACTIONS: Final = (
     "set statistics",
     "set storage",
     "set compression",
@@ -92,7 +92,7 @@ _REFUSED_OF_COLUMNS: Final = (
 )
 
 
-class _NotHere(Exception):
+class _UnsupportedAction(Exception):
     """Raised at an action that a node does not execute, with the action's name."""
 
 
@@ -109,7 +109,7 @@ def alter_table(
     cursor.take_mark("*")
     try:
         return _action(cursor, table, if_exists, only)
-    except _NotHere as refused:
+    except _UnsupportedAction as refused:
         command = f"ALTER TABLE ... {refused}"
         return OtherStatement(CommandKind.UNSUPPORTED, cursor.text, command)
 
@@ -121,11 +121,11 @@ def _action(
     if cursor.take("owner", "to"):
         statement = AlterOwner(GrantTarget.TABLE, table, cursor.role(), if_exists)
         if cursor.token.is_mark(","):
-            raise _NotHere("OWNER TO")
+            raise _UnsupportedAction("OWNER TO")
     elif cursor.take("set", "schema"):
         statement = SetTableSchema(table, cursor.name(), if_exists)
     elif cursor.at_words("rename"):
-        _refuse(cursor, _REFUSED)
+        _refuse_actions(cursor, _UNSUPPORTED_ACTIONS)
         cursor.expect("rename")
         if cursor.take("to"):
             statement = RenameTable(table, cursor.name(), if_exists)
@@ -143,8 +143,8 @@ def _action(
 
 def _alteration(cursor: TokenCursor, table: QualifiedName) -> AlterAction:
     if cursor.at_words("owner", "to"):
-        raise _NotHere("OWNER TO")
-    _refuse(cursor, _REFUSED)
+        raise _UnsupportedAction("OWNER TO")
+    _refuse_actions(cursor, _UNSUPPORTED_ACTIONS)
     if cursor.at_words("add", "constraint") or (
         cursor.token.is_word("add") and cursor.ahead(1).is_word("primary", "check")
     ):
@@ -176,8 +176,8 @@ def _alteration(cursor: TokenCursor, table: QualifiedName) -> AlterAction:
     cursor.expect("alter")
     cursor.take("column")
     if cursor.token.kind is TokenKind.INTEGER:
-        raise _NotHere("ALTER COLUMN ... SET STATISTICS")
-    return _of_column(cursor, cursor.name())
+        raise _UnsupportedAction("ALTER COLUMN ... SET STATISTICS")
+    return _column_action(cursor, cursor.name())
 
 
 def _added_constraint(
@@ -187,7 +187,7 @@ def _added_constraint(
     cursor.expect("add")
     name = cursor.name() if cursor.take("constraint") else None
     if not cursor.token.is_word("primary", "check"):
-        raise _NotHere("ADD CONSTRAINT")
+        raise _UnsupportedAction("ADD CONSTRAINT")
     clauses = TableClauses(table)
     table_constraint(cursor, clauses, name)
     if clauses.checks:
@@ -209,7 +209,7 @@ def _replica_identity(cursor: TokenCursor) -> ReplicaIdentityClause:
     raise cursor.unexpected()
 
 
-def _of_column(cursor: TokenCursor, name: str) -> AlterAction:
+def _column_action(cursor: TokenCursor, name: str) -> AlterAction:
     for word, not_null in (("set", True), ("drop", False)):
         if cursor.take(word, "not", "null"):
             return NotNullClause(name, not_null)
@@ -230,14 +230,16 @@ def _of_column(cursor: TokenCursor, name: str) -> AlterAction:
         if cursor.take("using"):
             using = default_text(cursor, whole=True) or "NULL"
         return TypeClause(name, oid, typmod, using)
-    _refuse(cursor, _REFUSED_OF_COLUMNS, "ALTER COLUMN ... ")
+    _refuse_actions(cursor, _UNSUPPORTED_COLUMN_ACTIONS, "ALTER COLUMN ... ")
     raise cursor.unexpected()
 
 
-def _refuse(cursor: TokenCursor, names: tuple[str, ...], before: str = "") -> None:
+def _refuse_actions(
+    cursor: TokenCursor, names: tuple[str, ...], before: str = ""
+) -> None:
     for name in names:
         words = name.split()
         if cursor.at_words(*words):
             if name in ("set", "reset") and not cursor.ahead(1).is_mark("("):
                 continue
-            raise _NotHere(before + name.upper())
+            raise _UnsupportedAction(before + name.upper())

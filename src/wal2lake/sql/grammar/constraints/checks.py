@@ -38,11 +38,11 @@ def check_clause(
     cursor.expect_mark(")")
     while True:
         if cursor.at_words("no", "inherit"):
-            raise _refused("NO INHERIT")
+            raise _unsupported_attribute("NO INHERIT")
         if of_table and cursor.at_words("not", "valid"):
-            raise _refused("NOT VALID")
+            raise _unsupported_attribute("NOT VALID")
         if cursor.at_words("not", "enforced"):
-            raise _refused("NOT ENFORCED")
+            raise _unsupported_attribute("NOT ENFORCED")
         if of_table and cursor.token.is_word("deferrable", "initially"):
             raise FeatureNotSupportedError(
                 "CHECK constraints cannot be marked DEFERRABLE"
@@ -54,7 +54,7 @@ def check_clause(
     return CheckClause(text, tree, name)
 
 
-def _refused(attribute: str) -> FeatureNotSupportedError:
+def _unsupported_attribute(attribute: str) -> FeatureNotSupportedError:
     return FeatureNotSupportedError(
         f"{attribute} CHECK constraints are not supported on lake tables"
     )

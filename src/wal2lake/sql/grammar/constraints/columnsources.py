@@ -30,7 +30,7 @@ def check_one_source(table: str, column: ColumnClause, word: Token) -> None:
         text = "both default and identity specified" if is_default else text
     else:
         text = "multiple default values specified"
-    raise _several(text, table, column, word)
+    raise _several_sources(text, table, column, word)
 
 
 def check_generation(
@@ -48,10 +48,10 @@ def check_generation(
         text = _DEFAULT_AND_GENERATION
     else:
         return
-    raise _several(text, table, column, word)
+    raise _several_sources(text, table, column, word)
 
 
-def _several(
+def _several_sources(
     text: str, table: str, column: ColumnClause, word: Token
 ) -> SqlSyntaxError:
     return syntax_error(

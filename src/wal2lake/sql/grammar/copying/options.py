@@ -79,14 +79,14 @@ def copy_options(
         if option.name == "encoding":
             values["encoding"] = canonical(values["encoding"])
             if values["encoding"] is None:
-                raise _wrong(
+                raise _option_error(
                     option,
                     'argument to option "encoding" must be a valid encoding name',
                 )
-    return _checked(values)
+    return _check_combinations(values)
 
 
-def _checked(values: dict[str, Any]) -> CopyOptions:
+def _check_combinations(values: dict[str, Any]) -> CopyOptions:
     """Check which options may be combined, and fill in the defaults."""
     form = values.get("format", CopyFormat.TEXT)
     csv, binary = form is CopyFormat.CSV, form is CopyFormat.BINARY
@@ -97,43 +97,45 @@ def _checked(values: dict[str, Any]) -> CopyOptions:
     null = values.get("null", "" if csv else "\\N")
     quote = values.get("quote", '"')
     escape = values.get("escape", quote)
-    _one_byte("delimiter", delimiter)
+    _check_one_byte("delimiter", delimiter)
     if delimiter in "\r\n":
-        raise _invalid("COPY delimiter cannot be newline or carriage return")
+        raise _invalid_value("COPY delimiter cannot be newline or carriage return")
     for name, text in (("null", null), ("default", values.get("default", ""))):
         if "\r" in text or "\n" in text:
-            raise _invalid(
+            raise _invalid_value(
                 f"COPY {name} representation cannot use newline or carriage return"
             )
     if not csv and delimiter in _NOT_IN_TEXT:
-        raise _invalid(f'COPY delimiter cannot be "{delimiter}"')
+        raise _invalid_value(f'COPY delimiter cannot be "{delimiter}"')
     if binary and values.get("header"):
         raise FeatureNotSupportedError("cannot specify HEADER in BINARY mode")
     if csv:
-        _one_byte("quote", quote)
+        _check_one_byte("quote", quote)
         if delimiter == quote:
-            raise _invalid("COPY delimiter and quote must be different")
-        _one_byte("escape", escape)
+            raise _invalid_value("COPY delimiter and quote must be different")
+        _check_one_byte("escape", escape)
     else:
         for name in ("quote", "escape", "force_quote", "force_not_null", "force_null"):
             if values.get(name, ()) != ():
                 raise FeatureNotSupportedError(f"COPY {name.upper()} requires CSV mode")
     for name in ("force_not_null", "force_null"):
         if values.get(name):
-            raise _only_from(name)
+            raise _copy_from_only(name)
     if delimiter in null:
-        raise _invalid(
+        raise _invalid_value(
             "COPY delimiter character must not appear in the NULL specification"
         )
     if csv and quote in null:
-        raise _invalid("CSV quote character must not appear in the NULL specification")
+        raise _invalid_value(
+            "CSV quote character must not appear in the NULL specification"
+        )
     if values.get("freeze"):
-        raise _only_from("freeze")
+        raise _copy_from_only("freeze")
     if "default" in values:
         # Of the options that COPY TO may not have, only DEFAULT has SQLSTATE 0A000.
         raise FeatureNotSupportedError("COPY DEFAULT cannot be used with COPY TO")
     if "reject_limit" in values:
-        raise _invalid("COPY REJECT_LIMIT requires ON_ERROR to be set to IGNORE")
+        raise _invalid_value("COPY REJECT_LIMIT requires ON_ERROR to be set to IGNORE")
     return CopyOptions(
         form,
         delimiter,
@@ -146,22 +148,22 @@ def _checked(values: dict[str, Any]) -> CopyOptions:
     )
 
 
-def _one_byte(option_name: str, text: str) -> None:
+def _check_one_byte(option_name: str, text: str) -> None:
     if len(text.encode()) != 1:
         raise FeatureNotSupportedError(
             f"COPY {option_name} must be a single one-byte character"
         )
 
 
-def _invalid(message: str) -> UsageError:
+def _invalid_value(message: str) -> UsageError:
     return UsageError(message, sqlstate=_INVALID)
 
 
-def _only_from(name: str) -> UsageError:
-    return _invalid(f"COPY {name.upper()} cannot be used with COPY TO")
+def _copy_from_only(name: str) -> UsageError:
+    return _invalid_value(f"COPY {name.upper()} cannot be used with COPY TO")
 
 
-def _wrong(option: CopyOption, message: str) -> SqlSyntaxError:
+def _option_error(option: CopyOption, message: str) -> SqlSyntaxError:
     return syntax_error(message, option.start, sqlstate=_INVALID)
 
 
@@ -185,17 +187,17 @@ def _format(option: CopyOption) -> CopyFormat:
     try:
         return CopyFormat(text)
     except ValueError:
-        raise _wrong(option, f'COPY format "{text}" not recognized') from None
+        raise _option_error(option, f'COPY format "{text}" not recognized') from None
 
 
 def _boolean(option: CopyOption) -> bool:
-    truth = _truth(option)
+    truth = _boolean_or_none(option)
     if truth is None:
         raise SqlSyntaxError(f"{option.name} requires a Boolean value")
     return truth
 
 
-def _truth(option: CopyOption) -> bool | None:
+def _boolean_or_none(option: CopyOption) -> bool | None:
     if option.value is None:
         return True
     word = _string(option).lower()
@@ -205,7 +207,7 @@ def _truth(option: CopyOption) -> bool | None:
 
 
 def _header(option: CopyOption) -> bool:
-    truth = _truth(option)
+    truth = _boolean_or_none(option)
     if truth is not None:
         return truth
     word = _string(option)
@@ -216,14 +218,14 @@ def _header(option: CopyOption) -> bool:
 
 def _columns(option: CopyOption) -> tuple[str, ...] | AllColumns:
     if not isinstance(option.value, tuple | AllColumns):
-        raise _wrong(
+        raise _option_error(
             option, f'argument to option "{option.name}" must be a list of column names'
         )
     return option.value
 
 
 def _on_error(option: CopyOption) -> None:
-    raise _wrong(option, "COPY ON_ERROR cannot be used with COPY TO")
+    raise _option_error(option, "COPY ON_ERROR cannot be used with COPY TO")
 
 
 def _reject_limit(option: CopyOption) -> int:
@@ -233,14 +235,14 @@ def _reject_limit(option: CopyOption) -> int:
     except ValueError:
         raise SqlSyntaxError(f"{option.name} requires a numeric value") from None
     if number <= 0:
-        raise _invalid(f"REJECT_LIMIT ({number}) must be greater than zero")
+        raise _invalid_value(f"REJECT_LIMIT ({number}) must be greater than zero")
     return number
 
 
 def _log_verbosity(option: CopyOption) -> None:
     text = _string(option)
     if text.lower() not in ("silent", "default", "verbose"):
-        raise _wrong(option, f'COPY LOG_VERBOSITY "{text}" not recognized')
+        raise _option_error(option, f'COPY LOG_VERBOSITY "{text}" not recognized')
 
 
 _READERS: Final[dict[str, Callable[[CopyOption], Any]]] = {

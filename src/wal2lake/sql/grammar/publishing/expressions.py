@@ -92,7 +92,7 @@ class RawExpression:
 
 
 _COMPARISONS: Final = ("<", ">", "=", "<=", ">=", "<>", "!=")
-_POWERS: Final = {"+": 8, "-": 8, "*": 9, "/": 9, "%": 9, "^": 10}
+_PRECEDENCES: Final = {"+": 8, "-": 8, "*": 9, "/": 9, "%": 9, "^": 10}
 _OR, _AND, _NOT, _IS, _COMPARES, _LIKE, _OPERATOR = range(1, 8)
 _COLLATE, _SIGN, _CAST = 11, 12, 13
 
@@ -104,7 +104,7 @@ _VALUE_FUNCTIONS: Final = words(
     current_user session_user system_user user current_catalog current_schema
     """
 )
-_CALLED_SPECIALLY: Final = words(
+_SPECIAL_CALLS: Final = words(
     """
     extract overlay position substring trim treat normalize xmlconcat xmlelement
     xmlexists xmlforest xmlparse xmlpi xmlroot xmlserialize json json_array
@@ -133,19 +133,19 @@ def _binary(cursor: TokenCursor, least: int, *, plain: bool = False) -> RawExpre
     left = _unary(cursor, least, plain=plain)
     ceiling = 99
     while True:
-        power = _power(cursor, plain=plain)
+        power = _precedence(cursor, plain=plain)
         if power is None or power < least or power > ceiling:
             if power is not None and power == _COMPARES and power >= least:
                 # Comparisons are not associative.
                 raise cursor.unexpected()
             return left
         position = cursor.token.start + 1
-        left = _with_position(_behind(cursor, left, power), position)
+        left = _with_position(_infix(cursor, left, power), position)
         # After a comparison, LIKE or a test only an operator of lower precedence may follow.
         ceiling = power - 1 if power in (_COMPARES, _LIKE, _IS) else power
 
 
-def _power(cursor: TokenCursor, *, plain: bool) -> int | None:
+def _precedence(cursor: TokenCursor, *, plain: bool) -> int | None:
     """The precedence of the next token as a binary or postfix operator; None if it is none."""
     token = cursor.token
     if token.is_mark("::"):
@@ -153,7 +153,7 @@ def _power(cursor: TokenCursor, *, plain: bool) -> int | None:
     if token.kind is TokenKind.OPERATOR:
         if token.value in _COMPARISONS:
             return _COMPARES
-        return _POWERS.get(token.value, _OPERATOR)
+        return _PRECEDENCES.get(token.value, _OPERATOR)
     if token.kind is not TokenKind.WORD or (plain and token.value != "is"):
         return None
     following = cursor.ahead(1)
@@ -180,7 +180,7 @@ def _power(cursor: TokenCursor, *, plain: bool) -> int | None:
     }.get(token.value)
 
 
-def _behind(cursor: TokenCursor, left: RawExpression, power: int) -> RawExpression:
+def _infix(cursor: TokenCursor, left: RawExpression, power: int) -> RawExpression:
     token = cursor.next()
     if token.is_mark("::"):
         oid, typmod = _type(cursor)
@@ -212,7 +212,7 @@ def _behind(cursor: TokenCursor, left: RawExpression, power: int) -> RawExpressi
         case "notnull":
             return RawExpression(RawExpressionKind.TEST, (left,), "IS NOT NULL")
         case "is":
-            return _is(cursor, left)
+            return _is_test(cursor, left)
         case "collate":
             collation = cursor.qualified_name()
             schema = () if collation.schema is None else (collation.schema,)
@@ -282,7 +282,7 @@ def _array(cursor: TokenCursor, left: RawExpression, operator: str) -> RawExpres
     return RawExpression(RawExpressionKind.ARRAY, (left, *items), operator, (word,))
 
 
-def _is(cursor: TokenCursor, left: RawExpression) -> RawExpression:
+def _is_test(cursor: TokenCursor, left: RawExpression) -> RawExpression:
     negated = cursor.take("not")
     word = "IS NOT" if negated else "IS"
     for test in _TESTS:
@@ -344,7 +344,7 @@ def _in(cursor: TokenCursor, left: RawExpression, *, negated: bool) -> RawExpres
 
 def _unary(cursor: TokenCursor, least: int, *, plain: bool) -> RawExpression:
     position = cursor.token.start + 1
-    return _with_position(_prefixed(cursor, least, plain=plain), position)
+    return _with_position(_prefix(cursor, least, plain=plain), position)
 
 
 def _with_position(raw: RawExpression, position: int) -> RawExpression:
@@ -355,7 +355,7 @@ def _with_position(raw: RawExpression, position: int) -> RawExpression:
     return replace(raw, position=position, args=args)
 
 
-def _prefixed(cursor: TokenCursor, least: int, *, plain: bool) -> RawExpression:
+def _prefix(cursor: TokenCursor, least: int, *, plain: bool) -> RawExpression:
     token = cursor.token
     if token.is_word("not") and not plain and least <= _NOT:
         cursor.next()
@@ -392,7 +392,7 @@ def _primary(cursor: TokenCursor) -> RawExpression:
             cursor.next()
             return RawExpression(RawExpressionKind.OTHER, word="bit string")
         case TokenKind.QUOTED:
-            return _named(cursor)
+            return _column_or_call(cursor)
         case TokenKind.WORD:
             return _word(cursor)
     if not token.is_mark("("):
@@ -447,13 +447,13 @@ def _word(cursor: TokenCursor) -> RawExpression:
                 else RawExpressionKind.NULLIF
             )
             cursor.next()
-            return RawExpression(kind, _some_arguments(cursor))
+            return RawExpression(kind, _argument_list(cursor))
         case "greatest" | "least" if following.is_mark("("):
             cursor.next()
             return RawExpression(
-                RawExpressionKind.EXTREME, _some_arguments(cursor), word.upper()
+                RawExpressionKind.EXTREME, _argument_list(cursor), word.upper()
             )
-    if word in _CALLED_SPECIALLY and following.is_mark("("):
+    if word in _SPECIAL_CALLS and following.is_mark("("):
         cursor.next()
         cursor.skip_parentheses()
         return RawExpression(RawExpressionKind.OTHER, word=f"{word}()")
@@ -462,7 +462,7 @@ def _word(cursor: TokenCursor) -> RawExpression:
         return typed
     if word in RESERVED:
         raise cursor.unexpected()
-    return _named(cursor)
+    return _column_or_call(cursor)
 
 
 def _typed_constant(cursor: TokenCursor) -> RawExpression | None:
@@ -480,7 +480,7 @@ def _typed_constant(cursor: TokenCursor) -> RawExpression | None:
     return RawExpression(RawExpressionKind.CAST, (text,), type_oid=oid, typmod=typmod)
 
 
-def _named(cursor: TokenCursor) -> RawExpression:
+def _column_or_call(cursor: TokenCursor) -> RawExpression:
     """A column or a function call."""
     names = [cursor.label()]
     while cursor.take_mark("."):
@@ -520,7 +520,7 @@ def _arguments(cursor: TokenCursor) -> tuple[RawExpression, ...]:
     return items
 
 
-def _some_arguments(cursor: TokenCursor) -> tuple[RawExpression, ...]:
+def _argument_list(cursor: TokenCursor) -> tuple[RawExpression, ...]:
     if cursor.ahead(1).is_mark(")"):
         raise cursor.unexpected(cursor.ahead(1))
     return _arguments(cursor)

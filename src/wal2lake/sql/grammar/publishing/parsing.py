@@ -121,7 +121,7 @@ class _ObjectList:
             self.last = _Keyword.SCHEMA
             self._schema(start)
         elif self.last is None:
-            self._unnamed(start)
+            self._object_without_keyword(start)
             self._fail(
                 "invalid publication object list",
                 start,
@@ -135,7 +135,7 @@ class _ObjectList:
             else:
                 self._table(start)
         else:
-            table = self._unnamed(start)
+            table = self._object_without_keyword(start)
             if table is None:
                 self.objects.append(PublicationSchema(None))
             elif table.name.schema is not None or table.only:
@@ -157,7 +157,7 @@ class _ObjectList:
         else:
             self.objects.append(PublicationSchema(self.cursor.name()))
 
-    def _unnamed(self, start: int) -> PublicationTable | None:
+    def _object_without_keyword(self, start: int) -> PublicationTable | None:
         """An object without a keyword, read as a table; None for CURRENT_SCHEMA."""
         if self.cursor.take("current_schema"):
             return None

@@ -68,7 +68,7 @@ class QueryAnalysis:
         for cte in clause.expressions:
             if not isinstance(cte.this, exp.Query):
                 raise t.refuse("a data-modifying statement in WITH")
-            if clause.recursive and shapes.names_itself(cte):
+            if clause.recursive and shapes.is_recursive(cte):
                 self._recursive(cte, scope)
                 continue
             columns = self.query(cte.this, scope)
@@ -104,14 +104,14 @@ class QueryAnalysis:
                 self.expressions.condition(condition, "this", scope, word)
         for window in node.args.get("windows") or ():
             self.expressions.aggregates.window(window, scope)
-        written = _written(node)
+        written = _written_items(node)
         columns, outputs = self._select_list(node, scope)
         shapes.check_generators(node)
         self._group(node, scope, outputs, written)
         distinct = node.args.get("distinct")
         first_of = distinct.args.get("on") if distinct is not None else None
         if distinct is not None and first_of is None:
-            _distinct(columns, "DISTINCT")
+            _check_distinct(columns, "DISTINCT")
         keys = []
         for key in first_of.expressions if first_of is not None else ():
             operand = self._output_or_input(node, key, scope, outputs)
@@ -170,7 +170,7 @@ class QueryAnalysis:
         if operand is not whole:
             whole.node.replace(operand.node)
         if name is not None:
-            _name(node, operand.node, name)
+            _set_name(node, operand.node, name)
         return operand
 
     def _output_or_input(
@@ -190,12 +190,12 @@ class QueryAnalysis:
                 )
             name = node.expressions[place].alias_or_name
             output = outputs.get(name)
-            if output is None or not shapes.once(node, name):
+            if output is None or not shapes.is_unambiguous(node, name):
                 raise t.refuse("DISTINCT ON with the number of a column")
             return output
         name = item.name if isinstance(item, exp.Column) and not item.table else ""
         if name in outputs:
-            shapes.only(node, name, "DISTINCT ON")
+            shapes.check_unambiguous(node, name, "DISTINCT ON")
             return outputs[name]
         return self.expressions.visit(item.copy(), scope)
 
@@ -210,7 +210,7 @@ class QueryAnalysis:
                 raise t.refuse("ORDER BY with the number of a column of *")
             ordered.set("this", projected.copy())
         elif isinstance(item, exp.Column) and not item.table and item.name in outputs:
-            shapes.only(node, item.name, "ORDER BY")
+            shapes.check_unambiguous(node, item.name, "ORDER BY")
             ordered.set("this", outputs[item.name].node.copy())
 
     def _text_of_row(self, operand: Operand) -> Operand:
@@ -307,7 +307,7 @@ class QueryAnalysis:
                     is output_operand.node
                 ):
                     continue
-                shapes.only(node, name, "ORDER BY")
+                shapes.check_unambiguous(node, name, "ORDER BY")
             else:
                 operand = self.expressions.at(ordered, "this", scope)
             ordered.set("this", casts.order_operand(operand, self._zone))
@@ -332,7 +332,7 @@ class QueryAnalysis:
                 self._retype(side, place, side_type, kind)
             columns.append((name, kind))
         if node.args.get("distinct"):
-            _distinct(columns, word)
+            _check_distinct(columns, word)
         self._order(node, Scope(outer=scope), columns, None)
         return columns
 
@@ -355,7 +355,7 @@ class QueryAnalysis:
             operand = casts.as_common(Operand(value.copy(), old), new, self._zone)
             value.replace(operand.node)
             if isinstance(value, exp.Column) and isinstance(row, exp.Select):
-                _name(row, row.expressions[place], value.name)
+                _set_name(row, row.expressions[place], value.name)
 
     def _values(self, node: exp.Values, outer: Scope) -> Columns | None:
         rows = node.expressions
@@ -383,14 +383,14 @@ class QueryAnalysis:
         return columns
 
 
-def _written(node: exp.Select) -> list[exp.Expression]:
+def _written_items(node: exp.Select) -> list[exp.Expression]:
     """The select list before the analysis; empty if a ``*`` changes the positions."""
     if any(item.is_star for item in node.expressions):
         return []
     return [item.unalias().copy() for item in node.expressions]
 
 
-def _name(node: exp.Expression, item: exp.Expression, name: str) -> None:
+def _set_name(node: exp.Expression, item: exp.Expression, name: str) -> None:
     """Give a computed item of a select list the name that PostgreSQL gives."""
     if isinstance(item, exp.Column) and item.name == name:
         return
@@ -415,7 +415,7 @@ def _projection(node: exp.Expression, place: int) -> exp.Expression | None:
     return projected
 
 
-def _distinct(columns: Columns | None, operation: str) -> None:
+def _check_distinct(columns: Columns | None, operation: str) -> None:
     for name, kind in columns or ():
         if kind.oid != t.UNKNOWN:
             casts.group_operand(Operand(_output(name), kind), operation)

@@ -48,14 +48,18 @@ def compared(
         raise t.refuse("a comparison of empty rows")
     pairs = list(zip(left, right, strict=True))
     if name in ("=", "IS NOT DISTINCT FROM"):
-        return _all(exp.and_, [_field_comparison(name, a, b, zone) for a, b in pairs])
+        return _connected(
+            exp.and_, [_field_comparison(name, a, b, zone) for a, b in pairs]
+        )
     if name == "<>":
-        return _all(exp.or_, [_field_comparison(name, a, b, zone) for a, b in pairs])
+        return _connected(
+            exp.or_, [_field_comparison(name, a, b, zone) for a, b in pairs]
+        )
     if name == "IS DISTINCT FROM":
         equalities = [
             _field_comparison("IS NOT DISTINCT FROM", a, b, zone) for a, b in pairs
         ]
-        return exp.Not(this=exp.Paren(this=_all(exp.and_, equalities)))
+        return exp.Not(this=exp.Paren(this=_connected(exp.and_, equalities)))
     # The first pair of different fields decides.
     strict = name.rstrip("=")
     condition = _field_comparison(name, *pairs[-1], zone)
@@ -69,7 +73,7 @@ def compared(
     return exp.Paren(this=condition)
 
 
-def _all(connect: object, tests: list[exp.Expression]) -> exp.Expression:
+def _connected(connect: object, tests: list[exp.Expression]) -> exp.Expression:
     assert callable(connect)
     return exp.Paren(this=connect(*tests, copy=False))
 

@@ -21,7 +21,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_UNDERSTOOD: Final = {
+_SUPPORTED_ARGUMENTS: Final = {
     exp.Select: _names(
         "with_ with expressions distinct from_ from joins laterals where group having"
         " windows order limit offset locks operation_modifiers"
@@ -48,7 +48,7 @@ def check(node: exp.Select) -> None:
             if isinstance(part, exp.Expression):
                 parts.extend(part.walk())
     for part in parts:
-        understood = _UNDERSTOOD.get(type(part))
+        understood = _SUPPORTED_ARGUMENTS.get(type(part))
         for name, value in part.args.items() if understood is not None else ():
             if value and name not in (understood or ()):
                 word = name.strip("_").replace("_", " ").upper()
@@ -75,19 +75,19 @@ def check_generators(node: exp.Select) -> None:
         raise t.refuse("several functions that return rows in a select list")
 
 
-def once(node: exp.Expression, name: str) -> bool:
+def is_unambiguous(node: exp.Expression, name: str) -> bool:
     """Whether all output columns of this name have the same expression."""
     items = [item for item in node.expressions if item.alias_or_name == name]
     return all(item.unalias() == items[0].unalias() for item in items)
 
 
-def only(node: exp.Expression, name: str, clause: str) -> None:
+def check_unambiguous(node: exp.Expression, name: str, clause: str) -> None:
     """Raise 42702 for a name of two different output columns."""
-    if not once(node, name):
+    if not is_unambiguous(node, name):
         raise UsageError(f'{clause} "{name}" is ambiguous', sqlstate="42702")
 
 
-def names_itself(cte: exp.CTE) -> bool:
+def is_recursive(cte: exp.CTE) -> bool:
     """Whether a query of WITH RECURSIVE is recursive."""
     return any(
         table.name == cte.alias and not table.db

@@ -38,7 +38,7 @@ _CASTS: Final = _MOMENT_CASTS | {
     (t.VARBIT, t.BIT),
 }
 """The conversions of an assignment beyond those between numbers and those to text."""
-_NOT_HERE: Final = {
+_UNSUPPORTED_CASTS: Final = {
     (t.JSON, t.JSONB),
     (t.TIME, t.INTERVAL),
     (t.INTERVAL, t.TIME),
@@ -66,13 +66,15 @@ def assign(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
         if source.foreign == kind.foreign:
             return operand
         if kind.foreign is None and kind.string:
-            return _fitted(casts.convert(operand, _bare(kind), zone), kind, zone)
+            return _fitted(
+                casts.convert(operand, _without_typmod(kind), zone), kind, zone
+            )
         raise _mismatch(column, kind, source)
     if kind.element is not None or source.element is not None:
         return _array(operand, column, kind, zone)
     if source.oid == kind.oid:
         return _fitted(operand, kind, zone)
-    if (source.oid, kind.oid) in _NOT_HERE:
+    if (source.oid, kind.oid) in _UNSUPPORTED_CASTS:
         raise t.refuse(f"a cast from {source.name} to {kind.name}")
     if kind.oid in t.INTEGERS and (constant := _integer_in(operand.node)):
         return _integer_constant(constant, kind)
@@ -81,7 +83,7 @@ def assign(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
         raise _mismatch(column, kind, source)
     if kind.oid == t.NUMERIC:
         return _fitted(operand, kind, zone)
-    return _fitted(casts.convert(operand, _bare(kind), zone), kind, zone)
+    return _fitted(casts.convert(operand, _without_typmod(kind), zone), kind, zone)
 
 
 def _constant(operand: Operand, kind: Type, zone: str) -> Operand:
@@ -92,7 +94,7 @@ def _constant(operand: Operand, kind: Type, zone: str) -> Operand:
         return Operand(cast(exp.Null(), t.spark_name(kind)), kind)
     if kind.element is not None:
         return _fitted_items(casts.settled(operand, kind, zone), kind, zone)
-    bare = kind if kind.foreign is not None else _bare(kind)
+    bare = kind if kind.foreign is not None else _without_typmod(kind)
     return _fitted(casts.settled(operand, bare, zone), kind, zone)
 
 
@@ -106,7 +108,7 @@ def _fitted_items(array: Operand, kind: Type, zone: str) -> Operand:
     items = [
         item
         if isinstance(item, exp.Null)
-        else _fitted(Operand(item, _bare(element)), element, zone).node
+        else _fitted(Operand(item, _without_typmod(element)), element, zone).node
         for item in whole.this.expressions
     ]
     return Operand(cast(exp.Array(expressions=items), t.spark_name(kind)), kind)
@@ -119,7 +121,9 @@ def _array(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
     source = operand.type
     if kind.element is None or source.element is None:
         if kind.string and source.element is not None:
-            return _fitted(casts.convert(operand, _bare(kind), zone), kind, zone)
+            return _fitted(
+                casts.convert(operand, _without_typmod(kind), zone), kind, zone
+            )
         if source.oid == kind.oid:
             # The lake stores such arrays as text.
             return operand
@@ -139,7 +143,7 @@ def _array(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
     return Operand(node, kind)
 
 
-def _bare(kind: Type) -> Type:
+def _without_typmod(kind: Type) -> Type:
     return t.plain(kind.oid)
 
 
@@ -162,18 +166,18 @@ def _fitted(operand: Operand, kind: Type, zone: str) -> Operand:
     if kind.typmod == -1 or kind.typmod == operand.type.typmod:
         return Operand(operand.node, kind)
     if kind.oid in (t.VARCHAR, t.BPCHAR):
-        return Operand(_of_length(operand, kind), kind)
+        return Operand(_fit_length(operand, kind), kind)
     if kind.oid in (t.TIMESTAMP, t.TIMESTAMPTZ):
         return moments.rounded(operand, kind)
     if kind.oid in t.BIT_STRINGS:
-        return Operand(_of_bits(operand.node, kind), kind)
+        return Operand(_fit_bits(operand.node, kind), kind)
     if kind.oid == t.TIME and isinstance(operand.node, exp.Literal):
         text = moments.rounded_time(operand.node.name, kind.typmod)
         return Operand(exp.Literal.string(text), kind)
     raise t.refuse(f"writing to a column of type {format_type(kind.oid, kind.typmod)}")
 
 
-def _of_length(operand: Operand, kind: Type) -> exp.Expression:
+def _fit_length(operand: Operand, kind: Type) -> exp.Expression:
     length = kind.typmod - t.LENGTH_HEADER
     error = t.failure(
         "22001", f"value too long for type {format_type(kind.oid, kind.typmod)}"
@@ -198,7 +202,7 @@ def _of_length(operand: Operand, kind: Type) -> exp.Expression:
     return let(check, v=node)
 
 
-def _of_bits(node: exp.Expression, kind: Type) -> exp.Expression:
+def _fit_bits(node: exp.Expression, kind: Type) -> exp.Expression:
     length = kind.typmod
     name = format_type(kind.oid, length)
     if kind.oid == t.VARBIT:

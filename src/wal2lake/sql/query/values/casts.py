@@ -56,7 +56,7 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
     if not source.known:
         return Operand(cast(operand.node, t.spark_name(kind)), kind)
     if source.foreign is not None and kind.oid not in t.STRINGS:
-        raise _impossible(source, kind)
+        raise _cast_error(source, kind)
     if kind.oid in t.INTEGERS:
         return _to_integer(operand, kind)
     if kind.oid == t.NUMERIC:
@@ -93,7 +93,7 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         node = spark("split_part(cast(:x as string), ' ', 2)", x=local.node)
         node = moments.unless_infinite(local, "cast(null as string)", node)
         return Operand(node, kind)
-    raise _impossible(source, kind)
+    raise _cast_error(source, kind)
 
 
 def _to_integer(operand: Operand, kind: Type) -> Operand:
@@ -110,7 +110,7 @@ def _to_integer(operand: Operand, kind: Type) -> Operand:
         or source.oid == t.OID
         or (source.oid == t.BOOL and kind.oid == t.INT4)
     ):
-        raise _impossible(source, kind)
+        raise _cast_error(source, kind)
     return Operand(cast(node, t.spark_name(kind)), kind)
 
 
@@ -130,12 +130,12 @@ def _to_numeric(operand: Operand, kind: Type) -> Operand:
                 f"a cast from {source.name} to numeric without precision",
                 numeric.ROUND_HINT,
             )
-        raise _impossible(source, kind)
+        raise _cast_error(source, kind)
     if source.oid in t.FLOATS:
         digits = 14 if source.oid == t.FLOAT8 else 5
         node = spark(f"format_string('%.{digits}e', cast(:x as double))", x=node)
     elif not (source.number or source.string):
-        raise _impossible(source, kind)
+        raise _cast_error(source, kind)
     return Operand(cast(node, t.spark_name(kind)), kind)
 
 
@@ -154,7 +154,7 @@ def _to_oid(operand: Operand, kind: Type) -> Operand:
 def _to_float(operand: Operand, kind: Type) -> Operand:
     source = operand.type
     if not (source.number or source.string):
-        raise _impossible(source, kind)
+        raise _cast_error(source, kind)
     number = numeric.exact_constant(operand.node) if source.number else None
     if number is not None:
         return constant(number, kind, "UTC")
@@ -199,7 +199,7 @@ def _to_string(operand: Operand, kind: Type, zone: str) -> Operand:
     return Operand(node, kind)
 
 
-def _impossible(source: Type, kind: Type) -> UsageError | FeatureNotSupportedError:
+def _cast_error(source: Type, kind: Type) -> UsageError | FeatureNotSupportedError:
     if source.foreign is not None or source.element is not None:
         return t.refuse(f"a cast from {source.name} to {kind.name}")
     return UsageError(
@@ -297,9 +297,9 @@ def comparable(
             # The operator is that of text.
             determine(side.node, t.TEXT)
     if left.type.oid == t.UNKNOWN:
-        left = settled(left, _bare(right.type), zone)
+        left = settled(left, _without_typmod(right.type), zone)
     elif right.type.oid == t.UNKNOWN:
-        right = settled(right, _bare(left.type), zone)
+        right = settled(right, _without_typmod(left.type), zone)
     a, b = left.type, right.type
     if a.number and b.number:
         return _comparable_numbers(left, right)
@@ -314,34 +314,36 @@ def comparable(
     if a.oid == b.oid == t.INTERVAL:
         return intervals.order_key(left), intervals.order_key(right)
     if a.element is not None and b.element is not None and a.oid == b.oid:
-        _need_equality(a, name)
+        _check_equality(a, name)
         return left.node, right.node
     if a.oid != b.oid or a.foreign != b.foreign:
         raise t.no_operator(a, name, b)
-    _need_order(a, "comparison")
+    _check_order(a, "comparison")
     return left.node, right.node
 
 
-def _bare(kind: Type) -> Type:
+def _without_typmod(kind: Type) -> Type:
     return t.plain(kind.oid) if kind.foreign is None and kind.element is None else kind
 
 
-_ALIKE: Final = t.INTEGERS | t.MOMENTS | frozenset((t.BOOL, t.TEXT, t.VARCHAR, t.UUID))
+_EQUAL_ITEMS: Final = (
+    t.INTEGERS | t.MOMENTS | frozenset((t.BOOL, t.TEXT, t.VARCHAR, t.UUID))
+)
 """Types whose values are equal inside arrays in Spark exactly if they are in PostgreSQL."""
 
 
-def _need_equality(kind: Type, operation: str) -> None:
+def _check_equality(kind: Type, operation: str) -> None:
     element = kind.element
     if (
         element is None
         or element.foreign is not None
-        or element.oid not in _ALIKE
+        or element.oid not in _EQUAL_ITEMS
         or operation in ("<", "<=", ">", ">=")
     ):
         raise t.refuse(f"{operation} of values of type {kind.name}")
 
 
-def _need_order(kind: Type, operation: str) -> None:
+def _check_order(kind: Type, operation: str) -> None:
     if kind.known and (kind.foreign is not None or kind.oid not in t.ORDERED):
         raise t.refuse(
             f"{operation} of values of type {kind.name}",
@@ -389,7 +391,7 @@ def order_operand(operand: Operand, zone: str) -> exp.Expression:
         return operand.node
     if kind.oid == t.INTERVAL:
         return intervals.order_key(operand)
-    _need_order(kind, "ordering")
+    _check_order(kind, "ordering")
     if kind.exact_text:
         return numeric.order_key(operand)
     if kind.oid == t.BPCHAR:
@@ -402,4 +404,4 @@ def group_operand(operand: Operand, operation: str) -> None:
     kind = operand.type
     if kind.exact_text:
         raise t.refuse(f"{operation} on numeric without precision", numeric.ROUND_HINT)
-    _need_order(kind, operation)
+    _check_order(kind, operation)

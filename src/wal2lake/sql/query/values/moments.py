@@ -60,7 +60,7 @@ _ZONED = re.compile(rf"(.*?)\s*(Z|[+-]{_DIGITS})\Z", re.IGNORECASE | re.DOTALL)
 _OFFSET = re.compile(r"([+-])(\d\d?):?(\d\d)?:?(\d\d)?\Z")
 _ZONE_HOURS: Final = 16
 
-_NONE: Final = timedelta(0)
+_NO_OFFSET: Final = timedelta(0)
 
 # ---- constants ------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ def parse_timetz(text: str, zone: str) -> str:
     bare = text.strip() if zoned is None else zoned[1]
     clock = _time_of_day(bare, "time with time zone", text)
     offset_zone = zone_for(zone)[1] if zoned is None else _zone(zoned[2], text)
-    seconds = int((datetime.now(offset_zone).utcoffset() or _NONE).total_seconds())
+    seconds = int((datetime.now(offset_zone).utcoffset() or _NO_OFFSET).total_seconds())
     sign = "-" if seconds < 0 else "+"
     hours, remainder = divmod(abs(seconds), 3600)
     minutes, seconds = divmod(remainder, 60)
@@ -93,7 +93,7 @@ def parse_timetz(text: str, zone: str) -> str:
 def _time_of_day(bare: str, name: str, text: str) -> str:
     match = _TIME.match(bare)
     if match is None:
-        raise _unread(name, text)
+        raise _unreadable(name, text)
     hours, minutes, seconds, micros = _clock(match)
     if hours > 24 or minutes > 59 or seconds > 59 or micros >= 1_000_000:
         raise _out_of_range(text)
@@ -120,7 +120,7 @@ def parse_moment(text: str, oid: int, zone: str) -> int:
     era = _ERA.search(bare)
     match = _MOMENT.match(bare if era is None else bare[: era.start()])
     if match is None:
-        raise _unread(plain(oid).name, text)
+        raise _unreadable(plain(oid).name, text)
     day = _day(match[1], era, text)
     named = match[3] or match[4] or match[5]
     offset_zone = None
@@ -181,10 +181,10 @@ def _offset(local: int, zone: tzinfo) -> int:
     moment = datetime(1970, 1, 1) + timedelta(days=moved, microseconds=time_of_day)
     earlier = moment.replace(tzinfo=zone)
     later = earlier.replace(fold=1)
-    if (earlier.utcoffset() or _NONE) > (later.utcoffset() or _NONE):
+    if (earlier.utcoffset() or _NO_OFFSET) > (later.utcoffset() or _NO_OFFSET):
         # The clock goes back over this time: take the later one, as DetermineTimeZoneOffset does.
         earlier = later
-    offset = earlier.utcoffset() or _NONE
+    offset = earlier.utcoffset() or _NO_OFFSET
     return offset.days * 86_400 + offset.seconds
 
 
@@ -220,7 +220,7 @@ def _zone(text: str, whole_text: str) -> tzinfo:
     return zone_for(text)[1]
 
 
-def _unread(name: str, text: str) -> Wal2LakeError:
+def _unreadable(name: str, text: str) -> Wal2LakeError:
     if not re.search(r"\d", text) and not re.search(r"[a-z]{3}", text, re.IGNORECASE):
         return UsageError(
             f'invalid input syntax for type {name}: "{text}"', sqlstate="22007"

@@ -21,8 +21,8 @@ from wal2lake.sql.query.values.numeric import spark
 from wal2lake.sql.query.values.types import Operand
 
 _RANKS: Final = (exp.RowNumber, exp.Rank, exp.DenseRank)
-_SHARES: Final = (exp.PercentRank, exp.CumeDist)
-_PICKS: Final = (exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue)
+_RANK_FRACTIONS: Final = (exp.PercentRank, exp.CumeDist)
+_ROW_PICKS: Final = (exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue)
 _DEVIATIONS: Final = (
     exp.Stddev,
     exp.StddevPop,
@@ -57,8 +57,8 @@ def is_aggregate(node: exp.Expression) -> bool:
             exp.AggFunc,
             *_AGGREGATES,
             *_RANKS,
-            *_SHARES,
-            *_PICKS,
+            *_RANK_FRACTIONS,
+            *_ROW_PICKS,
         ),
     ) or (isinstance(node, exp.Anonymous) and node.name.lower() in _BY_NAME)
 
@@ -118,7 +118,7 @@ def call(
         return _count(node, first, with_distinct, around, distinct)
     if isinstance(node, _RANKS):
         return Operand(t.cast(around(node), "BIGINT"), t.plain(t.INT8))
-    if isinstance(node, _SHARES):
+    if isinstance(node, _RANK_FRACTIONS):
         return Operand(around(node), t.plain(t.FLOAT8))
     if isinstance(node, exp.Ntile):
         return Operand(around(node), t.plain(t.INT4))
@@ -129,7 +129,7 @@ def call(
     if not first.type.known:
         node.set("this", with_distinct(first.node))
         return Operand(around(node), t.NOTHING)
-    if isinstance(node, _PICKS):
+    if isinstance(node, _ROW_PICKS):
         return _pick(node, first, arguments, around)
     if isinstance(node, exp.Sum):
         return _sum(first, with_distinct, around, distinct)

@@ -152,7 +152,7 @@ def joined(left: Operand, right: Operand, zone: str) -> Operand:
             operand = casts.settled(operand, kind.computed(), zone)
         if operand.type.element is None:
             settled = casts.as_common(
-                operand, _common(kind.element, operand.type), zone
+                operand, _common_element(kind.element, operand.type), zone
             )
             if settled.type.computed() != (kind.element or t.NOTHING).computed():
                 raise t.no_operator(left.type, "||", right.type)
@@ -174,7 +174,7 @@ def joined(left: Operand, right: Operand, zone: str) -> Operand:
     return Operand(node, kind.computed())
 
 
-def _common(element: Type | None, kind: Type) -> Type:
+def _common_element(element: Type | None, kind: Type) -> Type:
     assert element is not None
     return casts.common_type([element, kind], "||")
 
@@ -182,7 +182,7 @@ def _common(element: Type | None, kind: Type) -> Type:
 _INNER: Final = "wal2lake_other"
 
 
-def _found(left: Operand, right: Operand, zone: str) -> exp.Expression:
+def _member_test(left: Operand, right: Operand, zone: str) -> exp.Expression:
     """The lambda body that tests whether an element of ``right`` is in ``left``."""
     assert left.type.element is not None
     left_element = Operand(exp.column(_INNER), left.type.element)
@@ -202,15 +202,15 @@ def _found(left: Operand, right: Operand, zone: str) -> exp.Expression:
 
 def contains(left: Operand, right: Operand, zone: str) -> Operand:
     """Translate ``left @> right``; a NULL element is contained in nothing."""
-    left, right = _same(left, right, zone)
-    node = _lambda("forall", right, _found(left, right, zone))
+    left, right = _same_type(left, right, zone)
+    node = _lambda("forall", right, _member_test(left, right, zone))
     return Operand(_unless_null(left, right, node), _BOOL)
 
 
 def overlaps(left: Operand, right: Operand, zone: str) -> Operand:
     """Translate ``left && right``."""
-    left, right = _same(left, right, zone)
-    node = _lambda("exists", right, _found(left, right, zone))
+    left, right = _same_type(left, right, zone)
+    node = _lambda("exists", right, _member_test(left, right, zone))
     return Operand(_unless_null(left, right, node), _BOOL)
 
 
@@ -220,7 +220,7 @@ def _unless_null(left: Operand, right: Operand, node: exp.Expression) -> exp.Exp
     )
 
 
-def _same(left: Operand, right: Operand, zone: str) -> tuple[Operand, Operand]:
+def _same_type(left: Operand, right: Operand, zone: str) -> tuple[Operand, Operand]:
     left, right = (
         casts.settled(left, right.type, zone),
         casts.settled(right, left.type, zone),

@@ -79,7 +79,7 @@ def unquoted(node: exp.Expression) -> exp.Expression:
     return let(template, v=node)
 
 
-def _keyed(json: Operand, step: str) -> str:
+def _value_of_key(json: Operand, step: str) -> str:
     """The value of a key in the object :j; the last value if the key occurs several times."""
     json_key = literals.constant(_as_string(step), plain(t.JSONB), "UTC").node.name
     key = _KEY
@@ -91,7 +91,7 @@ def _keyed(json: Operand, step: str) -> str:
     return f"get(transform({member}, m -> {_VALUE}), 0)"
 
 
-def _placed(place: int) -> str:
+def _value_at_index(place: int) -> str:
     """The value at an index of the array :j; a negative index counts from the end."""
     member = (
         f"slice({_MEMBERS}, {place + 1}, 1)"
@@ -114,9 +114,9 @@ def arrow(json: Operand, step: Operand, as_text: bool, zone: str) -> Operand:
         # PostgreSQL stores a scalar jsonb as an array of one element.
         alone = json.type.oid == t.JSONB and place in (0, -1)
         scalar = f"when {_FIRST} <> '{{' then :j" if alone else ""
-        text = f"case when {_FIRST} = '[' then {_placed(place)} {scalar} end"
+        text = f"case when {_FIRST} = '[' then {_value_at_index(place)} {scalar} end"
     else:
-        text = f"if({_FIRST} = '{{', {_keyed(json, constant_text('->', step))}, null)"
+        text = f"if({_FIRST} = '{{', {_value_of_key(json, constant_text('->', step))}, null)"
     node = let(text, j=json.node)
     return _result(json, node, as_text)
 
@@ -132,15 +132,15 @@ def path(json: Operand, steps: Sequence[str], as_text: bool) -> Operand:
     _json(json, "#>")
     value = json
     for step in steps:
-        text = f"when '{{' then {_keyed(json, step)}"
-        if _is_place(step):
-            text += f" when '[' then {_placed(int(step))}"
+        text = f"when '{{' then {_value_of_key(json, step)}"
+        if _is_index(step):
+            text += f" when '[' then {_value_at_index(int(step))}"
         node = let(f"case {_FIRST} {text} end", j=value.node)
         value = Operand(node, json.type.computed())
     return _result(json, value.node, as_text)
 
 
-def _is_place(step: str) -> bool:
+def _is_index(step: str) -> bool:
     return step.removeprefix("-").isdigit() and step.isascii()
 
 
@@ -165,7 +165,7 @@ def path_of(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 def type_of(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate jsonb_typeof() and json_typeof()."""
-    json = _of(name, operands[0], zone)
+    json = _json_argument(name, operands[0], zone)
     node = spark(
         f"case {_FIRST} when '{{' then 'object' when '[' then 'array'"
         """ when '"' then 'string' when 't' then 'boolean' when 'f' then 'boolean'"""
@@ -175,7 +175,7 @@ def type_of(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     return Operand(node, _TEXT)
 
 
-def _of(name: str, operand: Operand, zone: str) -> Operand:
+def _json_argument(name: str, operand: Operand, zone: str) -> Operand:
     kind = plain(t.JSONB if name.startswith("jsonb") else t.JSON)
     operand = casts.settled(operand, kind, zone)
     if operand.type.oid != kind.oid:
@@ -185,7 +185,7 @@ def _of(name: str, operand: Operand, zone: str) -> Operand:
 
 def array_length(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate jsonb_array_length(), which fails with 22023 for a value that is no array."""
-    json = _of(name, operands[0], zone)
+    json = _json_argument(name, operands[0], zone)
     scalar = t.failure("22023", "cannot get array length of a scalar")
     not_array = t.failure("22023", "cannot get array length of a non-array")
     node = let(
@@ -198,7 +198,7 @@ def array_length(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 def elements(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate jsonb_array_elements() and similar functions, which return rows."""
-    json = _of(name, operands[0], zone)
+    json = _json_argument(name, operands[0], zone)
     scalar = t.failure("22023", "cannot extract elements from a scalar")
     not_array = t.failure("22023", "cannot extract elements from an object")
     values = let(
@@ -220,7 +220,7 @@ def elements(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 def object_keys(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate jsonb_object_keys() and json_object_keys(), which return rows."""
-    json = _of(name, operands[0], zone)
+    json = _json_argument(name, operands[0], zone)
     not_object = t.failure("22023", f"cannot call {name} on an array or a scalar")
     keys = let(
         f"case when :j is null then null when {_FIRST} = '{{'"
