@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 
-from wal2lake.lake.delta.log.beside import Beside
+from wal2lake.lake.delta.log.background import BackgroundWork
 from wal2lake.testing.waits import wait_until
 
 
@@ -29,7 +29,7 @@ class Writer:
 
 def test_who_asks_does_not_wait_and_an_error_is_of_one_table() -> None:
     writer = Writer()
-    checkpoints = Beside("write a checkpoint", writer.write)
+    checkpoints = BackgroundWork("write a checkpoint", writer.write)
     for location in ("a", "bad", "b", "b"):
         checkpoints.ask(location)
     wait_until(lambda: writer.begun == ["a"], describe="the first one is at work")
@@ -43,7 +43,7 @@ def test_who_asks_does_not_wait_and_an_error_is_of_one_table() -> None:
 def test_a_table_that_goes_has_none_any_more() -> None:
     """Written afterwards, it would bring the table's directory back."""
     writer = Writer()
-    checkpoints = Beside("write a checkpoint", writer.write)
+    checkpoints = BackgroundWork("write a checkpoint", writer.write)
     for location in ("a", "b"):
         checkpoints.ask(location)
     wait_until(lambda: writer.begun == ["a"], describe="the first one is at work")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from wal2lake.lake.capture.comparison import ComparisonMemory, Said, compare
+from wal2lake.lake.capture.comparison import ComparisonMemory, RecordedUpdates, compare
 from wal2lake.lake.capture.moves import MovedKey
 
 SCHEMA = pa.schema([("v0", pa.binary()), ("v1", pa.binary())])
@@ -37,7 +37,9 @@ def test_rows_of_one_key_are_told_apart(
     # What a commit says of moved keys cannot be told of several rows.
     for moved in ([], [MovedKey(("1",), ("1",)), MovedKey(("2",), ("1",))]):
         memory = ComparisonMemory(64 << 20, tmp_path)
-        found = compare(rows(gone), rows(came), SCHEMA, [0], Said(moved), memory)
+        found = compare(
+            rows(gone), rows(came), SCHEMA, [0], RecordedUpdates(moved), memory
+        )
         kinds = Counter(
             "DUMI"[kind] for t in found for kind in t.column("kind").to_pylist()
         )

@@ -15,7 +15,7 @@ from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.errors import CorruptLogError, InternalError, StorageError
 from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import More, sent, with_more
+from wal2lake.lake.capture.messages import CommitRemarks, sent, with_remarks
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.relations import relation_of
@@ -28,7 +28,7 @@ class Tables:
     """One table, which a batch has not changed in the end."""
 
     def __init__(self, node: int) -> None:
-        said = with_more("upsert", More(sent=sent(100, 2, [])))
+        said = with_remarks("upsert", CommitRemarks(sent=sent(100, 2, [])))
         cursor = {"appId": f"wal2lake:{node}:16500:16384", "version": 200}
         self.commits: list[list[dict[str, Any]]] = [
             [{"commitInfo": {"timestamp": 0}}],

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal2lake.lake.capture.comparison import ComparisonMemory, Said, compare
+from wal2lake.lake.capture.comparison import ComparisonMemory, RecordedUpdates, compare
 from wal2lake.lake.capture.moves import (
     MOST_ROWS,
     Key,
@@ -43,7 +43,9 @@ def compared(
     """Kind, the row that went, the row that came."""
     memory = ComparisonMemory(64 << 20, Path("/nonexistent"))
     found = []
-    for part in compare(table(gone), table(came), SCHEMA, key, Said(said), memory):
+    for part in compare(
+        table(gone), table(came), SCHEMA, key, RecordedUpdates(said), memory
+    ):
         found += [
             (row["kind"], (row["g0"], row["g1"]), (row["v0"], row["v1"]))
             for row in part.to_pylist()
@@ -226,7 +228,7 @@ def test_rows_that_were_updated_to_what_they_were_are_told_if_nothing_else_went(
 ) -> None:
     # 1 is written as it was; 2 has another value.
     gone, came = [(b"1", b"7"), (b"2", b"8")], [(b"1", b"7"), (b"2", b"9")]
-    said, memory = Said((), updated), ComparisonMemory(64 << 20, tmp_path)
+    said, memory = RecordedUpdates((), updated), ComparisonMemory(64 << 20, tmp_path)
     for key in ([0], [0, 1]):
         parts = compare(table(gone), table(came), SCHEMA, key, said, memory)
         rows = [row for part in parts for row in part.to_pylist()]

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal2lake.lake.capture.commits import TableCommit, Touched, read_commit
-from wal2lake.lake.capture.messages import More, Sent
+from wal2lake.lake.capture.commits import TableCommit, TouchedFile, read_commit
+from wal2lake.lake.capture.messages import CommitRemarks, Sent
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.capture.ordering import BatchSource, in_order
@@ -27,7 +27,7 @@ def commit(
         time_ms,
         operation,
         {name.replace("_", ":"): at for name, at in cursors.items()},
-        (Touched(None, FILE),),
+        (TouchedFile(None, FILE),),
         None,
     )
 
@@ -152,7 +152,7 @@ def as_sent(
 ) -> TableCommit:
     said = Sent(position, 1, (), found_whole=True) if whole else None
     found = commit(version, version, wal2lake_7_5_1=end)
-    return replace(found, more=More(sent=said))
+    return replace(found, remarks=CommitRemarks(sent=said))
 
 
 def shapes(*tables: list[TableCommit]) -> list[tuple[list[tuple[int, int]], int]]:
@@ -216,12 +216,12 @@ def test_what_others_do_meanwhile_leaves_a_torn_batch_one() -> None:
 
 
 def test_a_local_transaction_has_the_number_that_its_commits_carry() -> None:
-    said = More(xid=1025)
-    ours = replace(commit(1, 10, "truncate 3", wal2lake_7_local=1), more=said)
-    other = replace(commit(4, 11, "truncate 3", wal2lake_7_local=9), more=said)
+    said = CommitRemarks(xid=1025)
+    ours = replace(commit(1, 10, "truncate 3", wal2lake_7_local=1), remarks=said)
+    other = replace(commit(4, 11, "truncate 3", wal2lake_7_local=9), remarks=said)
     # Another node numbers its own, and anybody may write any word.
-    theirs = replace(commit(1, 20, wal2lake_8_local=1), more=said)
-    anybody = replace(commit(1, 30), more=said)
+    theirs = replace(commit(1, 20, wal2lake_8_local=1), remarks=said)
+    anybody = replace(commit(1, 30), remarks=said)
     before = commit(1, 40, "local transaction", wal2lake_7_local=1)
     tables = [[ours], [other], [theirs], [anybody], [before]]
     found = in_order({Oid(n): of for n, of in enumerate(tables, 1)}, NODE)

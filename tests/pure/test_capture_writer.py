@@ -17,13 +17,13 @@ from wal2lake.errors import InternalError
 from wal2lake.lake.capture.commits import read_commit
 from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import (
+    CommitRemarks,
     Emitted,
-    More,
     OriginMark,
     Sent,
     relation_mark,
     sent,
-    with_more,
+    with_remarks,
 )
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.cascading.handing import HandingOn
@@ -272,10 +272,10 @@ def test_a_commit_carries_what_its_transaction_says(
     options: int,
     as_sent: Sent | None,
 ) -> None:
-    said = More(messages, origin, options, sent=as_sent)
-    text = with_more("truncate 7", said)
+    said = CommitRemarks(messages, origin, options, sent=as_sent)
+    text = with_remarks("truncate 7", said)
     commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
-    assert (commit.operation, commit.more) == ("truncate 7", said)
+    assert (commit.operation, commit.remarks) == ("truncate 7", said)
     assert commit.truncates
 
 
@@ -293,14 +293,14 @@ def test_a_commit_carries_what_its_transaction_says(
 )
 def test_what_others_write_of_their_commit_is_no_message(text: str) -> None:
     commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
-    assert (commit.operation, commit.more) == (text, More())
+    assert (commit.operation, commit.remarks) == (text, CommitRemarks())
 
 
 @pytest.mark.parametrize("number", [-1, 0, 1 << 32, 1 << 70])
 def test_what_is_no_transaction_number_is_none(number: int) -> None:
     text = f'x with {{"xid": {number}}}'
     commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
-    assert (commit.operation, commit.more) == ("x", More())
+    assert (commit.operation, commit.remarks) == ("x", CommitRemarks())
 
 
 def test_versions_of_a_relation_have_marks_of_their_own() -> None:

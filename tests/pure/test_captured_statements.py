@@ -13,7 +13,7 @@ from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import More, with_more
+from wal2lake.lake.capture.messages import CommitRemarks, with_remarks
 from wal2lake.model import Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.positions import commit_of, end_of
@@ -97,7 +97,7 @@ def test_statements_are_told_if_they_agree_with_the_difference(
     capture.start()
     try:
         first = capture.catch_up(WAIT_SECONDS)
-        word = with_more("truncate", More(statements=NAME))
+        word = with_remarks("truncate", CommitRemarks(statements=NAME))
         tables.commits.append([{"commitInfo": {"timestamp": 0, "userMetadata": word}}])
         second = capture.catch_up(WAIT_SECONDS)
     finally:

@@ -17,13 +17,13 @@ from tests.pure.test_compaction import Table
 
 from wal2lake.lake.compaction import clustered
 from wal2lake.lake.compaction.clustered import (
-    Left,
+    Abandoned,
     cluster,
     order_of,
     worth_clustering,
 )
 from wal2lake.lake.compaction.rewrite import MANY, MOST_BYTES, carried
-from wal2lake.lake.delta.log.beside import Beside
+from wal2lake.lake.delta.log.background import BackgroundWork
 from wal2lake.lake.delta.log.clustering import (
     clustering_columns,
     clustering_domain,
@@ -284,13 +284,13 @@ def test_a_table_that_is_dropped_waits_for_no_cube(tmp_path: Path) -> None:
             asked.append(beside.is_left(location))
             return asked[-1]
 
-        with pytest.raises(Left):
+        with pytest.raises(Abandoned):
             cluster(table.state, list(table.files.values()), is_left)
         asked.append(set(tmp_path.iterdir()) == before)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clustered, "SORTED_BYTES", 100)
-        beside = Beside("cluster", work)
+        beside = BackgroundWork("cluster", work)
         beside.ask("t")
         assert began.wait(30)
         assert not beside.is_left("t")

@@ -219,7 +219,7 @@ def test_a_table_is_compacted_once_at_a_time(tmp_path: Path) -> None:
                 compactor.ask(location, ())
             return list(table.files.values())
 
-        def goes_on_beside(self, work: object) -> None:
+        def register_background(self, work: object) -> None:
             pass
 
         def commit_files(self, *_: object, **__: object) -> Committed:

@@ -17,7 +17,7 @@ from wal2lake.lake.capture.comparison import (
     MOVE,
     UPDATE,
     ComparisonMemory,
-    Said,
+    RecordedUpdates,
     compare,
 )
 from wal2lake.lake.capture.moves import MovedKey
@@ -41,7 +41,7 @@ def compared(
 ) -> list[Difference]:
     memory = ComparisonMemory(64 * MB, directory / "of its own")
     found: list[Difference] = []
-    for table in compare(gone, came, SCHEMA, key, Said(), memory):
+    for table in compare(gone, came, SCHEMA, key, RecordedUpdates(), memory):
         assert table.nbytes < 100 * MB
         for one in table.to_pylist():
             old, new = (tuple(one[f"{side}{i}"] for i in range(3)) for side in "gv")
@@ -114,7 +114,7 @@ def test_a_row_with_large_values_moves(tmp_path: Path, key: tuple[int, ...]) -> 
         after,
         SCHEMA,
         key,
-        Said(moved=[moved]),
+        RecordedUpdates(moved=[moved]),
         ComparisonMemory(64 * MB, tmp_path / "m"),
     )
     (table,) = [one for one in found if one.num_rows]
@@ -136,7 +136,7 @@ def test_a_file_that_is_gone_is_told_from_one_out_of_reach(tmp_path: Path) -> No
                 [],
                 SCHEMA,
                 (0,),
-                Said(),
+                RecordedUpdates(),
                 ComparisonMemory(64 * MB, tmp_path / "m"),
             )
         )

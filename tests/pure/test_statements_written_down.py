@@ -12,7 +12,12 @@ import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import Emitted, More, with_more, word_and_more
+from wal2lake.lake.capture.messages import (
+    CommitRemarks,
+    Emitted,
+    operation_and_remarks,
+    with_remarks,
+)
 from wal2lake.model import Oid, Relation
 from wal2lake.publish.capture import statements
 from wal2lake.publish.capture.statements import (
@@ -123,8 +128,8 @@ def test_what_an_earlier_engine_has_left_goes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "0123456789abcdef" * 2])
 def test_the_commits_word_names_it(name: str) -> None:
-    more = More(truncate_options=1, statements=name)
-    assert word_and_more(with_more("local transaction", more)) == (
+    more = CommitRemarks(truncate_options=1, statements=name)
+    assert operation_and_remarks(with_remarks("local transaction", more)) == (
         "local transaction",
         more,
     )
@@ -132,5 +137,7 @@ def test_the_commits_word_names_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a", "0" * 33, "/x"])
 def test_nobody_else_names_a_file(name: str) -> None:
-    found = word_and_more(with_more("local transaction", More(statements=name)))
-    assert found == ("local transaction", More())
+    found = operation_and_remarks(
+        with_remarks("local transaction", CommitRemarks(statements=name))
+    )
+    assert found == ("local transaction", CommitRemarks())

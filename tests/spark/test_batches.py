@@ -15,7 +15,7 @@ from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
 from wal2lake.errors import StorageError
 from wal2lake.lake.batch.batchport import StageRequest
 from wal2lake.lake.batch.methods import Method, Work
-from wal2lake.lake.capture.messages import word_and_more
+from wal2lake.lake.capture.messages import operation_and_remarks
 from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.port import CommitConflict, Cursor
 from wal2lake.lake.spark.batches import DeltaBatches
@@ -65,7 +65,7 @@ def request(
 def operations(location: str) -> list[str]:
     """What each commit from the newest one says it was."""
     return [
-        word_and_more(str(commit.get("userMetadata") or commit["operation"]))[0]
+        operation_and_remarks(str(commit.get("userMetadata") or commit["operation"]))[0]
         for commit in deltalake.DeltaTable(location).history()
     ]
 

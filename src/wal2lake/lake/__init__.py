@@ -18,7 +18,6 @@ here. Only ``spark`` imports Spark. From top to bottom:
     delta         data files, deletion vectors, Delta's log
 """
 
-from wal2lake.lake.ahead import Ahead
 from wal2lake.lake.executors import Executors, Pool
 from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.jars import JarSource, locate_jars
@@ -38,13 +37,13 @@ from wal2lake.lake.port import (
     can_cluster,
     can_partition,
 )
+from wal2lake.lake.prefetch import Prefetched
 from wal2lake.lake.tablefiles import AddedFile, DataFile, files_from_json, files_to_json
 
 __all__ = [
     "INDEXED_COLUMNS",
     "LOCAL",
     "AddedFile",
-    "Ahead",
     "BatchCommits",
     "CommitConflict",
     "Committed",
@@ -58,6 +57,7 @@ __all__ = [
     "NextField",
     "PhysicalField",
     "Pool",
+    "Prefetched",
     "TablePort",
     "TableState",
     "can_cluster",

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from wal2lake.commands.publication.filters import analyse
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake import Ahead, FieldSpec, TablePort
+from wal2lake.lake import FieldSpec, Prefetched, TablePort
 from wal2lake.lake.plain import PlainRead
 from wal2lake.pgtypes.expressions import StoredFilter
 from wal2lake.sql.grammar.copying.filtered import filtered_rows
@@ -69,9 +69,9 @@ class FilteredRead:
         assert self.query.plain is not None
         return len(self.query.plain.columns)
 
-    def batches(self) -> Ahead[pa.RecordBatch]:
+    def batches(self) -> Prefetched[pa.RecordBatch]:
         """Return the batches, which the caller has to close."""
-        return Ahead(self._kept(), "filtered read")
+        return Prefetched(self._kept(), "filtered read")
 
     def _kept(self) -> Iterator[pa.RecordBatch]:
         columns = list(range(self._width))

@@ -10,12 +10,12 @@ replay    a batch of a subscription as the publisher's transactions made it
 from wal2lake.lake.capture.commits import ALTERS, TableCommit, read_commit, updated_by
 from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.messages import (
+    CommitRemarks,
     Emitted,
-    More,
     OriginMark,
     Sent,
     relation_mark,
-    with_more,
+    with_remarks,
 )
 from wal2lake.lake.capture.moves import MOST_ROWS, KeyMoves, MovedKey, moved_from
 from wal2lake.lake.capture.replay import NotAsSent, SentTable, sent_changes
@@ -24,10 +24,10 @@ from wal2lake.lake.capture.rows import most_changes, row_changes
 __all__ = [
     "ALTERS",
     "MOST_ROWS",
+    "CommitRemarks",
     "ComparisonMemory",
     "Emitted",
     "KeyMoves",
-    "More",
     "MovedKey",
     "NotAsSent",
     "OriginMark",
@@ -41,5 +41,5 @@ __all__ = [
     "row_changes",
     "sent_changes",
     "updated_by",
-    "with_more",
+    "with_remarks",
 ]

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wal2lake.lake.capture.messages import More, word_and_more
+from wal2lake.lake.capture.messages import CommitRemarks, operation_and_remarks
 from wal2lake.lake.tablefiles import DataFile
 
 _TRUNCATES: Final = re.compile(r"truncate(?: (?:prepared )?\d+)?|TRUNCATE")
@@ -29,7 +29,7 @@ nothing for such rows, because a subscriber's table is altered by its own admini
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class TouchedFile:
     """One file of the table; None on a side where that version does not have the file."""
 
     before: DataFile | None
@@ -47,10 +47,10 @@ class TableCommit:
     """Our own name for it, or Delta's."""
     cursors: Mapping[str, int]
     """Cursors that it carries, by application."""
-    touched: tuple[Touched, ...]
+    touched: tuple[TouchedFile, ...]
     metadata: Mapping[str, Any] | None
     """The table's definition, if it changes here."""
-    more: More = field(default_factory=More)
+    remarks: CommitRemarks = field(default_factory=CommitRemarks)
     """The transaction's messages, the replication origin of its session, and similar facts."""
 
     updated: int = 0
@@ -67,7 +67,7 @@ class TableCommit:
         """True if there is something to publish."""
         if self.operation == ALTERS and self.metadata is not None:
             return False
-        return bool(self.touched) or self.truncates or self.more.sent is not None
+        return bool(self.touched) or self.truncates or self.remarks.sent is not None
 
 
 def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
@@ -92,13 +92,13 @@ def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableComm
                 file = DataFile(body)
                 came[file.key] = file
     touched = [
-        Touched(before, after)
+        TouchedFile(before, after)
         for before, after in (
             (gone.get(key), came.get(key)) for key in dict.fromkeys([*gone, *came])
         )
         if before is None or after is None or before.vector != after.vector
     ]
-    operation, remarks = word_and_more(
+    operation, remarks = operation_and_remarks(
         str(info.get("userMetadata") or info.get("operation") or "")
     )
     return TableCommit(

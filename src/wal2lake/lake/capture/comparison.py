@@ -48,7 +48,7 @@ class ComparisonMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RecordedUpdates:
     """A commit's own record of its rows."""
 
     moved: Sequence[MovedKey] = ()
@@ -62,7 +62,7 @@ def compare(
     came: Iterable[pa.Table],
     schema: pa.Schema,
     key: Sequence[int],
-    recorded: Said,
+    recorded: RecordedUpdates,
     memory: ComparisonMemory,
 ) -> Iterator[pa.Table]:
     """Compare the rows by the module's rules. ``schema`` is that of the rows. StorageError if
@@ -123,7 +123,7 @@ class _Comparison:
         self,
         gone: Iterable[pa.Table],
         came: Iterable[pa.Table],
-        recorded: Said,
+        recorded: RecordedUpdates,
     ) -> Iterator[pa.Table]:
         for name, tables in (("gone", gone), ("came", came)):
             source = pa.RecordBatchReader.from_batches(self._schema, self._read(tables))

@@ -90,7 +90,7 @@ def sent(
 
 
 @dataclass(frozen=True, slots=True)
-class More:
+class CommitRemarks:
     """Facts that a commit carries besides its operation."""
 
     messages: tuple[Emitted, ...] = ()
@@ -109,10 +109,10 @@ class More:
     """The local transaction's number; 0 if the commit has none."""
 
 
-NOTHING_MORE: Final = More()
+NO_REMARKS: Final = CommitRemarks()
 
 
-def with_more(operation: str, remarks: More) -> str:
+def with_remarks(operation: str, remarks: CommitRemarks) -> str:
     """Append the facts to the name of the operation."""
     values: dict[str, Any] = {}
     if remarks.messages:
@@ -136,11 +136,11 @@ def with_more(operation: str, remarks: More) -> str:
     return f"{operation}{_MARK}{json.dumps(values)}" if values else operation
 
 
-def word_and_more(text: str) -> tuple[str, More]:
+def operation_and_remarks(text: str) -> tuple[str, CommitRemarks]:
     """Decode a commit's text; the text of a foreign writer is an operation without facts."""
     operation, mark, rest = text.partition(_MARK)
     if not mark:
-        return text, More()
+        return text, CommitRemarks()
     try:
         values = json.loads(rest)
         messages = [
@@ -165,9 +165,9 @@ def word_and_more(text: str) -> tuple[str, More]:
             marks = tuple(map(int, marks))
             as_sent = Sent(int(position), int(changes), marks, bool(whole))
     except (ValueError, TypeError, AttributeError, binascii.Error):
-        return text, More()
+        return text, CommitRemarks()
     if _NAME.fullmatch(statements) is None:
         statements = ""
-    return operation, More(
+    return operation, CommitRemarks(
         tuple(messages), origin, options, moved, updated, statements, as_sent, xid
     )

@@ -22,14 +22,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from wal2lake.lake.capture.commits import TableCommit, Touched
+from wal2lake.lake.capture.commits import TableCommit, TouchedFile
 from wal2lake.lake.capture.comparison import (
     DELETE,
     INSERT,
     MOVE,
     UPDATE,
     ComparisonMemory,
-    Said,
+    RecordedUpdates,
     compare,
 )
 from wal2lake.lake.delta.deletionvectors import Rows, read_vector
@@ -60,7 +60,9 @@ def row_changes(
     reader = _Reader(state, relation)
     touched = commit.touched
     if commit.truncates:
-        touched = tuple(Touched(None, t.after) for t in touched if t.after is not None)
+        touched = tuple(
+            TouchedFile(None, t.after) for t in touched if t.after is not None
+        )
     gone = [piece for file in touched for piece in reader.gone(file)]
     came = [piece for file in touched for piece in reader.came(file)]
     # Names of a statement's part files are numbered in order.
@@ -74,7 +76,7 @@ def row_changes(
             yield from layout.deletes(table)
     else:
         rows = (reader.read(gone), reader.read(came))
-        recorded = Said(commit.more.moved, commit.updated)
+        recorded = RecordedUpdates(commit.remarks.moved, commit.updated)
         for table in compare(*rows, reader.schema, key, recorded, memory):
             yield from layout.compared(table)
 
@@ -136,7 +138,7 @@ class _Reader:
             [(f"v{i}", pa.binary()) for i in range(len(self._positions))]
         )
 
-    def gone(self, touched: Touched) -> Iterator[_Piece]:
+    def gone(self, touched: TouchedFile) -> Iterator[_Piece]:
         """Yield the rows that the file had before the commit and no longer has."""
         before, after = touched.before, touched.after
         if before is not None and after is None:
@@ -146,7 +148,7 @@ class _Reader:
             if rows.size:
                 yield _Piece(after, rows)
 
-    def came(self, touched: Touched) -> Iterator[_Piece]:
+    def came(self, touched: TouchedFile) -> Iterator[_Piece]:
         """Yield the rows that the file has and did not have before: a new file's rows, or rows
         that a RESTORE brings back."""
         before, after = touched.before, touched.after

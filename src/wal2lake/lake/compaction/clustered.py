@@ -75,7 +75,7 @@ _RANK_BITS: Final = 16
 """Bits of the rank of each clustering column; there are at most four columns."""
 
 
-class Left(Exception):
+class Abandoned(Exception):
     """The work was abandoned because the table is being dropped."""
 
 
@@ -156,7 +156,7 @@ def _ordered(
     values: list[pa.Table] = []
     for number, rows, table in stored.live_places(columns):
         if is_left():
-            raise Left
+            raise Abandoned
         file.append(np.full(len(rows), number, np.int32))
         row.append(rows.astype(np.int32))
         values.append(table.select(range(len(columns))))
@@ -227,7 +227,7 @@ class _Pieces:
 
     def _read(self, file: Numbers, row: Numbers) -> pa.Table:
         if self._is_left():
-            raise Left
+            raise Abandoned
         places = file.astype(np.int64), row.astype(np.int64)
         with self._unbounded.share(0) as share:
             rows = self._stored.fetch(*places, self._columns, share)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
-from wal2lake.lake.compaction.clustered import Left, cluster, worth_clustering
+from wal2lake.lake.compaction.clustered import Abandoned, cluster, worth_clustering
 from wal2lake.lake.compaction.rewrite import (
     Compaction,
     carried,
@@ -23,7 +23,7 @@ from wal2lake.lake.compaction.rewrite import (
     worth_compacting,
 )
 from wal2lake.lake.delta.datafile import discard_added
-from wal2lake.lake.delta.log.beside import Beside
+from wal2lake.lake.delta.log.background import BackgroundWork
 from wal2lake.lake.port import CommitConflict, Committed, Cursor, TableState
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.lake.upsert.stored import is_readable
@@ -55,7 +55,7 @@ class CompactedTables(Protocol):
         """Return the live files, as in TablePort."""
         ...
 
-    def goes_on_beside(self, work: Beside) -> None:
+    def register_background(self, work: BackgroundWork) -> None:
         """Register background work, as in DeltaTables."""
         ...
 
@@ -86,8 +86,8 @@ class Compactor:
         """Commits by location since its files were last checked."""
         self._waits: Counter[str] = Counter()
         """Commits by location since its compaction could have been committed."""
-        self._beside = Beside("compact small files", self._write)
-        tables.goes_on_beside(self._beside)
+        self._background = BackgroundWork("compact small files", self._write)
+        tables.register_background(self._background)
 
     def ask(self, location: str, key: Sequence[int]) -> None:
         """Queue a check of the table's files. Nothing happens while a compaction of the table
@@ -100,7 +100,7 @@ class Compactor:
             if location in self._written:
                 return
             self._keys[location] = tuple(key)
-        self._beside.ask(location)
+        self._background.ask(location)
 
     def take(self, location: str) -> Compaction | None:
         """Return the compaction that has been written meanwhile; the caller commits or discards
@@ -184,7 +184,7 @@ class Compactor:
 
     def wait(self) -> None:
         """Wait until all queued compactions are written."""
-        self._beside.wait()
+        self._background.wait()
 
     def _write(self, location: str) -> None:
         with self._lock:
@@ -204,8 +204,8 @@ class Compactor:
         if state.clustering:
             chosen = worth_clustering(files, state.clustering)
             if chosen:
-                with suppress(Left):
-                    left = partial(self._beside.is_left, location)
+                with suppress(Abandoned):
+                    left = partial(self._background.is_left, location)
                     self._keep(cluster(state, chosen, left))
             return
         chosen = worth_compacting(files)

@@ -23,7 +23,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from wal2lake.lake.ahead import Ahead
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.port import (
     FieldSpec,
@@ -32,6 +31,7 @@ from wal2lake.lake.port import (
     TableState,
     can_partition,
 )
+from wal2lake.lake.prefetch import Prefetched
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.stored import StoredRows, is_ours
 
@@ -103,9 +103,9 @@ class PlainRead:
             count += file.rows - file.deleted
         return count
 
-    def batches(self) -> Ahead[pa.RecordBatch]:
+    def batches(self) -> Prefetched[pa.RecordBatch]:
         """Read all rows in another thread. The caller must close the result."""
-        return Ahead(self.read(), "plain read")
+        return Prefetched(self.read(), "plain read")
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Read all rows in the calling thread."""

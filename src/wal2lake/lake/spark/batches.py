@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batch.batchport import Staged, StageRequest
 from wal2lake.lake.batch.methods import NO_WORK, Costs, Method, Total, Work
-from wal2lake.lake.capture.messages import NOTHING_MORE, More, sent, with_more
+from wal2lake.lake.capture.messages import NO_REMARKS, CommitRemarks, sent, with_remarks
 from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.executors import Pool
@@ -101,7 +101,7 @@ class _Staged:
     """Duration of the evaluation."""
     chosen: Method | None = None
     """The method chosen of two possible ones; None if there was no choice."""
-    remarks: More = NOTHING_MORE
+    remarks: CommitRemarks = NO_REMARKS
     """Remarks that the commit carries in its user metadata."""
     committed: bool = field(default=False)
 
@@ -166,7 +166,7 @@ class DeltaBatches:
                 # Finding a row by its key does not show what other writers changed in it.
                 found_whole=request.has_their_rows or not request.key,
             )
-            staged.remarks = More(sent=origin)
+            staged.remarks = CommitRemarks(sent=origin)
         names = [field.name for field in request.state.fields]
         staged.key = tuple(names.index(name) for name in request.key)
         return staged
@@ -421,7 +421,7 @@ class DeltaBatches:
                 read_version=version,
                 replace=staged.upsert.truncates,
                 replaced=staged.upsert.replaced,
-                operation=with_more(word, staged.remarks),
+                operation=with_remarks(word, staged.remarks),
             )
         if staged.inserts is not None and staged.inserts.files:
             return self._tables.commit_files(
@@ -429,7 +429,7 @@ class DeltaBatches:
                 staged.inserts.files,
                 cursor,
                 read_version=version,
-                operation=with_more("append", staged.remarks),
+                operation=with_remarks("append", staged.remarks),
             )
         return None
 

@@ -41,12 +41,12 @@ from wal2lake.catalog import local_writer as writer_of
 from wal2lake.lake import LOCAL, CommitConflict, Cursor, TableState, tagged
 from wal2lake.lake.branch import Action, BranchChange, others_rows
 from wal2lake.lake.capture import (
+    CommitRemarks,
     Emitted,
-    More,
     MovedKey,
     OriginMark,
     moved_from,
-    with_more,
+    with_remarks,
 )
 from wal2lake.lake.plain import FoundRows, PlainChange
 from wal2lake.lake.spark import Branch, Overtaken, rebase
@@ -68,7 +68,7 @@ _TRUNCATE: Final = "truncate"
 _ATTEMPTS: Final = 5
 """Attempts of a TRUNCATE that others' commits overtake."""
 
-_NOTHING: Final = More()
+_NOTHING: Final = CommitRemarks()
 
 _FINISH_SECONDS: Final = 30.0
 """Limit of retries after the intent, for errors that may pass. Chosen arbitrarily."""
@@ -144,7 +144,7 @@ def commit_tables(
     rendering: Rendering,
     job_group: str,
     check: Check = lambda: None,
-    metadata: More = _NOTHING,
+    metadata: CommitRemarks = _NOTHING,
     settled: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Commit the changes of all tables, durably.
@@ -255,7 +255,7 @@ def _truncate_table(node: EngineParts, table: TableDef, options: int) -> None:
             Cursor(writer, (state.cursor(writer) or 0) + 1),
             read_version=state.version,
             replace=True,
-            operation=with_more(_TRUNCATE, More(truncate_options=options)),
+            operation=with_remarks(_TRUNCATE, CommitRemarks(truncate_options=options)),
         )
         failpoint("local.table_committed")
         publish(lambda: _show(node, {table.oid: table.location}))
@@ -286,9 +286,9 @@ def write_plainly(
     """Write one statement's change as one commit of a table, or of a branch, which is private."""
     writer = writer_of(node.catalog.system_identifier)
     cursor = Cursor(writer, (change.state.cursor(writer) or 0) + 1)
-    metadata = More(updated=0 if new_rows is None else len(old_rows))
+    metadata = CommitRemarks(updated=0 if new_rows is None else len(old_rows))
     change.commit(
-        node.tables, old_rows, new_rows, cursor, with_more(_OPERATION, metadata)
+        node.tables, old_rows, new_rows, cursor, with_remarks(_OPERATION, metadata)
     )
 
 
@@ -424,7 +424,7 @@ def commit_one(node: EngineParts, change: TableChange, name: str | None = None) 
     table is not at the version that the change was made for."""
     operation = _TRUNCATE if change.truncates else _OPERATION
     origin = None if change.origin is None else OriginMark(*change.origin)
-    metadata = More(
+    metadata = CommitRemarks(
         tuple(Emitted(*message) for message in change.messages),
         origin,
         change.truncate_options if change.truncates else 0,
@@ -442,7 +442,7 @@ def commit_one(node: EngineParts, change: TableChange, name: str | None = None) 
             change.actions,
             Cursor(writer_of(node.catalog.system_identifier), change.cursor),
             read_version=change.read_version,
-            operation=with_more(
+            operation=with_remarks(
                 operation if name is None else f"{operation} {name}", metadata
             ),
         )

@@ -48,7 +48,13 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.lake import CommitConflict
-from wal2lake.lake.capture import Emitted, More, moved_from, read_commit, with_more
+from wal2lake.lake.capture import (
+    CommitRemarks,
+    Emitted,
+    moved_from,
+    read_commit,
+    with_remarks,
+)
 from wal2lake.lake.delta import local_path
 from wal2lake.local.commits.commit import (
     WrittenTable,
@@ -180,8 +186,10 @@ def _preparation(transaction: PreparedCommit, xid: int) -> Preparation:
     commits = []
     for change in transaction.tables:
         moved = moved_from(change.moved)
-        metadata = More((), None, change.truncate_options, moved, change.updated)
-        word = with_more("truncate" if change.truncates else "prepare", metadata)
+        metadata = CommitRemarks(
+            (), None, change.truncate_options, moved, change.updated
+        )
+        word = with_remarks("truncate" if change.truncates else "prepare", metadata)
         actions = [{"commitInfo": {"userMetadata": word}}, *change.actions]
         commits.append((change.relid, read_commit(change.read_version, actions)))
     emitted = [Emitted(*message) for message in transaction.messages]

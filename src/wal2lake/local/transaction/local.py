@@ -44,9 +44,9 @@ from wal2lake.lake import instants
 from wal2lake.lake.branch import Action
 from wal2lake.lake.capture import (
     MOST_ROWS,
+    CommitRemarks,
     Emitted,
     KeyMoves,
-    More,
     MovedKey,
     OriginMark,
     updated_by,
@@ -539,7 +539,7 @@ class LocalTransaction:
         origin: OriginMark | None,
     ) -> None:
         with recorded_statements(self._node, self._events) as statements:
-            metadata = More(
+            metadata = CommitRemarks(
                 tuple(messages), origin, statements=statements, xid=self.xid()
             )
             commit_tables(

@@ -60,7 +60,7 @@ class CapturedTransaction:
     def messages(self) -> tuple[Emitted, ...]:
         """Messages that the transaction has emitted."""
         return tuple(
-            message for _, commit in self.commits for message in commit.more.messages
+            message for _, commit in self.commits for message in commit.remarks.messages
         )
 
     @property
@@ -79,7 +79,7 @@ class CapturedTransaction:
 
     @property
     def _mark(self) -> OriginMark | None:
-        marks = (commit.more.origin for _, commit in self.commits)
+        marks = (commit.remarks.origin for _, commit in self.commits)
         return next((origin for origin in marks if origin), None)
 
     @property
@@ -101,7 +101,7 @@ def source_of(commit: TableCommit, node: int) -> BatchSource | None:
 def number_of(commit: TableCommit, node: int) -> int | None:
     """Return the number of ``node``'s local transaction that made a commit. Other nodes that write
     the same tables have their own numbers."""
-    return commit.more.xid or None if local_writer(node) in commit.cursors else None
+    return commit.remarks.xid or None if local_writer(node) in commit.cursors else None
 
 
 def in_order(
@@ -182,7 +182,7 @@ def _joined(
 
 
 def _as_sent(transaction: CapturedTransaction) -> bool:
-    return all(commit.more.sent for _, commit in transaction.commits)
+    return all(commit.remarks.sent for _, commit in transaction.commits)
 
 
 def _tears(before: CapturedTransaction, then: CapturedTransaction) -> bool:
@@ -190,7 +190,7 @@ def _tears(before: CapturedTransaction, then: CapturedTransaction) -> bool:
     tables into the later batch ``then``. Sent together, each of them is one transaction again."""
     end = before.source.end if before.source is not None else 0
     return _as_sent(before) and any(
-        commit.more.sent is not None and commit.more.sent.position < end
+        commit.remarks.sent is not None and commit.remarks.sent.position < end
         for _, commit in then.commits
     )
 

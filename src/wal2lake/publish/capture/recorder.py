@@ -281,7 +281,7 @@ class TransactionRecorder:
         self, transaction: CapturedTransaction, tables: Mapping[Oid, TableDef]
     ) -> list[Change | Emitted] | None:
         """Return the changes of the transaction's statements, if they were written to a file."""
-        names = (commit.more.statements for _, commit in transaction.commits)
+        names = (commit.remarks.statements for _, commit in transaction.commits)
         emptied = {relid for relid, commit in transaction.commits if commit.truncates}
         name = next((name for name in names if name), "")
         return self.read_statements(name, tables, emptied)
@@ -302,7 +302,7 @@ class TransactionRecorder:
                 state = self._tables.state_at(table.location, commit.version)
             relation = self.by_partition(table, relation_of(table, state))
             if commit.truncates:
-                truncated.append((relation, commit.more.truncate_options))
+                truncated.append((relation, commit.remarks.truncate_options))
             parts.append((table, commit, state, relation))
         # TRUNCATEs of all tables come first: those with equal options are one for subscribers.
         yield from sorted(truncated, key=lambda truncation: truncation[1])

@@ -39,9 +39,9 @@ from wal2lake.changelog.files import (
 )
 from wal2lake.lake import TablePort
 from wal2lake.lake.capture import (
+    CommitRemarks,
     ComparisonMemory,
     Emitted,
-    More,
     MovedKey,
     TableCommit,
     most_changes,
@@ -161,7 +161,8 @@ class Statements:
         )
         for version, actions in enumerate(actions_by_version, statement.before + 1):
             yield replace(
-                read_commit(version, actions), more=More(moved=statement.moved)
+                read_commit(version, actions),
+                remarks=CommitRemarks(moved=statement.moved),
             )
 
     def _changes(

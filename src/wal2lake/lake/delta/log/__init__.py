@@ -6,5 +6,5 @@ text of a commit and of a checksum file. Never: decides what to commit, or resol
 Delta writes every version that is not plain (``commit.is_ours_to_write``).
 
 Modules: ``firstversion``, ``version``, ``earlier``, ``commit``, ``checkpoints``, ``checksum``,
-``clustering``, ``known``, ``place``, ``beside``.
+``clustering``, ``known``, ``place``, ``background``.
 """

@@ -1,7 +1,7 @@
 """Decides which versions of a table get a checkpoint.
 
 No commit needs a checkpoint: it saves readers the commits below it. So checkpoints are written
-``beside``, and a checkpoint that failed is written at the next version that is due.
+``background``, and a checkpoint that failed is written at the next version that is due.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ from wal2lake.lake.delta.durability import (
     vector_file,
 )
 from wal2lake.lake.delta.fit import check_files
-from wal2lake.lake.delta.log.beside import Beside
+from wal2lake.lake.delta.log.background import BackgroundWork
 from wal2lake.lake.delta.log.checkpoints import is_due
 from wal2lake.lake.delta.log.commit import (
     Change,
@@ -104,8 +104,8 @@ class DeltaTables:
         self._synced: dict[str, int] = {}
         self._known = KnownVersions()
         self._creation = Creation(self._delta)
-        self._checkpoints = Beside("write a checkpoint", self._checkpoint)
-        self._beside = [self._checkpoints]
+        self._checkpoints = BackgroundWork("write a checkpoint", self._checkpoint)
+        self._background = [self._checkpoints]
         self._writing: KeyedLocks[str] = KeyedLocks(LockRank.TABLE)
         self._lock = threading.Lock()
 
@@ -133,13 +133,13 @@ class DeltaTables:
             self._known.list_files(state, stamp(location, 0), {})
         return state
 
-    def goes_on_beside(self, work: Beside) -> None:
+    def register_background(self, work: BackgroundWork) -> None:
         """Register background work that must leave a table before the table is dropped."""
-        self._beside.append(work)
+        self._background.append(work)
 
     def drop(self, location: str) -> None:
         """Drop a table, as in TablePort. Refuses a directory that is not a table."""
-        for work in tuple(self._beside):
+        for work in tuple(self._background):
             work.leave(location)
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location)

@@ -44,7 +44,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from wal2lake.lake.capture.messages import NOTHING_MORE, More, with_more
+from wal2lake.lake.capture.messages import NO_REMARKS, CommitRemarks, with_remarks
 from wal2lake.lake.origins import COLUMNS, BatchCommits
 from wal2lake.lake.port import (
     Committed,
@@ -140,7 +140,7 @@ def commit_merge(
     branches: Branches,
     place: str,
     cursor: Cursor,
-    remarks: More = NOTHING_MORE,
+    remarks: CommitRemarks = NO_REMARKS,
 ) -> Committed:
     """Make the merge the next version, which is durable on return. ``place`` is for the branch: an
     empty location on the table's storage. ``remarks`` go into the commit's user metadata.
@@ -158,7 +158,7 @@ def _commit(
     branches: Branches,
     place: str,
     cursor: Cursor,
-    remarks: More,
+    remarks: CommitRemarks,
 ) -> Committed:
     location = merge.state.location
     now = tables.state(location)
@@ -178,7 +178,7 @@ def _commit(
             cursor,
             read_version=now.version,
             replace=True,
-            operation=with_more("truncate", remarks),
+            operation=with_remarks("truncate", remarks),
         )
     with _branch(merge, branches, place) as branch:
         with translated(f'Delta table "{location}"'):
@@ -192,7 +192,7 @@ def _commit(
                 change.actions,
                 cursor,
                 read_version=now.version,
-                operation=with_more(operation, remarks),
+                operation=with_remarks(operation, remarks),
             )
         except Exception:
             if _is_uncommitted(tables, location, cursor):

@@ -80,7 +80,7 @@ class Cascade:
         """Return the batch's transactions; None if the difference must be sent instead. ``shown``
         maps a table to its relation in the log."""
         source = transaction.source
-        if source is None or not all(c.more.sent for _, c in transaction.commits):
+        if source is None or not all(c.remarks.sent for _, c in transaction.commits):
             return None
         subscription = self._catalog.subscription(source.subid)
         directory = self._logs / str(int(source.subid))
@@ -107,7 +107,7 @@ class Cascade:
         """Return the existing segments that may have changes of the batch; none if its newest one
         is missing. If an early segment is missing, the count of the changes shows it."""
         first = min(
-            _sent(commit.more.sent).position for _, commit in transaction.commits
+            _sent(commit.remarks.sent).position for _, commit in transaction.commits
         )
         segments = reader.above(Lsn(first))
         if not segments or segments[-1].sealed_lsn < source.end:
@@ -132,7 +132,7 @@ class Cascade:
         ]
         node = self._catalog.system_identifier
         for relid, commit in transaction.commits:
-            note, source = _sent(commit.more.sent), source_of(commit, node)
+            note, source = _sent(commit.remarks.sent), source_of(commit, node)
             if source is None:
                 raise NotAsSent("a commit is of no subscription")
             own = [file for mark, file in files if mark in note.relations]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.ahead import Ahead
+from wal2lake.lake.prefetch import Prefetched
 from wal2lake.testing.waits import wait_until
 
 
@@ -17,7 +17,7 @@ def threads() -> list[str]:
 
 
 def test_items_come_in_order_and_then_the_end() -> None:
-    with Ahead(iter(range(100)), "ahead of it") as items:
+    with Prefetched(iter(range(100)), "ahead of it") as items:
         assert list(items) == list(range(100))
         assert next(items, None) is None
     assert not threads()
@@ -28,7 +28,7 @@ def test_an_error_comes_where_it_was() -> None:
         yield 1
         raise StorageError("no such file")
 
-    with Ahead(fails(), "ahead of it") as items:
+    with Prefetched(fails(), "ahead of it") as items:
         assert next(items) == 1
         with pytest.raises(StorageError, match="no such file"):
             next(items)
@@ -43,7 +43,7 @@ def test_no_more_is_made_than_is_asked_for_soon() -> None:
             made.append(number)
             yield number
 
-    with Ahead(counted(), "ahead of it") as items:
+    with Prefetched(counted(), "ahead of it") as items:
         assert not made and not threads()
         assert next(items) == 0
         wait_until(lambda: len(made) == 3, timeout_seconds=30)
@@ -53,7 +53,7 @@ def test_no_more_is_made_than_is_asked_for_soon() -> None:
 
 
 def test_what_was_never_begun_is_closed() -> None:
-    items = Ahead(iter([1]), "ahead of it")
+    items = Prefetched(iter([1]), "ahead of it")
     items.close()
     items.close()
     assert next(items, None) is None

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from wal2lake.observe import get_logger
 
 
-class Beside:
+class BackgroundWork:
     """Runs work beside commits, for all tables that one process writes. Thread-safe."""
 
     def __init__(self, name: str, work: Callable[[str], None]) -> None:

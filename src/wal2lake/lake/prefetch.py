@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Ahead(Generic[T]):
+class Prefetched(Generic[T]):
     """A context manager. Its thread starts with the first item that the consumer takes, and ends
     at its exit."""
 
@@ -28,7 +28,7 @@ class Ahead(Generic[T]):
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._ended = False
 
-    def __iter__(self) -> Ahead[T]:
+    def __iter__(self) -> Prefetched[T]:
         return self
 
     def __next__(self) -> T:
@@ -67,7 +67,7 @@ class Ahead(Generic[T]):
         if self._thread.ident is not None:
             self._thread.join()
 
-    def __enter__(self) -> Ahead[T]:
+    def __enter__(self) -> Prefetched[T]:
         return self
 
     def __exit__(
