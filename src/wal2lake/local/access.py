@@ -16,9 +16,9 @@ from wal2lake.errors import UsageError
 from wal2lake.local.node import (
     PERMISSION_DENIED,
     Caller,
-    EngineParts,
     need_schema,
 )
+from wal2lake.local.ports import HasCatalog
 from wal2lake.model import DATABASE, Acl, ObjectKind, Oid
 
 
@@ -44,13 +44,13 @@ def check_tables(
             raise denied_for("table", table.name)
 
 
-def check_schema(node: EngineParts, caller: Caller, name: str, letters: str) -> None:
+def check_schema(node: HasCatalog, caller: Caller, name: str, letters: str) -> None:
     """Check USAGE or CREATE on a schema that exists."""
     if not caller.role.superuser:
         check_schema_for(node, caller.role, name, letters)
 
 
-def check_schema_for(node: EngineParts, role: Role, name: str, letters: str) -> None:
+def check_schema_for(node: HasCatalog, role: Role, name: str, letters: str) -> None:
     """Check USAGE or CREATE on a schema for another role."""
     schema = need_schema(node.catalog, name)
     allowed = node.catalog.authority().letters(
@@ -60,17 +60,17 @@ def check_schema_for(node: EngineParts, role: Role, name: str, letters: str) -> 
         raise denied_for("schema", name)
 
 
-def database_access(node: EngineParts) -> tuple[Oid, Acl | None]:
+def database_access(node: HasCatalog) -> tuple[Oid, Acl | None]:
     """Return owner and ACL of the one database."""
     return DATABASE_OWNER, node.catalog.database_acl()
 
 
-def check_database_create(node: EngineParts, caller: Caller) -> None:
+def check_database_create(node: HasCatalog, caller: Caller) -> None:
     """Check CREATE on the database."""
     check_database_create_for(node, caller.role)
 
 
-def check_database_create_for(node: EngineParts, role: Role) -> None:
+def check_database_create_for(node: HasCatalog, role: Role) -> None:
     """Check CREATE on the database for another role."""
     if role.superuser:
         return
@@ -108,7 +108,7 @@ def is_member(catalog: Catalog, user: str, role: str) -> bool:
 
 
 def check_owner(
-    node: EngineParts, caller: Caller, word: str, name: str, owner: Oid
+    node: HasCatalog, caller: Caller, word: str, name: str, owner: Oid
 ) -> None:
     """Check that the caller has the owner's privileges, to alter or drop an object."""
     if not owns(node.catalog, caller, owner):

@@ -1,4 +1,4 @@
-"""Parts of the running engine that a command can reach."""
+"""The engine's parts, and the session that runs a command."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from wal2lake.local.concurrency.sequences import (
 )
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.local.concurrency.turns import NodeTurns, Turns, Waiter
+from wal2lake.local.ports import HasCatalog
 from wal2lake.model import ObjectKind, Oid
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock
 from wal2lake.pg import Check
@@ -42,7 +43,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(slots=True)
 class EngineParts:
-    """The engine's parts. Shared by all sessions."""
+    """The engine's parts, shared by all sessions: every port of ``ports``, which describes them."""
 
     catalog: Catalog
     settings: Settings
@@ -51,46 +52,29 @@ class EngineParts:
     apply: ApplyLauncher
     sync: TableSync
     locks: KeyedLocks[Oid]
-    """A lock for each subscription; changing its tables or its vector needs the lock."""
     branches: Branches
-    """Writes of transactions before they commit."""
     keys: BranchKeys
     compactor: Compactor
-    """Small files as larger ones, behind commits."""
     changed: Callable[[], None]
-    """Tell the supervisor that subscriptions have changed."""
     publishing: Publishing | None = None
-    """The publisher half; None: there is none."""
     committed: Callable[[], None] = lambda: None
-    """Readers see something new of tables: capture looks at once."""
     expressions: Expressions | None = None
-    """Looks at those of ``conflict_resolution``; None: there is no lake."""
     origins: ActiveOrigins = field(default_factory=ActiveOrigins)
     sequences: SequenceLocks = field(default_factory=SequenceLocks)
     prepared: HeldTables = field(default_factory=HeldTables)
-    """Tables that prepared transactions hold."""
     snapshots: Snapshots = field(default_factory=Snapshots)
-    """Views that statements have of commits under way."""
     ddl_lock: OrderedLock = field(
         default_factory=lambda: OrderedLock(LockRank.DEFINITIONS)
     )
-    """Held by commands that create or drop objects, so that two do not interleave. Never held while
-    a publisher is talked to: one that does not answer must not stop the commands of others."""
     turns: NodeTurns = field(default_factory=NodeTurns)
-    """Turns of commands that must not interleave."""
-
     unfinished: set[str] = field(default_factory=set)
-    """Places, in lower case, of tables that open blocks have made: the catalog does not know them
-    yet, and they are not what a crash has left. Added to under the DDL lock."""
 
     def reload(self, settings: Settings) -> None:
-        """Obey these from now on."""
+        """Use these settings from now on."""
         self.settings = settings
 
     def capture_before(self, check: Check) -> None:
-        """Before what is published becomes otherwise: all that readers see is in the publisher's
-        log, if anybody reads that, with the definitions that it had. ``check``: called
-        meanwhile."""
+        """Capture all that readers see, as ``ports.Definitions`` says."""
         if self.publishing is not None and self.publishing.slots.all():
             self.publishing.capture.catch_up(CATCH_UP_SECONDS, check)
 
@@ -141,7 +125,7 @@ class Caller:
         return self.session or self.role
 
 
-def need_subscription(node: EngineParts, name: str) -> Subscription:
+def need_subscription(node: HasCatalog, name: str) -> Subscription:
     """Return a subscription by its name; 42704 if it does not exist."""
     subscription = node.catalog.subscription_named(name)
     if subscription is None:

@@ -40,7 +40,14 @@ from wal2lake.local.concurrency.activeorigins import (
     SessionOrigin,
     is_active,
 )
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import (
+    HasCatalog,
+    HasSettings,
+    HasTables,
+    SessionState,
+    SubscriptionCommands,
+)
 from wal2lake.model import Lsn, SyncState
 from wal2lake.observe import failpoint
 
@@ -49,7 +56,7 @@ _NAME_BYTES: Final = 512
 _FUNCTION: Final = "pg_replication_origin_advance"
 
 
-def create_origin(node: EngineParts, caller: Caller, name: str) -> int:
+def create_origin(node: HasCatalog, caller: Caller, name: str) -> int:
     """Create an origin and return its number.
 
     42939 for a reserved name, 23505 if the origin exists."""
@@ -69,7 +76,7 @@ def create_origin(node: EngineParts, caller: Caller, name: str) -> int:
     return node.catalog.create_origin(name)
 
 
-def drop_origin(node: EngineParts, caller: Caller, name: str) -> None:
+def drop_origin(node: SessionState, caller: Caller, name: str) -> None:
     """Drop an origin; 42704 if it does not exist, 55006 if a session uses it."""
     origin = _created(node, name)
     user = node.origins.user_of(name)
@@ -82,36 +89,36 @@ def drop_origin(node: EngineParts, caller: Caller, name: str) -> None:
     node.catalog.drop_origin(name)
 
 
-def set_up_session(node: EngineParts, caller: Caller, name: str) -> None:
+def set_up_session(node: HasCatalog, caller: Caller, name: str) -> None:
     """Record the origin in all later commits of the session."""
     _session(caller).set_up(name, _created(node, name).number)
 
 
-def reset_session(node: EngineParts, caller: Caller) -> None:
+def reset_session(node: HasCatalog, caller: Caller) -> None:
     """Stop recording an origin; 55000 if the session has none."""
     _session(caller).need()
     _session(caller).end()
 
 
-def session_is_set_up(node: EngineParts, caller: Caller) -> bool:
+def session_is_set_up(node: HasCatalog, caller: Caller) -> bool:
     """True if the session records an origin."""
     return _session(caller).name is not None
 
 
-def session_progress(node: EngineParts, caller: Caller, flush: bool) -> int | None:
+def session_progress(node: HasCatalog, caller: Caller, flush: bool) -> int | None:
     """Return the durable position of the session's origin; None before its first commit."""
     name = _session(caller).need()
     return int(_created(node, name).remote_lsn) or None
 
 
 def set_up_transaction(
-    node: EngineParts, caller: Caller, lsn: int, time_us: int | None
+    node: HasCatalog, caller: Caller, lsn: int, time_us: int | None
 ) -> None:
     """Set the position and time that the running transaction has at the origin."""
     _session(caller).set_transaction(lsn, time_us)
 
 
-def reset_transaction(node: EngineParts, caller: Caller) -> None:
+def reset_transaction(node: HasCatalog, caller: Caller) -> None:
     """Clear the transaction's position; succeeds without an origin, too, as in PostgreSQL."""
     origin = _session(caller)
     if origin.name is not None:
@@ -123,7 +130,7 @@ def _session(caller: Caller) -> SessionOrigin:
     return caller.origin
 
 
-def _created(node: EngineParts, name: str) -> ReplicationOrigin:
+def _created(node: HasCatalog, name: str) -> ReplicationOrigin:
     for origin in node.catalog.origins():
         if origin.name == name:
             return origin
@@ -134,7 +141,9 @@ def _created(node: EngineParts, name: str) -> ReplicationOrigin:
     )
 
 
-def advance_origin(node: EngineParts, caller: Caller, name: str, lsn: int) -> None:
+def advance_origin(
+    node: SubscriptionCommands, caller: Caller, name: str, lsn: int
+) -> None:
     """Move an origin; durable on return.
 
     42704 and 55006 as PostgreSQL; 55000 for a position that a subscription cannot move to."""
@@ -176,7 +185,7 @@ def _origin(catalog: Catalog, name: str) -> tuple[int, Subscription]:
     raise UndefinedObjectError(f'replication origin "{name}" does not exist')
 
 
-def _in_use(node: EngineParts, sub: Subscription, number: int) -> UsageError:
+def _in_use(node: HasSettings, sub: Subscription, number: int) -> UsageError:
     with ProgressFile(node.settings.run_directory, sub.oid) as file:
         progress: Progress = file.read()
     pid = progress.receiver_pid or progress.engine_pid
@@ -187,7 +196,7 @@ def _in_use(node: EngineParts, sub: Subscription, number: int) -> UsageError:
     )
 
 
-def _check_even(node: EngineParts, sub: Subscription, lsn: Lsn) -> None:
+def _check_even(node: HasTables, sub: Subscription, lsn: Lsn) -> None:
     """Refuse to advance past changes that some tables have and others would never get."""
     vector = node.catalog.newest_vector(sub.oid)
     if vector is None or lsn <= vector.lsn:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.local.concurrency.sequences import SessionSequences, held
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasCatalog, SessionState
 from wal2lake.model import Oid
 
 
-def next_value(node: EngineParts, caller: Caller, number: int, oid: Oid) -> int:
+def next_value(node: SessionState, caller: Caller, number: int, oid: Oid) -> int:
     """nextval; 2200H if the sequence is exhausted."""
     sequence = next(
         (candidate for candidate in node.catalog.sequences() if candidate.oid == oid),
@@ -28,7 +29,7 @@ def next_value(node: EngineParts, caller: Caller, number: int, oid: Oid) -> int:
 
 
 def set_value(
-    node: EngineParts,
+    node: SessionState,
     caller: Caller,
     number: int,
     oid: Oid,
@@ -43,7 +44,7 @@ def set_value(
     return value
 
 
-def current_value(node: EngineParts, caller: Caller, number: int, oid: Oid) -> int:
+def current_value(node: HasCatalog, caller: Caller, number: int, oid: Oid) -> int:
     """currval; 55000 if the session has taken no value of the sequence."""
     value = _session(caller).values.get(oid)
     if value is None:
@@ -55,7 +56,7 @@ def current_value(node: EngineParts, caller: Caller, number: int, oid: Oid) -> i
     return value
 
 
-def last_value(node: EngineParts, caller: Caller, number: int) -> int:
+def last_value(node: HasCatalog, caller: Caller, number: int) -> int:
     """lastval; 55000 if the session has taken no value, or the sequence has been dropped."""
     session = _session(caller)
     oids = {sequence.oid for sequence in node.catalog.sequences()}

@@ -15,7 +15,8 @@ from wal2lake.errors import (
     UsageError,
     Wal2LakeError,
 )
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasPublishing
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
 from wal2lake.publish.plugins.loading import load_plugin
@@ -27,7 +28,7 @@ Row = Mapping[str, object]
 
 
 def create_slot(
-    node: EngineParts,
+    node: HasPublishing,
     caller: Caller,
     name: str,
     plugin: str,
@@ -50,7 +51,7 @@ def create_slot(
 
 
 def copy_slot(
-    node: EngineParts,
+    node: HasPublishing,
     caller: Caller,
     source: str,
     name: str,
@@ -67,18 +68,18 @@ def copy_slot(
     return [{"slot_name": slot.name, "lsn": int(slot.confirmed_lsn)}]
 
 
-def drop_slot(node: EngineParts, caller: Caller, name: str) -> None:
+def drop_slot(node: HasPublishing, caller: Caller, name: str) -> None:
     """pg_drop_replication_slot."""
     _publishing(node).slots.drop(name, caller.pid, wait=None)
 
 
-def advance_slot(node: EngineParts, caller: Caller, name: str, lsn: int) -> list[Row]:
+def advance_slot(node: HasPublishing, caller: Caller, name: str, lsn: int) -> list[Row]:
     """pg_replication_slot_advance."""
     reached = _publishing(node).slots.advance(name, caller.pid, Lsn(lsn))
     return [{"slot_name": name, "end_lsn": int(reached)}]
 
 
-def current_lsn(node: EngineParts, caller: Caller) -> int:
+def current_lsn(node: HasPublishing, caller: Caller) -> int:
     """pg_current_wal_lsn."""
     return int(_publishing(node).capture.catch_up_for_long().lsn)
 
@@ -93,7 +94,7 @@ class Reader:
 
     def __call__(
         self,
-        node: EngineParts,
+        node: HasPublishing,
         caller: Caller,
         slot: str | None,
         up_to: int | None,
@@ -147,7 +148,7 @@ def _options(options: Sequence[str]) -> list[tuple[str, str | None]]:
     return list(zip(options[::2], options[1::2], strict=True))
 
 
-def _publishing(node: EngineParts) -> Publishing:
+def _publishing(node: HasPublishing) -> Publishing:
     if node.publishing is None:
         raise FeatureNotSupportedError("this node does not publish")
     return node.publishing

@@ -49,7 +49,8 @@ from wal2lake.commands.subscription.steps.drop import (
 from wal2lake.commands.subscription.steps.recopy import check_recopy
 from wal2lake.commands.tables.past import format_moment
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import Definitions, HasCatalog, HasTables, TableDefinitions
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 from wal2lake.observe import failpoint
 from wal2lake.sql.backend import Notice
@@ -60,7 +61,7 @@ _STREAMED: Final = (SyncState.FINISHEDCOPY, SyncState.SYNCDONE, SyncState.READY)
 
 
 def pause_table(
-    node: EngineParts, caller: Caller, relid: Oid, subscription: str | None = None
+    node: TableDefinitions, caller: Caller, relid: Oid, subscription: str | None = None
 ) -> None:
     """wal2lake.pause_table; 55000 for a table that is being copied."""
     with _member(node, caller, "pause_table", relid, subscription) as (sub, rel, table):
@@ -77,7 +78,7 @@ def pause_table(
 
 
 def resume_table(
-    node: EngineParts, caller: Caller, relid: Oid, subscription: str | None = None
+    node: Definitions, caller: Caller, relid: Oid, subscription: str | None = None
 ) -> None:
     """wal2lake.resume_table."""
     with _member(node, caller, "resume_table", relid, subscription) as (
@@ -96,7 +97,7 @@ def resume_table(
 
 
 def recopy_table(
-    node: EngineParts, caller: Caller, relid: Oid, subscription: str | None = None
+    node: TableDefinitions, caller: Caller, relid: Oid, subscription: str | None = None
 ) -> None:
     """wal2lake.recopy_table: REFRESH PUBLICATION WITH (recopy = true) for one table."""
     with _member(node, caller, "recopy_table", relid, subscription) as (
@@ -115,7 +116,7 @@ def recopy_table(
 
 
 def warn_apart(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     table: TableDef,
     vector: SnapshotVector,
@@ -149,7 +150,7 @@ def warn_apart(
 
 @contextmanager
 def _member(
-    node: EngineParts, caller: Caller, function: str, relid: Oid, name: str | None
+    node: Definitions, caller: Caller, function: str, relid: Oid, name: str | None
 ) -> Iterator[tuple[Subscription, SubscriptionRel, TableDef]]:
     """Yield the table's entry in a subscription, locked for the caller, who may alter it."""
     table = node.catalog.table_by_oid(Oid(relid))
@@ -170,7 +171,7 @@ def _member(
         yield sub, _rel(node, sub.oid, table), table
 
 
-def _subscription_of(node: EngineParts, table: TableDef, name: str | None) -> str:
+def _subscription_of(node: HasCatalog, table: TableDef, name: str | None) -> str:
     """Return ``name``, or the name of the only subscription that has the table."""
     if name is not None:
         return name
@@ -191,7 +192,7 @@ def _subscription_of(node: EngineParts, table: TableDef, name: str | None) -> st
     return names[0]
 
 
-def _rel(node: EngineParts, subid: Oid, table: TableDef) -> SubscriptionRel:
+def _rel(node: HasCatalog, subid: Oid, table: TableDef) -> SubscriptionRel:
     places = node.catalog.sharing(table)
     for rel in node.catalog.rels(subid):
         if rel.relid in places:
@@ -205,7 +206,7 @@ def _rel(node: EngineParts, subid: Oid, table: TableDef) -> SubscriptionRel:
 
 
 def _reread_rel(
-    node: EngineParts, rel: SubscriptionRel, table: TableDef
+    node: HasCatalog, rel: SubscriptionRel, table: TableDef
 ) -> SubscriptionRel:
     """Read the entry again, now that the locks keep others from changing it."""
     if node.catalog.table_by_oid(table.oid) is None:
@@ -216,7 +217,7 @@ def _reread_rel(
 
 
 def _position(
-    node: EngineParts, sub: Subscription, rel: SubscriptionRel, table: TableDef
+    node: HasTables, sub: Subscription, rel: SubscriptionRel, table: TableDef
 ) -> tuple[Lsn, int]:
     """Return the position of the table's next change, and its newest version.
 

@@ -5,14 +5,15 @@ Source: pg_current_xact_id() and pg_current_xact_id_if_assigned() in xid8funcs.c
 
 from __future__ import annotations
 
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasCatalog
 
 
-def current_xid(node: EngineParts, caller: Caller) -> int | None:
+def current_xid(node: HasCatalog, caller: Caller) -> int | None:
     """Return the transaction's number, after assigning one if it has none."""
     return caller.number(True)
 
 
-def assigned_xid(node: EngineParts, caller: Caller) -> int | None:
+def assigned_xid(node: HasCatalog, caller: Caller) -> int | None:
     """Return the transaction's number; None if it has none yet."""
     return caller.number(False)

@@ -33,7 +33,7 @@ from wal2lake.lake.staging import (
     mapping_of,
     violating,
 )
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import HasTables
 from wal2lake.model import CheckConstraint
 from wal2lake.pgtypes.columnnames import derived_name
 from wal2lake.pgtypes.expressions import encode
@@ -101,7 +101,7 @@ def _free_name(
     raise AssertionError
 
 
-def check_rows(node: EngineParts, plan: ColumnPlan, state: TableState) -> None:
+def check_rows(node: HasTables, plan: ColumnPlan, state: TableState) -> None:
     """Check existing rows against the plan.
 
     Raises an error for rows whose generated columns cannot be recomputed, and 23514 for rows that
@@ -152,7 +152,7 @@ def check_rows(node: EngineParts, plan: ColumnPlan, state: TableState) -> None:
         _check(plan, new, table)
 
 
-def check_written(node: EngineParts, plan: ColumnPlan, written: TableState) -> None:
+def check_written(node: HasTables, plan: ColumnPlan, written: TableState) -> None:
     """Check rewritten rows against the constraints that read columns of new types."""
     waits = _of_written(plan)
     new = [check for check in _new_checks(plan) if waits.intersection(check.columns)]

@@ -31,7 +31,8 @@ from wal2lake.commands.publication.filters import analyse_generation
 from wal2lake.commands.publication.operations import Mutable, unsupported
 from wal2lake.errors import UsageError
 from wal2lake.lake.spark import Branch, RowRefused, generate
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasBranches
 from wal2lake.model import Generation
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.expressions import (
@@ -199,7 +200,7 @@ def dropped_columns(
     return dropped
 
 
-def compute_in(node: EngineParts, plan: ColumnPlan, branch: Branch) -> None:
+def compute_in(node: HasBranches, plan: ColumnPlan, branch: Branch) -> None:
     """Compute the generated columns of all rows of a branch, which has at most one commit."""
     generated = computed_in(plan)
     state = node.branches.state(branch)

@@ -25,7 +25,8 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.local.node import Caller, EngineParts, need_schema
+from wal2lake.local.node import Caller, need_schema
+from wal2lake.local.ports import HasCatalog
 from wal2lake.model import Deferral, Oid
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.altering.statements import (
@@ -35,7 +36,7 @@ from wal2lake.sql.grammar.altering.statements import (
 from wal2lake.sql.grammar.constraints import ConstraintModes
 
 
-def added_key(node: EngineParts, table: TableDef, clause: AddKeyClause) -> SetKey:
+def added_key(node: HasCatalog, table: TableDef, clause: AddKeyClause) -> SetKey:
     """Return the change that gives the table the key."""
     if table.key:
         raise UsageError(
@@ -96,7 +97,7 @@ def refuse_taken(
 
 
 def deferrable_tables(
-    node: EngineParts, caller: Caller, modes: ConstraintModes
+    node: HasCatalog, caller: Caller, modes: ConstraintModes
 ) -> set[Oid] | None:
     """Return the tables whose keys SET CONSTRAINTS names; None for all tables."""
     oids: set[Oid] = set()

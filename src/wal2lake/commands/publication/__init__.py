@@ -31,6 +31,7 @@ from wal2lake.commands.publication.create import (
     drop_publication,
 )
 from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.ports import HasCatalog
 from wal2lake.model import Oid
 from wal2lake.sql.grammar.publishing.statements import (
     AlterPublicationObjects,
@@ -63,7 +64,7 @@ def _in_turn(command: _Command, *, publishes: bool = True) -> _Command:
     return run
 
 
-def _named(node: EngineParts, statement: Any) -> list[Oid]:
+def _named(node: HasCatalog, statement: Any) -> list[Oid]:
     """Return the publications that a statement changes, sorted as the order of their locks.
 
     A transaction block holds the locks to its end. Others wait for them before they take the DDL

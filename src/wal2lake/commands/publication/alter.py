@@ -37,7 +37,8 @@ from wal2lake.local.access import (
     check_database_create_for,
     check_owner,
 )
-from wal2lake.local.node import PERMISSION_DENIED, Caller, EngineParts
+from wal2lake.local.node import PERMISSION_DENIED, Caller
+from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.model import Oid
 from wal2lake.sql.grammar.publishing.statements import (
     AlterPublicationObjects,
@@ -51,14 +52,14 @@ from wal2lake.sql.grammar.publishing.statements import (
 _TAG = "ALTER PUBLICATION"
 
 
-def _need(node: EngineParts, name: str) -> Publication:
+def _need(node: HasCatalog, name: str) -> Publication:
     publication = node.catalog.publication_named(name)
     if publication is None:
         raise UndefinedObjectError(f'publication "{name}" does not exist')
     return publication
 
 
-def _owned(node: EngineParts, caller: Caller, name: str) -> Publication:
+def _owned(node: HasCatalog, caller: Caller, name: str) -> Publication:
     publication = _need(node, name)
     check_owner(node, caller, "publication", name, publication.owner)
     return publication
@@ -68,7 +69,7 @@ def _owned(node: EngineParts, caller: Caller, name: str) -> Publication:
 
 
 def alter_objects(
-    node: EngineParts, caller: Caller, statement: AlterPublicationObjects
+    node: Definitions, caller: Caller, statement: AlterPublicationObjects
 ) -> str:
     """ALTER PUBLICATION ... ADD | SET | DROP objects."""
     with node.ddl_lock:
@@ -109,7 +110,7 @@ def _check_change(
 
 
 def _add(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     publication: Publication,
     tables: Sequence[NamedTable],
@@ -146,7 +147,7 @@ def _add(
 
 
 def _drop(
-    node: EngineParts,
+    node: HasCatalog,
     publication: Publication,
     tables: Sequence[NamedTable],
     schemas: Sequence[Namespace],
@@ -178,7 +179,7 @@ def _drop(
 
 
 def _set(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     publication: Publication,
     tables: Sequence[NamedTable],
@@ -218,7 +219,7 @@ def _plain(row: PublishedTable) -> PublishedTable:
 # ---- options, name, owner, comment -------------------------------------------------------
 
 
-def alter_set(node: EngineParts, caller: Caller, statement: AlterPublicationSet) -> str:
+def alter_set(node: Definitions, caller: Caller, statement: AlterPublicationSet) -> str:
     """ALTER PUBLICATION ... SET ( options )."""
     with node.ddl_lock:
         publication = _owned(node, caller, statement.name)
@@ -230,7 +231,7 @@ def alter_set(node: EngineParts, caller: Caller, statement: AlterPublicationSet)
     return _TAG
 
 
-def _check_no_roots(node: EngineParts, publication: Publication) -> None:
+def _check_no_roots(node: HasCatalog, publication: Publication) -> None:
     """Refuse columns or a filter on a partitioned table without publish_via_partition_root."""
     tables = {table.oid: table for table in node.catalog.tables()}
     for row in publication.tables:
@@ -250,7 +251,7 @@ def _check_no_roots(node: EngineParts, publication: Publication) -> None:
 
 
 def alter_rename(
-    node: EngineParts, caller: Caller, statement: AlterPublicationRename
+    node: Definitions, caller: Caller, statement: AlterPublicationRename
 ) -> str:
     """ALTER PUBLICATION ... RENAME TO."""
     with node.ddl_lock:
@@ -264,7 +265,7 @@ def alter_rename(
 
 
 def alter_owner(
-    node: EngineParts, caller: Caller, statement: AlterPublicationOwner
+    node: Definitions, caller: Caller, statement: AlterPublicationOwner
 ) -> str:
     """ALTER PUBLICATION ... OWNER TO."""
     with node.ddl_lock:
@@ -296,7 +297,7 @@ def alter_owner(
 
 
 def comment_on_publication(
-    node: EngineParts, caller: Caller, statement: CommentOnPublication
+    node: HasCatalog, caller: Caller, statement: CommentOnPublication
 ) -> str:
     """COMMENT ON PUBLICATION; NULL and an empty text remove the comment."""
     publication = _owned(node, caller, statement.name)

@@ -18,7 +18,8 @@ from wal2lake.commands.publication.objects import (
 from wal2lake.commands.publication.options import publication_options
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.local.access import check_database_create, check_owner
-from wal2lake.local.node import PERMISSION_DENIED, Caller, EngineParts
+from wal2lake.local.node import PERMISSION_DENIED, Caller
+from wal2lake.local.ports import Definitions
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.publishing.statements import (
     CreatePublication,
@@ -27,7 +28,7 @@ from wal2lake.sql.grammar.publishing.statements import (
 
 
 def create_publication(
-    node: EngineParts, caller: Caller, statement: CreatePublication
+    node: Definitions, caller: Caller, statement: CreatePublication
 ) -> str:
     """CREATE PUBLICATION."""
     with node.ddl_lock:
@@ -67,7 +68,7 @@ def create_publication(
 
 
 def drop_publication(
-    node: EngineParts, caller: Caller, statement: DropPublication
+    node: Definitions, caller: Caller, statement: DropPublication
 ) -> str:
     """DROP PUBLICATION: drops all the publications, or none."""
     with node.ddl_lock:

@@ -18,14 +18,15 @@ from collections.abc import Collection, Iterator, Sequence
 
 from wal2lake.catalog import PublishedOperation, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
-from wal2lake.local.node import Caller, EngineParts, described, find_table
+from wal2lake.local.node import Caller, described, find_table
+from wal2lake.local.ports import HasCatalog
 from wal2lake.model import ReplicaIdentity
 from wal2lake.publish.publications import check_replica_identity
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.altering.statements import ReplicaIdentityClause
 
 
-def check_writable(node: EngineParts, table: TableDef, verb: str) -> None:
+def check_writable(node: HasCatalog, table: TableDef, verb: str) -> None:
     """Raise if a published table's UPDATE or DELETE could not be sent."""
     if verb not in ("UPDATE", "DELETE"):
         return
@@ -42,7 +43,7 @@ def check_writable(node: EngineParts, table: TableDef, verb: str) -> None:
 
 
 def check_dropped_columns(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     table: TableDef,
     dropped: Sequence[tuple[str, Sequence[str]]],
@@ -87,7 +88,7 @@ def check_dropped_columns(
 
 
 def check_retyped_columns(
-    node: EngineParts, caller: Caller, table: TableDef, columns: Sequence[str]
+    node: HasCatalog, caller: Caller, table: TableDef, columns: Sequence[str]
 ) -> None:
     """Check ALTER COLUMN ... TYPE."""
     for column in columns:
@@ -101,7 +102,7 @@ def check_retyped_columns(
 
 
 def _publications_with(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     table: TableDef,
     column: str,
@@ -122,7 +123,7 @@ def _publications_with(
 
 
 def replica_identity(
-    node: EngineParts, caller: Caller, table: TableDef, clause: ReplicaIdentityClause
+    node: HasCatalog, caller: Caller, table: TableDef, clause: ReplicaIdentityClause
 ) -> ReplicaIdentity:
     """Return the identity to keep for ALTER TABLE ... REPLICA IDENTITY."""
     name = clause.index

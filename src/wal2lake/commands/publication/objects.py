@@ -22,7 +22,8 @@ from wal2lake.commands.publication.filters import analyse
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.lake import CommitConflict
 from wal2lake.local.access import check_owner
-from wal2lake.local.node import Caller, EngineParts, find_table, need_schema
+from wal2lake.local.node import Caller, find_table, need_schema
+from wal2lake.local.ports import HasCatalog, TableLocks
 from wal2lake.model import SYSTEM_COLUMNS, Oid
 from wal2lake.pgtypes.expressions import Expression, encode
 from wal2lake.sql.grammar.publishing.statements import (
@@ -49,7 +50,7 @@ class NamedTable:
 
 
 def named_schemas(
-    node: EngineParts, caller: Caller, objects: Sequence[PublicationObject]
+    node: HasCatalog, caller: Caller, objects: Sequence[PublicationObject]
 ) -> list[Namespace]:
     """Return each named schema once; 3F000 if one does not exist."""
     schemas: list[Namespace] = []
@@ -61,7 +62,7 @@ def named_schemas(
     return schemas
 
 
-def _schema(node: EngineParts, caller: Caller, name: str | None) -> Namespace:
+def _schema(node: HasCatalog, caller: Caller, name: str | None) -> Namespace:
     if name in _SYSTEM_SCHEMAS:
         return Namespace(_SYSTEM_SCHEMAS[name], name, Oid(10))
     if name is not None:
@@ -76,7 +77,7 @@ def _schema(node: EngineParts, caller: Caller, name: str | None) -> Namespace:
 
 
 def named_tables(
-    node: EngineParts, caller: Caller, objects: Sequence[PublicationObject]
+    node: HasCatalog, caller: Caller, objects: Sequence[PublicationObject]
 ) -> list[NamedTable]:
     """Return each named table once; 42710 for a repetition with WHERE or a column list."""
     tables: dict[Oid, NamedTable] = {}
@@ -99,7 +100,7 @@ def named_tables(
     return list(tables.values())
 
 
-def _table(node: EngineParts, caller: Caller, name: QualifiedName) -> TableDef:
+def _table(node: HasCatalog, caller: Caller, name: QualifiedName) -> TableDef:
     if name.schema == "pg_catalog" or (
         name.schema is None and name.name.startswith("pg_")
     ):
@@ -176,7 +177,7 @@ def published(
 
 
 @contextmanager
-def _same_columns(tables: Sequence[TableDef], node: EngineParts) -> Iterator[None]:
+def _same_columns(tables: Sequence[TableDef], node: TableLocks) -> Iterator[None]:
     """Check, at the commit of a block, that the published tables still have the same columns.
 
     Column lists and filters depend on them. 40001 if a table has changed. PostgreSQL locks the
@@ -249,7 +250,7 @@ def _columns(named: NamedTable) -> tuple[str, ...] | None:
 
 
 def check_owners(
-    node: EngineParts, caller: Caller, tables: Sequence[NamedTable]
+    node: HasCatalog, caller: Caller, tables: Sequence[NamedTable]
 ) -> None:
     """Check that the caller owns the tables: only an owner may publish a table."""
     for named in tables:

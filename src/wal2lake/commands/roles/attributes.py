@@ -33,7 +33,8 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.model import BOOTSTRAP_SUPERUSER
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.access.statements import (
@@ -56,7 +57,7 @@ _OWN_ONLY: Final = ("createdb", "replication", "bypassrls")
 _MD5: Final = re.compile(r"md5[0-9a-f]{32}\Z")
 
 
-def create_role(node: EngineParts, caller: Caller, statement: CreateRole) -> str:
+def create_role(node: Definitions, caller: Caller, statement: CreateRole) -> str:
     """CREATE ROLE | USER | GROUP."""
     options = _options_by_name(statement.options)
     _check_limit(options)
@@ -85,7 +86,7 @@ def create_role(node: EngineParts, caller: Caller, statement: CreateRole) -> str
     return "CREATE ROLE"
 
 
-def alter_role(node: EngineParts, caller: Caller, statement: AlterRole) -> str:
+def alter_role(node: Definitions, caller: Caller, statement: AlterRole) -> str:
     """ALTER ROLE | USER ... options; ALTER GROUP ... ADD | DROP USER."""
     if not statement.role.keyword:
         _check_reserved(
@@ -121,7 +122,7 @@ def alter_role(node: EngineParts, caller: Caller, statement: AlterRole) -> str:
     return "ALTER ROLE"
 
 
-def _restart_subscriptions(node: EngineParts, owner: Role) -> None:
+def _restart_subscriptions(node: Definitions, owner: Role) -> None:
     """Restart the workers: a new owner attribute changes whether they must use a password."""
     for subscription in node.catalog.subscriptions():
         if subscription.owner == owner.oid:
@@ -129,7 +130,7 @@ def _restart_subscriptions(node: EngineParts, owner: Role) -> None:
     node.changed()
 
 
-def rename_role(node: EngineParts, caller: Caller, statement: RenameRole) -> str:
+def rename_role(node: Definitions, caller: Caller, statement: RenameRole) -> str:
     """ALTER ROLE | USER | GROUP ... RENAME TO."""
     with node.ddl_lock:
         authority = node.catalog.authority()
@@ -158,7 +159,7 @@ def rename_role(node: EngineParts, caller: Caller, statement: RenameRole) -> str
     return "ALTER ROLE"
 
 
-def drop_role(node: EngineParts, caller: Caller, statement: DropRole) -> str:
+def drop_role(node: Definitions, caller: Caller, statement: DropRole) -> str:
     """DROP ROLE | USER | GROUP."""
     if not may_create_roles(caller):
         raise denied(
@@ -345,7 +346,7 @@ def _roles(
 
 
 def _first_members(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     authority: Authority,
     role: Role,

@@ -12,14 +12,15 @@ from typing import Final
 
 from wal2lake.catalog import FIRST_FREE_OID, Authority, Role
 from wal2lake.errors import UsageError
-from wal2lake.local.node import Caller, EngineParts, described
+from wal2lake.local.node import Caller, described
+from wal2lake.local.ports import HasCatalog
 from wal2lake.model import DATABASE, DATABASE_OID, Acl
 
 _DEPENDENT: Final = "2BP01"
 
 
 def check_dropped(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     authority: Authority,
     role: Role,
@@ -41,7 +42,7 @@ def check_dropped(
 
 
 def _dependents(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     authority: Authority,
     role: Role,

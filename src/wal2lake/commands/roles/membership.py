@@ -16,7 +16,8 @@ from typing import Final
 from wal2lake.catalog import Authority, Role, RoleMember
 from wal2lake.commands.roles.names import denied, need_role, role_named
 from wal2lake.errors import FeatureNotSupportedError, InternalError, UsageError
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.access.statements import GrantRole
@@ -42,7 +43,7 @@ class MembershipChange:
     removed: list[RoleMember] = field(default_factory=list)
 
 
-def grant_role(node: EngineParts, caller: Caller, statement: GrantRole) -> str:
+def grant_role(node: Definitions, caller: Caller, statement: GrantRole) -> str:
     """GRANT and REVOKE of roles."""
     with node.ddl_lock:
         authority = node.catalog.authority()
@@ -115,7 +116,7 @@ def check_may_grant(
 
 
 def add_members(
-    node: EngineParts,
+    node: HasCatalog,
     authority: Authority,
     caller: Caller,
     role: Role,

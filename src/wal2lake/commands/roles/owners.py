@@ -14,12 +14,13 @@ from wal2lake.local.access import (
     check_owner,
     check_schema_for,
 )
-from wal2lake.local.node import Caller, EngineParts, find_table, need_schema
+from wal2lake.local.node import Caller, find_table, need_schema
+from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.access.statements import AlterOwner, GrantTarget
 
 
-def alter_owner(node: EngineParts, caller: Caller, statement: AlterOwner) -> str:
+def alter_owner(node: Definitions, caller: Caller, statement: AlterOwner) -> str:
     """ALTER TABLE ... OWNER TO and ALTER SCHEMA ... OWNER TO."""
     with node.ddl_lock:
         if statement.target is GrantTarget.SCHEMA:
@@ -29,7 +30,7 @@ def alter_owner(node: EngineParts, caller: Caller, statement: AlterOwner) -> str
     return "ALTER TABLE"
 
 
-def _table(node: EngineParts, caller: Caller, statement: AlterOwner) -> None:
+def _table(node: HasCatalog, caller: Caller, statement: AlterOwner) -> None:
     name = statement.name
     table = find_table(node.catalog, caller, name.schema, name.name)
     if table is None:
@@ -51,7 +52,7 @@ def _table(node: EngineParts, caller: Caller, statement: AlterOwner) -> None:
     node.catalog.set_access(tables={table.oid: (owner.oid, acl)})
 
 
-def _schema(node: EngineParts, caller: Caller, statement: AlterOwner) -> None:
+def _schema(node: HasCatalog, caller: Caller, statement: AlterOwner) -> None:
     name = statement.name.name
     authority = node.catalog.authority()
     owner = need_role(authority, caller, statement.owner)

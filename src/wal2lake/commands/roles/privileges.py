@@ -22,7 +22,8 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.local.access import database_access
-from wal2lake.local.node import PERMISSION_DENIED, Caller, EngineParts, need_table
+from wal2lake.local.node import PERMISSION_DENIED, Caller, need_table
+from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.model import (
     DATABASE,
     NAMES,
@@ -63,7 +64,7 @@ class _Object:
 
 
 def grant_privileges(
-    node: EngineParts, caller: Caller, statement: GrantPrivileges
+    node: Definitions, caller: Caller, statement: GrantPrivileges
 ) -> str:
     """GRANT and REVOKE ... ON."""
     tag = "REVOKE" if statement.revoke else "GRANT"
@@ -105,7 +106,7 @@ def _access_by_kind(
 
 
 def _objects(
-    node: EngineParts, caller: Caller, authority: Authority, statement: GrantPrivileges
+    node: HasCatalog, caller: Caller, authority: Authority, statement: GrantPrivileges
 ) -> Iterator[_Object]:
     match statement.target:
         case GrantTarget.TABLE:
@@ -131,7 +132,7 @@ def _objects(
                 yield _Object(ObjectKind.DATABASE, Oid(0), DATABASE, owner, acl)
 
 
-def _schema(node: EngineParts, name: str) -> _Object:
+def _schema(node: HasCatalog, name: str) -> _Object:
     for schema in node.catalog.namespaces():
         if schema.name == name:
             return _Object(

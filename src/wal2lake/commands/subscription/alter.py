@@ -35,7 +35,13 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.local.access import check_database_create
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import (
+    Definitions,
+    HasSettings,
+    SubscriptionCommands,
+    TableDefinitions,
+)
 from wal2lake.model import INVALID_LSN
 from wal2lake.pg import parse_conninfo
 from wal2lake.pgtypes import TYPE_MAPPINGS, check_tracked
@@ -58,7 +64,7 @@ _COMMAND: Final = "ALTER SUBSCRIPTION"
 
 
 def alter_enabled(
-    node: EngineParts, caller: Caller, statement: AlterSubscriptionEnabled
+    node: TableDefinitions, caller: Caller, statement: AlterSubscriptionEnabled
 ) -> str:
     """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
     with altering(node, caller, statement.name) as subscription:
@@ -79,7 +85,7 @@ def alter_enabled(
 
 
 def alter_connection(
-    node: EngineParts, caller: Caller, statement: AlterSubscriptionConnection
+    node: TableDefinitions, caller: Caller, statement: AlterSubscriptionConnection
 ) -> str:
     """ALTER SUBSCRIPTION ... CONNECTION.
 
@@ -105,7 +111,7 @@ def alter_connection(
 
 
 def alter_rename(
-    node: EngineParts, caller: Caller, statement: AlterSubscriptionRename
+    node: Definitions, caller: Caller, statement: AlterSubscriptionRename
 ) -> str:
     """ALTER SUBSCRIPTION ... RENAME TO.
 
@@ -127,7 +133,7 @@ def alter_rename(
 
 
 def alter_skip(
-    node: EngineParts, caller: Caller, statement: AlterSubscriptionSkip
+    node: Definitions, caller: Caller, statement: AlterSubscriptionSkip
 ) -> str:
     """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker reads the LSN from the catalog."""
     with altering(node, caller, statement.name) as subscription:
@@ -143,7 +149,7 @@ def alter_skip(
 
 
 def alter_set(
-    node: EngineParts, caller: Caller, statement: AlterSubscriptionSet
+    node: SubscriptionCommands, caller: Caller, statement: AlterSubscriptionSet
 ) -> str:
     """ALTER SUBSCRIPTION ... SET (options)."""
     with altering(node, caller, statement.name) as subscription:
@@ -160,7 +166,7 @@ def alter_set(
 
 
 def _set(
-    node: EngineParts,
+    node: HasSettings,
     caller: Caller,
     subscription: Subscription,
     options: SubscriptionOptions,

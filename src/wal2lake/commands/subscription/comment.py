@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from wal2lake.catalog import SUBSCRIPTION_CATALOG
 from wal2lake.commands.subscription.owner import owned_subscription
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasCatalog
 from wal2lake.sql.grammar.statements import CommentOnSubscription
 
 
 def comment_on_subscription(
-    node: EngineParts, caller: Caller, statement: CommentOnSubscription
+    node: HasCatalog, caller: Caller, statement: CommentOnSubscription
 ) -> str:
     """COMMENT ON SUBSCRIPTION; NULL and an empty text remove the comment."""
     subscription = owned_subscription(node, caller, statement.name, connects=False)

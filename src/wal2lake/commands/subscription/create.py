@@ -69,7 +69,15 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import (
+    Definitions,
+    HasCatalog,
+    HasSettings,
+    SubscriptionCommands,
+    TableDefinitions,
+    TableLocks,
+)
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, nudged, parse_conninfo
@@ -85,7 +93,7 @@ from wal2lake.sql.grammar.statements import CreateSubscription
 
 
 def create_subscription(
-    node: EngineParts, caller: Caller, statement: CreateSubscription
+    node: SubscriptionCommands, caller: Caller, statement: CreateSubscription
 ) -> str:
     """CREATE SUBSCRIPTION."""
     options = subscription_options(statement.options, OptionSet.CREATE)
@@ -118,7 +126,7 @@ def create_subscription(
 
 
 def _create_unconnected(
-    node: EngineParts,
+    node: TableDefinitions,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
@@ -141,7 +149,7 @@ def _create_unconnected(
 
 
 def _create_connected(
-    node: EngineParts,
+    node: SubscriptionCommands,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
@@ -224,7 +232,7 @@ def _ask(
 
 
 def _check_publisher(
-    node: EngineParts,
+    node: HasSettings,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
@@ -264,7 +272,7 @@ def _check_publisher(
 
 
 def _create_with_slot(
-    node: EngineParts,
+    node: SubscriptionCommands,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
@@ -295,14 +303,14 @@ def _create_with_slot(
 
 
 def _slot_turn(
-    node: EngineParts, caller: Caller, slot: str | None
+    node: Definitions, caller: Caller, slot: str | None
 ) -> AbstractContextManager[None]:
     """Keep others from dropping, as a left-over, the slot that this command creates or takes."""
     return nullcontext() if slot is None else caller.turn(node.turns.making, slot)
 
 
 def _take_effect(
-    node: EngineParts,
+    node: SubscriptionCommands,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
@@ -329,7 +337,7 @@ def _take_effect(
 
 
 def _check_again(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,
@@ -351,13 +359,13 @@ def _check_again(
     return now
 
 
-def _check_name(node: EngineParts, name: str) -> None:
+def _check_name(node: HasCatalog, name: str) -> None:
     if node.catalog.subscription_named(name) is not None:
         raise DuplicateObjectError(f'subscription "{name}" already exists')
 
 
 def _plan_slot(
-    node: EngineParts,
+    node: HasCatalog,
     publisher: Publisher,
     statement: CreateSubscription,
     slot: str,
@@ -392,7 +400,7 @@ def _plan_slot(
 
 
 def _make_slot(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     publisher: Publisher,
     statement: CreateSubscription,
@@ -424,7 +432,7 @@ def _make_slot(
         raise
 
 
-def _undo_slot(node: EngineParts, publisher: Publisher, planned: PlannedSlot) -> None:
+def _undo_slot(node: HasCatalog, publisher: Publisher, planned: PlannedSlot) -> None:
     """Drop the slot of a failed command.
 
     If that fails, or the command was cancelled, the slot stays planned."""
@@ -455,7 +463,7 @@ def _slot_name(
 
 
 def _record(
-    node: EngineParts,
+    node: TableLocks,
     caller: Caller,
     statement: CreateSubscription,
     options: SubscriptionOptions,

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wal2lake.catalog import TableDef
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import SubscriptionCommands
 from wal2lake.pgtypes import ConflictResolutions
 
 
 def check_expressions(
-    node: EngineParts, text: str, made: Sequence[TableDef] | None = None
+    node: SubscriptionCommands, text: str, made: Sequence[TableDef] | None = None
 ) -> None:
     """Raise UsageError for an invalid expression.
 

@@ -29,9 +29,9 @@ from wal2lake.local.access import check_database_create, check_owner
 from wal2lake.local.node import (
     PERMISSION_DENIED,
     Caller,
-    EngineParts,
     need_subscription,
 )
+from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.pg import check_password_given
 from wal2lake.sql.grammar import SubscriptionOptions
 from wal2lake.sql.grammar.statements import AlterSubscriptionOwner
@@ -40,7 +40,7 @@ _COMMAND: Final = "ALTER SUBSCRIPTION"
 
 
 def check_may_create(
-    node: EngineParts, caller: Caller, options: SubscriptionOptions
+    node: HasCatalog, caller: Caller, options: SubscriptionOptions
 ) -> None:
     """Check membership in pg_create_subscription, CREATE on the database, password_required."""
     if caller.role.superuser:
@@ -58,7 +58,7 @@ def check_may_create(
 
 
 def owned_subscription(
-    node: EngineParts, caller: Caller, name: str, *, connects: bool = True
+    node: HasCatalog, caller: Caller, name: str, *, connects: bool = True
 ) -> Subscription:
     """Return the subscription if the caller may change it.
 
@@ -70,7 +70,7 @@ def owned_subscription(
 
 @contextmanager
 def altering(
-    node: EngineParts, caller: Caller, name: str, *, connects: bool = True
+    node: Definitions, caller: Caller, name: str, *, connects: bool = True
 ) -> Iterator[Subscription]:
     """Yield the subscription, which no other command changes meanwhile.
 
@@ -86,7 +86,7 @@ def altering(
 
 
 def check_may_change(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     subscription: Subscription,
     *,
@@ -116,7 +116,7 @@ def check_conninfo(
 
 
 def alter_owner(
-    node: EngineParts, caller: Caller, statement: AlterSubscriptionOwner
+    node: Definitions, caller: Caller, statement: AlterSubscriptionOwner
 ) -> str:
     """ALTER SUBSCRIPTION ... OWNER TO.
 

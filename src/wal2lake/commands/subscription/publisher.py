@@ -28,7 +28,8 @@ from wal2lake.commands.preflight.server import (
 from wal2lake.commands.preflight.stored import judge_stored
 from wal2lake.commands.preflight.tables import judge_tables, judge_unpublished
 from wal2lake.errors import FeatureNotSupportedError, PublisherError
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasCatalog, HasSettings
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import (
@@ -48,7 +49,7 @@ _CONNECTION_FAILURE: Final = "08006"
 
 
 def connect_publisher(
-    node: EngineParts,
+    node: HasSettings,
     name: str,
     conninfo: str,
     *,
@@ -84,7 +85,7 @@ def _connect_hint(message: str) -> str:
 
 
 def run_preflight(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     publisher: Publisher,
     publications: Sequence[str],
@@ -117,7 +118,7 @@ def run_preflight(
 
 
 def connect_ordinary(
-    node: EngineParts,
+    node: HasSettings,
     name: str,
     conninfo: str,
     answer_seconds: float,
@@ -138,7 +139,7 @@ def connect_ordinary(
 
 
 def _connect(
-    node: EngineParts,
+    node: HasSettings,
     name: str,
     conninfo: str,
     *,
@@ -273,7 +274,7 @@ def _slot_hint(sqlstate: str) -> str | None:
 
 
 def connect_to_drop(
-    node: EngineParts, subscription: Subscription, check: Check
+    node: HasSettings, subscription: Subscription, check: Check
 ) -> Session:
     """Connect to drop the subscription's slot."""
     try:

@@ -61,7 +61,13 @@ from wal2lake.commands.subscription.targets import (
     writes_blocked,
 )
 from wal2lake.errors import DuplicateObjectError, UsageError
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import (
+    HasCatalog,
+    SubscriptionCommands,
+    TableDefinitions,
+    TableLocks,
+)
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.pg import Publisher, Session
 from wal2lake.sql.backend import Notice
@@ -82,7 +88,7 @@ _COMMAND: Final = "ALTER SUBSCRIPTION"
 
 
 def alter_refresh(
-    node: EngineParts, caller: Caller, statement: AlterSubscriptionRefresh
+    node: SubscriptionCommands, caller: Caller, statement: AlterSubscriptionRefresh
 ) -> str:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
     with altering(node, caller, statement.name) as subscription:
@@ -116,7 +122,7 @@ def _check_enabled(subscription: Subscription) -> None:
 
 
 def alter_publication(
-    node: EngineParts, caller: Caller, statement: AlterSubscriptionPublication
+    node: SubscriptionCommands, caller: Caller, statement: AlterSubscriptionPublication
 ) -> str:
     """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
     with altering(node, caller, statement.name) as subscription:
@@ -181,7 +187,7 @@ def _check_refresh(subscription: Subscription, change: PublicationChange) -> Non
 
 
 def _refresh(
-    node: EngineParts,
+    node: SubscriptionCommands,
     caller: Caller,
     subscription: Subscription,
     publications: Sequence[str],
@@ -238,7 +244,7 @@ def _refresh(
 
 
 def _ask_published(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     subscription: Subscription,
     publisher: Publisher,
@@ -285,7 +291,7 @@ def _ask_published(
 
 
 def _recopy(
-    node: EngineParts,
+    node: SubscriptionCommands,
     caller: Caller,
     subscription: Subscription,
     session: Session,
@@ -307,7 +313,7 @@ def _recopy(
     _notify_paused(node, caller, subscription)
 
 
-def _beginning(node: EngineParts, subid: Oid, publisher: Publisher) -> Lsn | None:
+def _beginning(node: HasCatalog, subid: Oid, publisher: Publisher) -> Lsn | None:
     """Return the position below which tables added without a copy take no changes.
 
     Earlier rows are neither copied nor applied, whether or not the receiver already has them. None
@@ -321,7 +327,7 @@ def _beginning(node: EngineParts, subid: Oid, publisher: Publisher) -> Lsn | Non
 
 
 def _notify_tables(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     subscription: Subscription,
     before: Sequence[SubscriptionRel],
@@ -357,7 +363,7 @@ def _notify_tables(
 
 
 def _notify_paused(
-    node: EngineParts, caller: Caller, subscription: Subscription
+    node: HasCatalog, caller: Caller, subscription: Subscription
 ) -> None:
     """Send notices of paused tables, which are not copied with the others."""
     for rel in node.catalog.rels(subscription.oid):
@@ -376,14 +382,17 @@ def _notify_paused(
         )
 
 
-def _local(node: EngineParts, relid: Oid) -> tuple[str, str] | None:
+def _local(node: HasCatalog, relid: Oid) -> tuple[str, str] | None:
     table = node.catalog.table_by_oid(relid)
     return None if table is None else (table.namespace, table.name)
 
 
 @contextmanager
 def _created_targets(
-    node: EngineParts, caller: Caller, subscription: Subscription, wanted: WantedTables
+    node: TableDefinitions,
+    caller: Caller,
+    subscription: Subscription,
+    wanted: WantedTables,
 ) -> Iterator[list[TargetTable]]:
     """Yield the tables. Needs the DDL lock; the owner is read again, as it may have changed."""
     now = node.catalog.subscription(subscription.oid) or subscription
@@ -392,7 +401,7 @@ def _created_targets(
         yield targets
 
 
-def _as_owner(node: EngineParts, caller: Caller, subscription: Subscription) -> Caller:
+def _as_owner(node: HasCatalog, caller: Caller, subscription: Subscription) -> Caller:
     """Return a caller with the owner's role.
 
     Objects created for a subscription belong to its owner, whoever refreshes it."""
@@ -401,7 +410,7 @@ def _as_owner(node: EngineParts, caller: Caller, subscription: Subscription) -> 
 
 
 def _record_tables(
-    node: EngineParts,
+    node: TableLocks,
     subscription: Subscription,
     publications: Sequence[str],
     targets: Sequence[TargetTable],
@@ -431,7 +440,7 @@ def _record_tables(
 
 @contextmanager
 def _recopied_tables(
-    node: EngineParts,
+    node: TableDefinitions,
     caller: Caller,
     subscription: Subscription,
     publications: Sequence[str],

@@ -31,7 +31,8 @@ from wal2lake.errors import (
     SqlSyntaxError,
     UsageError,
 )
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasSettings
 from wal2lake.pg import Publisher
 from wal2lake.sql.grammar import SubscriptionOptions
 
@@ -39,7 +40,7 @@ _PREREQUISITE: Final = "55000"
 
 
 def check_two_phase(
-    node: EngineParts,
+    node: HasSettings,
     caller: Caller,
     subscription: Subscription,
     options: SubscriptionOptions,
@@ -69,7 +70,7 @@ def check_failover(caller: Caller, subscription: Subscription) -> None:
 
 
 def alter_slot(
-    node: EngineParts,
+    node: HasSettings,
     caller: Caller,
     subscription: Subscription,
     options: SubscriptionOptions,
@@ -120,7 +121,7 @@ def _check(
     outside_block(caller, f"ALTER SUBSCRIPTION ... SET ({option})")
 
 
-def _recover(node: EngineParts, directory: Path) -> None:
+def _recover(node: HasSettings, directory: Path) -> None:
     """Move into the log what only its journal has; raises while the receiver holds the log."""
     try:
         ChangeLog.open(directory, node.settings.log).close()

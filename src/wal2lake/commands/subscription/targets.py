@@ -29,7 +29,8 @@ from wal2lake.errors import (
 from wal2lake.lake import CommitConflict
 from wal2lake.local.access import check_database_create, check_schema
 from wal2lake.local.concurrency.blocks import OpenBlock
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasCatalog, HasTables, TableDefinitions, TableLocks
 from wal2lake.model import Deferral, Lsn, Oid, RemoteSchema, ReplicaIdentity, SyncState
 from wal2lake.pg import Publisher, RemoteTable
 from wal2lake.pgtypes import (
@@ -121,7 +122,7 @@ def ask_wanted(
 
 
 def check_targets(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     wanted: WantedTables,
     *,
@@ -142,7 +143,7 @@ def check_targets(
 
 @contextmanager
 def made_targets(
-    node: EngineParts,
+    node: TableDefinitions,
     caller: Caller,
     wanted: WantedTables,
     *,
@@ -181,7 +182,7 @@ def made_targets(
         raise
 
 
-def _reserve(node: EngineParts, block: OpenBlock, location: str) -> None:
+def _reserve(node: TableDefinitions, block: OpenBlock, location: str) -> None:
     """Reserve the location until the block ends."""
     place = location.lower()
     node.unfinished.add(place)
@@ -195,7 +196,7 @@ def _reserve(node: EngineParts, block: OpenBlock, location: str) -> None:
 
 
 def _plan(
-    node: EngineParts, caller: Caller, maker: Caller, wanted: WantedTables
+    node: HasCatalog, caller: Caller, maker: Caller, wanted: WantedTables
 ) -> list[TableDef | NewTable]:
     """Return the local table of each published table, or the table to create."""
     choices = wanted.choices
@@ -222,7 +223,7 @@ def _plan(
     return planned
 
 
-def _check_usage(node: EngineParts, caller: Caller, schemas: Set[str]) -> None:
+def _check_usage(node: HasCatalog, caller: Caller, schemas: Set[str]) -> None:
     """Check USAGE on schemas, as for any statement that names a table.
 
     Source: LookupExplicitNamespace()."""
@@ -361,7 +362,7 @@ def _warn_of_missing_columns(
 
 
 def _check_partitions(
-    node: EngineParts, tables: Sequence[TableDef], subid: Oid | None
+    node: HasCatalog, tables: Sequence[TableDef], subid: Oid | None
 ) -> None:
     """Check that no two relations fill one location: a partitioned table and its partition."""
     taken = {table.oid for table in tables}
@@ -383,7 +384,7 @@ def _check_partitions(
 
 
 def _check_may_make(
-    node: EngineParts, caller: Caller, tables: Sequence[NewTable]
+    node: HasCatalog, caller: Caller, tables: Sequence[NewTable]
 ) -> None:
     """Check that the subscription's owner may create the new tables."""
     namespaces = {n.name for n in node.catalog.namespaces()}
@@ -395,7 +396,7 @@ def _check_may_make(
 
 
 def _make_tables(
-    node: EngineParts, caller: Caller, tables: Sequence[NewTable]
+    node: TableDefinitions, caller: Caller, tables: Sequence[NewTable]
 ) -> list[TableDef]:
     """Create all tables with their schemas, or no table."""
     namespaces = {n.name for n in node.catalog.namespaces()}
@@ -435,7 +436,7 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
     return new
 
 
-def _drop_created(node: EngineParts, made: Sequence[TableDef]) -> None:
+def _drop_created(node: HasTables, made: Sequence[TableDef]) -> None:
     """Drop the tables of a failed command."""
     for table in made:
         node.catalog.drop_table(table.oid)
@@ -443,7 +444,7 @@ def _drop_created(node: EngineParts, made: Sequence[TableDef]) -> None:
 
 
 @contextmanager
-def writes_blocked(node: EngineParts, targets: Sequence[TargetTable]) -> Iterator[None]:
+def writes_blocked(node: TableLocks, targets: Sequence[TargetTable]) -> Iterator[None]:
     """Keep writers away from the check for emptiness until the tables are recorded.
 
     A writer in between would not know that its changes must be reported. Subscriptions' locks are
@@ -459,7 +460,7 @@ def writes_blocked(node: EngineParts, targets: Sequence[TargetTable]) -> Iterato
 
 @contextmanager
 def tables_unchanged(
-    targets: Sequence[TargetTable], versions: Mapping[int, int], node: EngineParts
+    targets: Sequence[TargetTable], versions: Mapping[int, int], node: TableLocks
 ) -> Iterator[None]:
     """Check, at a block's commit, that the tables are still at the versions the block found.
 
@@ -475,7 +476,7 @@ def tables_unchanged(
 
 
 def new_rels(
-    node: EngineParts,
+    node: HasTables,
     subid: Oid,
     targets: Sequence[TargetTable],
     *,
@@ -503,7 +504,7 @@ def new_rels(
     ]
 
 
-def _is_empty(node: EngineParts, table: TableDef) -> bool:
+def _is_empty(node: HasTables, table: TableDef) -> bool:
     """Return whether the table has never been written.
 
     Earlier rows are not the publisher's, and rows whose deletion was not published remain. In both
@@ -511,7 +512,7 @@ def _is_empty(node: EngineParts, table: TableDef) -> bool:
     return node.tables.state(table.location).version == 0
 
 
-def follow_from(node: EngineParts, subid: Oid, targets: Sequence[TargetTable]) -> None:
+def follow_from(node: HasCatalog, subid: Oid, targets: Sequence[TargetTable]) -> None:
     """Record the columns of new tables, if the subscription follows the publisher's schema.
 
     Incoming changes are compared with these columns. A copy records its own."""
@@ -522,9 +523,7 @@ def follow_from(node: EngineParts, subid: Oid, targets: Sequence[TargetTable]) -
         )
 
 
-def present_versions(
-    node: EngineParts, targets: Sequence[TargetTable]
-) -> dict[int, int]:
+def present_versions(node: HasTables, targets: Sequence[TargetTable]) -> dict[int, int]:
     """Return the present version of each table, which readers see until its copy joins.
 
     The tables are ``writes_blocked``."""

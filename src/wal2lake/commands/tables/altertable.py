@@ -75,6 +75,7 @@ from wal2lake.local.node import (
     need_schema,
     need_table,
 )
+from wal2lake.local.ports import HasCatalog, TableDefinitions
 from wal2lake.local.transaction.local import scratch
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
@@ -109,7 +110,7 @@ _NO_KEY: Final = ("23502", "23505")
 """NULLs or duplicates in the rows prevent a key."""
 
 
-def alter_columns(node: EngineParts, caller: Caller, statement: AlterTable) -> str:
+def alter_columns(node: TableDefinitions, caller: Caller, statement: AlterTable) -> str:
     """ALTER TABLE with actions."""
     with _altering(
         node, caller, statement.table, if_exists=statement.if_exists
@@ -136,7 +137,11 @@ def alter_columns(node: EngineParts, caller: Caller, statement: AlterTable) -> s
 
 
 def follow(
-    node: EngineParts, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+    node: TableDefinitions,
+    relid: Oid,
+    changes: Sequence[ColumnChange],
+    *,
+    replaced: bool,
 ) -> None:
     """Carry out a publisher's changes of its table.
 
@@ -204,7 +209,7 @@ def _refuse_identity(table: TableDef, name: str) -> None:
 
 
 def rename_column(
-    node: EngineParts, caller: Caller, statement: RenameTableColumn
+    node: TableDefinitions, caller: Caller, statement: RenameTableColumn
 ) -> str:
     """ALTER TABLE ... RENAME COLUMN."""
     with _altering(
@@ -229,7 +234,7 @@ def rename_column(
     return _TAG
 
 
-def rename_table(node: EngineParts, caller: Caller, statement: RenameTable) -> str:
+def rename_table(node: TableDefinitions, caller: Caller, statement: RenameTable) -> str:
     """ALTER TABLE ... RENAME TO."""
     with _altering(
         node, caller, statement.table, if_exists=statement.if_exists
@@ -241,7 +246,9 @@ def rename_table(node: EngineParts, caller: Caller, statement: RenameTable) -> s
     return _TAG
 
 
-def set_schema(node: EngineParts, caller: Caller, statement: SetTableSchema) -> str:
+def set_schema(
+    node: TableDefinitions, caller: Caller, statement: SetTableSchema
+) -> str:
     """ALTER TABLE ... SET SCHEMA."""
     with _altering(
         node, caller, statement.table, if_exists=statement.if_exists
@@ -264,7 +271,7 @@ def set_schema(node: EngineParts, caller: Caller, statement: SetTableSchema) -> 
 
 @contextmanager
 def _altering(
-    node: EngineParts, caller: Caller, name: QualifiedName, *, if_exists: bool
+    node: TableDefinitions, caller: Caller, name: QualifiedName, *, if_exists: bool
 ) -> Iterator[TableDef | None]:
     """Yield the table, locked against writers and other ALTERs; None if IF EXISTS allows it."""
     with node.ddl_lock, ExitStack() as held:
@@ -289,7 +296,7 @@ def _altering(
 
 
 def _changes(
-    node: EngineParts, caller: Caller, table: TableDef, actions: Sequence[AlterAction]
+    node: HasCatalog, caller: Caller, table: TableDef, actions: Sequence[AlterAction]
 ) -> tuple[list[ColumnChange], dict[str, str]]:
     """Return the changes in PostgreSQL's order, and the USING expression by column name."""
     changes: list[ColumnChange] = []
@@ -339,7 +346,7 @@ def _changes(
 
 
 def _added_column(
-    node: EngineParts,
+    node: HasCatalog,
     caller: Caller,
     table: TableDef,
     changes: Sequence[ColumnChange],
@@ -373,7 +380,7 @@ def _added_column(
 
 
 def _dropped_column(
-    node: EngineParts, caller: Caller, table: TableDef, action: DropColumnClause
+    node: HasCatalog, caller: Caller, table: TableDef, action: DropColumnClause
 ) -> list[ColumnChange]:
     """Return the DROP; nothing if IF EXISTS finds no column."""
     if action.if_exists and table.column(action.name) is None:
@@ -423,7 +430,7 @@ def _pass(action: AlterAction) -> int:
 
 
 def _carry_out(
-    node: EngineParts,
+    node: TableDefinitions,
     caller: Caller,
     table: TableDef,
     changes: Sequence[ColumnChange],

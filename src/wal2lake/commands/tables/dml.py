@@ -13,7 +13,8 @@ from collections.abc import Callable
 from wal2lake.catalog import TableDef
 from wal2lake.errors import UsageError
 from wal2lake.local.access import check_tables
-from wal2lake.local.node import Caller, EngineParts, need_table
+from wal2lake.local.node import Caller, need_table
+from wal2lake.local.ports import HasCatalog
 from wal2lake.sql.grammar.statements import TruncateTable
 from wal2lake.sql.query.writes import SparkWrite, truncate_sql
 
@@ -21,7 +22,7 @@ Run = Callable[[SparkWrite], int]
 """Executes one write; returns the number of rows."""
 
 
-def run_dml(node: EngineParts, write: SparkWrite, run: Run) -> str:
+def run_dml(node: HasCatalog, write: SparkWrite, run: Run) -> str:
     """Execute one statement; returns its command tag."""
     table = write.table
     partitioned = table.partition_key is not None
@@ -34,7 +35,7 @@ def run_dml(node: EngineParts, write: SparkWrite, run: Run) -> str:
 
 
 def truncated_tables(
-    node: EngineParts, caller: Caller, statement: TruncateTable
+    node: HasCatalog, caller: Caller, statement: TruncateTable
 ) -> list[TableDef]:
     """Return the tables of a TRUNCATE; 42501 if the caller may not truncate one of them."""
     tables = [

@@ -13,7 +13,7 @@ from typing import Final
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import HasCatalog
 from wal2lake.sql.grammar.altering.statements import (
     AddCheckClause,
     AddColumnClause,
@@ -32,13 +32,13 @@ _INVALID_DEFINITION: Final = "42P16"
 _NO_ONLY: Final = "Do not specify the ONLY keyword."
 
 
-def has_partition(node: EngineParts, table: TableDef) -> bool:
+def has_partition(node: HasCatalog, table: TableDef) -> bool:
     """True for a partitioned table that has its default partition."""
     return table.partition_key is not None and len(node.catalog.sharing(table)) > 1
 
 
 def check_partitions(
-    node: EngineParts, table: TableDef, actions: Sequence[AlterAction], *, only: bool
+    node: HasCatalog, table: TableDef, actions: Sequence[AlterAction], *, only: bool
 ) -> None:
     """Refuse actions after which a table and its partition would have different columns."""
     if table.partition_of is None and not (only and has_partition(node, table)):

@@ -22,7 +22,8 @@ from wal2lake.commands.constraints.generatedcolumns import compute_in
 from wal2lake.errors import UsageError
 from wal2lake.lake import FieldSpec, TableState
 from wal2lake.lake.spark import Branch, relation
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasBranches
 from wal2lake.model import INVALID_OID
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.equality import alike_key
@@ -48,7 +49,7 @@ def _type(column: ColumnDef) -> str:
 class Rewriting:
     """The rows of a table under its next column definitions."""
 
-    node: EngineParts
+    node: HasBranches
     caller: Caller
     plan: ColumnPlan
     using: Mapping[str, str]

@@ -47,6 +47,14 @@ from wal2lake.local.node import (
     need_table,
     target_schema,
 )
+from wal2lake.local.ports import (
+    Definitions,
+    HasCatalog,
+    HasSettings,
+    HasTables,
+    TableDefinitions,
+    TableLocks,
+)
 from wal2lake.model import (
     INVALID_OID,
     CheckConstraint,
@@ -112,7 +120,7 @@ class NewTable:
         return f"{self.namespace}.{self.name}"
 
 
-def create_schema(node: EngineParts, caller: Caller, statement: CreateSchema) -> str:
+def create_schema(node: Definitions, caller: Caller, statement: CreateSchema) -> str:
     """CREATE SCHEMA."""
     owner = caller.role
     if statement.authorization is not None:
@@ -139,7 +147,7 @@ def create_schema(node: EngineParts, caller: Caller, statement: CreateSchema) ->
     return "CREATE SCHEMA"
 
 
-def create_table(node: EngineParts, caller: Caller, statement: CreateTable) -> str:
+def create_table(node: TableDefinitions, caller: Caller, statement: CreateTable) -> str:
     """CREATE TABLE."""
     with node.ddl_lock:
         schema = _free_name(node, caller, statement.table, statement.if_not_exists)
@@ -194,7 +202,7 @@ def _refuse_generated_partition_key(new: NewTable) -> None:
 
 
 def _free_name(
-    node: EngineParts, caller: Caller, name: QualifiedName, if_not_exists: bool
+    node: HasCatalog, caller: Caller, name: QualifiedName, if_not_exists: bool
 ) -> str | None:
     """Return the schema of a new table; None if IF NOT EXISTS finds the table."""
     schema = target_schema(node.catalog, caller, name.schema)
@@ -209,7 +217,7 @@ def _free_name(
 
 
 def create_partition(
-    node: EngineParts, caller: Caller, statement: CreatePartition
+    node: Definitions, caller: Caller, statement: CreatePartition
 ) -> str:
     """CREATE TABLE ... PARTITION OF ... DEFAULT."""
     with node.ddl_lock:
@@ -247,13 +255,13 @@ def create_partition(
     return "CREATE TABLE"
 
 
-def default_partition(node: EngineParts, table: TableDef) -> TableDef | None:
+def default_partition(node: HasCatalog, table: TableDef) -> TableDef | None:
     """Return the default partition of a partitioned table."""
     return next((t for t in node.catalog.tables() if t.partition_of == table.oid), None)
 
 
 def make_tables(
-    node: EngineParts, caller: Caller, new_tables: Sequence[NewTable]
+    node: TableDefinitions, caller: Caller, new_tables: Sequence[NewTable]
 ) -> list[TableDef]:
     """Create storage, then catalog entries, for all tables or none. Needs the DDL lock."""
     tables: list[TableDef] = []
@@ -315,7 +323,7 @@ def _definition(oid: Oid, caller: Caller, new: NewTable, location: str) -> Table
     )
 
 
-def _make_storage(node: EngineParts, table: TableDef, new: NewTable) -> None:
+def _make_storage(node: HasTables, table: TableDef, new: NewTable) -> None:
     if node.tables.exists(table.location):
         _reclaim(node, table.location)
     node.tables.create(
@@ -365,7 +373,7 @@ def _check_clustering(new: NewTable) -> None:
             )
 
 
-def _reclaim(node: EngineParts, location: str) -> None:
+def _reclaim(node: HasTables, location: str) -> None:
     """Remove what a crashed CREATE of this node left; refuse any other table."""
     state = node.tables.state(location)
     owner = state.properties.get(OWNER_PROPERTY, "")
@@ -381,7 +389,7 @@ def _reclaim(node: EngineParts, location: str) -> None:
 
 
 def _free_location(
-    node: EngineParts, oid: Oid, new: NewTable, taken: Collection[str]
+    node: HasSettings, oid: Oid, new: NewTable, taken: Collection[str]
 ) -> str:
     """Return an unused location for the table.
 
@@ -414,7 +422,7 @@ def field_specs(
     )
 
 
-def drop_table(node: EngineParts, caller: Caller, statement: DropTable) -> str:
+def drop_table(node: TableDefinitions, caller: Caller, statement: DropTable) -> str:
     """DROP TABLE."""
     with node.ddl_lock:
         tables: list[TableDef] = []
@@ -433,7 +441,7 @@ def drop_table(node: EngineParts, caller: Caller, statement: DropTable) -> str:
 
 
 def _drop_all(
-    node: EngineParts, caller: Caller, tables: Sequence[TableDef]
+    node: TableDefinitions, caller: Caller, tables: Sequence[TableDef]
 ) -> list[TableDef]:
     """Drop tables and their partitions; returns the tables that are no partitions."""
     oids = {table.oid for table in tables}
@@ -452,7 +460,7 @@ def _drop_all(
     return named
 
 
-def _check_droppable(node: EngineParts, caller: Caller, table: TableDef) -> None:
+def _check_droppable(node: TableLocks, caller: Caller, table: TableDef) -> None:
     """Check that the caller owns the table or its schema."""
     schemas = node.catalog.namespaces()
     owners = [n.owner for n in schemas if n.name == table.namespace]
@@ -463,7 +471,7 @@ def _check_droppable(node: EngineParts, caller: Caller, table: TableDef) -> None
     node.prepared.refuse_held(table, f'drop table "{table.name}"')
 
 
-def _drop_one(node: EngineParts, table: TableDef) -> None:
+def _drop_one(node: TableDefinitions, table: TableDef) -> None:
     partition = default_partition(node, table)
     # The partition first: its catalog row must never name a missing table.
     oids = [table.oid] if partition is None else [partition.oid, table.oid]
@@ -485,7 +493,7 @@ def _drop_one(node: EngineParts, table: TableDef) -> None:
         node.tables.drop(table.location)
 
 
-def drop_schema(node: EngineParts, caller: Caller, statement: DropSchema) -> str:
+def drop_schema(node: TableDefinitions, caller: Caller, statement: DropSchema) -> str:
     """DROP SCHEMA; CASCADE drops its tables."""
     with node.ddl_lock:
         owners = {n.name: n.owner for n in node.catalog.namespaces()}

@@ -20,7 +20,7 @@ from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.engine.rows.plainanswers import plain_answer
 from wal2lake.lake import FieldSpec
 from wal2lake.lake.plain import PlainRead
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import HasQueries
 from wal2lake.pg import Check
 from wal2lake.sql.backend import Outcome, ResultBatch
 from wal2lake.sql.grammar.copying import CopyFormat
@@ -72,7 +72,7 @@ class Answer:
 
 
 def answered(
-    node: EngineParts,
+    node: HasQueries,
     source: SparkQuery | FilteredRead,
     value_formats: ValueFormats,
     rendering: Rendering,
@@ -103,7 +103,7 @@ def answered(
 
 
 def _rows(
-    node: EngineParts,
+    node: HasQueries,
     query: SparkQuery,
     value_formats: ValueFormats,
     job_group: str,

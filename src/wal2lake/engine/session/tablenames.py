@@ -13,7 +13,8 @@ from wal2lake.catalog import TableDef
 from wal2lake.commands import calls
 from wal2lake.commands.tables.past import PastVersions
 from wal2lake.local.concurrency.snapshots import Snapshot
-from wal2lake.local.node import Caller, EngineParts, need_table
+from wal2lake.local.node import Caller, need_table
+from wal2lake.local.ports import HasTables
 from wal2lake.local.transaction.local import LocalTransaction
 from wal2lake.model import Oid
 from wal2lake.sql.query.translate import Resolver, TableRef
@@ -23,7 +24,7 @@ Used = dict[Oid, tuple[TableDef, str]]
 
 
 def table_names(
-    node: EngineParts,
+    node: HasTables,
     transaction: LocalTransaction,
     caller: Caller,
     begin: Callable[[], Snapshot],

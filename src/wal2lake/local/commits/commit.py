@@ -52,7 +52,14 @@ from wal2lake.lake.plain import FoundRows, PlainChange
 from wal2lake.lake.spark import Branch, Overtaken, rebase
 from wal2lake.local.commits.uniqueness import key_of, refuse_repeated
 from wal2lake.local.commits.upkeep import compact_if_due
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import (
+    HasCatalog,
+    HasPublishing,
+    HasSettings,
+    HasTables,
+    LocalCommits,
+    TableLocks,
+)
 from wal2lake.model import Modified, Oid
 from wal2lake.observe import OrderedLock, failpoint, get_logger
 from wal2lake.pg import Check
@@ -98,7 +105,7 @@ class WrittenTable:
 
 
 def hold_tables(
-    node: EngineParts,
+    node: TableLocks,
     tables: Iterable[TableDef],
     held: ExitStack,
     check: Check,
@@ -134,12 +141,12 @@ def _take(lock: OrderedLock, taken: ExitStack, check: Check) -> None:
     taken.callback(lock.release)
 
 
-def _subscribers(node: EngineParts, names: Collection[Oid]) -> list[Oid]:
+def _subscribers(node: HasCatalog, names: Collection[Oid]) -> list[Oid]:
     return sorted({rel.subid for rel in node.catalog.rels() if rel.relid in names})
 
 
 def commit_tables(
-    node: EngineParts,
+    node: LocalCommits,
     written: Sequence[WrittenTable],
     rendering: Rendering,
     job_group: str,
@@ -170,7 +177,7 @@ def commit_tables(
             compact_if_due(node, table.table, own=1)
 
 
-def _commit(node: EngineParts, changes: Sequence[TableChange]) -> None:
+def _commit(node: LocalCommits, changes: Sequence[TableChange]) -> None:
     before = {change.location: change.read_version for change in changes}
     with node.snapshots.committing(before) as publish:
         if len(changes) == 1 and changes[0].origin is None:
@@ -190,7 +197,7 @@ def _commit(node: EngineParts, changes: Sequence[TableChange]) -> None:
 
 
 def changes_of(
-    node: EngineParts,
+    node: LocalCommits,
     written: Sequence[WrittenTable],
     rendering: Rendering,
     job_group: str,
@@ -220,7 +227,7 @@ def changes_of(
 
 
 @contextmanager
-def committed_by_spark(node: EngineParts, table: TableDef) -> Iterator[int]:
+def committed_by_spark(node: LocalCommits, table: TableDef) -> Iterator[int]:
     """Make a Spark statement's commit to the table durable, then visible.
 
     The statement runs inside, under the table's locks. Yields the version before."""
@@ -233,7 +240,7 @@ def committed_by_spark(node: EngineParts, table: TableDef) -> Iterator[int]:
             publish(lambda: _show(node, {table.oid: table.location}))
 
 
-def truncate_table(node: EngineParts, table: TableDef, options: int) -> None:
+def truncate_table(node: LocalCommits, table: TableDef, options: int) -> None:
     """Execute a TRUNCATE that is a transaction of its own, under the table's locks."""
     for attempt in range(_ATTEMPTS):
         try:
@@ -245,7 +252,7 @@ def truncate_table(node: EngineParts, table: TableDef, options: int) -> None:
     raise AssertionError
 
 
-def _truncate_table(node: EngineParts, table: TableDef, options: int) -> None:
+def _truncate_table(node: LocalCommits, table: TableDef, options: int) -> None:
     state = node.tables.state(table.location)
     writer = writer_of(node.catalog.system_identifier)
     with node.snapshots.committing({table.location: state.version}) as publish:
@@ -262,7 +269,7 @@ def _truncate_table(node: EngineParts, table: TableDef, options: int) -> None:
 
 
 def commit_plainly(
-    node: EngineParts,
+    node: LocalCommits,
     table: TableDef,
     change: PlainChange,
     old_rows: FoundRows,
@@ -278,7 +285,7 @@ def commit_plainly(
 
 
 def write_plainly(
-    node: EngineParts,
+    node: HasTables,
     change: PlainChange,
     old_rows: FoundRows,
     new_rows: pa.Table | None,
@@ -293,7 +300,7 @@ def write_plainly(
 
 
 def _on_newest(
-    node: EngineParts, written: WrittenTable, rendering: Rendering, job_group: str
+    node: LocalCommits, written: WrittenTable, rendering: Rendering, job_group: str
 ) -> tuple[WrittenTable, TableState]:
     """Rebase the change onto the table's newest version."""
     state = node.tables.state(written.table.location)
@@ -346,7 +353,7 @@ def _conflict(table: TableDef, detail: str) -> CommitConflict:
     )
 
 
-def _check_publishable(node: EngineParts, table: TableDef, state: TableState) -> None:
+def _check_publishable(node: HasCatalog, table: TableDef, state: TableState) -> None:
     """Raise 40001 if the table cannot be published together with the transaction's others."""
     catalog = node.catalog
     for rel in visible.rels_of(catalog, table.oid):
@@ -360,7 +367,7 @@ def _check_publishable(node: EngineParts, table: TableDef, state: TableState) ->
 
 
 def _table_change(
-    node: EngineParts, written: WrittenTable, state: TableState, xid: int
+    node: HasSettings, written: WrittenTable, state: TableState, xid: int
 ) -> TableChange:
     cursor = state.cursor(writer_of(node.catalog.system_identifier)) or 0
     return TableChange(
@@ -379,7 +386,7 @@ def _table_change(
 
 
 def _with_origin(
-    node: EngineParts, change: BranchChange, state: TableState, xid: int
+    node: HasSettings, change: BranchChange, state: TableState, xid: int
 ) -> tuple[Action, ...]:
     """Return the actions, with the writer recorded in new files if writers are tracked.
 
@@ -397,7 +404,7 @@ def _with_origin(
 
 
 def wait_for_standbys(
-    node: EngineParts, level: str, notice: Callable[[Notice], None], check: Check
+    node: HasPublishing, level: str, notice: Callable[[Notice], None], check: Check
 ) -> None:
     """Wait for synchronous standbys after a commit, without a lock.
 
@@ -417,7 +424,7 @@ def wait_for_standbys(
 # ---- steps that cannot be undone -------------------------------------------------------
 
 
-def commit_one(node: EngineParts, change: TableChange, name: str | None = None) -> None:
+def commit_one(node: HasTables, change: TableChange, name: str | None = None) -> None:
     """Commit the change of one table, unless the table has it already; durable on return.
 
     ``name``: the transaction's, if it has several tables or was prepared. CommitConflict if the
@@ -449,7 +456,7 @@ def commit_one(node: EngineParts, change: TableChange, name: str | None = None) 
     failpoint("local.table_committed")
 
 
-def on_newest(node: EngineParts, change: TableChange) -> TableChange:
+def on_newest(node: HasTables, change: TableChange) -> TableChange:
     """Return the change for the table's present version; unchanged if others changed the same."""
     state = node.tables.state(change.location)
     if state.version == change.read_version or is_done(node, change):
@@ -466,7 +473,7 @@ def on_newest(node: EngineParts, change: TableChange) -> TableChange:
     return replace(change, read_version=state.version, truncates=truncates)
 
 
-def is_done(node: EngineParts, change: TableChange) -> bool:
+def is_done(node: HasTables, change: TableChange) -> bool:
     """True if the table has the change."""
     state = node.tables.state(change.location)
     done = state.cursor(writer_of(node.catalog.system_identifier))
@@ -474,7 +481,7 @@ def is_done(node: EngineParts, change: TableChange) -> bool:
 
 
 def finish(
-    node: EngineParts,
+    node: HasTables,
     changes: Sequence[TableChange],
     name: str,
     publish: Callable[[], None],
@@ -519,7 +526,7 @@ def _is_taken_back(take_back: Callable[[], None]) -> bool:
     return True
 
 
-def _begun(node: EngineParts, changes: Sequence[TableChange]) -> bool:
+def _begun(node: HasTables, changes: Sequence[TableChange]) -> bool:
     """True if one of the tables has the change, or might have it."""
     try:
         return any(is_done(node, change) for change in changes)
@@ -528,14 +535,14 @@ def _begun(node: EngineParts, changes: Sequence[TableChange]) -> bool:
 
 
 def make_visible(
-    node: EngineParts, changes: Sequence[TableChange], number: int | None = None
+    node: LocalCommits, changes: Sequence[TableChange], number: int | None = None
 ) -> None:
     """Show readers the newest versions of the tables, except those left to the apply worker."""
     _show(node, {change.relid: change.location for change in changes}, number)
 
 
 def _show(
-    node: EngineParts, tables: Mapping[Oid, str], number: int | None = None
+    node: LocalCommits, tables: Mapping[Oid, str], number: int | None = None
 ) -> None:
     shown = visible.make_visible(node.catalog, node.tables, tables)
     if shown.written or number is not None:

@@ -65,7 +65,14 @@ from wal2lake.local.commits.commit import (
     on_newest,
 )
 from wal2lake.local.concurrency.heldtables import name_of
-from wal2lake.local.node import PERMISSION_DENIED, EngineParts
+from wal2lake.local.node import PERMISSION_DENIED
+from wal2lake.local.ports import (
+    HasCatalog,
+    HasPublishing,
+    HasSettings,
+    HasTables,
+    LocalCommits,
+)
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Check
@@ -89,7 +96,7 @@ class Preparing:
     check: Check
 
 
-def check_prepare(node: EngineParts, gid: str) -> None:
+def check_prepare(node: HasSettings, gid: str) -> None:
     """Raise 22023 for an identifier that is too long, 55000 if prepared transactions are off."""
     if len(gid.encode()) >= _GID_BYTES:
         raise UsageError(
@@ -104,7 +111,7 @@ def check_prepare(node: EngineParts, gid: str) -> None:
 
 
 def prepare(
-    node: EngineParts,
+    node: LocalCommits,
     preparing: Preparing,
     xid: int,
     written: Sequence[WrittenTable],
@@ -130,7 +137,7 @@ def prepare(
 
 
 def _record(
-    node: EngineParts,
+    node: LocalCommits,
     preparing: Preparing,
     xid: int,
     written: Sequence[WrittenTable],
@@ -172,7 +179,7 @@ def _record(
         return transaction
 
 
-def _check_room(node: EngineParts) -> None:
+def _check_room(node: HasSettings) -> None:
     most = node.settings.node.max_prepared_transactions
     if len(node.catalog.prepared_commits()) >= most:
         raise UsageError(
@@ -203,7 +210,7 @@ def _preparation(transaction: PreparedCommit, xid: int) -> Preparation:
     )
 
 
-def _undo(node: EngineParts, transaction: PreparedCommit) -> None:
+def _undo(node: LocalCommits, transaction: PreparedCommit) -> None:
     """Undo a PREPARE that failed, or that its client rolls back.
 
     If the log cannot be written now, the next engine writes it. The mark keeps the transaction
@@ -217,7 +224,7 @@ def _undo(node: EngineParts, transaction: PreparedCommit) -> None:
         )
 
 
-def _roll_back(node: EngineParts, transaction: PreparedCommit) -> None:
+def _roll_back(node: LocalCommits, transaction: PreparedCommit) -> None:
     failpoint("rollback_prepared.recorded")
     capture = _capture(node)
     if capture is not None:
@@ -228,7 +235,7 @@ def _roll_back(node: EngineParts, transaction: PreparedCommit) -> None:
     node.prepared.release(transaction.number)
 
 
-def _remove_files(node: EngineParts, changes: Sequence[TableChange]) -> None:
+def _remove_files(node: HasCatalog, changes: Sequence[TableChange]) -> None:
     """Remove the new files, which will not be in any version."""
     for change in changes:
         root = local_path(change.location)
@@ -247,7 +254,7 @@ def _new_files(change: TableChange) -> list[str]:
 
 
 def finish_prepared(
-    node: EngineParts, gid: str, role: Role, check: Check, *, commit: bool
+    node: LocalCommits, gid: str, role: Role, check: Check, *, commit: bool
 ) -> None:
     """COMMIT PREPARED or ROLLBACK PREPARED; 42704, 42501, 55000 as PostgreSQL."""
     with node.prepared.busy(gid):
@@ -259,7 +266,7 @@ def finish_prepared(
         _roll_back(node, transaction)
 
 
-def _commit(node: EngineParts, transaction: PreparedCommit, check: Check) -> None:
+def _commit(node: LocalCommits, transaction: PreparedCommit, check: Check) -> None:
     """Commit a prepared transaction.
 
     40001 if a writer outside of the node has changed the same; the transaction stays prepared."""
@@ -293,7 +300,7 @@ def _commit(node: EngineParts, transaction: PreparedCommit, check: Check) -> Non
 
 
 def _changes(
-    node: EngineParts, transaction: PreparedCommit, tables: Sequence[TableDef]
+    node: HasTables, transaction: PreparedCommit, tables: Sequence[TableDef]
 ) -> list[TableChange]:
     """Return the changes for the tables' present versions. Needs the tables' locks."""
     writer = local_writer(node.catalog.system_identifier)
@@ -328,10 +335,10 @@ def _check_files(table: TableDef, change: TableChange) -> None:
             )
 
 
-def finish_interrupted(node: EngineParts) -> None:
+def finish_interrupted(node: LocalCommits) -> None:
     """Complete interrupted ends at the engine's start, once the publisher's log is writable."""
     for transaction in node.catalog.prepared_commits():
-        end: Callable[[EngineParts, PreparedCommit], None] = _commit_messages
+        end: Callable[[LocalCommits, PreparedCommit], None] = _commit_messages
         if transaction.state is PreparedState.ROLLING_BACK:
             end = _roll_back
         elif transaction.state is not PreparedState.COMMITTING:
@@ -342,7 +349,7 @@ def finish_interrupted(node: EngineParts) -> None:
             get_logger().error("could not end a prepared transaction", exc_info=error)
 
 
-def _commit_messages(node: EngineParts, transaction: PreparedCommit) -> None:
+def _commit_messages(node: HasPublishing, transaction: PreparedCommit) -> None:
     """Commit a transaction that has not written any table."""
     capture = _capture(node)
     if capture is not None:
@@ -351,7 +358,7 @@ def _commit_messages(node: EngineParts, transaction: PreparedCommit) -> None:
     node.catalog.end_prepared(transaction.number)
 
 
-def _need(node: EngineParts, gid: str, role: Role) -> PreparedCommit:
+def _need(node: HasCatalog, gid: str, role: Role) -> PreparedCommit:
     for transaction in node.catalog.prepared_commits():
         if transaction.gid == gid and transaction.state is PreparedState.PREPARED:
             if not role.superuser and role.oid != transaction.owner:
@@ -366,7 +373,7 @@ def _need(node: EngineParts, gid: str, role: Role) -> PreparedCommit:
     )
 
 
-def _table(node: EngineParts, change: TableChange) -> TableDef:
+def _table(node: HasCatalog, change: TableChange) -> TableDef:
     table = node.catalog.table_by_oid(change.relid)
     if table is None:
         raise UndefinedObjectError(
@@ -377,5 +384,5 @@ def _table(node: EngineParts, change: TableChange) -> TableDef:
     return table
 
 
-def _capture(node: EngineParts) -> Capture | None:
+def _capture(node: HasPublishing) -> Capture | None:
     return None if node.publishing is None else node.publishing.capture

@@ -11,11 +11,11 @@ from __future__ import annotations
 from wal2lake.apply.local import visible
 from wal2lake.catalog import TableDef, local_writer
 from wal2lake.lake import Cursor
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import LocalCommits
 from wal2lake.observe import get_logger
 
 
-def compact_if_due(node: EngineParts, table: TableDef, own: int = 0) -> None:
+def compact_if_due(node: LocalCommits, table: TableDef, own: int = 0) -> None:
     """Compact the table if needed. ``own``: the caller's finished branches of the table."""
     try:
         if visible.rels_of(node.catalog, table.oid):

@@ -16,7 +16,8 @@ from wal2lake.lake import TableState
 from wal2lake.lake.branch import Action, added_violation
 from wal2lake.lake.staging import CHECK_VIOLATION
 from wal2lake.local.access import check_tables
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import HasCatalog
 from wal2lake.local.transaction.generation import refuse_altered
 
 
@@ -38,7 +39,7 @@ def refuse_violations(
 
 
 @contextmanager
-def values_hidden(node: EngineParts, caller: Caller, table: TableDef) -> Iterator[None]:
+def values_hidden(node: HasCatalog, caller: Caller, table: TableDef) -> Iterator[None]:
     """Hide the values of rows in errors from a caller who may not read the table."""
     try:
         yield

@@ -17,7 +17,7 @@ from wal2lake.errors import About, UsageError
 from wal2lake.lake import CommitConflict, TableState
 from wal2lake.lake.branch import Action
 from wal2lake.lake.spark import Branch, RowRefused, generate, generated_rows
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import HasBranches
 
 
 def _required(table: TableDef) -> frozenset[str]:
@@ -49,7 +49,7 @@ def with_generated(table: TableDef, state: TableState, rows: pa.Table) -> pa.Tab
 
 
 def generate_added(
-    node: EngineParts,
+    node: HasBranches,
     table: TableDef,
     branch: Branch,
     version: int,

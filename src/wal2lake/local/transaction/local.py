@@ -69,7 +69,7 @@ from wal2lake.local.concurrency.sequences import (
     TransactionSequences,
 )
 from wal2lake.local.concurrency.snapshots import Snapshot
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import HasSettings, LocalCommits
 from wal2lake.local.transaction.checks import refuse_violations
 from wal2lake.local.transaction.generation import generate_added
 from wal2lake.local.transaction.messages import (
@@ -97,7 +97,7 @@ class DefinitionChanged(Exception):
     The statement is analysed again."""
 
 
-def scratch(node: EngineParts) -> str:
+def scratch(node: HasSettings) -> str:
     """Return the location of the branches of all transactions of a node."""
     return place_of_branches(node.settings.warehouse, node.catalog.system_identifier)
 
@@ -133,7 +133,7 @@ class LocalTransaction:
 
     def __init__(
         self,
-        node: EngineParts,
+        node: LocalCommits,
         kind: TransactionKind,
         check: Check = lambda: None,
         origin: Callable[[], OriginMark | None] = lambda: None,

@@ -20,14 +20,14 @@ from contextlib import contextmanager
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.lake.capture import Emitted, OriginMark
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import HasPublishing
 from wal2lake.observe import get_logger
 from wal2lake.publish.capture.statements import Statement
 from wal2lake.publish.service import Publishing
 
 
 def emit(
-    node: EngineParts,
+    node: HasPublishing,
     enqueue: Callable[[Emitted], None],
     transactional: bool,
     prefix: str,
@@ -47,7 +47,7 @@ def emit(
 
 
 def emit_transaction(
-    node: EngineParts,
+    node: HasPublishing,
     messages: Sequence[Emitted],
     origin: OriginMark | None,
     statements: str,
@@ -62,7 +62,7 @@ def emit_transaction(
 
 @contextmanager
 def empty_transaction(
-    node: EngineParts, check: Callable[[], None], xid: Callable[[], int] | None = None
+    node: HasPublishing, check: Callable[[], None], xid: Callable[[], int] | None = None
 ) -> Iterator[None]:
     """Log an empty transaction for the definitions made inside.
 
@@ -83,13 +83,13 @@ def empty_transaction(
         )
 
 
-def has_slots(node: EngineParts) -> bool:
+def has_slots(node: HasPublishing) -> bool:
     """True if there is a slot."""
     return node.publishing is not None and bool(node.publishing.slots.all())
 
 
 def decodable_messages(
-    node: EngineParts, messages: Sequence[Emitted]
+    node: HasPublishing, messages: Sequence[Emitted]
 ) -> Sequence[Emitted]:
     """Return the messages if a slot can read them."""
     return messages if messages and _publishing(node).slots.all() else ()
@@ -97,7 +97,7 @@ def decodable_messages(
 
 @contextmanager
 def recorded_statements(
-    node: EngineParts, events: Sequence[Statement | Emitted]
+    node: HasPublishing, events: Sequence[Statement | Emitted]
 ) -> Iterator[str]:
     """Store the statements and messages of a transaction around its commit, if there is a slot.
 
@@ -121,7 +121,7 @@ def recorded_statements(
         raise
 
 
-def _publishing(node: EngineParts) -> Publishing:
+def _publishing(node: HasPublishing) -> Publishing:
     if node.publishing is None:
         raise FeatureNotSupportedError("this node does not publish")
     return node.publishing

@@ -19,7 +19,7 @@ import pyarrow as pa
 from wal2lake.errors import UsageError
 from wal2lake.lake import CommitConflict
 from wal2lake.lake.plain import FoundRows, PlainChange
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import HasQueries, HasTables
 from wal2lake.local.transaction.generation import with_generated
 from wal2lake.pg import Check
 from wal2lake.sql.query.matching import bounds, can_compare, matches
@@ -42,7 +42,7 @@ Commit = Callable[[PlainChange, FoundRows, pa.Table | None], None]
 
 
 def change_plainly(
-    node: EngineParts, write: SparkWrite, job_group: str, check: Check, commit: Commit
+    node: HasQueries, write: SparkWrite, job_group: str, check: Check, commit: Commit
 ) -> int | None:
     """Execute the write; returns None if nothing has happened.
 
@@ -92,7 +92,7 @@ def change_plainly(
 
 
 def _insert(
-    node: EngineParts,
+    node: HasTables,
     write: SparkWrite,
     plain: PlainInsert,
     check: Check,
@@ -129,7 +129,7 @@ def _with_constants(plain: PlainWrite, rows: pa.Table) -> pa.Table:
 
 
 def _updated(
-    node: EngineParts,
+    node: HasQueries,
     write: SparkWrite,
     plain: PlainWrite,
     change: PlainChange,

@@ -25,12 +25,12 @@ from wal2lake.local.commits.commit import (
     on_newest,
 )
 from wal2lake.local.concurrency.heldtables import name_of
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import LocalCommits
 from wal2lake.local.transaction.local import scratch
 from wal2lake.observe import get_logger
 
 
-def recover(node: EngineParts) -> None:
+def recover(node: LocalCommits) -> None:
     """Finish commits, and remove uncommitted changes."""
     for commit in node.catalog.local_commits():
         if commit.altered:
@@ -49,7 +49,7 @@ def recover(node: EngineParts) -> None:
 
 
 def _finish(
-    node: EngineParts,
+    node: LocalCommits,
     changes: Sequence[TableChange],
     name: str,
     number: int | None = None,

@@ -39,7 +39,14 @@ from wal2lake.commands.subscription.publisher import (
     drop_slot,
 )
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.local.node import Caller, EngineParts
+from wal2lake.local.node import Caller
+from wal2lake.local.ports import (
+    Definitions,
+    HasCatalog,
+    HasSettings,
+    SubscriptionCommands,
+    TableDefinitions,
+)
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Check, Session
@@ -54,7 +61,7 @@ _LOOK_SECONDS: Final = 0.2
 
 
 def drop_subscription(
-    node: EngineParts, caller: Caller, statement: DropSubscription
+    node: SubscriptionCommands, caller: Caller, statement: DropSubscription
 ) -> str:
     """DROP SUBSCRIPTION."""
     if node.catalog.subscription_named(statement.name) is None:
@@ -79,7 +86,9 @@ def drop_subscription(
 
 
 @contextlib.contextmanager
-def _workers_stopped(oid: Oid, caller: Caller, node: EngineParts) -> Iterator[None]:
+def _workers_stopped(
+    oid: Oid, caller: Caller, node: SubscriptionCommands
+) -> Iterator[None]:
     """Keep the workers stopped during the commit of a block that drops a subscription.
 
     The subscription has no slot. Afterwards the workers run again only if the commit fails."""
@@ -101,7 +110,9 @@ def _workers_stopped(oid: Oid, caller: Caller, node: EngineParts) -> Iterator[No
         raise
 
 
-def _drop(node: EngineParts, caller: Caller, subscription: Subscription) -> bool:
+def _drop(
+    node: SubscriptionCommands, caller: Caller, subscription: Subscription
+) -> bool:
     """Drop the subscription; True if it had a slot that existed."""
     with contextlib.ExitStack() as closing:
         with _mark_undone(node, subscription):
@@ -124,7 +135,7 @@ def _drop(node: EngineParts, caller: Caller, subscription: Subscription) -> bool
 
 
 def _begin(
-    node: EngineParts, caller: Caller, subscription: Subscription
+    node: SubscriptionCommands, caller: Caller, subscription: Subscription
 ) -> Session | None:
     """Do the steps that can be undone; return a session at the publisher to drop a slot on."""
     node.catalog.update_subscription(
@@ -139,7 +150,7 @@ def _begin(
 
 
 @contextlib.contextmanager
-def _mark_undone(node: EngineParts, subscription: Subscription) -> Iterator[None]:
+def _mark_undone(node: Definitions, subscription: Subscription) -> Iterator[None]:
     """Undo the mark if the block fails."""
     try:
         yield
@@ -166,7 +177,7 @@ def _uncertain_drop(subscription: Subscription) -> Notice:
 
 
 def finish_drop(
-    node: EngineParts, subscription: Subscription, session: Session | None
+    node: TableDefinitions, subscription: Subscription, session: Session | None
 ) -> bool:
     """Complete a DROP that a crash interrupted. The caller holds the subscription's turn.
 
@@ -187,13 +198,13 @@ def _drop_slot(session: Session, subscription: Subscription) -> bool:
     )
 
 
-def _forget_slot(node: EngineParts, subscription: Subscription) -> None:
+def _forget_slot(node: HasCatalog, subscription: Subscription) -> None:
     """Forget the slot's name: another slot may get it, which a repeated DROP must not drop."""
     if subscription.slot_name is not None:
         node.catalog.update_subscription(subscription.oid, slot_name=None)
 
 
-def _forget(node: EngineParts, subscription: Subscription) -> None:
+def _forget(node: TableDefinitions, subscription: Subscription) -> None:
     """Remove the log, then the subscription. Without its subscription a log would be orphaned."""
     failpoint("subscription.slot_dropped")
     _remove_log(subscription.oid, node)
@@ -202,7 +213,7 @@ def _forget(node: EngineParts, subscription: Subscription) -> None:
     node.changed()
 
 
-def _remove_log(oid: Oid, node: EngineParts) -> None:
+def _remove_log(oid: Oid, node: HasSettings) -> None:
     directory = node.settings.log_directory / str(int(oid))
     # An interrupted re-copy may have left the log that it gave up.
     for path in (directory, given_up(directory)):
@@ -214,7 +225,7 @@ _LOG_NAME: Final = re.compile(r"([1-9]\d*)(?:\.old)?")
 _PROGRESS_NAME: Final = re.compile(r"sub-([1-9]\d*)\.progress")
 
 
-def remove_orphans(node: EngineParts) -> None:
+def remove_orphans(node: HasSettings) -> None:
     """Remove, at start, logs and progress files of subscriptions that a block has dropped.
 
     They exist after a crash between a commit and the removal. Only paths named by an OID are
@@ -266,7 +277,10 @@ def refuse_given_up(subscription: Subscription) -> None:
 
 
 def await_workers(
-    node: EngineParts, subscription: Subscription, timeout_seconds: float, check: Check
+    node: SubscriptionCommands,
+    subscription: Subscription,
+    timeout_seconds: float,
+    check: Check,
 ) -> None:
     """Wait until receiver, apply worker and copies have ended; 55006 after the timeout."""
     deadline = time.monotonic() + timeout_seconds
@@ -303,7 +317,7 @@ def await_workers(
 
 
 def end_copies(
-    node: EngineParts,
+    node: TableDefinitions,
     caller: Caller,
     subscription: Subscription,
     relids: Collection[Oid] | None = None,

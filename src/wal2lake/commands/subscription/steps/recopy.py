@@ -50,7 +50,13 @@ from wal2lake.commands.subscription.steps.drop import (
     given_up,
 )
 from wal2lake.errors import ConfigurationError, CorruptLogError, UsageError
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import (
+    Definitions,
+    HasCatalog,
+    HasSettings,
+    SubscriptionCommands,
+    TableDefinitions,
+)
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint
 from wal2lake.pg import Check, Identity, Publisher, Session, nudged
@@ -86,7 +92,7 @@ class RecopiedTables:
 
 
 def check_recopy(
-    node: EngineParts, subscription: Subscription, kept: Sequence[Oid]
+    node: HasCatalog, subscription: Subscription, kept: Sequence[Oid]
 ) -> None:
     """Raise 55000 if the tables cannot be copied again."""
     if subscription.slot_name is None:
@@ -118,7 +124,7 @@ def check_recopy(
 
 
 def copy_anew(
-    node: EngineParts,
+    node: SubscriptionCommands,
     requester: Requester,
     subscription: Subscription,
     session: Session,
@@ -151,7 +157,7 @@ def copy_anew(
 
 
 @contextmanager
-def _mark_undone(node: EngineParts, subscription: Subscription) -> Iterator[None]:
+def _mark_undone(node: Definitions, subscription: Subscription) -> Iterator[None]:
     """Remove the mark if the block fails and this command has set the mark."""
     try:
         yield
@@ -165,7 +171,7 @@ def _mark_undone(node: EngineParts, subscription: Subscription) -> Iterator[None
 
 
 def _record(
-    node: EngineParts,
+    node: TableDefinitions,
     subscription: Subscription,
     tables: Callable[[], AbstractContextManager[RecopiedTables]],
     *,
@@ -190,7 +196,7 @@ def _record(
 
 
 def _slot_can_continue(
-    node: EngineParts,
+    node: HasSettings,
     subscription: Subscription,
     publisher: Publisher,
     identity: Identity,
@@ -228,7 +234,7 @@ def _check(
     )
 
 
-def _received(node: EngineParts, subscription: Subscription) -> tuple[Lsn | None, Lsn]:
+def _received(node: HasSettings, subscription: Subscription) -> tuple[Lsn | None, Lsn]:
     """Return the position received from this slot (None if unknown), and the log's end.
 
     Raises CorruptLogError, also for a journal that cannot be decoded."""
@@ -258,7 +264,7 @@ def _received(node: EngineParts, subscription: Subscription) -> tuple[Lsn | None
     return Lsn(max(last.position, logged)) or None, logged
 
 
-def _read_through(node: EngineParts, subscription: Subscription) -> None:
+def _read_through(node: HasSettings, subscription: Subscription) -> None:
     """Raise CorruptLogError if the log lacks something that is still to be applied."""
     directory = node.settings.log_directory / str(int(subscription.oid))
     if not directory.exists():
@@ -273,7 +279,7 @@ def _read_through(node: EngineParts, subscription: Subscription) -> None:
 
 
 def _give_up_slot(
-    node: EngineParts,
+    node: Definitions,
     requester: Requester,
     session: Session,
     subscription: Subscription,
@@ -310,7 +316,7 @@ def _drop_slot(
 
 
 def _new_slot(
-    node: EngineParts,
+    node: HasSettings,
     requester: Requester,
     session: Session,
     subscription: Subscription,
@@ -357,7 +363,7 @@ def _new_slot(
     return start
 
 
-def _remove_log(node: EngineParts, subid: Oid) -> None:
+def _remove_log(node: HasSettings, subid: Oid) -> None:
     """Remove the log; durable on return.
 
     The new directory exists before the old one is removed: readers of a log recognize another log

@@ -50,7 +50,7 @@ from wal2lake.commands.subscription.steps.recopy import (
 )
 from wal2lake.errors import PublisherError, UsageError, Wal2LakeError
 from wal2lake.local.concurrency.turns import Turns
-from wal2lake.local.node import EngineParts
+from wal2lake.local.ports import HasCatalog, SubscriptionCommands
 from wal2lake.model import Lsn, Oid
 from wal2lake.observe import get_logger
 from wal2lake.pg import Check, Publisher, connect
@@ -97,7 +97,7 @@ def judge_slot(
     return Verdict.DROP
 
 
-def drop_planned(node: EngineParts, publisher: Publisher, planned: PlannedSlot) -> None:
+def drop_planned(node: HasCatalog, publisher: Publisher, planned: PlannedSlot) -> None:
     """Drop a slot that a crashed CREATE has left. The caller holds the turn of its name.
 
     Raises PublisherError if the slot cannot be dropped yet; it stays planned then.
@@ -127,7 +127,7 @@ def drop_planned(node: EngineParts, publisher: Publisher, planned: PlannedSlot) 
     node.catalog.forget_planned(planned)
 
 
-def _owners(node: EngineParts, planned: PlannedSlot) -> set[str]:
+def _owners(node: HasCatalog, planned: PlannedSlot) -> set[str]:
     """Return the connection strings of the subscriptions that have a slot of that name."""
     return {
         s.conninfo
@@ -143,7 +143,7 @@ class _StepAside(Exception):
 class UnfinishedCommands:
     """The threads that clean up, from ``start`` to ``stop``."""
 
-    def __init__(self, node: EngineParts) -> None:
+    def __init__(self, node: SubscriptionCommands) -> None:
         """Prepare; the first look is made after ``start``."""
         self._node = node
         self._logged: dict[object, str] = {}
