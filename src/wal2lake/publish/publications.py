@@ -158,38 +158,9 @@ def check_replica_identity(
     verb = "update" if operation is PublishedOperation.UPDATE else "delete from"
     message = f'cannot {verb} table "{table.name}"'
     identity = table.identity_columns
-    for named in _named(sending, table, namespaces):
-        if identity is not None and not set(named.filter_columns) <= set(identity):
-            raise UsageError(
-                message,
-                sqlstate="42P10",
-                detail="Column used in the publication WHERE expression is not part of"
-                " the replica identity.",
-            )
-    for named in _named(sending, table, namespaces):
-        if named.columns is None:
-            continue
-        if identity is None or not set(identity) <= set(named.columns):
-            raise UsageError(
-                message,
-                sqlstate="42P10",
-                detail="Column list used by the publication does not cover the replica"
-                " identity.",
-            )
-    generated = [
-        name for name, _ in table.generated if identity is None or name in identity
-    ]
-    whole = [
-        publication
-        for publication in sending
-        if _sends_whole(publication, table, namespaces)
-    ]
-    if generated and not all(publication.sends_generated for publication in whole):
-        raise UsageError(
-            message,
-            sqlstate="42P10",
-            detail="Replica identity must not contain unpublished generated columns.",
-        )
+    detail = _misfit(table, sending, namespaces)
+    if detail is not None:
+        raise UsageError(message, sqlstate="42P10", detail=detail)
     if not sending or identity is None or identity:
         return
     updating = operation is PublishedOperation.UPDATE
@@ -200,6 +171,37 @@ def check_replica_identity(
         hint=f"To enable {'updating' if updating else 'deleting from'} the table, set"
         " REPLICA IDENTITY using ALTER TABLE.",
     )
+
+
+def _misfit(
+    table: TableDef, sending: Sequence[Publication], namespaces: Sequence[Namespace]
+) -> str | None:
+    """Return why a row filter, column list or generated column does not fit the replica identity;
+    None if all fit."""
+    identity = table.identity_columns
+    entries = _named(sending, table, namespaces)
+    if identity is not None and any(
+        not set(entry.filter_columns) <= set(identity) for entry in entries
+    ):
+        return (
+            "Column used in the publication WHERE expression is not part of the replica"
+            " identity."
+        )
+    if any(
+        entry.columns is not None
+        and (identity is None or not set(identity) <= set(entry.columns))
+        for entry in entries
+    ):
+        return (
+            "Column list used by the publication does not cover the replica identity."
+        )
+    generated = [
+        name for name, _ in table.generated if identity is None or name in identity
+    ]
+    whole = [p for p in sending if _sends_whole(p, table, namespaces)]
+    if generated and not all(p.sends_generated for p in whole):
+        return "Replica identity must not contain unpublished generated columns."
+    return None
 
 
 def _sends(

@@ -32,6 +32,35 @@ class DecodedChanges:
     """Position below which all changes are in ``rows``."""
 
 
+class _Rows:
+    """Collects a plugin's messages as rows."""
+
+    def __init__(self, warn: Callable[[Wal2LakeError], None]) -> None:
+        self._warn = warn
+        self.rows: list[tuple[Lsn, int, bytes]] = []
+        self.context: Context | None = None
+        self.decoding: Decoding | None = None
+
+    def write(self, payload: bytes, lsn: Lsn, last: bool) -> None:
+        assert self.decoding is not None
+        self.rows.append((lsn, self.decoding.xid, payload))
+
+    def write_frames(self, data: memoryview) -> None:
+        assert self.decoding is not None
+        offset = 0
+        while offset < len(data):
+            size = int.from_bytes(data[offset + 1 : offset + 5], "big")
+            lsn = Lsn(int.from_bytes(data[offset + 6 : offset + 14], "big"))
+            body = bytes(data[offset + FRAME_HEADER : offset + 1 + size])
+            self.rows.append((lsn, self.decoding.xid, body))
+            offset += 1 + size
+
+    def warn(self, warning: Wal2LakeError, lsn: Lsn) -> None:
+        assert self.context is not None
+        warning.context = callback_context(self.context, "change", lsn)
+        self._warn(warning)
+
+
 def read_changes(
     publishing: Publishing,
     name: str,
@@ -46,41 +75,26 @@ def read_changes(
     work_mem: int,
     warn: Callable[[Wal2LakeError], None],
 ) -> DecodedChanges:
-    """Decode what is visible now. ``up_to``: as in PostgreSQL 0 is no limit, too. ``consume``: the
-    slot goes on behind it. ``function``: as the error for a plugin whose messages are no text names
-    it. ``work_mem``: logical_decoding_work_mem, in bytes. ``warn`` takes warnings."""
+    """Decode everything visible now.
+
+    ``up_to``, ``at_most``: limits; as in PostgreSQL, 0 means no limit. ``consume``: whether to
+    confirm the changes to the slot. ``function``: name for the error about a plugin without text
+    output. ``work_mem``: logical_decoding_work_mem, in bytes. ``warn`` takes warnings."""
     with publishing.slots.using(name, session) as slot:
         publishing.capture.catch_up_for_long()
         plugin = load_plugin(slot.plugin, publishing.allowed())
-        rows: list[tuple[Lsn, int, bytes]] = []
-
-        def write(payload: bytes, lsn: Lsn, last: bool) -> None:
-            rows.append((lsn, decoding.xid, payload))
-
-        def write_frames(data: memoryview) -> None:
-            at = 0
-            while at < len(data):
-                size = int.from_bytes(data[at + 1 : at + 5], "big")
-                lsn = Lsn(int.from_bytes(data[at + 6 : at + 14], "big"))
-                body = bytes(data[at + FRAME_HEADER : at + 1 + size])
-                rows.append((lsn, decoding.xid, body))
-                at += 1 + size
-
-        def tell(said: Wal2LakeError, lsn: Lsn) -> None:
-            said.context = callback_context(context, "change", lsn)
-            warn(said)
-
-        publications = publishing.publications(tell)
-        context = Context(
+        output = _Rows(warn)
+        publications = publishing.publications(output.warn)
+        context = output.context = Context(
             slot.name,
             slot.plugin,
-            write,
-            write_frames,
+            output.write,
+            output.write_frames,
             publications.sending,
             publications.table,
             publications.origin_number,
         )
-        decoding = Decoding(
+        decoding = output.decoding = Decoding(
             LogReader(Path(publishing.log_directory)),
             plugin,
             context,
@@ -93,14 +107,11 @@ def read_changes(
             lambda start: publishing.slots.begin_two_phase(name, start),
         )
         if not (binary or plugin.is_text):
-            raise FeatureNotSupportedError(
-                f'logical decoding output plugin "{slot.plugin}" produces binary output,'
-                f' but function "{function}" expects textual data'
-            )
+            raise _binary_output(slot.plugin, function)
 
         def go_on() -> bool:
-            # As in PostgreSQL 0 is no limit.
-            enough = bool(at_most) and len(rows) >= (at_most or 0)
+            # As in PostgreSQL, 0 means no limit.
+            enough = bool(at_most) and len(output.rows) >= (at_most or 0)
             return not enough and (not up_to or decoding.position < up_to)
 
         if go_on():
@@ -109,4 +120,11 @@ def read_changes(
         plugin.shutdown(context)
         if consume:
             publishing.slots.confirm(name, decoding.position)
-        return DecodedChanges(rows, decoding.position)
+        return DecodedChanges(output.rows, decoding.position)
+
+
+def _binary_output(plugin: str, function: str) -> FeatureNotSupportedError:
+    return FeatureNotSupportedError(
+        f'logical decoding output plugin "{plugin}" produces binary output,'
+        f' but function "{function}" expects textual data'
+    )

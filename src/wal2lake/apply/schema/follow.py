@@ -296,6 +296,23 @@ class SchemaFollower:
             )
             self.refresh(subscription)
             return
+        holding = finishing if finishing is not None else nullcontext()
+        self._adopt_schema(
+            subscription, rel, sent, table, followed, trusted, holding, copied
+        )
+
+    def _adopt_schema(
+        self,
+        subscription: Subscription,
+        rel: SubscriptionRel,
+        sent: SentSchema,
+        table: TableDef,
+        followed: FollowedSchema,
+        trusted: Callable[[], bool],
+        finishing: AbstractContextManager[object],
+        copied: bool,
+    ) -> None:
+        """Alter the table from the followed schema to the sent one, and record that."""
         steps = difference(followed.schema, sent)
         if copied:
             # The schema is not from a message: the server read it in the copy's snapshot.
@@ -314,7 +331,7 @@ class SchemaFollower:
         changes.look(self._catalog.table_by_oid(table.oid))
         name = (steps.after.namespace, steps.after.name)
         moved = name != (rel.remote_namespace, rel.remote_name)
-        with finishing if finishing is not None else nullcontext():
+        with finishing:
             if not copied and not self._is_member(rel):
                 # The table was paused meanwhile. When it comes back, its definition shows that
                 # the steps were made.

@@ -17,12 +17,13 @@ Source: src/backend/replication/pgoutput/pgoutput.c; reference 4.3, 4.4.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from wal2lake.errors import Wal2LakeError
@@ -80,6 +81,17 @@ _FEW: Final = 16
 """Below this number of rows, writing them one by one is faster."""
 
 _EPOCH_SECONDS: Final = 946_684_800
+
+
+@dataclass(slots=True)
+class _EncodedGroup:
+    """The published rows of a group's transactions."""
+
+    present: npt.NDArray[np.bool_]
+    """Whether each transaction has published rows."""
+    rows: list[RowsEncoder] = field(default_factory=list)
+    relations: list[tuple[Lsn, int, Relation]] = field(default_factory=list)
+    """Relations to describe, each with commit LSN and ordinal of its first row."""
 
 
 class PgOutput(Base):
@@ -267,9 +279,25 @@ class PgOutput(Base):
         shown = [_shown(run.relation, sending[run.relation.relid]) for run in runs]
         if len({sent.relid for sent, _ in shown}) < len({sent for sent, _ in shown}):
             return False
+        encoded = self._encode(group, runs, shown, sending)
+        if encoded is None:
+            return False
+        if encoded.present.any():
+            self._write_group(context, group, encoded)
+        return True
+
+    def _encode(
+        self,
+        group: Group,
+        runs: Sequence[Run],
+        shown: Sequence[tuple[Relation, tuple[int, ...]]],
+        sending: Mapping[Oid, Sending],
+    ) -> _EncodedGroup | None:
+        """Encode the published rows of a group; None if a row has an error, because transactions
+        before the row's must be sent."""
+        assert self._options is not None
         commit, first = group.numbers("commit_lsn"), group.first_lsns()
-        new, rows_of = [], []
-        present = np.zeros(len(commit), np.bool_)
+        encoded = _EncodedGroup(np.zeros(len(commit), np.bool_))
         for run, (sent, columns) in zip(runs, shown, strict=True):
             published = sending[run.relation.relid]
             try:
@@ -281,19 +309,27 @@ class PgOutput(Base):
                 lsns = first[number] + CHANGE_BYTES * ordinal
                 encoder = RowsEncoder(sent.relid, rows, columns, lsns=lsns)
             except Wal2LakeError:
-                # Transactions before the one with the error must be sent.
-                return False
+                return None
             self._warn_of_unsent(run, published)
             if not rows.num_rows:
                 continue
-            present[number] = True
-            rows_of.append(encoder)
+            encoded.present[number] = True
+            encoded.rows.append(encoder)
             if self._sent.get(sent.relid) != sent:
-                new.append((Lsn(int(at_commit[0])), int(ordinal[0]), sent))
-        if not present.any():
-            return True
+                place = Lsn(int(at_commit[0])), int(ordinal[0])
+                encoded.relations.append((*place, sent))
+        return encoded
+
+    def _write_group(
+        self, context: Context, group: Group, encoded: _EncodedGroup
+    ) -> None:
+        """Write the messages of a group's transactions that have published rows."""
+        present = encoded.present
         transactions = group.transactions.filter(pa.array(present))
-        commit, first = commit[present], first[present]
+        commit, first = (
+            group.numbers("commit_lsn")[present],
+            group.first_lsns()[present],
+        )
         time_of, end = (
             transactions.column(n).to_numpy() for n in ("commit_time", "end_lsn")
         )
@@ -309,22 +345,21 @@ class PgOutput(Base):
         if group.origin is not None:
             at_origin = transactions.column("origin_lsn").fill_null(0).to_numpy()
             sources.append(origins(commit, at_origin, group.origin, lsns=first))
-        # Partitions may be sent as the same relation.
+        # Partitions may be sent as the same relation, which is described once.
         first_of = {
             sent.relid: (commit_lsn, ordinal, Lsn(0), RelationMessage(sent, None))
             for commit_lsn, ordinal, sent in sorted(
-                new, key=itemgetter(0, 1), reverse=True
+                encoded.relations, key=itemgetter(0, 1), reverse=True
             )
         }
         described = sorted(first_of.values(), key=itemgetter(0, 1))
-        sources += [messages(described), *rows_of]
+        sources += [messages(described), *encoded.rows]
         sources.append(commits(commit[:-1], end[:-1], time_of[:-1]))
-        self._sent |= {sent.relid: sent for *_, sent in new}
+        self._sent |= {sent.relid: sent for *_, sent in encoded.relations}
         for piece in frames(sources, _now()):
             context.write_frames(piece)
         last = Commit(Lsn(int(commit[-1])), Lsn(int(end[-1])), int(time_of[-1]))
         context.write(write_message(last), last.end_lsn, True)
-        return True
 
     def _warn_of_unsent(self, run: Run, sending: Sending) -> None:
         """Warn of changes that cannot be sent, once for each table. Sessions cannot UPDATE a

@@ -68,7 +68,9 @@ class _Options:
 
 
 _SWITCHES: Final = frozenset(
-    one.name.replace("_", "-") for one in fields(_Options) if one.type == "bool"
+    option.name.replace("_", "-")
+    for option in fields(_Options)
+    if option.type == "bool"
 )
 
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from wal2lake.catalog import Catalog
 from wal2lake.changelog import LogReader
@@ -27,7 +27,7 @@ from wal2lake.model import Lsn
 from wal2lake.observe import configure, get_logger
 from wal2lake.publish.driver import Decoding, callback_context
 from wal2lake.publish.plugins.loading import load_plugin
-from wal2lake.publish.plugins.port import Context
+from wal2lake.publish.plugins.port import Context, OutputPlugin
 from wal2lake.publish.sending import ClientPublications
 from wal2lake.publish.walsender.page import Page
 from wal2lake.publish.walsender.starting import Task
@@ -77,33 +77,44 @@ def _error_outcome(
     }
 
 
+class _Output:
+    """A plugin's output. It goes to the stream, which is created after the plugin has started."""
+
+    def __init__(self, task: Task, log: Any) -> None:
+        self._task = task
+        self._log = log
+        self.context: Context | None = None
+        self.stream: Stream | None = None
+
+    def write(self, payload: bytes, lsn: Lsn, last: bool) -> None:
+        assert self.stream is not None
+        self.stream.write(payload, lsn, last)
+
+    def write_frames(self, data: memoryview) -> None:
+        assert self.stream is not None
+        self.stream.write_frames(data)
+
+    def warn(self, warning: Wal2LakeError, lsn: Lsn) -> None:
+        assert self.stream is not None and self.context is not None
+        warning.context = callback_context(self.context, "change", lsn)
+        self._log.warning(warning.message, error=warning)
+        if self._task.warns:
+            self.stream.warn(warning, self._task.codec)
+
+
 def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
     catalog = Catalog(Path(task.catalog), task.warehouse)
     connection = socket.socket(fileno=socket_fd)
     page = Page(Path(task.page))
     plugin = load_plugin(task.plugin, task.allowed)
-    streams: list[Stream] = []
-
-    def write(payload: bytes, lsn: Lsn, last: bool) -> None:
-        streams[0].write(payload, lsn, last)
-
-    def write_frames(data: memoryview) -> None:
-        streams[0].write_frames(data)
-
     log = get_logger().bind(slot=task.slot)
-
-    def warn(said: Wal2LakeError, lsn: Lsn) -> None:
-        said.context = callback_context(context, "change", lsn)
-        log.warning(said.message, error=said)
-        if task.warns:
-            streams[0].warn(said, task.codec)
-
-    publications = ClientPublications(catalog, warn)
-    context = Context(
+    output = _Output(task, log)
+    publications = ClientPublications(catalog, output.warn)
+    context = output.context = Context(
         task.slot,
         task.plugin,
-        write,
-        write_frames,
+        output.write,
+        output.write_frames,
         publications.sending,
         publications.table,
         publications.origin_number,
@@ -117,7 +128,7 @@ def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
         lambda: catalog.slot(task.slot),
         lambda start: catalog.begin_two_phase(task.slot, start),
     )
-    stream = Stream(
+    stream = output.stream = Stream(
         connection,
         grown_fd,
         reader,
@@ -127,7 +138,15 @@ def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
         task.timeout_ms / 1000,
         log,
     )
-    streams.append(stream)
+    try:
+        return _run_stream(stream, plugin, context)
+    finally:
+        page.close()
+        catalog.close()
+
+
+def _run_stream(stream: Stream, plugin: OutputPlugin, context: Context) -> Outcome:
+    """Run a stream to its end, or until SIGTERM."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         stream.stop()
@@ -144,9 +163,6 @@ def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
     except Wal2LakeError as error:
         stream.drain()
         return _error_outcome(error, left=stream.left)
-    finally:
-        page.close()
-        catalog.close()
 
 
 if __name__ == "__main__":

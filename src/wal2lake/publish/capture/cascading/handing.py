@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -91,10 +91,20 @@ class _Search:
 class _Candidate:
     """A prepared transaction that may be handed on."""
 
-    one: HandedOn
+    handed_on: HandedOn
     spool: PreparedSpool
     subscription: Subscription
     vector: SnapshotVector
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The changes of one table in a prepared transaction."""
+
+    table: SentTable
+    relation: Relation
+    """Relation as which the table is in the log."""
+    files: list[RowsFile] = field(default_factory=list)
 
 
 class HandingOn:
@@ -229,7 +239,7 @@ class HandingOn:
                 try:
                     if self._commit_of(handed_on) is None and spool.exists():
                         candidate = _Candidate(handed_on, spool, subscription, vector)
-                        self._tell(writer, candidate, tables, versions, shown)
+                        self._hand_on(writer, candidate, tables, versions, shown)
                 except NotAsSent as reason:
                     self._refused.add(handed_on.key)
                     _log_deferred(handed_on, reason)
@@ -240,25 +250,75 @@ class HandingOn:
         self._refused &= present_keys
         self._searches = {k: s for k, s in self._searches.items() if k in present_keys}
 
-    def _tell(
+    def _hand_on(
         self,
         writer: PublisherLogWriter,
-        found: _Candidate,
+        candidate: _Candidate,
         tables: Mapping[Oid, TableDef],
         versions: Mapping[Oid, int],
         shown: Shown,
     ) -> None:
-        one, spool, subscription = found.one, found.spool, found.subscription
-        reader = LogReader(self._directory(subscription.oid))
+        """Add a PREPARE to the log. Raises NotAsSent if its rows need values of the tables."""
+        handed_on, spool = candidate.handed_on, candidate.spool
+        subid = candidate.subscription.oid
         files = spool.rows()
         if any(file.has_unchanged for file in files):
             raise NotAsSent("a value was not sent")
+        parts = self._parts(candidate, files, tables, versions, shown)
+        if parts is None or self.in_the_way(writer, parts, subid):
+            # It may be handed on later. While other transactions are in the way, a subscriber
+            # would wait for locked rows, and never reach their end.
+            return
+        prepared = spool.transaction
+        reader = LogReader(self._directory(subid))
+        span = LsnRange(int(prepared.prepare_lsn))
+
+        def changes() -> Iterator[tuple[Relation, pa.RecordBatch]]:
+            for part in parts.values():
+                sources = [source_file(reader, file) for file in part.files]
+                for batch in sent_changes(
+                    part.table, sources, span, has_unchanged=False
+                ):
+                    yield part.relation, batch
+
+        transaction = pa.table(
+            {
+                "commit_lsn": [int(prepared.prepare_lsn)],
+                "end_lsn": [int(spool.end_lsn)],
+                "commit_time": [prepared.prepare_time],
+                "changes": [spool.changes],
+            }
+        )
+        with_tables = HandedOn(
+            handed_on.subid,
+            handed_on.xid,
+            handed_on.prepare_lsn,
+            None,
+            tuple(sorted(int(relid) for relid in parts)),
+            tuple(sorted({_sum(part.relation) for part in parts.values()})),
+            sum(file.rows for file in files),
+        )
+        gid = f"pg_gid_{handed_on.subid}_{handed_on.xid}"
+        origin = f"pg_{handed_on.subid}"
+        writer.hand_on(with_tables, gid, transaction, origin, changes())
+
+    def _parts(
+        self,
+        candidate: _Candidate,
+        files: Sequence[RowsFile],
+        tables: Mapping[Oid, TableDef],
+        versions: Mapping[Oid, int],
+        shown: Shown,
+    ) -> dict[Oid, _Part] | None:
+        """Divide the files by table; None if a table is not ready yet. Raises NotAsSent if a table
+        has rows of other writers, or is not the subscription's."""
+        subscription = candidate.subscription
         rels = {
             (rel.remote_namespace, rel.remote_name): rel
             for rel in self._catalog.rels(subscription.oid)
         }
         types = remote_types_from_json(subscription.remote_types)
-        parts: dict[Oid, tuple[SentTable, Relation, list[RowsFile]]] = {}
+        parts: dict[Oid, _Part] = {}
         for file in files:
             rel = rels.get((file.relation.namespace, file.relation.name))
             if rel is None or rel.relid not in tables or rel.relid not in versions:
@@ -268,16 +328,15 @@ class HandingOn:
             if (
                 rel.state is not SyncState.READY
                 or rel.paused
-                or int(rel.relid) in found.vector.apart
+                or int(rel.relid) in candidate.vector.apart
             ):
-                # The transaction may be handed on later.
-                return
+                return None
             if rel.relid not in parts:
                 version = versions[rel.relid]
                 table = self._catalog.table_at(tables[rel.relid], version)
                 state = self._tables.state_at(table.location, version)
                 relation = relation_of(table, state)
-                part = SentTable(
+                sent_table = SentTable(
                     state,
                     TableCommit(version, 0, "", {}, (), None),
                     relation,
@@ -286,39 +345,9 @@ class HandingOn:
                     types,
                     self._memory,
                 )
-                parts[rel.relid] = part, shown(table, relation), []
-            parts[rel.relid][2].append(file)
-        if self.in_the_way(writer, parts, subscription.oid):
-            # A subscriber would wait for locked rows, and never reach their end.
-            return
-        known = spool.transaction
-        span = LsnRange(int(known.prepare_lsn))
-
-        def changes() -> Iterator[tuple[Relation, pa.RecordBatch]]:
-            for part, relation, own in parts.values():
-                sources = [source_file(reader, file) for file in own]
-                for batch in sent_changes(part, sources, span, has_unchanged=False):
-                    yield relation, batch
-
-        transaction = pa.table(
-            {
-                "commit_lsn": [int(known.prepare_lsn)],
-                "end_lsn": [int(spool.end_lsn)],
-                "commit_time": [known.prepare_time],
-                "changes": [spool.changes],
-            }
-        )
-        told = HandedOn(
-            one.subid,
-            one.xid,
-            one.prepare_lsn,
-            None,
-            tuple(sorted(int(relid) for relid in parts)),
-            tuple(sorted({_sum(relation) for _, relation, _ in parts.values()})),
-            sum(file.rows for file in files),
-        )
-        gid = f"pg_gid_{one.subid}_{one.xid}"
-        writer.hand_on(told, gid, transaction, f"pg_{one.subid}", changes())
+                parts[rel.relid] = _Part(sent_table, shown(table, relation))
+            parts[rel.relid].files.append(file)
+        return parts
 
     def _directory(self, subid: Oid | int) -> Path:
         return self._logs / str(int(subid))
