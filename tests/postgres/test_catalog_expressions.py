@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.catalog_source import FakeSource, session
 
 from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
+from wal2lake.sql.query.translate import BoundParameter
 from wal2lake.sql.sysviews import SystemCatalog, is_system_query
 from wal2lake.testing.postgres import PostgresServer
 
@@ -282,6 +283,77 @@ QUERIES = (
     "select nosuch(relname, 1, null) from pg_class limit 1",
     "select pg_catalog.nosuch(relname) from pg_class limit 1",
     "select overlay(5 placing 'x' from 1) from pg_class limit 1",
+    # Positions of columns in ORDER BY, GROUP BY and DISTINCT ON.
+    "select relname from pg_class where relname = 'pg_class' order by (1)",
+    "select relname from pg_class order by (7)",
+    "select relname from pg_class order by ((7))",
+    "select relname from pg_class group by (7)",
+    "select relname from pg_class group by (1) order by 1 limit 0",
+    "select relname from pg_class group by ((2))",
+    "values (1, 'a'), (2, 'b') order by 3",
+    "values (1, 'a'), (2, 'b') order by 2 desc",
+    "values (1, 'a'), (2, 'b') order by column1 desc",
+    "values (1), (3), (2) order by (1)",
+    "values (1), (3), (2) order by 0",
+    "select relkind, count(*) from pg_class where relname = 'pg_class'"
+    " group by rollup (1) order by 1",
+    "select relkind, count(*) from pg_class where relname = 'pg_class' group by rollup (3)",
+    "select relkind, count(*) from pg_class group by cube (4)",
+    "select relkind, count(*) from pg_class group by grouping sets ((1), (5))",
+    "select relkind, count(*) from pg_class group by grouping sets ((1), ())  limit 0",
+    "select relkind, count(*) from pg_class group by rollup (1, (4, 1))",
+    "select c.* from pg_namespace c order by 9",
+    "select c.* from pg_namespace c order by 5",
+    "select c.*, 1 from pg_namespace c order by 6",
+    "select * from pg_namespace order by 9",
+    "select * from pg_namespace, pg_am order by 9",
+    "select * from pg_namespace, pg_am order by 8 limit 0",
+    "select n.nspname, a.* from pg_namespace n, pg_am a order by 6",
+    "select distinct on (relname) relname from pg_class where relname = 'pg_class'",
+    "select distinct on (1) relname from pg_class where relname = 'pg_class'",
+    "select distinct on (2) relname from pg_class",
+    "select distinct on (0) relname from pg_class",
+    "select distinct on ((3)) relname from pg_class",
+    "select distinct on () relname from pg_class",
+    "select distinct on (1, 2) relname, relkind from pg_class where relname = 'pg_class'"
+    " order by 1, 2",
+    "select distinct on (1) relname, relkind from pg_class order by 2",
+    "select (pg_get_keywords()).* order by 3, 1 limit 3",
+    "select (pg_get_keywords()).* order by 6",
+    "select (pg_get_keywords()).* order by 1 limit 2",
+    "select (pg_get_keywords()).word order by 1 limit 2",
+    "select (pg_get_keywords()).word order by 2 limit 2",
+    "select * from pg_get_keywords() order by 3, 1 limit 2",
+    "select * from pg_get_keywords() order by 6",
+    "select relname from pg_class order by 'a'",
+    "select relname from pg_class order by 1.5",
+    "select relname from pg_class order by null limit 0",
+    "select relname from pg_class order by -1 limit 0",
+    "select relname from pg_class order by +1 limit 0",
+    "select relname from pg_class order by 1::int limit 0",
+    "select relname from pg_class order by 1 + 1 limit 0",
+    "select relname from pg_class order by true limit 0",
+    "select relname from pg_class group by 'a'",
+    "select relname from pg_class group by null",
+    "select relname from pg_class group by 1.5",
+    "select 1 from pg_class group by -1",
+    "select relname from pg_class order by 99999999999",
+    "select relname from pg_class union select nspname from pg_namespace order by (2)",
+    "select relname from pg_class where relname='pg_class' union"
+    " select nspname from pg_namespace where nspname = 'public' order by (1)",
+    "select relname from pg_class union all values ('x') order by 2",
+    "(select relname from pg_class order by 2)",
+    "select relname from (values ('a', 1)) v (relname, n) order by 2",
+    "select * from (values ('a', 1)) v (relname, n) order by 2",
+    "select * from (values ('a', 1)) v (relname, n) order by 3",
+    "select array(select relname from pg_class order by 2)",
+    "select count(*) over (order by 7) from pg_class limit 0",
+    "select string_agg(relname::text, ',' order by 7) from pg_class where relname = 'pg_class'",
+    "with x as (select relname from pg_class order by 2) select * from x",
+    "select 1 as a, 2 as b from pg_class where relname = 'pg_class' group by 1, 2 order by b, 2",
+    "select * from (select 1) x order by 2",
+    "select * from pg_namespace n left join pg_am a using (oid) order by 8",
+    "select * from pg_namespace n left join pg_am a using (oid) order by 7 limit 0",
 )
 
 
@@ -346,6 +418,19 @@ def test_a_time_zone_counts_in_constants_and_casts(
     assert expected is not None
     asking = session(TimeZone="Europe/Berlin")
     assert catalog.query(sql, (), asking)[1] == [(expected.decode(),)]
+
+
+@pytest.mark.parametrize("value", ["7", "relname", None])
+def test_a_text_parameter_of_order_by_is_no_position(
+    value: str | None,
+    catalog: SystemCatalog,
+    postgres_server: Callable[[int], PostgresServer],
+) -> None:
+    sql = "select relname from pg_class where relname = 'pg_class' order by {}"
+    with psycopg.connect(postgres_server(18).conninfo()) as server:
+        expected = server.execute(sql.format("%s::text"), [value]).fetchall()
+    parameters = [BoundParameter(value, 25)]
+    assert catalog.query(sql.format("$1"), parameters, session())[1] == expected
 
 
 @pytest.mark.parametrize(

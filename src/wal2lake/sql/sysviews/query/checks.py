@@ -9,6 +9,7 @@ Sources: src/backend/parser/parse_clause.c and parse_func.c; src/backend/executo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sqlglot import exp
@@ -16,6 +17,7 @@ from sqlglot import exp
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
 from wal2lake.sql.query.dialect import BY_SYNTAX, KEYWORD
 from wal2lake.sql.sysviews.query.failures import NEGATIVE_OFFSET
+from wal2lake.sql.sysviews.query.names.scopes import COLUMNS_META
 from wal2lake.sql.sysviews.query.signatures import written_name
 
 _AGGREGATES: Final = frozenset(
@@ -58,7 +60,7 @@ def check(tree: exp.Expression) -> str | None:
     """
     misplaced = None
     for node in list(tree.walk()):
-        if isinstance(node, exp.Query):
+        if isinstance(node, (exp.Query, exp.Values)):
             _check_positions(node)
         elif isinstance(node, (exp.Filter, exp.Window)):
             wrong = _check_call(node)
@@ -68,27 +70,89 @@ def check(tree: exp.Expression) -> str | None:
     return misplaced
 
 
-def _check_positions(query: exp.Query) -> None:
-    if query.is_star:
+def _check_positions(query: exp.Expression) -> None:
+    """ORDER BY, GROUP BY and DISTINCT ON name columns of the select list by their numbers."""
+    count = query.meta.get(COLUMNS_META)
+    order = query.args.get("order")
+    ordered = [] if order is None else [item.this for item in order.expressions]
+    distinct = query.args.get("distinct")
+    on = distinct.args.get("on") if isinstance(distinct, exp.Distinct) else None
+    distinct_on = [] if on is None else _items([on])
+    for clause, items in (
+        ("ORDER BY", ordered),
+        ("GROUP BY", _items(_group_items(query.args.get("group")))),
+        ("DISTINCT ON", distinct_on),
+    ):
+        for item in items:
+            _check_position(clause, item, count)
+    if ordered and distinct_on and isinstance(query, exp.Select):
+        _check_distinct(query, ordered, distinct_on)
+
+
+def _group_items(group: exp.Group | None) -> Iterator[exp.Expression]:
+    if group is None:
         return
-    count = len(query.selects)
-    order, group = query.args.get("order"), query.args.get("group")
-    for ordered in order.expressions if order is not None else ():
-        _check_position("ORDER BY", ordered.this, count)
-    for item in group.expressions if group is not None else ():
-        _check_position("GROUP BY", item, count)
+    for key in ("expressions", "rollup", "cube", "grouping_sets"):
+        for item in group.args.get(key) or ():
+            nested = isinstance(item, (exp.Rollup, exp.Cube, exp.GroupingSets))
+            yield from item.expressions if nested else [item]
 
 
-def _check_position(clause: str, item: exp.Expression, count: int) -> None:
-    negative = isinstance(item, exp.Neg)
-    literal = item.this if negative else item
+def _items(expressions: Iterable[exp.Expression]) -> list[exp.Expression]:
+    """Expressions, and those of lists in parentheses."""
+    items: list[exp.Expression] = []
+    for expression in expressions:
+        bare = expression.unnest()
+        items += _items(bare.expressions) if isinstance(bare, exp.Tuple) else [bare]
+    return items
+
+
+def _position(item: exp.Expression) -> int | None:
+    """The number of a column that an integer constant means."""
+    bare = item.unnest()
+    literal = bare.this if isinstance(bare, exp.Neg) else bare
     if not isinstance(literal, exp.Literal) or not literal.is_int:
+        return None
+    return -int(literal.name) if literal is not bare else int(literal.name)
+
+
+def _check_position(clause: str, item: exp.Expression, count: int | None) -> None:
+    position = _position(item)
+    if position is None or abs(position) >= 1 << 31:
+        bare = item.unnest()
+        if isinstance(bare, (exp.Literal, exp.Null, exp.Boolean)):
+            raise SqlSyntaxError(f"non-integer constant in {clause}")
         return
-    position = -int(literal.name) if negative else int(literal.name)
-    if not 1 <= position <= count:
+    if count is not None and not 1 <= position <= count:
         raise UsageError(
             f"{clause} position {position} is not in select list", sqlstate="42P10"
         )
+
+
+def _check_distinct(
+    select: exp.Select, ordered: list[exp.Expression], distinct: list[exp.Expression]
+) -> None:
+    """ORDER BY begins with the expressions of DISTINCT ON, in any order."""
+    wanted = {_target(select, item) for item in distinct}
+    keys = [_target(select, item) for item in ordered]
+    first = keys[: len(wanted)]
+    if not (set(first) <= wanted or wanted <= set(first)):
+        raise UsageError(
+            "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
+            sqlstate="42P10",
+        )
+
+
+def _target(select: exp.Select, item: exp.Expression) -> str:
+    """The expression that an item of a clause means, as text."""
+    position = _position(item)
+    if position is not None and not select.is_star:
+        return str(select.selects[position - 1].unalias())
+    if isinstance(item, exp.Column) and not item.table:
+        for projection in select.selects:
+            if item.name == projection.alias_or_name:
+                return str(projection.unalias())
+    return str(item.unnest())
 
 
 def _check_has_window(call: exp.Expression) -> None:

@@ -224,13 +224,28 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     rewriter = _Rewriter()
     relations = rewriter.rewrite(tree)
     if isinstance(tree, exp.Values):
-        tree = exp.select("*").from_(exp.Subquery(this=tree, alias="v"))
+        tree = _selected_values(tree)
     try:
         text = tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.IGNORE)
     except SqlglotError:
         raise FeatureNotSupportedError("the query is not supported") from None
     shown = None if outputs is None else tuple(outputs)
     return Translated(text, relations, rewriter.signatures.found(), shown, misplaced)
+
+
+def _selected_values(values: exp.Values) -> exp.Select:
+    """SELECT from VALUES, whose columns have PostgreSQL's names in ORDER BY."""
+    first = values.expressions[0]
+    count = len(first.expressions) if isinstance(first, exp.Tuple) else 1
+    names = [exp.to_identifier(f"column{number + 1}") for number in range(count)]
+    clauses = {key: values.args.get(key) for key in ("order", "limit", "offset")}
+    for key in clauses:
+        values.set(key, None)
+    alias = exp.TableAlias(this=exp.to_identifier("v"), columns=names)
+    query = exp.select("*").from_(exp.Subquery(this=values, alias=alias))
+    for key, clause in clauses.items():
+        query.set(key, clause)
+    return query
 
 
 def determine_parameters(sql: str, parameters: Sequence[BoundParameter]) -> None:
@@ -288,7 +303,18 @@ def _bind(tree: exp.Expression, parameters: Sequence[BoundParameter]) -> None:
         number = int(text) if text.isdigit() else 0
         if not 1 <= number <= len(parameters):
             raise SqlSyntaxError(f"there is no parameter ${text}", sqlstate="42P02")
-        node.replace(_constant(parameters[number - 1]))
+        value = _constant(parameters[number - 1])
+        if isinstance(value, (exp.Literal, exp.Null)) and _may_be_position(node):
+            # A parameter is a constant there, and no position.
+            value = exp.cast(value, "text")
+        node.replace(value)
+
+
+def _may_be_position(node: exp.Expression) -> bool:
+    around = node.parent
+    while isinstance(around, (exp.Paren, exp.Tuple)):
+        around = around.parent
+    return isinstance(around, (exp.Ordered, exp.Group, exp.Distinct))
 
 
 def _constant(parameter: BoundParameter) -> exp.Expression:

@@ -146,10 +146,30 @@ def _of_select(
     distinct = rows.args.get("distinct")
     rows.set("distinct", None)
     columns = _whole(name) if column == _WHOLE else _columns(name, column)
+    order = rows.args.get("order")
+    moved: dict[str, exp.Expression | None] = {}
+    if order is not None and all(
+        _of_output(item.this, name) for item in order.expressions
+    ):
+        # It names columns of the rows, and LIMIT counts what is ordered.
+        for key in ("order", "limit", "offset"):
+            moved[key] = rows.args.get(key)
+            rows.set(key, None)
     found = columns.from_(_named(rows))
+    for key, clause in moved.items():
+        found.set(key, clause)
     if distinct is not None:
         found.set("distinct", distinct)
     return found
+
+
+def _of_output(item: exp.Expression, name: str) -> bool:
+    """Whether ORDER BY means a column of the result, by its number or its name."""
+    bare = item.unnest()
+    if isinstance(bare, exp.Column) and not bare.table:
+        return bare.name in dict(ROW_FUNCTIONS[name])
+    literal = bare.this if isinstance(bare, exp.Neg) else bare
+    return isinstance(literal, exp.Literal) and literal.is_int
 
 
 def _named(rows: exp.Select) -> exp.Subquery:

@@ -36,6 +36,9 @@ from wal2lake.sql.sysviews.query.inference import (
 SYSTEM_COLUMNS: Final = {"tableoid": OID, "xmin": XID}
 """Hidden columns of every relation that clients ask for."""
 
+COLUMNS_META: Final = "column_count"
+"""On a query: how many columns it returns, if that is known."""
+
 RELATION_META: Final = "system_relation"
 """On a column: the relation that a hidden column belongs to."""
 
@@ -152,7 +155,9 @@ def analyze(
     scope = CatalogScope(parent)
     _with_items(query, scope)
     if isinstance(query, exp.Subquery):
-        return analyze(query.this, scope)
+        outputs = analyze(query.this, scope)
+        _count_columns(query, outputs)
+        return outputs
     if isinstance(query, exp.SetOperation):
         left = analyze(query.left, scope)
         right = analyze(query.right, scope)
@@ -168,7 +173,13 @@ def analyze(
         return None
     if outputs and len(outputs) == 1:
         set_type(query, outputs[0].type_oid)
+    _count_columns(query, outputs)
     return outputs
+
+
+def _count_columns(query: exp.Expression, outputs: list[Output] | None) -> None:
+    if outputs is not None:
+        query.meta[COLUMNS_META] = len(outputs)
 
 
 def _with_items(query: exp.Expression, scope: CatalogScope) -> None:
@@ -215,7 +226,7 @@ def _select(query: exp.Select, scope: CatalogScope) -> list[Output] | None:
 def _outputs(query: exp.Select, scope: CatalogScope) -> list[Output] | None:
     outputs: list[Output] = []
     for projection in query.expressions:
-        expanded = _star(projection, scope)
+        expanded = _star(projection, scope, query.args.get("joins") or [])
         if expanded is not None:
             for source in expanded:
                 if source.columns is None:
@@ -232,14 +243,34 @@ def _outputs(query: exp.Select, scope: CatalogScope) -> list[Output] | None:
 
 
 def _star(
-    projection: exp.Expression, scope: CatalogScope
+    projection: exp.Expression, scope: CatalogScope, joins: list[exp.Join]
 ) -> list[CatalogFromItem] | None:
     if isinstance(projection, exp.Star):
-        return list(scope.sources.values())
+        items = list(scope.sources.values())
+        if any(join.args.get("using") or join.method for join in joins):
+            return [_joined(items, joins)]
+        return items
     if isinstance(projection, exp.Column) and isinstance(projection.this, exp.Star):
         source = scope.sources.get(projection.table)
         return [CatalogFromItem(None) if source is None else source]
     return None
+
+
+def _joined(items: list[CatalogFromItem], joins: list[exp.Join]) -> CatalogFromItem:
+    """The columns of ``*`` with JOIN ... USING: those of each USING come once, and first."""
+    if len(items) != len(joins) + 1 or any(join.method for join in joins):
+        return CatalogFromItem(None)
+    columns = items[0].columns
+    for item, join in zip(items[1:], joins, strict=True):
+        if columns is None or item.columns is None:
+            return CatalogFromItem(None)
+        names = [name.name for name in join.args.get("using") or ()]
+        merged = [output for name in names for output in columns if output.name == name]
+        rest = [
+            output for output in [*columns, *item.columns] if output.name not in names
+        ]
+        columns = merged + rest
+    return CatalogFromItem(columns)
 
 
 def _add_source(node: exp.Expression, scope: CatalogScope) -> None:
