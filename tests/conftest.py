@@ -150,10 +150,11 @@ def database(
 
     yield make
     for found in made:
-        wait_until(partial(_drop, found), describe=f"{found.name} is dropped")
+        wait_until(partial(drop, found), describe=f"{found.name} is dropped")
 
 
-def _drop(found: Database) -> bool:
+def drop(found: Database) -> bool:
+    """Drop a database and its slots; False: somebody still uses them."""
     # A slot keeps its database, and an active one cannot be dropped. A walsender takes a
     # moment to end, and a receiver that still runs comes back.
     mine = f"database = '{found.name}'"

@@ -18,5 +18,14 @@ def test_is_refused(name: str) -> None:
     assert caught.value.hint is not None
 
 
+def is_refused(name: str) -> bool:
+    try:
+        check_column_names([name], "public.t")
+    except DuplicateObjectError:
+        return True
+    return False
+
+
 def test_others_may_begin_like_them() -> None:
-    check_column_names(["_wal2lake", "_wal2lake_origins"])
+    assert [is_refused(f"{name}s") for name in COLUMNS] == [False] * len(COLUMNS)
+    assert not is_refused("_wal2lake")

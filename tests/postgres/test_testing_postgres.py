@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import Database, drop
 
 from wal2lake.launch.processes import descendants, is_alive
 from wal2lake.testing.postgres import PostgresServer, StopMode, find_installation
@@ -31,10 +32,16 @@ def test_each_test_gets_an_empty_database_of_its_own(pg18, pg16):
     assert pg18.psql("select current_database()") == pg18.name
 
 
-def test_a_database_with_a_slot_in_it_can_be_left_behind(database):
-    # The fixture's teardown is what is tested: it drops slot and database.
-    found = database(18)
-    found.psql("select pg_create_logical_replication_slot('left', 'pgoutput')")
+def test_a_database_with_a_slot_in_it_can_be_left_behind(postgres_server):
+    # The end of the fixture ``database``.
+    server = postgres_server(18)
+    server.psql("create database left_behind")
+    left = Database(server, "left_behind")
+    left.psql("select pg_create_logical_replication_slot('left_slot', 'pgoutput')")
+    wait_until(lambda: drop(left))
+    assert server.psql("select 1 from pg_database where datname = 'left_behind'") == ""
+    slots = "select 1 from pg_replication_slots where slot_name = 'left_slot'"
+    assert server.psql(slots) == ""
 
 
 def test_a_commit_survives_a_kill_and_the_port_stays():

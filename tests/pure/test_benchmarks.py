@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import benchmarks
 import pytest
-from benchmarks.changes import decoding
+from benchmarks.changes import decoding, latency, streamed
+from benchmarks.changes.shapes import SHAPES
+from benchmarks.copies import copying
 from benchmarks.heap import Heap, size_bytes
 from benchmarks.options import OPT_IN, WORKLOADS, parse
 from benchmarks.positions import Positions, delays
@@ -232,10 +235,18 @@ def test_a_process_is_known_by_its_command_line(command: str, role: str) -> None
     assert role_of(command) == role
 
 
-def test_every_workload_still_fits_the_product() -> None:
-    for module in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+def test_every_workload_is_one_that_a_module_runs() -> None:
+    """And each module still fits the product, as far as importing it shows."""
+    named: set[str] = set(SHAPES)
+    for plan in (*copying.PLANS, *latency.LOADS, *streamed.PLANS):
+        named.add(plan.name)
+    for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
+        if not found.name.endswith("__main__"):
+            module = importlib.import_module(found.name)
+            if hasattr(module, "run"):
+                headline = str(module.__doc__).partition("\n")[0]
+                named.update(re.findall(r"``(\w+)``", headline))
+    assert named == set(WORKLOADS)
 
 
 @pytest.mark.parametrize("binary", [False, True])

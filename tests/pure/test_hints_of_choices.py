@@ -90,7 +90,8 @@ def test_policies() -> None:
     for name, wrong in (("date", "maybe"), ("jsonb", "maybe"), ("jsonb", "clamp")):
         for one in listed(hint_of(policies, f"{name} = {wrong}")):
             if (name, one) != ("jsonb", "clamp"):
-                policies(f"{name} = {one}")
+                (entry,) = policies(f"{name} = {one}").entries
+                assert entry.choice.value == one.strip().lower()
 
 
 def test_resolutions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,6 +23,10 @@ def fatal(door: FakeDoor, **changes: object) -> str:
     return str(caught.value).rpartition("FATAL:  ")[2]
 
 
+def login(door: FakeDoor, **changes: object) -> psycopg.Connection[Any]:
+    return psycopg.connect(**door.conninfo(**changes))
+
+
 def door_of(role: Role, method: AuthMethod = AuthMethod.SCRAM):
     return open_door(method=method, roles={"alice": role}.get)
 
@@ -35,14 +40,19 @@ def test_an_expired_password_looks_like_a_wrong_one(until: str) -> None:
 
 @pytest.mark.parametrize("until", ["2199-01-01 00:00:00+00:00", "infinity", None])
 def test_a_password_holds_until_then(until: str | None) -> None:
-    with door_of(replace(ALICE, valid_until=until)) as door:
-        psycopg.connect(**door.conninfo()).close()
+    with door_of(replace(ALICE, valid_until=until)) as door, login(door) as client:
+        assert client.info.user == "alice"
+        assert client.pgconn.used_password
 
 
 def test_only_the_password_expires_not_the_role() -> None:
     expired = replace(ALICE, valid_until="-infinity")
-    with door_of(expired, AuthMethod.TRUST) as door:
-        psycopg.connect(**door.conninfo(password=None)).close()
+    with (
+        door_of(expired, AuthMethod.TRUST) as door,
+        login(door, password=None) as client,
+    ):
+        assert client.info.user == "alice"
+        assert not client.pgconn.used_password
 
 
 def test_who_may_not_log_in_is_told_so_after_the_right_password() -> None:

@@ -27,6 +27,7 @@ from wal2lake.wire.frontback import (
     Frame,
     Parse,
     Query,
+    ReadyForQuery,
     Sync,
     Terminate,
     write_frontend,
@@ -311,4 +312,4 @@ def test_arbitrary_bytes_after_the_login_end_in_an_orderly_way(shared_door, data
         client.socket.shutdown(1)
         client.rest()
     with RawClient(shared_door.port) as client:
-        client.start()
+        assert isinstance(client.start()[-1], ReadyForQuery), "others are let in"

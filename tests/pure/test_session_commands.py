@@ -146,4 +146,4 @@ def test_a_malformed_command_is_a_syntax_error_at_its_place(sql, message, positi
 )
 def test_any_text_behind_a_first_word_is_a_command_or_an_error(first, rest):
     with contextlib.suppress(Wal2LakeError):
-        parse_command(f"{first} {rest}")
+        assert parse_command(f"{first} {rest}") is not None

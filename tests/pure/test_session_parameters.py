@@ -29,6 +29,8 @@ def test_a_node_accepts_what_another_node_sets_as_it_connects():
     parameters = Parameters()
     for name, value in OUTPUT_SETTINGS.items():
         parameters.set(name, value)
+    shown = {name: parameters[name] for name in OUTPUT_SETTINGS}
+    assert shown == {**OUTPUT_SETTINGS, "datestyle": "ISO, MDY"}
 
 
 @pytest.mark.parametrize(
@@ -322,7 +324,15 @@ SET_AT_CONNECT = (
 
 @pytest.mark.parametrize(("name", "value"), SET_AT_CONNECT)
 def test_what_clients_set_at_connect_is_known(name, value):
-    Parameters().set(name, value)
+    parameters = Parameters()
+    parameters.set(name, value)
+    otherwise = {
+        "ISO": "ISO, MDY",
+        "POSTGRES": "postgres",
+        "true": "on",
+        "false": "off",
+    }
+    assert parameters[name] == otherwise.get(value, value)
 
 
 def test_a_session_has_its_own_value_of_a_node_setting_until_it_is_reset():

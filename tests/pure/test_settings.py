@@ -224,4 +224,4 @@ def test_any_text_is_settings_or_a_configuration_error(tmp_path_factory, text):
     directory = tmp_path_factory.getbasetemp()
     (directory / FILE_NAME).write_text(text, encoding="utf-8", errors="replace")
     with contextlib.suppress(ConfigurationError):
-        load(directory, {})
+        assert load(directory, {}).directory == directory
