@@ -9,10 +9,12 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from wal2lake.errors import ConfigurationError
+from wal2lake.lake import jars as of_jars
 from wal2lake.lake.jars import (
     DELTA_JARS,
     Jar,
@@ -96,12 +98,20 @@ def test_a_jar_missing_from_the_folder_is_named_with_its_remedy(
     assert "org.example:two:1.0" in caught.value.message
     assert str(folder) in caught.value.message
     assert "Copy two-1.0.jar" in (caught.value.hint or "")
+    (folder / "two-1.0.jar").write_bytes(CONTENT["two"])
+    assert len(locate_jars(JarSource(tmp_path / "c", folder), {}, JARS)) == 2
 
 
 def test_a_wrong_jar_in_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "one-1.0.jar").write_bytes(b"something else")
-    with pytest.raises(ConfigurationError, match="SHA-256 differs"):
+    with pytest.raises(ConfigurationError, match="SHA-256 differs") as caught:
         locate_jars(JarSource(tmp_path / "c", folder), {}, JARS)
+    assert caught.value.hint == (
+        "Replace it by the original one-1.0.jar, or unset spark.jars_dir"
+        " (WAL2LAKE_JARS_DIR) to download it."
+    )
+    (folder / "one-1.0.jar").write_bytes(CONTENT["one"])
+    assert len(locate_jars(JarSource(tmp_path / "c", folder), {}, JARS)) == 2
 
 
 def test_missing_jars_are_downloaded_alone_and_once(
@@ -143,7 +153,7 @@ def test_a_jar_with_another_checksum_never_enters_the_cache(
 
 
 def test_a_failed_download_says_which_jar_from_where_and_what_to_do(
-    repository: tuple[str, Path], tmp_path: Path
+    repository: tuple[str, Path], tmp_path: Path, folder: Path
 ) -> None:
     url, root = repository
     (root / "org/example/two/1.0/two-1.0.jar").unlink()
@@ -152,8 +162,13 @@ def test_a_failed_download_says_which_jar_from_where_and_what_to_do(
         locate_jars(source, os.environ, JARS)
     assert "org.example:two:1.0" in caught.value.message
     assert url in caught.value.message
-    assert "WAL2LAKE_JARS_DIR" in (caught.value.hint or "")
+    assert caught.value.hint == (
+        "Try again with a network, set WAL2LAKE_MAVEN_REPOSITORY to a mirror, or put"
+        " two-1.0.jar into a folder and set WAL2LAKE_JARS_DIR to it."
+    )
     assert "\n" not in caught.value.message
+    by_hand = {"WAL2LAKE_JARS_DIR": str(folder)}
+    assert len(locate_jars(JarSource.from_environment(by_hand), {}, JARS)) == 2
 
 
 def test_an_unreachable_repository_says_why(tmp_path: Path) -> None:
@@ -183,12 +198,38 @@ def test_two_fetches_at_once_do_not_disturb_each_other(
     assert len(list(source.cache.iterdir())) == 2
 
 
-def test_an_unwritable_cache_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_an_error_with_a_remedy(
+    repository: tuple[str, Path], tmp_path: Path
+) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
+
+    def fetch(cache: Path) -> tuple[Path, ...]:
+        environment = {
+            **os.environ,
+            "WAL2LAKE_JAR_CACHE": str(cache),
+            "WAL2LAKE_MAVEN_REPOSITORY": repository[0],
+        }
+        return locate_jars(JarSource.from_environment(environment), environment, JARS)
+
     with pytest.raises(ConfigurationError) as caught:
-        locate_jars(JarSource(cache=blocked / "cache"), os.environ, JARS)
-    assert "WAL2LAKE_JAR_CACHE" in (caught.value.hint or "")
+        fetch(blocked / "cache")
+    assert caught.value.hint == "Set WAL2LAKE_JAR_CACHE to a writable directory."
+    assert len(fetch(tmp_path / "cache")) == 2
+
+
+def test_a_pyspark_without_ivy_needs_a_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path
+) -> None:
+    empty = SimpleNamespace(origin=str(tmp_path / "pyspark" / "__init__.py"))
+    monkeypatch.setattr(of_jars, "find_spec", lambda name: empty)
+    with pytest.raises(ConfigurationError) as caught:
+        locate_jars(JarSource(tmp_path / "cache"), os.environ, JARS)
+    assert caught.value.hint == (
+        "Reinstall pyspark, or fill a folder by hand and set WAL2LAKE_JARS_DIR."
+    )
+    by_hand = JarSource.from_environment({"WAL2LAKE_JARS_DIR": str(folder)})
+    assert len(locate_jars(by_hand, {}, JARS)) == 2
 
 
 @pytest.mark.parametrize("line", ['openjdk version "17.0.15"', 'java version "21"'])
@@ -224,10 +265,14 @@ def test_other_java_is_one_line_with_the_fix(
 
 
 @pytest.mark.parametrize("environment", [{"PATH": ""}, {"JAVA_HOME": "/nowhere"}])
-def test_no_java_is_one_line_with_the_fix(environment: dict[str, str]) -> None:
+def test_no_java_is_one_line_with_the_fix(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     with pytest.raises(ConfigurationError, match="Java 17 or 21") as caught:
         find_java(environment)
-    assert "JAVA_HOME" in (caught.value.hint or "")
+    assert str(caught.value.hint).endswith("or set JAVA_HOME.")
+    home = fake_java(tmp_path / "jdk", 'openjdk version "17.0.1"')
+    assert find_java({**environment, "JAVA_HOME": str(home)}) == home / "bin" / "java"
 
 
 def test_the_environment_chooses_the_source() -> None:

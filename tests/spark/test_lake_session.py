@@ -182,8 +182,10 @@ def test_an_operators_settings_win_unless_results_would_differ(
         "com.example.Ext",
     ]
     assert settings["spark.driver.extraJavaOptions"].endswith("-Dx=y")
-    with pytest.raises(ConfigurationError, match=r"spark\.sql\.ansi\.enabled"):
+    with pytest.raises(ConfigurationError, match=r"spark\.sql\.ansi\.enabled") as no:
         configuration(replace(options, extra={"spark.sql.ansi.enabled": "false"}))
+    assert no.value.hint == "Remove it: results would differ from PostgreSQL's."
+    configuration(replace(options, extra={}))
 
 
 def test_a_cluster_is_sent_the_jars(session_options: SessionOptions) -> None:

@@ -13,15 +13,21 @@ from wal2lake.errors import InternalError, UsageError
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.spark.session import SessionOptions
 
+OF_JAVA = (
+    "Its own message is above in this log; check spark.driver_memory and the [spark]"
+    " settings."
+)
+
 START = """
 from pathlib import Path
 from wal2lake.errors import StorageError
 from wal2lake.lake.spark.session import SessionOptions, start_session
 try:
-    start_session(SessionOptions([Path(one) for one in {jars}], Path({place!r}), {place!r},
-        {master!r}))
+    print(start_session(SessionOptions([Path(one) for one in {jars}], Path({place!r}),
+        {place!r}, {master!r}, driver_memory={memory!r})).range(7).count())
 except StorageError as error:
     print(error.sqlstate, error.message, error.detail, error.original, sep="|")
+    print(error.hint)
 """
 
 
@@ -50,18 +56,30 @@ def test_no_value_is_in_the_words(spark_session: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("java", "master", "said"),
+    ("java", "master", "memory", "said", "hint"),
     [
         (
             False,
             "local[1]",
+            "1g",
             "58000|could not start the Java virtual machine of Spark|None"
             "|PySparkRuntimeError: [JAVA_GATEWAY_EXITED]",
+            OF_JAVA,
+        ),
+        (
+            True,
+            "local[1]",
+            "1k",
+            "58000|could not start the Java virtual machine of Spark|None"
+            "|PySparkRuntimeError: [JAVA_GATEWAY_EXITED]",
+            OF_JAVA,
         ),
         (
             True,
             "local[nonsense]",
+            "1g",
             "58000|could not start Spark|None|org.apache.spark.SparkException: ",
+            "Check the [spark] settings.",
         ),
     ],
 )
@@ -71,8 +89,11 @@ def test_a_start_that_fails(
     monkeypatch: pytest.MonkeyPatch,
     java: bool,
     master: str,
+    memory: str,
     said: str,
+    hint: str,
 ) -> None:
+    """With other settings it starts."""
     if not java:
         program = tmp_path / "bin" / "java"
         program.parent.mkdir()
@@ -80,8 +101,19 @@ def test_a_start_that_fails(
         program.chmod(0o755)
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     jars = [str(one) for one in session_options.jars]
-    code = START.format(jars=jars, place=str(tmp_path), master=master)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith(said), done.stderr
+
+    def start(master: str, memory: str) -> tuple[str, str]:
+        code = START.format(
+            jars=jars, place=str(tmp_path), master=master, memory=memory
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        return done.stdout, done.stderr
+
+    out, words = start(master, memory)
+    assert f"\n{said}" in f"\n{out}", words
+    assert out.endswith(f"\n{hint}\n")
+    if java:
+        assert hint != OF_JAVA or "Too small maximum heap" in out
+        assert start("local[1]", "1g")[0] == "7\n"
