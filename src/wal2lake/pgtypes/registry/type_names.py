@@ -17,7 +17,6 @@ import re
 from dataclasses import dataclass
 
 from wal2lake.errors import (
-    FeatureNotSupportedError,
     SqlSyntaxError,
     UndefinedObjectError,
     UsageError,
@@ -47,9 +46,6 @@ _SYNONYMS = {
     "real": "float4",
     "smallint": "int2",
 }
-_SERIALS = frozenset(
-    ("serial", "serial2", "serial4", "serial8", "smallserial", "bigserial")
-)
 _MAX_CHAR_LENGTH = 10485760
 _MAX_BIT_LENGTH = 83886080
 _MAX_NUMERIC_PRECISION = 1000
@@ -188,11 +184,6 @@ def _simple_type(words: _Words) -> tuple[PgType, int]:
         schema, name = name, words.name().text
         if schema != "pg_catalog" or type_by_name(name) is None:
             raise UndefinedObjectError(f'type "{schema}.{name}" does not exist')
-    elif token.kind == "word" and name in _SERIALS:
-        raise FeatureNotSupportedError(
-            f'type "{name}" is not supported: there are no sequences',
-            hint="Use an integer type.",
-        )
     pg_type = type_by_name(name)
     if pg_type is None or pg_type.name in ("cstring", "_cstring"):
         raise UndefinedObjectError(f'type "{name}" does not exist')
