@@ -173,6 +173,12 @@ VALUES: Sequence[tuple[str, str, str, str]] = (
         "2024-01-31 18:29:59.5+00",
     ),
     (
+        "set datestyle = 'German'; select at from hs.n",
+        "Use ISO.",
+        "set datestyle = 'ISO'; select at from hs.n",
+        "2024-01-31 23:59:59.5",
+    ),
+    (
         "set wal2lake.as_of_time = 'yesterday'",
         "Write a time as in 2026-05-01 12:30:00+00.",
         "set wal2lake.as_of_time = '2026-05-01 12:30:00+00'; show wal2lake.as_of_time",
@@ -393,6 +399,35 @@ def test_psql_copies_to_a_file(schema: Node, tmp_path: Path) -> None:
         check=True,
     )
     assert (tmp_path / "file").read_text() == "7\n"
+
+
+def test_a_session_whose_role_is_gone(schema: Node) -> None:
+    node = schema
+    hint = "Connect again; after SET ROLE, RESET ROLE is enough."
+    asked = "select has_table_privilege('hs.n', 'select')"
+    create = "create role hs_s login password 'x'"
+    node.sql(f"{create}; grant usage on schema hs to public")
+    node.sql("create role hs_c; grant select on hs.n to public")
+    try:
+        with node.connect() as client:
+            client.rows("set role hs_c")
+            node.sql("drop role hs_c")
+            with pytest.raises(PublisherError) as gone:
+                client.rows("select n from hs.n")
+            assert gone.value.hint == hint
+            client.rows("reset role")
+            assert len(client.rows("select n from hs.n")) == 1
+        with node.connect(user="hs_s", password="x") as client:
+            client.rows(asked)
+            node.sql("drop role hs_s")
+            node.sql(create)
+            with pytest.raises(PublisherError) as gone:
+                client.rows("select n from hs.n")
+            assert gone.value.hint == hint
+        with node.connect(user="hs_s", password="x") as client:
+            assert len(client.rows("select n from hs.n")) == 1
+    finally:
+        node.sql("drop role hs_s")
 
 
 def test_the_query_of_another_session_is_shown_to_who_may_see_it(schema: Node) -> None:

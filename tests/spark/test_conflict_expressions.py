@@ -177,6 +177,73 @@ def test_what_needs_no_more_than_the_rows_is_taken(
     assert found[0].error[0] == "22P02"
 
 
+USABLE = (
+    "Use the columns of local and remote, local_commit_time, remote_commit_time and"
+    " local_origin, operators and the functions that the documentation of"
+    " conflict_resolution lists."
+)
+COLUMNS = 'Write local.column or remote.column. Columns: "id", "qty", "Note it", "doc".'
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "instead"),
+    [
+        (
+            "(case when missing(local.qty) then 'skip' end)",
+            USABLE,
+            "(case when abs(local.qty + remote.qty) > 1 and local_origin = 'local'"
+            " and local_commit_time < remote_commit_time then 'skip' end)",
+        ),
+        ("set (qty = rand())", USABLE, "set (qty = round(local.qty))"),
+        (
+            "set (qty = unix_timestamp())",
+            USABLE,
+            "set (qty = unix_timestamp(local_commit_time))",
+        ),
+        (
+            "(repeat('x', local.id))",
+            'Write the count of "repeat" as a literal, outside of aggregate() and'
+            " reduce().",
+            "(repeat('x', 3))",
+        ),
+        (
+            "(printf(local.`Note it`, 1))",
+            'Write the format of "printf" as a literal, outside of aggregate() and'
+            " reduce().",
+            "(printf('%d', 1))",
+        ),
+        ("(qty > 1)", "Write local.column or remote.column.", "(string(local.qty))"),
+        ("(string(local.no))", COLUMNS, "(string(local.qty))"),
+        ("set (no = local.qty)", COLUMNS, "set (qty = local.qty)"),
+        (
+            "(local.qty > 1)",
+            "It names one of apply_remote, keep_local, skip, error.",
+            "(if(local.qty > 1, 'apply_remote', if(local.qty > 2, 'keep_local',"
+            " if(local.qty > 3, 'skip', 'error'))))",
+        ),
+        (
+            "(local.qty::text)",
+            "Write it in Spark SQL.",
+            "(cast(local.qty as string))",
+        ),
+    ],
+)
+def test_what_a_hint_says_is_taken(
+    expressions: SparkExpressions, text: str, hint: str, instead: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        expressions.check(FIELDS, ("id",), expression(text))
+    assert refused.value.hint == hint
+    expressions.check(FIELDS, ("id",), expression(instead))
+
+
+def test_a_table_without_a_key_chooses_a_row(expressions: SparkExpressions) -> None:
+    with pytest.raises(UsageError) as refused:
+        expressions.check(FIELDS, (), expression("set (qty = local.qty)"))
+    assert refused.value.hint == "Choose one of the rows: (expression)."
+    expressions.check(FIELDS, (), expression("(if(local.qty > 1, 'skip', 'error'))"))
+
+
 def test_what_is_not_checked_before_stops_at_its_pair(
     expressions: SparkExpressions,
 ) -> None:

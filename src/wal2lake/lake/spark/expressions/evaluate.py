@@ -297,7 +297,7 @@ def _user_errors(
                     f'syntax error in "{expression.text}"',
                     sqlstate="42601",
                     detail=translate(error).message,
-                    hint="It is Spark SQL.",
+                    hint="Write it in Spark SQL.",
                 ) from None
             except AnalysisException as error:
                 condition = (error.getCondition() or "").split(".")[0]
