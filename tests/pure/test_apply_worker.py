@@ -279,6 +279,30 @@ def test_a_relation_without_a_target_stops_at_its_first_row(tmp_path: Path) -> N
         check(side, 1, below=200)
 
 
+def test_who_is_overtaken_each_time_says_so_until_the_other_waits(
+    tmp_path: Path,
+) -> None:
+    with World(tmp_path, tables=(1,)) as world:
+        side, lake = world.side, world.lake
+
+        def overtake(location: str) -> None:
+            table = lake.tables[location]
+            table.versions.append(dict(table.versions[-1]))
+
+        lake.before_commit = overtake
+        side.send(commit(100, insert(1, 1)))
+        side.start()
+        told = side.stops("another writer came first")
+        assert told.endswith(
+            "Somebody else commits to the table more often than a batch can be applied:"
+            ' let that job wait, or lower "batch_rows" under [apply] in wal2lake.toml and'
+            " restart the node."
+        )
+        lake.before_commit = lambda location: None
+        side.reaches(108)
+        check(side, 1, below=200)
+
+
 @pytest.mark.parametrize(
     ("change", "outcome"),
     [

@@ -195,7 +195,8 @@ class ApplyWorker:
         if error.hint is None:
             error.hint = (
                 "Somebody else commits to the table more often than a batch can be applied:"
-                " let that job wait, or make batches smaller (apply.batch_rows)."
+                ' let that job wait, or lower "batch_rows" under [apply] in wal2lake.toml'
+                " and restart the node."
             )
         return False
 
