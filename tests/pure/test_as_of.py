@@ -20,6 +20,7 @@ from wal2lake.sql.parameters import Parameters
 
 SUB = Oid(20000)
 LATER = timedelta(days=1)
+LISTED = "wal2lake.snapshots lists the published states."
 
 
 @pytest.fixture
@@ -68,8 +69,10 @@ def test_a_position_names_the_newest_state_at_or_below_it(catalog: Catalog) -> N
     with pytest.raises(UsageError, match="at 0/12D has not been reached") as caught:
         both(301)
     assert caught.value.sqlstate == "55000"
+    assert caught.value.hint == LISTED
     with pytest.raises(UsageError, match="as of 0/63 is not kept") as caught:
         both(99)
+    assert caught.value.hint == LISTED
     assert (caught.value.sqlstate, caught.value.detail) == (
         "72000",
         "The oldest is that of 0/64.",
@@ -111,15 +114,27 @@ def test_a_table_that_was_not_published_then_is_not_read(catalog: Catalog) -> No
     with pytest.raises(UsageError, match="was not published then") as caught:
         version(catalog, 2, [], lsn=Lsn(100))
     assert caught.value.sqlstate == "55000"
+    assert caught.value.hint == (
+        f"RESET wal2lake.as_of_lsn to read it as it is now. {LISTED}"
+    )
 
 
 def test_a_table_of_no_subscription_has_times_of_its_own(catalog: Catalog) -> None:
     assert version(catalog, 3, [], time=datetime.now(UTC) + LATER) == 7
-    with pytest.raises(UsageError, match="belongs to no subscription"):
+    with pytest.raises(UsageError, match="belongs to no subscription") as caught:
         version(catalog, 3, [], lsn=Lsn(1))
+    # As the first line does.
+    assert caught.value.hint == (
+        "RESET wal2lake.as_of_lsn to read it as it is now. wal2lake.as_of_time reads every"
+        " table."
+    )
     with pytest.raises(UsageError, match=r'"public\.t3" has no version') as caught:
         version(catalog, 3, [], time=datetime.now(UTC) - LATER)
     assert caught.value.sqlstate == "72000"
+    assert caught.value.hint == (
+        "It was created later, or its history has been cleaned up. RESET wal2lake.as_of_time"
+        " to read it as it is now."
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,6 +188,12 @@ def test_they_exclude_each_other_and_writes() -> None:
     ) as e:
         refuse_to_write(AsOf.of(parameters), "INSERT")
     assert e.value.sqlstate == "25006"
+    assert e.value.hint == "RESET wal2lake.as_of_lsn first."
     parameters.set("wal2lake.as_of_time", "2026-05-01")
-    with pytest.raises(UsageError, match="cannot both be set"):
+    with pytest.raises(UsageError, match="cannot both be set") as e:
         AsOf.of(parameters)
+    assert e.value.hint == "RESET wal2lake.as_of_lsn, or RESET wal2lake.as_of_time."
+    parameters.reset("wal2lake.as_of_lsn")
+    assert AsOf.of(parameters) is not None
+    parameters.reset("wal2lake.as_of_time")
+    refuse_to_write(AsOf.of(parameters), "INSERT")

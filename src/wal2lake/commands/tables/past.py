@@ -147,7 +147,8 @@ class PastVersions:
             raise UsageError(
                 f'table "{table.qualified}" has no version as of {as_of}',
                 sqlstate="72000",
-                hint="It was created later, or its history has been cleaned up.",
+                hint="It was created later, or its history has been cleaned up. RESET"
+                f" {as_of.setting} to read it as it is now.",
             )
         return version
 
