@@ -29,6 +29,7 @@ from wal2lake.door.encryption import make_encryption
 from wal2lake.door.entrance import Entrance
 from wal2lake.door.greeting import _replication, command_line_settings
 from wal2lake.door.hba import parse_rules
+from wal2lake.door.session.prepared import PreparedStatement, StatementTable
 from wal2lake.errors import (
     ConfigurationError,
     FeatureNotSupportedError,
@@ -431,6 +432,16 @@ def test_what_a_startup_packet_may_say() -> None:
     hint = str(refused(command_line_settings, "-d 1").hint)
     for text in re.findall('"(.*?)"', hint):
         assert command_line_settings(text) == [("name", "value")]
+
+
+def test_a_session_that_keeps_too_many_statements() -> None:
+    table = StatementTable(5000)
+    many = PreparedStatement("select 1" * 200, None, None)
+    table.store("a", many)
+    error = refused(table.store, "b", many)
+    assert error.hint == "Close or DEALLOCATE what is no longer needed."
+    assert table.deallocate("a")
+    table.store("b", many)
 
 
 # ---- the catalog -------------------------------------------------------------------------

@@ -348,6 +348,7 @@ def test_a_block_that_defines_writes_no_table(
             run(backend, sql)
         assert caught.value.sqlstate == "0A000"
         assert "cannot both write tables and define" in caught.value.message
+        assert caught.value.hint == "Use two transactions."
     backend.rollback()
     assert catalog.publication_named("known") is not None
 
