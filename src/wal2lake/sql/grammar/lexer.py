@@ -471,18 +471,18 @@ def readable_by_sqlglot(text: str) -> str:
     """
     if "$" not in text and _ARRAYS_OF_OIDS.search(text) is None:
         return text
-    edited: list[str] = []
-    copied, parameters = 0, False
+    pieces: list[str] = []
+    copied_end, parameters = 0, False
     for token in _tokens_or_none(text):
         if token.kind is TokenKind.PARAMETER:
-            edited += [text[copied : token.end], " "]
-            copied, parameters = token.end, True
+            pieces += [text[copied_end : token.end], " "]
+            copied_end, parameters = token.end, True
         elif token.kind is TokenKind.WORD:
             array = _ARRAYS_OF_OIDS.match(text, token.start)
             if array is not None:
-                edited += [text[copied : token.start], "_", array[1]]
-                copied = array.end()
-    return "".join([*edited, text[copied:], " " if parameters else ""])
+                pieces += [text[copied_end : token.start], "_", array[1]]
+                copied_end = array.end()
+    return "".join([*pieces, text[copied_end:], " " if parameters else ""])
 
 
 def _tokens_or_none(text: str) -> list[Token]:

@@ -2,8 +2,8 @@
 
 Comes in: one statement (from ``split_statements``). Goes out: a ``ParsedStatement``. The
 statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
-roles, COPY) are parsed whole. Of any other statement only the leading words are read, to find out
-which command it is.
+roles, COPY) are parsed whole. Any other statement is read only up to the words that identify its
+command.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
 """

@@ -3,8 +3,8 @@
 Comes in: PostgreSQL's encoding names, and bytes. Goes out: names of Python's codecs, and converted
 text.
 
-SQL_ASCII means no conversion. Refused as unknown are the encodings that Python lacks (EUC_TW,
-MULE_INTERNAL), and those in which Python has other characters in place of ASCII's (JOHAB,
+SQL_ASCII means no conversion. An encoding is refused as unknown if Python lacks it (EUC_TW,
+MULE_INTERNAL), or if Python's codec has other characters in place of ASCII's (JOHAB,
 SHIFT_JIS_2004: a backslash would become a currency sign).
 
 Source: src/common/encnames.c; PostgreSQL manual, section 23.3.
@@ -116,7 +116,7 @@ def decode_text(data: bytes, encoding: str) -> str:
         return data.decode(_CODECS[encoding])
     except UnicodeDecodeError as error:
         shown_bytes = data[error.start : max(error.end, error.start + 1)][:8]
-        # Of an incomplete sequence the first byte is shown, as pg_verify_mbstr() does.
+        # The message shows the first byte of an incomplete sequence, as pg_verify_mbstr() does.
         shown_bytes = shown_bytes or data[error.start : error.start + 1]
         name = "UTF8" if encoding == "SQL_ASCII" else encoding
         raise UsageError(
@@ -137,7 +137,7 @@ def convert_column(
     out: list[bytes | None] = []
     for value in column:
         if value is None or value.isascii():
-            # In every client encoding an ASCII string has the same bytes.
+            # An ASCII string has the same bytes in every client encoding.
             out.append(value)
             continue
         try:

@@ -21,13 +21,13 @@ _GRAMMAR: Final = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
 
 
 WRITTEN: Final = "written_name"
-"""On a call: the function's name as the client wrote it, in lower case."""
+"""Key in the ``meta`` of a call: the function's name as the client wrote it, in lower case."""
 
 BY_SYNTAX: Final = "by_syntax"
-"""On a call: it has words between its arguments, such as FROM."""
+"""Key in the ``meta`` of a call that has words between its arguments, such as FROM."""
 
 KEYWORD: Final = "keyword"
-"""On a window or a filter: its first word as the client wrote it."""
+"""Key in the ``meta`` of a window or a filter: its first word as the client wrote it."""
 
 _ALWAYS_SYNTAX: Final = frozenset(("extract", "position", "trim"))
 
@@ -36,7 +36,7 @@ _SYNTAX_CALLS: Final = _ALWAYS_SYNTAX | {"overlay", "substring"}
 _TRIMS: Final = {"": "btrim", "BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
 
 _FIELDS: Final = ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
-"""Words that may follow ``interval`` as a type or its constant."""
+"""The words that may follow ``interval`` in a type or behind an interval constant."""
 
 
 def _interval_type(modifier: str) -> exp.DataType:
@@ -46,14 +46,14 @@ def _interval_type(modifier: str) -> exp.DataType:
 
 
 class PostgresDialect(Postgres):  # type: ignore[misc]
-    """sqlglot's dialect, except that a wrong number of arguments is not a syntax error, and that
-    intervals are read as PostgreSQL's grammar has them."""
+    """sqlglot's dialect, but a wrong number of arguments is not a syntax error, and intervals are
+    parsed by PostgreSQL's grammar."""
 
     class Parser(Postgres.Parser):  # type: ignore[misc]
         """Keeps a call with a wrong number of arguments as written, and marks it.
 
-        Of a constant such as ``interval '1 day 01:02:03'`` sqlglot would keep the first unit only,
-        so an interval constant becomes a cast of its text.
+        sqlglot would keep only the first unit of a constant such as ``interval '1 day 01:02:03'``,
+        so the parser makes an interval constant a cast of its text.
         """
 
         def _parse_interval(
@@ -67,19 +67,19 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
                     fields = digits or self._fields()
                     return exp.Cast(this=text, to=_interval_type(fields))
                 self._retreat(index)
-            found: exp.Expression | None = super()._parse_interval(
+            tree: exp.Expression | None = super()._parse_interval(
                 require_interval, parse_function_unit
             )
-            return found
+            return tree
 
         def _parse_types(
             self, check_func: bool = False, *args: Any, **kwargs: Any
         ) -> exp.Expression | None:
             if check_func or not self._match(TokenType.INTERVAL):
-                found: exp.Expression | None = super()._parse_types(
+                tree: exp.Expression | None = super()._parse_types(
                     check_func, *args, **kwargs
                 )
-                return found
+                return tree
             kind = _interval_type(self._precision() or self._fields())
             while self._match_pair(TokenType.L_BRACKET, TokenType.R_BRACKET):
                 kind = exp.DataType(
@@ -90,7 +90,7 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
         def _parse_function_call(
             self, *args: Any, **kwargs: Any
         ) -> exp.Expression | None:
-            """Note the name that the client wrote: sqlglot has one class for several names."""
+            """Record the name that the client wrote: sqlglot has one class for several names."""
             first, start = self._curr, self._index
             parsed: exp.Expression | None = super()._parse_function_call(
                 *args, **kwargs
@@ -108,7 +108,7 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
             return parsed
 
         def _has_words(self, start: int) -> bool:
-            """Whether a call from this token on has words between its arguments."""
+            """Whether the call that begins at this token has words between its arguments."""
             if self._tokens[start].text.lower() in _ALWAYS_SYNTAX:
                 return True
             depth = 0
@@ -133,7 +133,7 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
         def _parse_column_ops(
             self, this: exp.Expression | None
         ) -> exp.Expression | None:
-            """``pg_catalog.count(*) filter (...)``: the schema belongs to the function."""
+            """Parse ``pg_catalog.count(*) filter (...)``, whose schema belongs to the function."""
             parsed: exp.Expression | None = super()._parse_column_ops(this)
             if isinstance(parsed, exp.Column) and isinstance(parsed.this, exp.Filter):
                 schema, filtered = parsed.args["table"], parsed.this
@@ -149,7 +149,7 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
             return parsed
 
         def _precision(self) -> str:
-            """``(2)``, if that is what follows; or nothing."""
+            """Parse ``(2)`` if it comes next; return its text, or an empty text."""
             index = self._index
             if self._match(TokenType.L_PAREN) and self._match(TokenType.NUMBER):
                 digits = self._prev.text
@@ -159,7 +159,7 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
             return ""
 
         def _fields(self) -> str:
-            """``DAY TO SECOND(2)``, if that is what follows; or nothing."""
+            """Parse ``DAY TO SECOND(2)`` if it comes next; return its text, or an empty text."""
             words: list[str] = []
             while self._match_texts(("TO",) if len(words) % 2 else _FIELDS):
                 words.append(self._prev.text.upper())
@@ -167,7 +167,7 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
             return fields + self._precision() if fields.endswith("SECOND") else fields
 
         def _parse_type_size(self) -> exp.DataTypeParam | None:
-            """The scale of a numeric may be negative."""
+            """Parse a type modifier, which may be a negative scale of a numeric."""
             sign = "-" if self._match(TokenType.DASH) else ""
             size: exp.DataTypeParam | None = super()._parse_type_size()
             if sign and size is not None and isinstance(size.this, exp.Literal):
@@ -182,11 +182,11 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
             if args is None or grammar or not expression.error_messages(args):
                 node: exp.Expression = super().validate_expression(expression, args)
                 return node
-            call = exp.Anonymous(this=self._called(), expressions=list(args))
+            call = exp.Anonymous(this=self._called_name(), expressions=list(args))
             call.meta[NO_SUCH_FUNCTION] = True
             return call
 
-        def _called(self) -> str:
+        def _called_name(self) -> str:
             """The name of the call whose closing parenthesis was just parsed."""
             index, depth = self._index, 1
             while depth and index > 0:

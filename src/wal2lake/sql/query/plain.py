@@ -11,8 +11,8 @@ Comes in: a statement's tree as it would go to Spark. Goes out: a ``PlainQuery``
     INSERT INTO t VALUES constants
 
 Why: for one row, or for a small table, Spark's plan and its three jobs take most of the time.
-Only columns are compared or sorted that Arrow orders as Spark does, and so as PostgreSQL does:
-integers, texts byte by byte, booleans and dates. Statements on other columns go to Spark.
+A plain statement compares and sorts only columns that Arrow orders as Spark does, and so as
+PostgreSQL does: integers, texts byte by byte, booleans and dates. Other statements go to Spark.
 
 Called by ``translate`` and ``writes``; ``engine.rows.plainanswers`` answers,
 ``local.transaction.plainwrites`` writes.
@@ -208,7 +208,7 @@ def plain_insert(
     values of the other columns.
     """
     try:
-        others = {
+        default_values = {
             column.name: _stored(defaults[column.name], column)
             for column in table.columns
             if column.name not in places
@@ -217,7 +217,7 @@ def plain_insert(
             tuple(
                 _stored(row[places[column.name]], column)
                 if column.name in places
-                else others[column.name]
+                else default_values[column.name]
                 for column in table.columns
             )
             for row in rows

@@ -69,9 +69,9 @@ def without_overriding(sql: str) -> tuple[str, str]:
 def _refuse_clauses(tree: exp.Expression) -> None:
     target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     for part in (tree, target):
-        understood = _SUPPORTED_ARGUMENTS.get(type(part), set())
+        supported = _SUPPORTED_ARGUMENTS.get(type(part), set())
         for name, value in part.args.items():
-            if value and name not in understood:
+            if value and name not in supported:
                 word = (
                     _CLAUSE_NAMES.get(name) or name.strip("_").replace("_", " ").upper()
                 )

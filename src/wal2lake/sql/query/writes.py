@@ -312,12 +312,12 @@ def _fill_defaults(
     fits = width == len(targets) if listed else width <= len(targets)
     if fits and all(len(row.expressions) == width for row in rows):
         targets = targets[:width]
-        numbered = [
+        sequence_columns = [
             c for c in table.columns if c.sequence is not None and c not in targets
         ]
-        targets += numbered
+        targets += sequence_columns
         for row in rows:
-            for _ in numbered:
+            for _ in sequence_columns:
                 row.append("expressions", exp.Var(this="DEFAULT"))
     for place, column in enumerate(targets):
         cells = [r.expressions[place] for r in rows if place < len(r.expressions)]
@@ -332,21 +332,23 @@ def _fill_defaults(
             for value in defaults:
                 value.replace(default_tree(column))
         elif defaults:
-            drawn = next_values(column, len(defaults))
+            sequence = next_values(column, len(defaults))
             for number, value in enumerate(defaults):
-                value.replace(exp.Literal.number(drawn.first + number * drawn.step))
+                value.replace(
+                    exp.Literal.number(sequence.first + number * sequence.step)
+                )
     return targets
 
 
-def _sequence_value(column: ColumnDef, drawn: SequenceRange) -> str:
+def _sequence_value(column: ColumnDef, sequence: SequenceRange) -> str:
     """Spark SQL that gives each row a value of a sequence, and fails if there are too few."""
     ddl = t.spark_name(t.of_column(column))
-    none = f"CAST({t.failure('2200H', drawn.exhausted)} AS {ddl})"
-    if not drawn.count:
-        return none
+    exhausted = f"CAST({t.failure('2200H', sequence.exhausted)} AS {ddl})"
+    if not sequence.count:
+        return exhausted
     row = "CAST(row_number() OVER (ORDER BY monotonically_increasing_id()) AS BIGINT)"
-    value = f"CAST({drawn.first} + {drawn.step} * ({row} - 1) AS {ddl})"
-    return f"IF({row} <= {drawn.count}, {value}, {none})"
+    value = f"CAST({sequence.first} + {sequence.step} * ({row} - 1) AS {ddl})"
+    return f"IF({row} <= {sequence.count}, {value}, {exhausted})"
 
 
 def _is_default(value: exp.Expression) -> bool:
@@ -527,8 +529,8 @@ def new_values_sql(
     columns that the new values read.
     """
     # Spark does not distinguish names that differ only in case.
-    taken, number = {name.lower() for name in plain.reads}, "n"
-    while number in taken:
+    used_names, number = {name.lower() for name in plain.reads}, "n"
+    while number in used_names:
         number += "n"
     names = ", ".join(map(identifier, (number, *plain.reads)))
 
@@ -560,9 +562,9 @@ def _moves_query(old: Mapping[str, str], new: Mapping[str, str], rows: str) -> s
     places = range(len(old))
     pairs = [f"{value} AS o{n}" for n, value in enumerate(old.values())]
     pairs += [f"{new.get(name, old[name])} AS n{n}" for n, name in enumerate(old)]
-    same = " AND ".join(f"o{n} <=> n{n}" for n in places)
+    unchanged = " AND ".join(f"o{n} <=> n{n}" for n in places)
     items = ", ".join([*(f"o{n}" for n in places), *(f"n{n}" for n in places)])
-    return f"SELECT {items} FROM (SELECT {', '.join(pairs)} FROM {rows}) WHERE NOT ({same})"
+    return f"SELECT {items} FROM (SELECT {', '.join(pairs)} FROM {rows}) WHERE NOT ({unchanged})"
 
 
 def _merge(
@@ -646,9 +648,9 @@ def _one_per_key(rows: str, names: Sequence[str], keys: int) -> str:
     key, values = ", ".join(names[:keys]), names[keys:]
     if not values:
         return f"(SELECT DISTINCT {key} FROM {rows}) AS src"
-    together = f"first(struct({', '.join(values)})) AS one"
+    first_values = f"first(struct({', '.join(values)})) AS one"
     items = ", ".join([*names[:keys], *(f"one.{name} AS {name}" for name in values)])
-    grouped = f"(SELECT {key}, {together} FROM {rows} GROUP BY {key})"
+    grouped = f"(SELECT {key}, {first_values} FROM {rows} GROUP BY {key})"
     return f"(SELECT {items} FROM {grouped}) AS src"
 
 

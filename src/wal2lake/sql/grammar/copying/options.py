@@ -132,7 +132,7 @@ def _check_combinations(values: dict[str, Any]) -> CopyOptions:
     if values.get("freeze"):
         raise _copy_from_only("freeze")
     if "default" in values:
-        # Of the options that COPY TO may not have, only DEFAULT has SQLSTATE 0A000.
+        # Among the options that COPY TO refuses, only DEFAULT has SQLSTATE 0A000.
         raise FeatureNotSupportedError("COPY DEFAULT cannot be used with COPY TO")
     if "reject_limit" in values:
         raise _invalid_value("COPY REJECT_LIMIT requires ON_ERROR to be set to IGNORE")

@@ -109,15 +109,15 @@ class QueryAnalysis:
         shapes.check_generators(node)
         self._group(node, scope, outputs, written)
         distinct = node.args.get("distinct")
-        first_of = distinct.args.get("on") if distinct is not None else None
-        if distinct is not None and first_of is None:
+        distinct_on = distinct.args.get("on") if distinct is not None else None
+        if distinct is not None and distinct_on is None:
             _check_distinct(columns, "DISTINCT")
         keys = []
-        for key in first_of.expressions if first_of is not None else ():
+        for key in distinct_on.expressions if distinct_on is not None else ():
             operand = self._output_or_input(node, key, scope, outputs)
             keys.append(casts.order_operand(operand, self._zone).copy())
         self._order(node, scope, columns, outputs if columns is not None else None)
-        if first_of is not None or shapes.with_ties(node):
+        if distinct_on is not None or shapes.with_ties(node):
             for ordered in shapes.order_of(node):
                 self._spell_out(node, ordered, outputs)
             shapes.ranked(node, keys)

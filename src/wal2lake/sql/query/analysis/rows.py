@@ -61,14 +61,14 @@ def compared(
         ]
         return exp.Not(this=exp.Paren(this=_connected(exp.and_, equalities)))
     # The first pair of different fields decides.
-    strict = name.rstrip("=")
+    strict_operator = name.rstrip("=")
     condition = _field_comparison(name, *pairs[-1], zone)
     for a, b in reversed(pairs[:-1]):
         equal_and_later = exp.and_(
             _field_comparison("=", a, b, zone), condition, copy=False
         )
         condition = exp.or_(
-            _field_comparison(strict, a, b, zone), equal_and_later, copy=False
+            _field_comparison(strict_operator, a, b, zone), equal_and_later, copy=False
         )
     return exp.Paren(this=condition)
 

@@ -167,7 +167,7 @@ class Scope:
             raise UndefinedObjectError(
                 f'missing FROM-clause entry for table "{table}"', sqlstate="42P01"
             )
-        chosen: Sequence[FromItem] = [
+        items: Sequence[FromItem] = [
             s for s in self.sources if not table or s.name == table
         ]
         columns: Columns = []
@@ -178,7 +178,7 @@ class Scope:
                 if match is not None:
                     columns.append((name, match[1]))
                     merged_names.add(name)
-        for source in chosen:
+        for source in items:
             if source.columns is None:
                 return None
             columns.extend(c for c in source.columns if c[0] not in merged_names)

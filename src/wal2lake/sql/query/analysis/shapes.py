@@ -48,9 +48,9 @@ def check(node: exp.Select) -> None:
             if isinstance(part, exp.Expression):
                 parts.extend(part.walk())
     for part in parts:
-        understood = _SUPPORTED_ARGUMENTS.get(type(part))
-        for name, value in part.args.items() if understood is not None else ():
-            if value and name not in (understood or ()):
+        supported = _SUPPORTED_ARGUMENTS.get(type(part))
+        for name, value in part.args.items() if supported is not None else ():
+            if value and name not in (supported or ()):
                 word = name.strip("_").replace("_", " ").upper()
                 raise t.refuse(f"{word} in SELECT")
     limit = node.args.get("limit")

@@ -94,8 +94,8 @@ class FromAnalysis:
         """Rewrite NATURAL as USING with the columns that both sides have."""
         if any(columns is None for columns in (*left, *right)):
             raise t.refuse("NATURAL JOIN of a table that is not known")
-        others = {name for columns in left for name, _ in columns or ()}
-        shared = [n for columns in right for n, _ in columns or () if n in others]
+        left_names = {name for columns in left for name, _ in columns or ()}
+        shared = [n for columns in right for n, _ in columns or () if n in left_names]
         join.set("method", None)
         if shared:
             join.set("using", [exp.to_identifier(n, quoted=True) for n in shared])
@@ -178,8 +178,8 @@ class FromAnalysis:
             source = self._named(node, renamed(columns, alias), rename)
             if isinstance(table, TableDef) and not (alias and alias.columns):
                 # A deferrable key may have duplicates for a while, so it identifies no row.
-                late = table.key_deferral.deferrable
-                source = replace(source, key=() if late else tuple(table.key))
+                is_deferrable = table.key_deferral.deferrable
+                source = replace(source, key=() if is_deferrable else tuple(table.key))
             return source
         if isinstance(node, (exp.Subquery, exp.Values)):
             columns = self.query(node, visible)

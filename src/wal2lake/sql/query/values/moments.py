@@ -334,7 +334,7 @@ def _instant(local: exp.Expression, zone: str) -> exp.Expression:
     """The instant of a local time; the later one if the clock goes back over it.
 
     Spark computes the earlier instant (``u``). ``w`` is the instant by the offset of one day later;
-    it is used if its local time is the given one.
+    it is the result if its local time is ``local``.
     """
     instants = let(
         f"struct(:x as x, convert_timezone('{zone}', 'UTC', :x) as u)", x=local
@@ -609,14 +609,14 @@ def date_trunc(unit: str, operand: Operand, zone: str) -> Operand:
     if kind not in (t.TIMESTAMP, t.TIMESTAMPTZ):
         raise t.refuse(f"date_trunc() of {operand.type.name}")
     # Within an hour the offset does not change, even if the local time belongs to two instants.
-    stays = kind == t.TIMESTAMPTZ and zone != "UTC" and unit in _WITHIN_HOURS
-    if stays:
+    keeps_offset = kind == t.TIMESTAMPTZ and zone != "UTC" and unit in _WITHIN_HOURS
+    if keeps_offset:
         operand = converted(operand, kind, zone)
     local = converted(operand, t.TIMESTAMP, zone)
     whole = f"cast(date_trunc('{unit}', cast(:x as timestamp)) as timestamp_ntz)"
-    if stays:
-        past = let(f"(:x - {whole})", x=local.node)
-        node = spark("(:i - :p)", i=operand.node, p=past)
+    if keeps_offset:
+        remainder = let(f"(:x - {whole})", x=local.node)
+        node = spark("(:i - :p)", i=operand.node, p=remainder)
         return Operand(carried(operand, node, kind), plain(kind))
     node = spark(whole, x=local.node)
     truncated = converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)

@@ -112,22 +112,24 @@ def _float(operand: Operand) -> exp.Expression:
         f" trim(trailing '0' from {mantissa})))"
     )
     # PostgreSQL does not use digits that lie halfway between two numbers (1e23).
-    wide, aside = ("4194304D" if single else "4503599627370496D"), []
+    exact_limit, neighbours = ("4194304D" if single else "4503599627370496D"), []
     for sign in "+-":
-        near = f"(cast({mantissa} as DECIMAL(30,28)) {sign} 1e-28BD)"
-        moved = f"concat(cast({near} as string), 'e', split_part(:s, 'e', 2))"
-        aside.append(f"cast({moved} as {ddl}) = :v")
+        neighbour = f"(cast({mantissa} as DECIMAL(30,28)) {sign} 1e-28BD)"
+        neighbour_text = (
+            f"concat(cast({neighbour} as string), 'e', split_part(:s, 'e', 2))"
+        )
+        neighbours.append(f"cast({neighbour_text} as {ddl}) = :v")
     halfway = t.failure("0A000", "this number's text is not supported on lake tables")
-    checked = let(
-        f"if(abs(:v) < {wide} or ({aside[0]} and {aside[1]}), :s,"
+    exact_digits = let(
+        f"if(abs(:v) < {exact_limit} or ({neighbours[0]} and {neighbours[1]}), :s,"
         f" cast({halfway} as string))",
         s=let(shortest, v=operand.node),
         v=operand.node,
     )
-    laid_out = let(
+    formatted = let(
         f"if({power} between -4 and {digits - 1}, {plain},"
         f" concat({short}, 'e', split_part(:s, 'e', 2)))",
-        s=checked,
+        s=exact_digits,
     )
     return spark(
         "case when :x is null then null when :x = 0"
@@ -135,7 +137,7 @@ def _float(operand: Operand) -> exp.Expression:
         " when isnan(:x) or abs(:x) = double('Infinity') then cast(:x as string)"
         " else :f end",
         x=operand.node,
-        f=laid_out,
+        f=formatted,
     )
 
 

@@ -177,13 +177,13 @@ def rounded(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         return Operand(t.cast(value, ddl), kind)
     if name in ("ceil", "floor"):
         return Operand(t.cast(spark(f"{name}(:x)", x=value), ddl), kind)
-    towards = spark(
+    truncated = spark(
         f"if(:x >= 0, floor(:x, {scale}), ceil(:x, {scale}))"
         if scale
         else "if(:x >= 0, floor(:x), ceil(:x))",
         x=value,
     )
-    return Operand(t.cast(towards, ddl), kind)
+    return Operand(t.cast(truncated, ddl), kind)
 
 
 def _as_double(name: str, operand: Operand, zone: str) -> exp.Expression:

@@ -112,8 +112,8 @@ def arrow(json: Operand, step: Operand, as_text: bool, zone: str) -> Operand:
     if step.type.oid in t.INTEGERS:
         place = constant_number("->", step)
         # PostgreSQL stores a scalar jsonb as an array of one element.
-        alone = json.type.oid == t.JSONB and place in (0, -1)
-        scalar = f"when {_FIRST} <> '{{' then :j" if alone else ""
+        is_whole_scalar = json.type.oid == t.JSONB and place in (0, -1)
+        scalar = f"when {_FIRST} <> '{{' then :j" if is_whole_scalar else ""
         text = f"case when {_FIRST} = '[' then {_value_at_index(place)} {scalar} end"
     else:
         text = f"if({_FIRST} = '{{', {_value_of_key(json, constant_text('->', step))}, null)"
@@ -209,13 +209,13 @@ def elements(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     )
     if not name.endswith("_text"):
         return Operand(spark("explode(:x)", x=values), json.type.computed())
-    each = exp.Transform(
+    texts = exp.Transform(
         this=values,
         expression=exp.Lambda(
             this=unquoted(exp.column(_ITEM)), expressions=[exp.to_identifier(_ITEM)]
         ),
     )
-    return Operand(spark("explode(:x)", x=each), _TEXT)
+    return Operand(spark("explode(:x)", x=texts), _TEXT)
 
 
 def object_keys(name: str, operands: Sequence[Operand], zone: str) -> Operand:

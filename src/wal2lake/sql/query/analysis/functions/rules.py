@@ -91,7 +91,7 @@ def _nullif(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     return Operand(result, value.type.computed())
 
 
-# ---- the rest ---------------------------------------------------------------------------
+# ---- operators and other functions -----------------------------------------------------
 
 
 def _element(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
