@@ -86,8 +86,8 @@ _SHARE: Final = 0.25
 """Weight of the newest batch in a factor."""
 
 _MOST: Final = math.log(16.0)
-"""Most change of a factor's logarithm by one batch: a batch that waited for something else says
-nothing about its method."""
+"""Largest deviation of one batch from the factor, as a logarithm: a batch that waited for
+something else says nothing about its method."""
 
 _FORGETTING: Final = 0.99
 """Multiplier that brings the factor of an expensive method back to 1, at each choice of

@@ -157,7 +157,7 @@ def refuse_unless_plain(state: TableState, fields: Sequence[NextField]) -> None:
         if name not in kept:
             raise FeatureNotSupportedError(
                 f'cannot alter column "{name}" because the table is partitioned by it',
-                detail="Each data file is of one value of that column, by its name.",
+                detail="The table's log has each data file's value under the column's name.",
                 hint="Create another table WITH (partition_columns = ...), and copy the"
                 " rows.",
             )

@@ -98,7 +98,7 @@ def make_archive(archive: Path, options: SessionOptions) -> None:
             raise StorageError(
                 f'Java has not written the archive of Spark\'s classes to "{archive}"',
                 sqlstate="58030",
-                hint="Nothing needs it; engines start more slowly without.",
+                hint="Nothing depends on it; engines start more slowly without it.",
             )
         # An archive torn by a power loss would end each JVM that maps it.
         with made.open("rb") as file:

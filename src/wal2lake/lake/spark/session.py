@@ -241,7 +241,7 @@ def start_session(options: SessionOptions) -> SparkSession:
             "could not start the Java virtual machine of Spark",
             sqlstate="58000",
             original=words_of(error),
-            hint="Its own message is above in this log; check spark.driver_memory and"
+            hint="The JVM's own message is above in this log; check spark.driver_memory and"
             " the [spark] settings.",
         ) from error
     try:

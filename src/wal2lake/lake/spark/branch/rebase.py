@@ -61,12 +61,12 @@ def rebase(
     vectors: list[Rows] = []
     for path, file in theirs.items():
         if file is None or not file.is_plain:
-            raise Overtaken("Others have written the same files anew.")
+            raise Overtaken("Another transaction has rewritten the same files.")
         at_base = _gone(branch, DataFile(base[path]), own)
         at_newest = _gone(branch, file, own)
         if path not in ours:
             if not np.array_equal(at_base, at_newest):
-                raise Overtaken("Others have changed the same rows.")
+                raise Overtaken("Another transaction has changed the same rows.")
             whole.append(file)
             continue
         gone = united(at_base, at_newest, _gone(branch, DataFile(ours[path]), own))
@@ -87,10 +87,10 @@ def united(base: Rows, theirs: Rows, ours: Rows) -> Rows:
     """Return the rows of a file that are deleted after both changes, from those deleted at the
     base and after each change alone. Raises Overtaken if the changes conflict."""
     if np.setdiff1d(base, theirs).size:
-        raise Overtaken("Others have brought back rows of the same files.")
+        raise Overtaken("Another transaction has restored rows of the same files.")
     taken = np.setdiff1d(ours, base)
     if np.intersect1d(taken, theirs).size:
-        raise Overtaken("Others have changed the same rows.")
+        raise Overtaken("Another transaction has changed the same rows.")
     return np.union1d(theirs, taken)
 
 
