@@ -37,14 +37,14 @@ def test_not_all_files_are_open_at_once(
     table = StoredTable(tmp_path / "t", FIELDS, ARROW, rows, count)
     stored = StoredRows(table.state, table.files)
     most = 0
-    typed = StoredRows._typed
+    typed = StoredRows._read_group
 
     def counted(self: StoredRows, *arguments: Any) -> pa.Table:
         nonlocal most
         most = max(most, open_files())
         return typed(self, *arguments)
 
-    monkeypatch.setattr(StoredRows, "_typed", counted)
+    monkeypatch.setattr(StoredRows, "_read_group", counted)
     before = open_files()
     wanted = np.arange(count)[::-1].copy()
     with UpsertMemory(1 << 20).share(0) as share:

@@ -77,7 +77,7 @@ def find(
         there = opened(stored)
         there.files = candidates(shape, stored.state, there.files, key_columns)
         places_found = there.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
-        refused = _first(
+        refused = _first_refused(
             keys.numbers, np.bincount(places_found.key, minlength=keys.count), more_than
         )
     if not refused.size:
@@ -85,7 +85,7 @@ def find(
     return table.take(pa.array(refused)).combine_chunks().to_batches()[0]
 
 
-def _first(numbers: Index, counts: Index, more_than: int) -> Index:
+def _first_refused(numbers: Index, counts: Index, more_than: int) -> Index:
     """Return the first row that PostgreSQL would refuse, or none: its key existed before the
     statement, or an earlier row has it.
 

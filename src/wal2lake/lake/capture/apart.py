@@ -85,17 +85,17 @@ class Apart:
         ]
         sizes = np.zeros(batch.num_rows, np.int64)
         for i in binary:
-            for row, (_, size) in self._marked(batch.column(i)).items():
+            for row, (_, size) in self._find_marks(batch.column(i)).items():
                 sizes[row] += size
         first, held = 0, 0
         for row, size in enumerate(sizes.tolist()):
             if held and held + size > _PIECE_BYTES:
-                yield self._restored(batch.slice(first, row - first), binary)
+                yield self._restore(batch.slice(first, row - first), binary)
                 first, held = row, 0
             held += size
-        yield self._restored(batch.slice(first), binary)
+        yield self._restore(batch.slice(first), binary)
 
-    def _marked(self, values: pa.Array) -> dict[int, tuple[int, int]]:
+    def _find_marks(self, values: pa.Array) -> dict[int, tuple[int, int]]:
         """Return the offset and the size of the value for each marked row."""
         marked = pc.fill_null(pc.starts_with(values, pattern=self._prefix), False)
         places = {}
@@ -107,10 +107,10 @@ class Apart:
             )
         return places
 
-    def _restored(self, batch: pa.RecordBatch, binary: list[int]) -> pa.Table:
+    def _restore(self, batch: pa.RecordBatch, binary: list[int]) -> pa.Table:
         table = pa.Table.from_batches([batch])
         for i in binary:
-            marked = self._marked(batch.column(i))
+            marked = self._find_marks(batch.column(i))
             if not marked:
                 continue
             values = batch.column(i).to_pylist()

@@ -129,19 +129,21 @@ class _Comparison:
             source = pa.RecordBatchReader.from_batches(self._schema, self._read(tables))
             self._database.register("source", source)
             numbered = "(select *, row_number() over () as m from source)"
-            self._create(name, numbered, 0 if self._key else self._number())
+            self._create(name, numbered, 0 if self._key else self._number_expression())
             self._database.unregister("source")
         if self._key:
             self._number_repeated()
         all_updated = self._database.table("gone").shape[0] == recorded.updated
-        self._move([move for move in recorded.moved if self._fits(move)])
+        self._extract_moves(
+            [move for move in recorded.moved if self._has_whole_keys(move)]
+        )
         by = [f"v{i}" for i in self._by] + ["n"]
         on = " and ".join(f"g.{c} is not distinct from c.{c}" for c in by)
         same = " and ".join(f"g.v{i} is not distinct from c.v{i}" for i in self._all)
         is_change = "true" if all_updated else f"not ({same})"
         pairs = self._database.sql(
             f"select case when c.n is null then {DELETE} when g.n is null then {INSERT}"
-            f" else {UPDATE} end as kind, coalesce(g.m, c.m) as place, {self._both()}"
+            f" else {UPDATE} end as kind, coalesce(g.m, c.m) as place, {self._all_columns()}"
             f" from gone g full join came c on {on}"
             f" where g.n is null or c.n is null or {is_change}"
             " union all select * from moves order by kind, place"
@@ -158,7 +160,7 @@ class _Comparison:
             self.failure = error
             raise
 
-    def _both(self) -> str:
+    def _all_columns(self) -> str:
         old = ", ".join(f"g.v{i} as g{i}" for i in self._all)
         return old + ", " + ", ".join(f"c.v{i} as v{i}" for i in self._all)
 
@@ -168,7 +170,7 @@ class _Comparison:
             f" select {self._names}, m, {number} as n from {source}"
         )
 
-    def _number(self) -> str:
+    def _number_expression(self) -> str:
         order = f" order by {self._names}" if self._key else ""
         return f"row_number() over (partition by {self._keys}{order}) - 1"
 
@@ -180,17 +182,19 @@ class _Comparison:
             query = repeated.format(name, self._keys)
             if self._database.execute(query).fetchall() == [(True,)]:
                 for side in ("gone", "came"):
-                    self._create(side, side, self._number())
+                    self._create(side, side, self._number_expression())
                 return
 
-    def _fits(self, move: MovedKey) -> bool:
+    def _has_whole_keys(self, move: MovedKey) -> bool:
         return len(move.old) == len(move.new) == len(self._by)
 
-    def _move(self, moved: Sequence[MovedKey]) -> None:
+    def _extract_moves(self, moved: Sequence[MovedKey]) -> None:
         """Move the rows of recorded key changes from both sides to a table of their own."""
         self._register(((move, 0, 0) for move in moved), "recorded")
         pairs = chosen(
-            moved, self._counted("gone", "o", moved), self._counted("came", "w", moved)
+            moved,
+            self._count_keys("gone", "o", moved),
+            self._count_keys("came", "w", moved),
         )
         if self._key:
             # Take one row of each key: only foreign writers write a key several times.
@@ -198,31 +202,31 @@ class _Comparison:
             pairs = [(move, 0, 0) for move in arranged(first)]
         self._register(pairs, "pair")
         self._database.execute(
-            f"create table moves as select {MOVE} as kind, p.place, {self._both()}"
-            f" from pair p join gone g on {self._on('o', 'g')} and g.n = p.no"
-            f" join came c on {self._on('w', 'c')} and c.n = p.nw"
+            f"create table moves as select {MOVE} as kind, p.place, {self._all_columns()}"
+            f" from pair p join gone g on {self._join_condition('o', 'g')} and g.n = p.no"
+            f" join came c on {self._join_condition('w', 'c')} and c.n = p.nw"
         )
         for name, side in (("gone", "o"), ("came", "w")) if pairs else ():
             self._database.execute(
                 f"delete from {name} r using pair p"
-                f" where {self._on(side, 'r')} and r.n = p.n{side}"
+                f" where {self._join_condition(side, 'r')} and r.n = p.n{side}"
             )
             if not self._key:
-                self._create(name, name, self._number())
+                self._create(name, name, self._number_expression())
 
-    def _on(self, side: str, rows: str) -> str:
+    def _join_condition(self, side: str, rows: str) -> str:
         return " and ".join(
             f"p.{side}{place} is not distinct from {rows}.v{i}"
             for place, i in enumerate(self._by)
         )
 
-    def _counted(
+    def _count_keys(
         self, name: str, side: str, moved: Sequence[MovedKey]
     ) -> dict[Key, int]:
         """Count the rows of the table ``name`` for each of the keys."""
         counts = self._database.execute(
             f"select p.place, count(*) from recorded p join {name} r"
-            f" on {self._on(side, 'r')} group by p.place"
+            f" on {self._join_condition(side, 'r')} group by p.place"
         ).fetchall()
         return {moved[i].old if side == "o" else moved[i].new: n for i, n in counts}
 

@@ -175,7 +175,7 @@ class _Layout:
                 unknown[i] = missing
             if i in self._identity and old is not None:
                 olds[i] = _text(old, spec, column)
-        old_kinds, olds = self._old(op, kind, news, olds)
+        old_kinds, olds = self._old_rows(op, kind, news, olds)
         columns["old"] = pa.array(old_kinds)
         if "options" in batch.schema.names:
             columns["options"] = batch.column("options")
@@ -194,7 +194,7 @@ class _Layout:
         elif not self._named or (kind[op == _DELETE] == 0).any():
             raise NotAsSent("old rows were sent by another key")
 
-    def _old(
+    def _old_rows(
         self, op: Any, kind: Any, news: Sequence[pa.Array], olds: dict[int, pa.Array]
     ) -> tuple[Any, dict[int, pa.Array]]:
         """Return the kinds of old rows that are sent, and the old rows."""
@@ -291,7 +291,7 @@ class _Filler:
         """Return the next batch with all its values."""
         if not self._named:
             raise NotAsSent("rows are not known by the primary key")
-        self._take(batch)
+        self._reserve(batch)
         columns = [batch.column(f"c{i}").to_pylist() for i in self._columns]
         names = batch.schema.names
         nulls: _Row = [None] * batch.num_rows
@@ -310,7 +310,7 @@ class _Filler:
                 continue
             old = tuple(column[row_number] for column in old_key)
             if self._table.tells_own and op != _INSERT:
-                for column, value in zip(olds, self._before(old), strict=True):
+                for column, value in zip(olds, self._current_row(old), strict=True):
                     column[row_number] = value
             if op == _DELETE:
                 self._known[old] = None
@@ -319,7 +319,7 @@ class _Filler:
             old = old if kind else new
             missing = [i for i, mask in unknown.items() if mask[row_number]]
             if missing:
-                before = self._before(old)
+                before = self._current_row(old)
                 for i in missing:
                     columns[i][row_number] = before[i]
             if old != new:
@@ -333,7 +333,7 @@ class _Filler:
             }
         return pa.RecordBatch.from_pydict(columns_by_name)
 
-    def _before(self, key: tuple[bytes | None, ...]) -> _Row:
+    def _current_row(self, key: tuple[bytes | None, ...]) -> _Row:
         """Return the row that a key has now."""
         row = self._known.get(key)
         if row is None and key not in self._known and not self._emptied:
@@ -348,13 +348,13 @@ class _Filler:
         table = self._table
         by_key = {}
         for rows in rows_gone(table.state, table.commit, table.relation):
-            self._take(rows)
+            self._reserve(rows)
             values = [column.to_pylist() for column in rows.columns]
             for row in zip(*values, strict=True):
                 by_key[tuple(row[i] for i in table.key)] = list(row)
         return by_key
 
-    def _take(self, rows: pa.RecordBatch | pa.Table) -> None:
+    def _reserve(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Count the memory of rows before they become Python objects."""
         each = _ROW_BYTES + _VALUE_BYTES * len(self._columns)
         self._left -= rows.nbytes + each * rows.num_rows

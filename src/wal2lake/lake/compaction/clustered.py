@@ -127,7 +127,7 @@ def cluster(
     """Write the rows of the chosen files as a cube; nothing is visible yet. Raises ``Left`` as
     soon as ``is_left`` is true: a large cube takes a minute."""
     stored = StoredRows(state, chosen)
-    file, row = _ordered(state, stored, is_left)
+    file, row = _read_order(state, stored, is_left)
     count = max(1, -(-_bytes(chosen) // FILE_BYTES))
     step = max(1, -(-len(row) // count))
     cube = Cube(str(uuid.uuid4()), references(state.clustering))
@@ -144,7 +144,7 @@ def cluster(
     return Compaction(state, tuple(chosen), tuple(written))
 
 
-def _ordered(
+def _read_order(
     state: TableState, stored: StoredRows, is_left: Callable[[], bool]
 ) -> tuple[Numbers, Numbers]:
     """Return all rows in the order of the clustering: positions of their files, and row numbers in

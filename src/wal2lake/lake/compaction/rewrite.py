@@ -130,7 +130,7 @@ def compact(
     written: list[Rewritten] = []
     try:
         for numbers in groups.values():
-            rewritten = _rewritten(state, [chosen[i] for i in numbers], key)
+            rewritten = _rewrite(state, [chosen[i] for i in numbers], key)
             if rewritten is not None:
                 chosen_file = np.array(numbers, np.int32)[rewritten.file]
                 written.append(replace(rewritten, file=chosen_file))
@@ -156,18 +156,18 @@ def live_bytes(file: DataFile) -> int:
     return file.size * max(0, rows - file.deleted) // rows
 
 
-def _rewritten(
+def _rewrite(
     state: TableState, files: Sequence[DataFile], key: Sequence[int]
 ) -> Rewritten | None:
     """Rewrite the rows of one partition's files; None if there are none."""
     columns = range(len(state.fields))
     stored = StoredRows(state, files)
-    tables = _grouped(_placed(stored, columns))
+    tables = _join_groups(_with_positions(stored, columns))
     if (
         _are_sortable(state, key)
         and stored.scan_bytes(columns, range(len(files))) <= SORTED_BYTES
     ):
-        tables = _sorted(tables, [state.fields[i].name for i in key])
+        tables = _sort(tables, [state.fields[i].name for i in key])
     file: list[npt.NDArray[np.int32]] = []
     row: list[npt.NDArray[np.int32]] = []
     with TableWriter(state.location, state.physical_fields) as writer:
@@ -182,7 +182,7 @@ def _rewritten(
     return Rewritten(added, np.concatenate(file), np.concatenate(row))
 
 
-def _placed(stored: StoredRows, columns: Sequence[int]) -> Iterator[pa.Table]:
+def _with_positions(stored: StoredRows, columns: Sequence[int]) -> Iterator[pa.Table]:
     """Yield the rows that are not deleted, with their positions."""
     for number, rows, table in stored.live_places(columns):
         file = np.full(len(rows), number, np.int32)
@@ -243,7 +243,7 @@ def carried(
     emptied: list[AddedFile] = []
     partly: list[tuple[AddedFile, npt.NDArray[np.uint64]]] = []
     for rewritten in compaction.files:
-        dead = _dead(rewritten, gone)
+        dead = _deleted_rows(rewritten, gone)
         if not dead.size:
             adds.append(rewritten.added)
         elif len(dead) == len(rewritten.row):
@@ -262,7 +262,7 @@ def carried(
     return Carried(tuple(adds), tuple(replaced), tuple(emptied))
 
 
-def _dead(
+def _deleted_rows(
     rewritten: Rewritten, gone: Mapping[int, npt.NDArray[np.uint64] | None]
 ) -> npt.NDArray[np.uint64]:
     """Return the rows of a new file that have been deleted at their old positions; ascending."""
@@ -280,7 +280,7 @@ def _are_sortable(state: TableState, key: Sequence[int]) -> bool:
     return bool(kinds) and not any(map(pa.types.is_nested, kinds))
 
 
-def _sorted(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
+def _sort(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
     """Yield all rows in order, as row groups. If they are larger in memory than their files
     suggest (repeated values are stored once), yield them unsorted."""
     collected: list[pa.Table] = []
@@ -298,7 +298,7 @@ def _sorted(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Tab
         yield from row_groups(rows.sort_by([(name, "ascending") for name in names]))
 
 
-def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _join_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield row groups of small files joined into larger ones."""
     group: list[pa.Table] = []
     rows = size = 0

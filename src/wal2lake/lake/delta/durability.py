@@ -165,9 +165,9 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
         return ()
     log = table / "_delta_log"
     unsynced = sorted(v for v in _versions(log) if v > synced_version)
-    kept = _whole([_inspect_version(table, log, v) for v in unsynced])
+    kept = _count_whole([_inspect_version(table, log, v) for v in unsynced])
     removed = tuple(unsynced[kept:])
-    doubtful = [path for v in unsynced for path in _derived(table, log, v)]
+    doubtful = [path for v in unsynced for path in _discardable_files(table, log, v)]
     for path in log.glob("*.checkpoint*.parquet"):
         if not _is_parquet(path):
             doubtful += [path.with_name(f".{path.name}.crc"), path]
@@ -188,12 +188,12 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
         _sync_all([log])
         commit.unlink()
         _sync_all([log])
-    for path in _abandoned(log):
+    for path in _abandoned_files(log):
         path.unlink(missing_ok=True)
     return removed
 
 
-def _abandoned(log: Path) -> Iterator[Path]:
+def _abandoned_files(log: Path) -> Iterator[Path]:
     """Yield temporary files that no writer will rename, and companions whose file is missing."""
     names = {path.name for path in log.iterdir()} if log.is_dir() else set()
     for name in names:
@@ -215,7 +215,7 @@ def _is_abandoned(path: Path) -> bool:
         return False
 
 
-def _derived(table: Path, log: Path, version: int) -> Iterator[Path]:
+def _discardable_files(table: Path, log: Path, version: int) -> Iterator[Path]:
     """Yield files that may be torn though the commit is whole, and that readers can do
     without."""
     commit = log / f"{version:020}.json"
@@ -270,7 +270,7 @@ class _VersionOnDisk:
 _UNREADABLE = _VersionOnDisk(False, frozenset(), frozenset())
 
 
-def _whole(versions: list[_VersionOnDisk]) -> int:
+def _count_whole(versions: list[_VersionOnDisk]) -> int:
     """Return how many of these consecutive versions, from the lowest on, are whole together.
 
     An incomplete file must have been removed by a later version that stays. Each time a version

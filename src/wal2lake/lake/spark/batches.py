@@ -182,7 +182,7 @@ class DeltaBatches:
             request.key,
             request.types,
             request.rules,
-            _content(request),
+            _content_columns(request),
             request.fills,
             request.commits,
         )
@@ -230,7 +230,7 @@ class DeltaBatches:
                 )
                 began = time.monotonic()
                 if files is not None:
-                    staged.chosen = self._choice(request, changes, staged.work)
+                    staged.chosen = self._choose_method(request, changes, staged.work)
                 planned = self._plan(
                     request,
                     changes,
@@ -264,7 +264,7 @@ class DeltaBatches:
             request.trusted,
             request.constraint,
             name,
-            _defers(request),
+            _defers_key(request),
             tuple(
                 i
                 for column in request.counted
@@ -294,7 +294,7 @@ class DeltaBatches:
                         rules=ConflictRules(
                             request.resolutions,
                             request.commits,
-                            _unsent(request),
+                            _unsent_columns(request),
                             self._expressions,
                             request.rules.required,
                             request.rules.checks,
@@ -334,7 +334,7 @@ class DeltaBatches:
             raise ByContent
         return planned
 
-    def _choice(
+    def _choose_method(
         self, request: StageRequest, changes: StagedChanges, work: Work
     ) -> Method | None:
         """Return the cheaper method for a batch that two methods can apply; None if only one
@@ -377,7 +377,7 @@ class DeltaBatches:
         if done is None:
             # All changes in the files were below the table's position, so nothing changes.
             return Committed(staged.state.version)
-        self._note(staged, cursor, time.monotonic() - began)
+        self._record_method(staged, cursor, time.monotonic() - began)
         state = replace(staged.state, version=done.version)
         after = self._compactor.behind(state, staged.key, cursor)
         return replace(
@@ -386,7 +386,7 @@ class DeltaBatches:
             interlopers=(*done.interlopers, *after.interlopers),
         )
 
-    def _note(self, staged: _Staged, cursor: Cursor, seconds: float) -> None:
+    def _record_method(self, staged: _Staged, cursor: Cursor, seconds: float) -> None:
         """Record the method of a batch, and its duration."""
         method = _method(staged)
         seconds += staged.seconds
@@ -476,7 +476,7 @@ def _needs_new_rows(request: StageRequest) -> bool:
     return bool(request.rules.checks or request.rules.generated)
 
 
-def _defers(request: StageRequest) -> bool:
+def _defers_key(request: StageRequest) -> bool:
     """Whether a taken key may be free again when the transaction ends. Old rows must be sent
     whole, since they tell which of two rows with one key is meant."""
     return request.deferrable and all(
@@ -523,7 +523,7 @@ def _read_bytes(
     return total
 
 
-def _unsent(request: StageRequest) -> frozenset[int]:
+def _unsent_columns(request: StageRequest) -> frozenset[int]:
     """Return the positions of the table's columns that no relation of the batch has, and that are
     null in a row without them."""
     sent = {c.name for source in request.sources for c in source.relation.columns}
@@ -532,7 +532,7 @@ def _unsent(request: StageRequest) -> frozenset[int]:
     return frozenset(i for i, column in enumerate(fields) if column.name in nulls)
 
 
-def _content(request: StageRequest) -> tuple[str, ...]:
+def _content_columns(request: StageRequest) -> tuple[str, ...]:
     """Return the columns of the batch's first relation. A batch is cut where they change."""
     if request.key or request.append or not request.sources:
         return ()

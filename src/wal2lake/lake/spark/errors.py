@@ -110,14 +110,14 @@ def translate(error: BaseException, *, context: str | None = None) -> Wal2LakeEr
             result, is_known = from_condition(condition, state, _parameters(throwable))
             result.context = context
             if not is_known:
-                result.original = _words(condition, result, throwable)
+                result.original = _engine_message(condition, result, throwable)
             return result
     innermost = chain[-1]
     if _message(innermost) in _OVERFLOWS:
         return UsageError(
             "date/time field value out of range", sqlstate="22008", context=context
         )
-    return _failed(innermost.toString(), context)
+    return _internal_error(innermost.toString(), context)
 
 
 _CANCELLED: Final = frozenset({"SPARK_JOB_CANCELLED", "OPERATION_CANCELED"})
@@ -130,17 +130,17 @@ def _without_jvm(error: BaseException, context: str | None) -> Wal2LakeError:
             sqlstate=_SHUTDOWN,
             context=context,
         )
-    return _failed(str(error), context)
+    return _internal_error(str(error), context)
 
 
-def _failed(words: str, context: str | None) -> InternalError:
+def _internal_error(words: str, context: str | None) -> InternalError:
     # The message of a Python worker's exception is a traceback; its last line is the error.
     is_trace = "Traceback (most recent call last)" in words
     line = words.strip().rpartition("\n")[2] if is_trace else _first_line(words)
     return InternalError(FAILED, hint=LOG_HINT, context=context, original=line)
 
 
-def _words(condition: str, error: Wal2LakeError, throwable: Any) -> str:
+def _engine_message(condition: str, error: Wal2LakeError, throwable: Any) -> str:
     """Return the engine's message; if it is about a value, only the condition's name, because no
     row's value is logged."""
     if error.sqlstate.startswith(("22", "23")):

@@ -264,7 +264,7 @@ def change_rows(
             flags[i] = unchanged
     new_rows = pa.Table.from_arrays(news, names=[f.name for f in target.fields])
     new_rows = rows.generated(new_rows, rows.op == INSERT, bad)
-    new_rows = _updated(new_rows, target, rows.op == UPDATE, flags)
+    new_rows = _compute_for_updates(new_rows, target, rows.op == UPDATE, flags)
     # The row that an UPDATE makes is known once its old row is found (``upsert.checking``).
     bad += rows.unchecked(new_rows, rows.op == INSERT, bad)
     columns = {
@@ -285,7 +285,7 @@ def change_rows(
     return table, contents, rows.located(bad)
 
 
-def _updated(
+def _compute_for_updates(
     rows: pa.Table, target: StageTarget, updates: Mask, flags: dict[int, Mask]
 ) -> pa.Table:
     """Compute the generated columns of UPDATEs that send all columns from which they are computed,

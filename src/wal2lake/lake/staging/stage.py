@@ -141,7 +141,7 @@ def stage_inserts(
     run = partial(_insert_task, target, span)
     answers = _run(executors, run, _tasks(sources, target, parallelism), parallelism)
     files = tuple(f for a in answers for f in a.files)
-    failures = _first(f for a in answers for f in a.failures)
+    failures = _first_failures(f for a in answers for f in a.failures)
     error = next((a.error for a in answers if a.error is not None), None)
     if error is not None or failures:
         discard_added(target.location, files)
@@ -169,7 +169,7 @@ def stage_changes(
     run = partial(_change_task, target, span, directory, held)
     answers = _run(executors, run, _tasks(sources, target, parallelism), parallelism)
     paths = tuple(p for a in answers for p in a.paths)
-    failures = _first(f for a in answers for f in a.failures)
+    failures = _first_failures(f for a in answers for f in a.failures)
     error = next((a.error for a in answers if a.error is not None), None)
     if error is not None or failures:
         for path in paths:
@@ -265,7 +265,7 @@ def _insert_part(
     relation = part.source.relation
     target = target.behind(part.source.inserts_before)
     for batch in read_rows(part, span, partial(columns_wanted, relation, target)):
-        failures = _unfit(batch, part, target)
+        failures = _misfit(batch, part, target)
         if not failures:
             op = batch.column("op").to_numpy()
             if (op != INSERT).any():
@@ -352,12 +352,12 @@ def _runs(
                 or rows > BATCH_ROWS
                 or size > _RUN_BYTES
             ):
-                yield last_part, _joined(run), target
+                yield last_part, _join_batches(run), target
                 run = []
             last_part = part
             run.append(batch)
     if last_part is not None and run:
-        yield last_part, _joined(run), target
+        yield last_part, _join_batches(run), target
 
 
 def _rows(
@@ -367,7 +367,7 @@ def _rows(
     return read_rows(part, span, wanted)
 
 
-def _joined(run: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _join_batches(run: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Join batches of one relation. A flag or an old value that a batch lacks is null."""
     if len(run) == 1:
         return run[0]
@@ -384,7 +384,7 @@ def _inserts(batch: pa.RecordBatch) -> int:
 def _change_rows(
     part: LogPart, batch: pa.RecordBatch, target: StageTarget, answer: _Answer
 ) -> tuple[RowFailure, ...]:
-    failures = _unfit(batch, part, target)
+    failures = _misfit(batch, part, target)
     if failures:
         return failures
     table, contents, failures = change_rows(batch, part.source.relation, target)
@@ -395,7 +395,7 @@ def _change_rows(
     return failures
 
 
-def _unfit(
+def _misfit(
     batch: pa.RecordBatch, part: LogPart, target: StageTarget
 ) -> tuple[RowFailure, ...]:
     """Return the failure of the batch's first row if its relation does not fit the target at
@@ -463,6 +463,6 @@ def _range_of(tables: Sequence[pa.Table], shape: ChangeShape) -> KeyRange | None
     return (min(low), max(high)) if low else None
 
 
-def _first(failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:
+def _first_failures(failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:
     ordered = sorted(failures, key=lambda f: f.seq)
     return tuple(ordered[:_FAILURES_KEPT])

@@ -72,15 +72,15 @@ class Legacy:
                 column.offsets, values, kind, mask=column.is_null()
             )
         if pa.types.is_date32(kind) and self.dates:
-            return _moved(column, _SWITCH, _gregorian)
+            return _convert_below(column, _SWITCH, _gregorian)
         zoned = pa.types.is_timestamp(kind) and kind.tz is not None
         if zoned and (self.int96 if is_int96 else self.dates):
             if self.zone in _UTC:
-                return _moved(column, _SWITCH * _DAY_US, _gregorian_us)
-            return _moved(column, _ZONES_AGREE_US, self._refused)
+                return _convert_below(column, _SWITCH * _DAY_US, _gregorian_us)
+            return _convert_below(column, _ZONES_AGREE_US, self._refuse)
         return column
 
-    def _refused(self, values: Days) -> Days:
+    def _refuse(self, values: Days) -> Days:
         raise FeatureNotSupportedError(
             "a timestamp before 1900 is stored in Spark's legacy calendar of time zone"
             f' "{self.zone.decode("utf-8", "replace")}"',
@@ -98,7 +98,7 @@ def legacy_of(metadata: Any) -> Legacy | None:
     return Legacy(dates, int96, footer.get(_ZONE, b"UTC")) if dates or int96 else None
 
 
-def _moved(column: Any, before: int, move: Any) -> Any:
+def _convert_below(column: Any, before: int, move: Any) -> Any:
     """Return the column with the values below ``before`` moved."""
     numbers = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
     least = pc.min(numbers).as_py()

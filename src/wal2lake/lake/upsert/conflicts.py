@@ -186,7 +186,7 @@ def uncounted(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
     """Build the failure of a batch in which a key is repeated before the transactions end, and
     which only Spark could apply. Spark judges each change by itself. ``why`` as in
     ``unresolved``."""
-    return _for_us_alone(
+    return _only_in_memory(
         relation, rows, "judge the deferrable primary key", why=why, hint=None
     )
 
@@ -199,10 +199,10 @@ def unchecked(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
         " ALTER TABLE ... DROP CONSTRAINT, ... ALTER COLUMN ... DROP EXPRESSION."
     )
     task = "check constraints or compute generated columns"
-    return _for_us_alone(relation, rows, task, why=why, hint=hint)
+    return _only_in_memory(relation, rows, task, why=why, hint=hint)
 
 
-def _for_us_alone(
+def _only_in_memory(
     relation: str, rows: pa.Table, task: str, *, why: str | None, hint: str | None
 ) -> RowFailure:
     failure = unresolved(relation, rows, why)
@@ -231,7 +231,7 @@ def unresolved(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
             detail=why,
             hint=f"{_WITHOUT_RESOLUTIONS}.",
         )
-    cut = _middle(lsn)
+    cut = _middle_lsn(lsn)
     return RowFailure(
         first if cut is None else Seq(cut, 0),
         None,
@@ -245,7 +245,7 @@ def unresolved(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
     )
 
 
-def _middle(lsn: Index) -> int | None:
+def _middle_lsn(lsn: Index) -> int | None:
     """Return one of the ascending commit LSNs with about half of them below it; None if all are
     equal."""
     cut = lsn[len(lsn) // 2]
@@ -265,17 +265,17 @@ def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
             old = value_texts(shape.fields[i], rows.column(f"o{i}"))
             texts = [o if m else n for o, n, m in zip(old, texts, moved, strict=True)]
         columns.append(texts)
-    return _named(shape, columns)
+    return _format_keys(shape, columns)
 
 
 def new_keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
     """Return the same for the rows that the events would make."""
-    return _named(
+    return _format_keys(
         shape, [value_texts(shape.fields[i], rows.column(f"n{i}")) for i in shape.key]
     )
 
 
-def _named(shape: ChangeShape, columns: Sequence[Sequence[str]]) -> list[str]:
+def _format_keys(shape: ChangeShape, columns: Sequence[Sequence[str]]) -> list[str]:
     names = ", ".join(shape.fields[i].name for i in shape.key)
     return [f"({names})=({', '.join(values)})" for values in zip(*columns, strict=True)]
 

@@ -103,7 +103,7 @@ def open_keys(
     """
     columns = alike(columns, loose)
     compared = [_bits(c) if bitwise else c for c in columns]
-    if len(columns[0]) <= _FEW and all(map(_compares, compared)):
+    if len(columns[0]) <= _FEW and all(map(_equals_by_bytes, compared)):
         # Bits of floating point numbers are integers, too, but not values of the table.
         searched = len(columns) == 1 and pa.types.is_integer(columns[0].type)
         few = _FewKeys(compared, searched=searched, bitwise=bitwise, loose=loose)
@@ -111,7 +111,7 @@ def open_keys(
     return _JoinedKeys(compared, directory, bitwise=bitwise, loose=loose)
 
 
-def _compares(column: pa.ChunkedArray) -> bool:
+def _equals_by_bytes(column: pa.ChunkedArray) -> bool:
     """Whether values are equal exactly if Arrow finds the same bytes (0.0 and -0.0 are not)."""
     kind = column.type
     return bool(
@@ -155,7 +155,7 @@ class _FewKeys:
         prefix is the number of the shorter prefix and the number of the column's value, paired."""
         numbers = _find(columns[0], self._values[0])
         for column, values in zip(columns[1:], self._values[1:], strict=True):
-            pairs = _paired(numbers, _find(column, values), len(values))
+            pairs = _pair(numbers, _find(column, values), len(values))
             rows, numbers = np.unique(pairs, return_inverse=True)
             self._rows.append(rows)
         self.numbers: Index = numbers
@@ -175,7 +175,7 @@ class _FewKeys:
             for place, rows in enumerate(self._rows, 1):
                 # Look up the next column only for rows that match so far.
                 values = self._find(probe, place, here)
-                pairs = _paired(numbers, values, len(self._values[place]))
+                pairs = _pair(numbers, values, len(self._values[place]))
                 positions = np.minimum(np.searchsorted(rows, pairs), len(rows) - 1)
                 same = (values >= 0) & (rows[positions] == pairs)
                 here, numbers = here[same], positions[same]
@@ -203,7 +203,7 @@ def _find(column: pa.ChunkedArray, values: pa.Array) -> Index:
     return numbers
 
 
-def _paired(first: Index, second: Index, seconds: int) -> Index:
+def _pair(first: Index, second: Index, seconds: int) -> Index:
     """Combine two numbers into one that sorts by the first; ``seconds`` exceeds every second
     number."""
     return first * seconds + second
@@ -255,7 +255,7 @@ class _JoinedKeys:
         """Locate the keys, as ``BatchKeys`` describes."""
         parts = []
         for probe in _grouped(alike_scans(scans, self._loose)):
-            self._database.register("given", self._exact(probe))
+            self._database.register("given", self._as_compared(probe))
             rows = self._rows(
                 f"select number, file, row from given join keys on {self._same}"
             )
@@ -263,7 +263,7 @@ class _JoinedKeys:
             self._database.unregister("given")
         return Places.joined(parts)
 
-    def _exact(self, table: pa.Table) -> pa.Table:
+    def _as_compared(self, table: pa.Table) -> pa.Table:
         """Return floating point columns as they are compared."""
         if not self._bitwise:
             return table

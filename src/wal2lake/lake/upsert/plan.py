@@ -187,7 +187,7 @@ def plan_upsert(
         return Upsert(state, (), (), truncates, passed_over=loaded.passed_over)
     if not loaded.shape.key:
         if uniqueness.counted:
-            twice = _counted(
+            twice = _find_repeated(
                 loaded,
                 uniqueness.counted,
                 np.zeros(0, np.int64),
@@ -232,7 +232,7 @@ def plan_upsert(
     if repeats:
         missing = rules.resolutions.of(ConflictType.UPDATE_MISSING)
         inserts = missing is Resolution.APPLY_REMOTE
-        if loose and _misses(by_occurrence(events, places, count)):
+        if loose and _misses_rows(by_occurrence(events, places, count)):
             stored = StoredRows(state, [] if truncates else files)
             numbered = _by_equality(
                 loaded, key_columns, stored, loose, share, directory, inserts=inserts
@@ -251,11 +251,11 @@ def plan_upsert(
     while isinstance(lives, KeyQuestions):
         if judge is None:
             raise InternalError("a conflict needs a decision, and there is no judge")
-        loaded = _answered(loaded, lives, events, judge, met, rules)
+        loaded = _ask_judge(loaded, lives, events, judge, met, rules)
         lives = net_lives(events, present, unique=unique, judge=judge, watched=watched)
     lsn = loaded.table.column("lsn").to_numpy()
     if lives.watched:
-        made = _held(loaded, [r for _, r in lives.watched], list(events.unknown), met)
+        made = _fetch(loaded, [r for _, r in lives.watched], list(events.unknown), met)
         makers = [event for event, _ in lives.watched]
         unfit = first_unfit(rules, loaded.shape, loaded.table, makers, made)
         if unfit and (isinstance(lives, Lives) or unfit[0] <= lives.event):
@@ -270,7 +270,7 @@ def plan_upsert(
     if isinstance(lives, Stopped):
         if judge is None or lives.met is None:
             failure = _conflict(loaded, lives.event, uniqueness)
-            met_key = _untouched(events, lives.event, present)
+            met_key = _untouched_key(events, lives.event, present)
         else:
             failure = stop(loaded.shape, loaded.table, lives.met, judge, uniqueness)
             met_key = lives.met.stored
@@ -279,10 +279,10 @@ def plan_upsert(
         (local,) = _stored_texts([met_key], places, stored, state, share)
         return shown(failure, loaded.shape, loaded.table, lives.event, local)
     if uniqueness.counted:
-        twice = _counted(
+        twice = _find_repeated(
             loaded,
             uniqueness.counted,
-            _found_nothing(lives),
+            _events_without_row(lives),
             state,
             () if truncates else files,
             directory,
@@ -318,7 +318,7 @@ def plan_upsert(
 _KeyColumns = tuple[list[pa.ChunkedArray], npt.NDArray[np.int64]]
 
 
-def _misses(occurrences: Occurrences) -> bool:
+def _misses_rows(occurrences: Occurrences) -> bool:
     """Whether some event finds no identical row."""
     present = np.zeros(occurrences.count, np.bool_)
     present[occurrences.places.key] = True
@@ -359,7 +359,7 @@ def _by_equality(
     return by_occurrence(events, exact, count, class_of, inserts=inserts)
 
 
-def _found_nothing(lives: Lives) -> npt.NDArray[np.int64]:
+def _events_without_row(lives: Lives) -> npt.NDArray[np.int64]:
     """Return the events of a batch without resolutions that changed no row."""
     if not lives.met:
         return lives.missed
@@ -367,7 +367,7 @@ def _found_nothing(lives: Lives) -> npt.NDArray[np.int64]:
     return np.array([m.event for m in lives.met if m.type in kinds], np.int64)
 
 
-def _counted(
+def _find_repeated(
     loaded: Loaded,
     key: tuple[int, ...],
     missed: npt.NDArray[np.int64],
@@ -513,7 +513,7 @@ def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
     )
 
 
-def _untouched(events: Events, event: int, present: Mask) -> int:
+def _untouched_key(events: Events, event: int, present: Mask) -> int:
     """Return the key of an event's row if the table holds it and no earlier event touches it, or
     STORED."""
     key = int(events.key[event])
@@ -566,7 +566,7 @@ class _MetRows:
         return self._rows.take(pa.array([self._at[key] for key in keys]))
 
 
-def _answered(
+def _ask_judge(
     loaded: Loaded,
     pending: KeyQuestions,
     events: Events,
@@ -577,7 +577,7 @@ def _answered(
     """Let the judge answer; the rows that it merges are appended to the events' rows."""
 
     def rows_of(rows: Sequence[HeldRow]) -> pa.Table:
-        held = _held(loaded, rows, list(events.unknown), met)
+        held = _fetch(loaded, rows, list(events.unknown), met)
         return judged_rows(rules, loaded.shape, held, rows)
 
     merged = judge.answer(loaded.shape, pending.questions, rows_of)
@@ -592,7 +592,7 @@ def _answered(
     return replace(loaded, table=pa.concat_tables([loaded.table, extra]))
 
 
-def _held(
+def _fetch(
     loaded: Loaded,
     rows: Sequence[HeldRow],
     unknown: Sequence[int],

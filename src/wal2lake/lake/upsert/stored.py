@@ -155,7 +155,7 @@ class StoredRows:
         for number in missing:
             with index.learning if number in large else nullcontext():
                 read = pa.concat_tables(
-                    self._typed(self.files[number], parquet, columns, group)
+                    self._read_group(self.files[number], parquet, columns, group)
                     for parquet in [self._open(self.files[number])]
                     for group in range(parquet.metadata.num_row_groups)
                 ).column(0)
@@ -196,7 +196,7 @@ class StoredRows:
             parquet = self._open(file)
             first = 0
             for group in range(parquet.metadata.num_row_groups):
-                table = self._typed(file, parquet, columns, group)
+                table = self._read_group(file, parquet, columns, group)
                 table = table.rename_columns([f"k{i}" for i in range(len(columns))])
                 rows = np.arange(first, first + table.num_rows)
                 first += table.num_rows
@@ -234,7 +234,7 @@ class StoredRows:
             if parquet is None:
                 parquet = self._open(self.files[number], metadata)
             parts += [
-                self._typed(self.files[number], parquet, columns, group).take(
+                self._read_group(self.files[number], parquet, columns, group).take(
                     pa.array(here)
                 )
                 for group, here in groups
@@ -322,7 +322,7 @@ class StoredRows:
             gone = self.deleted(file)
             first = 0
             for group in range(parquet.metadata.num_row_groups):
-                table = self._typed(file, parquet, columns, group)
+                table = self._read_group(file, parquet, columns, group)
                 if marked:
                     if _has_marks(parquet):
                         marks = marks_in(self._marks_of_group(parquet, group))
@@ -356,7 +356,7 @@ class StoredRows:
             first += rows
             here = np.isin(numbers, selected, invert=wanted is None)
             if here.any():
-                table = self._typed(file, parquet, columns, group)
+                table = self._read_group(file, parquet, columns, group)
                 yield table if here.all() else table.filter(pa.array(here))
 
     def live_batches(
@@ -366,15 +366,13 @@ class StoredRows:
         large the row groups are."""
         for file in self.files:
             parquet, gone = self._open(file, pieces=True), self.deleted(file)
-            present = self._present(parquet, columns)
+            present = self._present_columns(parquet, columns)
             first = 0
             for group in range(parquet.metadata.num_row_groups):
                 size = self._piece_rows(file, parquet, group, columns, most_bytes)
                 size = min(size, most_rows)
                 for batch in self._pieces(parquet, group, present, size):
-                    table = self._converted(
-                        file, parquet, batch, columns, batch.num_rows
-                    )
+                    table = self._convert(file, parquet, batch, columns, batch.num_rows)
                     if gone.size:
                         last = first + batch.num_rows
                         here = slice(*np.searchsorted(gone, [first, last]))
@@ -397,7 +395,7 @@ class StoredRows:
         described = parquet.metadata.row_group(group)
         width = self._group_bytes(parquet.metadata, group, columns)
         width //= described.num_rows or 1
-        names = set(self._present(parquet, columns))
+        names = set(self._present_columns(parquet, columns))
         repeated = [
             column
             for column in map(described.column, range(described.num_columns))
@@ -455,7 +453,7 @@ class StoredRows:
             return np.zeros(0, np.uint64)
         return read_vector(self._state.location, file.vector)
 
-    def _typed(
+    def _read_group(
         self,
         file: DataFile,
         parquet: pq.ParquetFile,
@@ -466,16 +464,18 @@ class StoredRows:
         try:
             read = parquet.read_row_group(
                 group,
-                self._present(parquet, columns),
+                self._present_columns(parquet, columns),
                 # A few columns of a small group are read before other threads have woken up.
                 use_threads=file.size > _THREADS_BYTES,
             )
         except (OSError, pa.ArrowException) as error:
             raise unreadable(self._state.location, error) from error
         rows = parquet.metadata.row_group(group).num_rows
-        return self._converted(file, parquet, read, columns, rows)
+        return self._convert(file, parquet, read, columns, rows)
 
-    def _present(self, parquet: pq.ParquetFile, columns: Sequence[int]) -> list[str]:
+    def _present_columns(
+        self, parquet: pq.ParquetFile, columns: Sequence[int]
+    ) -> list[str]:
         """Return the names of those columns that the file has."""
         physical = [self._state.physical_fields[i] for i in columns]
         stored_names = parquet.schema_arrow.names
@@ -486,7 +486,7 @@ class StoredRows:
         ]
         return list(dict.fromkeys(names))
 
-    def _converted(
+    def _convert(
         self,
         file: DataFile,
         parquet: pq.ParquetFile,

@@ -75,7 +75,7 @@ def earlier(
     commits = (
         read_actions(root, number) for number in range(newest.version, number, -1)
     )
-    undone = _undone(files, commits)
+    undone = _undo(files, commits)
     if (
         undone is None
         or (len(undone), sum(file.size for file in undone))
@@ -89,7 +89,7 @@ def earlier(
     return summed.version, undone
 
 
-def _undone(
+def _undo(
     files: Iterable[DataFile], commits: Iterable[Sequence[Mapping[str, Any]]]
 ) -> list[DataFile] | None:
     """Return the files before these commits, which come newest first; None if a commit is

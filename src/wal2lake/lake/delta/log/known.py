@@ -78,7 +78,7 @@ class KnownVersions:
             self._versions[location] = version
             state, listing = version.state, self._listings.get(location)
             if files is not None and (
-                listing is None or not _is_of(listing, state, version.stamp)
+                listing is None or not _describes(listing, state, version.stamp)
             ):
                 self._keep(
                     location,
@@ -90,7 +90,7 @@ class KnownVersions:
         """Return the live files of a version if they are cached."""
         with self._lock:
             listing = self._listings.get(state.location)
-        if listing is None or not _is_of(
+        if listing is None or not _describes(
             listing, state, stamp(state.location, state.version)
         ):
             return None
@@ -142,7 +142,7 @@ class KnownVersions:
             listing = self._listings.pop(location, None)
             if (
                 listing is None
-                or not _is_of(listing, read, read_from)
+                or not _describes(listing, read, read_from)
                 or version != read.version + 1
             ):
                 return
@@ -184,6 +184,6 @@ def stamp(location: str, version: int) -> Stamp | None:
         return None
 
 
-def _is_of(listing: _Listing, state: TableState, commit: Stamp | None) -> bool:
+def _describes(listing: _Listing, state: TableState, commit: Stamp | None) -> bool:
     identity = (state.table_id, state.version, commit)
     return (listing.table_id, listing.version, listing.stamp) == identity

@@ -77,7 +77,7 @@ class BranchKeys:
         rows = sum(file.rows or 2 for file in coming)
         bounds = _bounds(state, coming, key)
         files = self._tables.files(state)
-        alone = _alone(state, files, coming, bounds)
+        alone = _are_only_files(state, files, coming, bounds)
         if not rows or (alone and rows == 1):
             return None
         with suppress(TooLarge, pa.ArrowInvalid):
@@ -85,14 +85,14 @@ class BranchKeys:
         with self._view(state, coming, key) as view:
             source = view
             if not alone:
-                condition = _between(key, bounds)
+                condition = _bounds_condition(key, bounds)
                 source = (
                     f"(SELECT {_columns(state, key)} FROM"
                     f" {relation(branch.location, state.version)}{condition}) AS stored"
-                    f" LEFT SEMI JOIN {view} AS coming ON {_same(key)}"
+                    f" LEFT SEMI JOIN {view} AS coming ON {_join_condition(key)}"
                 )
             return self._first_row(
-                f"SELECT {_shown(key)} FROM {source} GROUP BY {_grouped(key)}"
+                f"SELECT {_select_list(key)} FROM {source} GROUP BY {_group_list(key)}"
                 " HAVING count(*) > 1 LIMIT 1",
                 job_group,
             )
@@ -120,16 +120,16 @@ class BranchKeys:
             files = [file for file in files if file.key in paths]
         with suppress(TooLarge, pa.ArrowInvalid):
             return self._look_up(state, coming, newest, files, key, more_than=0)
-        condition = _between(key, _bounds(state, coming, key))
-        ours = _in_files(add["path"] for add in added)
-        theirs = _in_files(foreign)
+        condition = _bounds_condition(key, _bounds(state, coming, key))
+        ours = _files_condition(add["path"] for add in added)
+        theirs = _files_condition(foreign)
         both = " WHERE " if not condition else f"{condition} AND "
         return self._first_row(
-            f"SELECT {_shown(key)} FROM (SELECT {_columns(state, key)} FROM"
+            f"SELECT {_select_list(key)} FROM (SELECT {_columns(state, key)} FROM"
             f" {relation(newest.location, newest.version)}{both}{theirs}) AS stored"
             f" LEFT SEMI JOIN (SELECT {_columns(state, key)} FROM"
             f" {relation(branch.location, state.version)}{both}{ours}) AS coming"
-            f" ON {_same(key)} GROUP BY {_grouped(key)} LIMIT 1",
+            f" ON {_join_condition(key)} GROUP BY {_group_list(key)} LIMIT 1",
             job_group,
         )
 
@@ -174,7 +174,7 @@ class BranchKeys:
             return next((batch for batch in batches if batch.num_rows), None)
 
 
-def _alone(
+def _are_only_files(
     state: TableState,
     files: Sequence[DataFile] | None,
     coming: Sequence[DataFile],
@@ -210,15 +210,15 @@ def _columns(state: TableState, key: Key) -> str:
     return ", ".join(_columns_of(state, key))
 
 
-def _shown(key: Key) -> str:
+def _select_list(key: Key) -> str:
     return ", ".join(f"first(k{i}) AS k{i}" for i in range(len(key.columns)))
 
 
-def _grouped(key: Key) -> str:
+def _group_list(key: Key) -> str:
     return ", ".join(f"c{i}" for i in range(len(key.columns)))
 
 
-def _same(key: Key) -> str:
+def _join_condition(key: Key) -> str:
     places = range(len(key.columns))
     return " AND ".join(f"stored.c{i} = coming.c{i}" for i in places)
 
@@ -244,7 +244,7 @@ def _bounds(
     return limits
 
 
-def _between(key: Key, bounds: dict[str, tuple[int, int]]) -> str:
+def _bounds_condition(key: Key, bounds: dict[str, tuple[int, int]]) -> str:
     if not bounds:
         return ""
     return " WHERE " + " AND ".join(
@@ -253,7 +253,7 @@ def _between(key: Key, bounds: dict[str, tuple[int, int]]) -> str:
     )
 
 
-def _in_files(paths: Any) -> str:
+def _files_condition(paths: Any) -> str:
     names = {unquote(path).rsplit("/", 1)[-1].replace("'", "\\'") for path in paths}
     listed = ", ".join(f"'{name}'" for name in sorted(names))
     return f"_metadata.file_name IN ({listed})"

@@ -50,7 +50,7 @@ def rebase(
 
     Raises Overtaken, and StorageError for a vector that cannot be read or written.
     """
-    theirs = _others_files(commits, change.touched)
+    theirs = _files_of_others(commits, change.touched)
     if not theirs:
         return change
     base = {a["remove"]["path"]: a["remove"] for a in change.actions if "remove" in a}
@@ -62,14 +62,16 @@ def rebase(
     for path, file in theirs.items():
         if file is None or not file.is_plain:
             raise Overtaken("Another transaction has rewritten the same files.")
-        at_base = _gone(branch, DataFile(base[path]), own)
-        at_newest = _gone(branch, file, own)
+        at_base = _deleted_rows(branch, DataFile(base[path]), own)
+        at_newest = _deleted_rows(branch, file, own)
         if path not in ours:
             if not np.array_equal(at_base, at_newest):
                 raise Overtaken("Another transaction has changed the same rows.")
             whole.append(file)
             continue
-        gone = united(at_base, at_newest, _gone(branch, DataFile(ours[path]), own))
+        gone = united(
+            at_base, at_newest, _deleted_rows(branch, DataFile(ours[path]), own)
+        )
         if len(gone) == file.rows:
             whole.append(file)
         else:
@@ -80,21 +82,21 @@ def rebase(
         *(Replaced(file, None) for file in whole),
         *(Replaced(file, vector) for file, vector in zip(partly, written, strict=True)),
     ]
-    return _with(change, replaced)
+    return _replace_actions(change, replaced)
 
 
 def united(base: Rows, theirs: Rows, ours: Rows) -> Rows:
     """Return the rows of a file that are deleted after both changes, from those deleted at the
     base and after each change alone. Raises Overtaken if the changes conflict."""
     if np.setdiff1d(base, theirs).size:
-        raise Overtaken("Another transaction has restored rows of the same files.")
+        raise Overtaken("Another transaction has brought back rows of the same files.")
     taken = np.setdiff1d(ours, base)
     if np.intersect1d(taken, theirs).size:
         raise Overtaken("Another transaction has changed the same rows.")
     return np.union1d(theirs, taken)
 
 
-def _others_files(
+def _files_of_others(
     commits: Iterable[Sequence[Action]], touched: frozenset[str]
 ) -> dict[str, DataFile | None]:
     """Return the newest state of files in ``touched`` that other writers have touched, too; None
@@ -108,7 +110,7 @@ def _others_files(
     return files
 
 
-def _gone(branch: Branch, file: DataFile, own: frozenset[str]) -> Rows:
+def _deleted_rows(branch: Branch, file: DataFile, own: frozenset[str]) -> Rows:
     """Return the numbers of a file's deleted rows. ``own``: files that only the branch has so
     far."""
     if file.vector is None:
@@ -117,7 +119,9 @@ def _gone(branch: Branch, file: DataFile, own: frozenset[str]) -> Rows:
     return read_vector(where, file.vector)
 
 
-def _with(change: BranchChange, replaced: Sequence[Replaced]) -> BranchChange:
+def _replace_actions(
+    change: BranchChange, replaced: Sequence[Replaced]
+) -> BranchChange:
     """Replace the actions of these files in the change."""
     paths = {entry.file.key for entry in replaced}
     now = time.time_ns() // 1_000_000
@@ -131,10 +135,10 @@ def _with(change: BranchChange, replaced: Sequence[Replaced]) -> BranchChange:
         add = entry.add(data_change=True)
         if add is not None:
             actions.append({"add": add})
-    return BranchChange(tuple(actions), _files(change, actions))
+    return BranchChange(tuple(actions), _files_after(change, actions))
 
 
-def _files(change: BranchChange, actions: Sequence[Action]) -> tuple[str, ...]:
+def _files_after(change: BranchChange, actions: Sequence[Action]) -> tuple[str, ...]:
     """Return the change's files without vectors that no file uses any more, and with the new
     ones."""
     used = _vectors(actions)

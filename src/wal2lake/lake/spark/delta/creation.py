@@ -77,7 +77,7 @@ class Creation:
             wanted[MODE] = "name"
         wanted.update(properties or {})
         requested = _CLUSTERING_REQUEST if clustering else {}
-        self._need_empty(location)
+        self._require_empty(location)
         columns = [
             field_json(field.name, json_of(field.spark_ddl), metadata_of(field))
             for field in fields
@@ -205,7 +205,7 @@ class Creation:
                 self._bins = Bins(tuple(self._delta.from_java(sizes)), deleted)
             return self._bins
 
-    def _need_empty(self, location: str) -> None:
+    def _require_empty(self, location: str) -> None:
         """Require an empty directory: a table created among foreign files would delete them when
         it is dropped. A log without a version is left by a creation that crashed, and is
         accepted."""

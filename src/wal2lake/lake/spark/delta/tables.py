@@ -355,7 +355,7 @@ class DeltaTables:
             )
         failpoint("lake.files_synced")
         return self._commit(
-            _Wanted(
+            _CommitRequest(
                 location,
                 root,
                 adds,
@@ -379,7 +379,7 @@ class DeltaTables:
     ) -> Committed:
         """Commit changes, as in TablePort."""
         return self._commit(
-            _Wanted(
+            _CommitRequest(
                 location,
                 local_path(location),
                 (),
@@ -400,7 +400,7 @@ class DeltaTables:
             state = self.state(location)
             refuse_unless_plain(state, fields)
             wanted = {MODE: "name"} if needs_mapping(state, fields) else {}
-            protocol, _ = self._described(location)
+            protocol, _ = self._protocol_and_metadata(location)
             for feature in missing_features(protocol, fields):
                 wanted[f"delta.feature.{feature}"] = "supported"
             if wanted:
@@ -416,10 +416,10 @@ class DeltaTables:
 
     def metadata(self, location: str, fields: Sequence[NextField]) -> Object:
         """Return metadata with these columns, as in TablePort."""
-        _, now = self._described(location)
+        _, now = self._protocol_and_metadata(location)
         return next_metadata(now, fields)
 
-    def _described(self, location: str) -> tuple[Object, Object]:
+    def _protocol_and_metadata(self, location: str) -> tuple[Object, Object]:
         """Return the protocol and the metadata of the newest version."""
         newest = self._known.newest(location)
         if newest is not None:
@@ -446,7 +446,7 @@ class DeltaTables:
     ) -> Committed:
         """Commit metadata, as in TablePort."""
         return self._commit(
-            _Wanted(
+            _CommitRequest(
                 location,
                 local_path(location),
                 (),
@@ -460,12 +460,12 @@ class DeltaTables:
             )
         )
 
-    def _commit(self, wanted: _Wanted) -> Committed:
+    def _commit(self, wanted: _CommitRequest) -> Committed:
         """Commit changes whose files are durable as the next version; the version is durable on
         return."""
         location = wanted.location
         with self.writing(location):
-            done = self._commit_here(wanted) or self._commit_by_delta(wanted)
+            done = self._commit_directly(wanted) or self._commit_by_delta(wanted)
         failpoint("lake.committed")
         self.sync(location, done.version)
         failpoint("lake.commit_synced")
@@ -475,7 +475,7 @@ class DeltaTables:
         """Return the table's lock, as in TablePort."""
         return self._writing.of(location)
 
-    def _commit_here(self, wanted: _Wanted) -> Committed | None:
+    def _commit_directly(self, wanted: _CommitRequest) -> Committed | None:
         """Write the next version with ``log.commit``; None if Delta must write it."""
         location, root = wanted.location, wanted.root
         newest = self._known.newest(location)
@@ -530,7 +530,7 @@ class DeltaTables:
             version: int = snapshot.version()
         sync_checkpoint(location, version)
 
-    def _commit_by_delta(self, wanted: _Wanted) -> Committed:
+    def _commit_by_delta(self, wanted: _CommitRequest) -> Committed:
         location, cursor = wanted.location, wanted.cursor
         with self._delta.calling(location):
             self._delta.existing(location)
@@ -588,7 +588,7 @@ class DeltaTables:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _CommitRequest:
     """A commit to be made, with the arguments of ``commit_files``."""
 
     location: str

@@ -159,7 +159,7 @@ def check_parsed(spark: SparkSession, text: str) -> None:
     parser = spark._jsparkSession.sessionState().sqlParser()
     parsed = parser.parseExpression(text)
     _check_counts(parsed)
-    for node in _below(parsed):
+    for node in _nodes_below(parsed):
         kind = _class_of(node)
         if kind not in _NODES:
             raise refused(text, _CALLED.get(kind, kind))
@@ -168,7 +168,7 @@ def check_parsed(spark: SparkSession, text: str) -> None:
         elif kind == "UnresolvedAttribute":
             _check_name(text, node.nameParts())
         elif kind == "Literal" and node.dataType().simpleString() in _MOMENTS:
-            literal_text = _written(parser, node)
+            literal_text = _literal_text(parser, node)
             if literal_text is None or is_time_word(literal_text):
                 raise refused(text, f"the time, '{literal_text or 'now'}'")
 
@@ -180,7 +180,7 @@ def check_analyzed(spark: SparkSession, text: str, plan: Any) -> None:
     plan = catalyst.optimizer.ReplaceExpressions.apply(plan)
     expressions = plan.expressions()
     for i in range(expressions.size()):
-        for node in _below(expressions.apply(i)):
+        for node in _nodes_below(expressions.apply(i)):
             name = node.prettyName().lower()
             if name in _CURRENT:
                 raise refused(text, f"{name}()")
@@ -295,7 +295,7 @@ def _check_name(text: str, parts: Any) -> None:
     )
 
 
-def _written(parser: Any, literal: Any) -> str | None:
+def _literal_text(parser: Any, literal: Any) -> str | None:
     """Return the text of a typed literal, whose value does not show how it was written."""
     origin = literal.origin()
     places = (origin.sqlText(), origin.startIndex(), origin.stopIndex())
@@ -314,7 +314,7 @@ def _written(parser: Any, literal: Any) -> str | None:
     return text
 
 
-def _below(node: Any) -> Iterator[Any]:
+def _nodes_below(node: Any) -> Iterator[Any]:
     waiting = [node]
     while waiting:
         current = waiting.pop()

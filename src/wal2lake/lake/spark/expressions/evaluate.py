@@ -172,7 +172,7 @@ class SparkExpressions:
             return
         if expression.choice is not None:
             choices = result.column(0).cast(pa.binary()).to_pylist()
-            yield from map(_chosen, choices)
+            yield from map(_parse_choice, choices)
             return
         yield from self._merged(fields, required, expression, pairs, result)
 
@@ -329,7 +329,7 @@ def _listed(kinds: Sequence[DataType]) -> str:
     return ", ".join(names)
 
 
-def _chosen(word: bytes | None) -> EvaluatedPair:
+def _parse_choice(word: bytes | None) -> EvaluatedPair:
     """Return the resolution that a text names; Spark may have made the text of invalid bytes."""
     text = None if word is None else word.decode(errors="replace").strip().lower()
     if text in CONFLICT_CHOICES:

@@ -81,14 +81,14 @@ def plan_multiset(
         changes = changes.filter(F.col("op") != TRUNCATE)
         if shape.truncate is not None:
             changes = changes.filter(after(shape.truncate))
-        table = _stored(session, state, shape)
+        table = _read_stored(session, state, shape)
         batch = _Batch(session, shape, changes, table)
         conflicts = batch.conflicts(shows_rows)
         rows = batch.content()
     return Merge(session, state, staged, NetChange(rows, True, whole=True)), conflicts
 
 
-def _stored(
+def _read_stored(
     session: SparkSession, state: TableState, shape: ChangeShape
 ) -> DataFrame | None:
     """Return ``v<i>`` and the digests ``h`` and ``e``; None if a TRUNCATE has emptied the
@@ -145,14 +145,14 @@ class _Batch:
         op = arrow.column("op").to_numpy().astype(np.int8)
         self._op = op
         moved = np.flatnonzero(op == UPDATE)
-        digests_of_rows = _together(arrow, "n", "o", moved)
+        digests_of_rows = _all_digests(arrow, "n", "o", moved)
         codes = digests_of_rows.dictionary_encode()
         self._contents = codes.dictionary
         self._classes = self._contents
         if loose:
             # The first row of each content gives its class.
             first = np.unique(codes.indices.to_numpy(), return_index=True)[1]
-            equal = _together(arrow, "ne", "oe", moved)
+            equal = _all_digests(arrow, "ne", "oe", moved)
             self._classes = equal.take(pa.array(first))
         numbers = codes.indices.to_numpy().astype(np.int64)
         olds = np.full(len(op), NOT_MOVED, np.int64)
@@ -208,7 +208,7 @@ class _Batch:
     def content(self) -> DataFrame:
         """Return the table as the batch leaves it, as columns ``n<i>``."""
         width = range(len(self._shape.fields))
-        parts = [self._written()]
+        parts = [self._written_rows()]
         if self._table is not None and self._touched is not None:
             rest = self._table.join(self._named, "e", "left_anti")
             removed = self._frame(**self._places(self._lives.removed))
@@ -231,7 +231,7 @@ class _Batch:
         rank = pa.array(self._rank[places].astype(np.int64), mask=is_new)
         return {"h": self._contents.take(index), "rank": rank}
 
-    def _written(self) -> DataFrame:
+    def _written_rows(self) -> DataFrame:
         lives, shape = self._lives, self._shape
         unknown = sorted(shape.unchanged)
         columns = {
@@ -303,7 +303,7 @@ class _Batch:
         return conflicts
 
 
-def _together(rows: pa.Table, new: str, old: str, moved: Index) -> pa.Array:
+def _all_digests(rows: pa.Table, new: str, old: str, moved: Index) -> pa.Array:
     """Return the digests of all events, followed by those of the old rows of events that have
     two."""
     return pa.chunked_array(
@@ -326,11 +326,11 @@ def _digest(
     for place, i in enumerate(shape.key):
         name = f"{prefix}{i}"
         value = F.expr(alike_sql(name, loose.get(place)))
-        texts.append(_encoded(value, kinds[name]))
+        texts.append(_encode(value, kinds[name]))
     return F.unhex(F.sha2(F.concat(*texts), 256))
 
 
-def _encoded(value: Column, kind: T.DataType) -> Column:
+def _encode(value: Column, kind: T.DataType) -> Column:
     """Return a text, never null, that encodes the value uniquely; no text is a prefix of
     another."""
     if isinstance(kind, T.TimestampType):
@@ -339,14 +339,12 @@ def _encoded(value: Column, kind: T.DataType) -> Column:
         text = F.hex(value)
     elif isinstance(kind, T.ArrayType):
         element = kind.elementType
-        text = F.array_join(
-            F.transform(value, lambda item: _encoded(item, element)), ""
-        )
+        text = F.array_join(F.transform(value, lambda item: _encode(item, element)), "")
     elif isinstance(kind, T.MapType):
         key, element = kind.keyType, kind.valueType
         pairs = F.transform(
             F.map_entries(value),
-            lambda e: F.concat(_encoded(e["key"], key), _encoded(e["value"], element)),
+            lambda e: F.concat(_encode(e["key"], key), _encode(e["value"], element)),
         )
         text = F.array_join(F.array_sort(pairs), "")
     else:

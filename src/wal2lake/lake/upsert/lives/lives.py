@@ -189,7 +189,7 @@ def net_lives(
         # The resolution of one event decides what the next event meets.
         linked |= judge.foreign
         plain = np.flatnonzero(~linked[events.key] & ~alone)
-        linked[_meeting(events, plain, stored)] = True
+        linked[_conflicting_keys(events, plain, stored)] = True
         meets = ~stored[events.old] | stored[events.key]
         meets |= linked[events.old] | linked[events.key]
         linked[events.key[alone & meets]] = True
@@ -200,7 +200,9 @@ def net_lives(
         _reduce(events, plain, stored, unique=unique)
     ]
     if alone.any():
-        parts.append(_moved(events, np.flatnonzero(alone), stored, unique=unique))
+        parts.append(
+            _reduce_moves(events, np.flatnonzero(alone), stored, unique=unique)
+        )
     seen: Watched = ()
     if walked.any():
         walk = _Walk(events, stored, unique=unique, judge=judge, watched=watched)
@@ -229,7 +231,7 @@ def net_lives(
     )
 
 
-def _moved(
+def _reduce_moves(
     events: Events, chosen: Index, stored: Mask, *, unique: bool
 ) -> Lives | Stopped:
     """Reduce key changes between keys that no other event touches, all at once."""
@@ -251,7 +253,7 @@ def _moved(
     )
 
 
-def _meeting(events: Events, chosen: Index, stored: Mask) -> Index:
+def _conflicting_keys(events: Events, chosen: Index, stored: Mask) -> Index:
     """Return the keys of the chosen events that insert a taken key, or change a missing row."""
     if not chosen.size:
         return chosen
@@ -404,12 +406,12 @@ class _Walk:
             return False
         return bool(self._watched[event]) or row.last >= len(self._events.op)
 
-    def _changed(
+    def _updated_row(
         self, event: int, row: HeldRow | None, unknown: Sequence[bool]
     ) -> HeldRow:
         """Return the row that an UPDATE makes of a row, or of none."""
         if row is None:
-            return self._new(event)
+            return self._inserted_row(event)
         return HeldRow(
             row.base,
             event,
@@ -419,10 +421,10 @@ class _Walk:
             ),
         )
 
-    def _new(self, event: int) -> HeldRow:
+    def _inserted_row(self, event: int) -> HeldRow:
         return HeldRow(STORED, event, (event,) * len(self._columns))
 
-    def _decided(
+    def _resolved_row(
         self,
         kind: ConflictType,
         event: int,
@@ -433,33 +435,33 @@ class _Walk:
         row."""
         if resolution is not Resolution.MERGE or self._judge is None:
             return remote
-        return self._new(self._judge.merged(kind, event))
+        return self._inserted_row(self._judge.merged(kind, event))
 
     def _insert(self, event: int, key: int) -> tuple[Resolution | None, HeldRow]:
-        row, new = self._at(key), self._new(event)
+        row, new = self._row_of(key), self._inserted_row(event)
         if row is None or not self._unique:
             return Resolution.APPLY_REMOTE, new
         kind = ConflictType.INSERT_EXISTS
-        resolution = self._resolved(kind, event, row, new)
-        return resolution, self._decided(kind, event, resolution, new)
+        resolution = self._resolve(kind, event, row, new)
+        return resolution, self._resolved_row(kind, event, resolution, new)
 
     def _delete(self, event: int, key: int) -> Resolution | None:
-        row = self._at(key)
+        row = self._row_of(key)
         if row is None:
-            return self._resolved(ConflictType.DELETE_MISSING, event, None, None)
+            return self._resolve(ConflictType.DELETE_MISSING, event, None, None)
         if self._is_foreign(row):
             kind = ConflictType.DELETE_ORIGIN_DIFFERS
-            return self._resolved(kind, event, row, self._new(event))
+            return self._resolve(kind, event, row, self._inserted_row(event))
         return Resolution.APPLY_REMOTE
 
     def _update(
         self, event: int, source: int, key: int, unknown: list[bool]
     ) -> tuple[Resolution | None, HeldRow]:
-        row = self._at(source)
+        row = self._row_of(source)
         resolution: Resolution | None = Resolution.APPLY_REMOTE
-        new = self._changed(event, row, unknown)
+        new = self._updated_row(event, row, unknown)
         if row is None:
-            resolution = self._resolved(ConflictType.UPDATE_MISSING, event, None, None)
+            resolution = self._resolve(ConflictType.UPDATE_MISSING, event, None, None)
             if resolution is Resolution.APPLY_REMOTE and self._lacks_values(unknown):
                 self._met[-1] = replace(
                     self._met[-1], resolution=Resolution.ERROR, incomplete=True
@@ -467,13 +469,13 @@ class _Walk:
                 return Resolution.ERROR, new
         elif self._is_foreign(row):
             kind = ConflictType.UPDATE_ORIGIN_DIFFERS
-            resolution = self._resolved(kind, event, row, new)
-            new = self._decided(kind, event, resolution, new)
-        taken = self._at(key) if source != key and self._unique else None
+            resolution = self._resolve(kind, event, row, new)
+            new = self._resolved_row(kind, event, resolution, new)
+        taken = self._row_of(key) if source != key and self._unique else None
         if resolution in _CHANGES and taken is not None:
             kind = ConflictType.UPDATE_EXISTS
-            resolution = self._resolved(kind, event, taken, new)
-            new = self._decided(kind, event, resolution, new)
+            resolution = self._resolve(kind, event, taken, new)
+            new = self._resolved_row(kind, event, resolution, new)
             for index in range(len(self._met) - 1, -1, -1):
                 if self._met[index].event != event:
                     break
@@ -494,7 +496,7 @@ class _Walk:
             judge is not None and row.last == STORED and bool(judge.foreign[row.base])
         )
 
-    def _resolved(
+    def _resolve(
         self,
         kind: ConflictType,
         event: int,
@@ -518,7 +520,7 @@ class _Walk:
             self._questions.append(Question(event, kind, row, remote))
         return resolution
 
-    def _at(self, key: int) -> HeldRow | None:
+    def _row_of(self, key: int) -> HeldRow | None:
         if key not in self._rows:
             is_stored = bool(self._stored[key])
             sources = (STORED,) * len(self._columns)
