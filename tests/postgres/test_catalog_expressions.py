@@ -354,6 +354,147 @@ QUERIES = (
     "select * from (select 1) x order by 2",
     "select * from pg_namespace n left join pg_am a using (oid) order by 8",
     "select * from pg_namespace n left join pg_am a using (oid) order by 7 limit 0",
+    # Names of objects, with the database's name before them, too.
+    "select 'lake.pg_catalog.int4'::regtype",
+    "select 'lake.pg_catalog.int4'::regtype",
+    "select 'LAKE.pg_catalog.int4'::regtype",
+    "select '\"lake\".pg_catalog.int4'::regtype",
+    "select '\"LAKE\".pg_catalog.int4'::regtype",
+    "select 'lake.pg_catalog.int4[]'::regtype",
+    "select 'pg_catalog.\"int4\"'::regtype",
+    "select 'pg_catalog.\"int4\"[]'::regtype",
+    'select \'"pg_catalog"."int4"\'::regtype',
+    "select '\"int4\"'::regtype",
+    "select '\"int4\"[]'::regtype",
+    "select 'int4[]'::regtype",
+    "select 'integer[]'::regtype",
+    "select '\"integer\"'::regtype",
+    "select 'pg_catalog.integer'::regtype",
+    "select 'a.b.c.d'::regtype",
+    "select 'other.pg_catalog.int4'::regtype",
+    "select 'OTHER.pg_catalog.int4'::regtype",
+    "select '\"Other\".pg_catalog.int4'::regtype",
+    "select 'nosuch.int4'::regtype",
+    "select 'nosuch'::regtype",
+    "select '\"no such\"'::regtype",
+    "select '\"x'::regtype",
+    "select ''::regtype",
+    "select 'numeric(5,2)'::regtype",
+    "select 'timestamp(3) with time zone'::regtype",
+    "select 'interval day to second'::regtype",
+    "select 'double precision'::regtype",
+    "select '{int4,text}'::regtype[]",
+    r"""select '{"\"int4\"","timestamp with time zone"}'::regtype[]""",
+    "select '{pg_catalog.int4}'::regtype[]",
+    "select array['int4'::regtype, 'text'::regtype]",
+    "select '{pg_class}'::regclass[]",
+    "select to_regtype('other.public.f')",
+    "select to_regtype('lake.pg_catalog.int4')",
+    "select to_regtype('a.b.c.d')",
+    "select to_regtype('\"x')",
+    "select to_regtype('nosuch')",
+    "select to_regtype('int4[]')",
+    "select 'other.public.f'::regproc",
+    "select 'a.b.c.d'::regproc",
+    "select '\"x'::regproc",
+    "select 'public.nosuch'::regproc",
+    "select 'now'::regproc",
+    "select 'pg_catalog.now'::regproc",
+    "select 'lake.pg_catalog.now'::regproc",
+    "select 'other.public.f()'::regprocedure",
+    "select 'now()'::regprocedure",
+    "select 'other.public.f'::regproc from pg_class limit 1",
+    "select to_regclass('\"x')",
+    "select to_regclass('x\"')",
+    "select to_regclass('')",
+    "select to_regclass('a.b.c.d')",
+    "select to_regclass('lake.pg_catalog.pg_class')",
+    "select to_regclass('LAKE.pg_catalog.pg_class')",
+    "select to_regclass('\"pg_class\"')",
+    "select to_regclass('\"x\"y')",
+    "select to_regclass('\"x\".')",
+    "select to_regclass('.x')",
+    "select '\"x'::regclass",
+    "select ''::regclass",
+    "select 'lake.pg_catalog.pg_class'::regclass",
+    "select to_regnamespace('\"x')",
+    "select to_regnamespace('a.b')",
+    "select 'a.b'::regnamespace",
+    "select 'nosuch'::regnamespace",
+    "select '\"x'::regnamespace",
+    "select to_regrole('\"x')",
+    "select to_regrole('a.b')",
+    "select 'a.b'::regrole",
+    "select 'nosuch'::regrole",
+    "select 'int4'::regtype::oid",
+    "select 23::regtype",
+    "select '23'::regtype",
+    "select '-'::regtype",
+    "select 0::regtype",
+    "select 99999::regtype",
+    "select '-'::regproc",
+    "select '-'::regclass",
+    "select 'pg_class'::regclass::text",
+    "select relname from pg_class where oid = 'other.public.t'::regclass",
+    "select 'pg_class'::regclass = 1259",
+    "select 'other.public.c'::regcollation",
+    "select 'int4'::regtype::regclass",
+    "select 'pg_catalog.pg_class'::regclass::regtype",
+    # Row counts of LIMIT and OFFSET.
+    "select relname from pg_class where false offset -1",
+    "select relname from pg_class limit 0 offset -1",
+    "select relname from pg_class where false limit -1",
+    "select relname from pg_class where false offset 0 - 1",
+    "select relname from pg_class offset '-1'",
+    "select relname from pg_class where relname = 'pg_class' offset '0'",
+    "select relname from pg_class where relname = 'pg_class' offset '1'",
+    "select relname from pg_class offset 'x'",
+    "select relname from pg_class offset (select -1)",
+    "select relname from pg_class where false offset (select -1)",
+    "select relname from pg_class where relname = 'pg_class' offset (select 0)",
+    "select relname from pg_class where relname = 'pg_class' offset (select null)",
+    "select relname from pg_class where relname = 'pg_class' offset (select 1 where false)",
+    "select relname from pg_class offset true",
+    "select relname from pg_class limit true",
+    "select relname from pg_class offset null::boolean",
+    "select relname from pg_class offset now()",
+    "select relname from pg_class limit 'x'",
+    "select relname from pg_class limit '-1'",
+    "select relname from pg_class where relname = 'pg_class' limit '1'",
+    "select relname from pg_class limit (select -1)",
+    "select relname from pg_class where relname = 'pg_class' limit (select 1)",
+    "select relname from pg_class where relname = 'pg_class' limit null",
+    "select relname from pg_class where relname = 'pg_class' limit all",
+    "select relname from pg_class where relname = 'pg_class' limit 1.5",
+    "select relname from pg_class where relname = 'pg_class' limit 0.4",
+    "select relname from pg_class offset relname",
+    "select relname from pg_class limit relname",
+    "select relname from pg_class limit oid",
+    "select relname from pg_class offset count(*)",
+    "select relname from pg_class limit 1 offset 99999999999999999999",
+    "select relname from pg_class offset 1e30",
+    "select relname from pg_class where relname='pg_class' offset 1e0",
+    "select relname from pg_class where relname='pg_class' offset '1'::text",
+    "select relname from pg_class where relname='pg_class' offset 1::numeric",
+    "select relname from pg_class where relname='pg_class' offset 1::smallint",
+    "select relname from pg_class where relname='pg_class' offset -1::int",
+    "select relname from pg_class where relname='pg_class' offset -(1)",
+    "select relname from pg_class where relname='pg_class' limit -(1)",
+    "select relname from pg_class where relname='pg_class' limit 1 - 2",
+    "select relname from pg_class where relname='pg_class' limit 1 + 1",
+    "select count(*) from pg_class where relname='pg_class' offset -1",
+    "select count(*) from (select 1 from pg_class offset -1) s",
+    "select count(*) from (select 1 from pg_class where false offset -1) s",
+    "select relname from pg_class where relname='pg_class' fetch first 1 row only",
+    "select relname from pg_class where relname='pg_class' offset -1 rows",
+    "select relname from pg_class where relname='pg_class' offset 1 row fetch next row only",
+    "select exists (select 1 from pg_class offset -1)",
+    "select relname from pg_class union all select nspname from pg_namespace offset -1",
+    "values (1) offset -1",
+    "values (1), (2) offset 1",
+    "values (1), (2) limit 1",
+    "values (1), (2) limit -1",
+    "select relname from pg_class where false order by 1 offset -1",
 )
 
 
@@ -364,13 +505,20 @@ def catalog() -> Iterator[SystemCatalog]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def conninfo(postgres_server: Callable[[int], PostgresServer]) -> str:
+    """A database with the name that a node's has."""
+    server = postgres_server(18)
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute("create database lake")
+    return server.conninfo("lake")
+
+
 @pytest.mark.parametrize("sql", QUERIES)
 def test_an_expression_on_catalogs_is_as_in_postgresql(
-    sql: str,
-    catalog: SystemCatalog,
-    postgres_server: Callable[[int], PostgresServer],
+    sql: str, catalog: SystemCatalog, conninfo: str
 ) -> None:
-    with psycopg.connect(postgres_server(18).conninfo(), autocommit=True) as server:
+    with psycopg.connect(conninfo, autocommit=True) as server:
         expected: object
         try:
             result = server.execute(sql).pgresult
@@ -406,11 +554,9 @@ IN_A_ZONE = (
 
 @pytest.mark.parametrize("sql", IN_A_ZONE)
 def test_a_time_zone_counts_in_constants_and_casts(
-    sql: str,
-    catalog: SystemCatalog,
-    postgres_server: Callable[[int], PostgresServer],
+    sql: str, catalog: SystemCatalog, conninfo: str
 ) -> None:
-    with psycopg.connect(postgres_server(18).conninfo()) as server:
+    with psycopg.connect(conninfo) as server:
         server.execute("set timezone = 'Europe/Berlin'")
         result = server.execute(sql).pgresult
         assert result is not None
@@ -422,12 +568,10 @@ def test_a_time_zone_counts_in_constants_and_casts(
 
 @pytest.mark.parametrize("value", ["7", "relname", None])
 def test_a_text_parameter_of_order_by_is_no_position(
-    value: str | None,
-    catalog: SystemCatalog,
-    postgres_server: Callable[[int], PostgresServer],
+    value: str | None, catalog: SystemCatalog, conninfo: str
 ) -> None:
     sql = "select relname from pg_class where relname = 'pg_class' order by {}"
-    with psycopg.connect(postgres_server(18).conninfo()) as server:
+    with psycopg.connect(conninfo) as server:
         expected = server.execute(sql.format("%s::text"), [value]).fetchall()
     parameters = [BoundParameter(value, 25)]
     assert catalog.query(sql.format("$1"), parameters, session())[1] == expected

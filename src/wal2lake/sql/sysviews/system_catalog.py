@@ -41,6 +41,7 @@ from wal2lake.sql.sysviews.functions.pg_proc import (
     Function,
     internal_name,
 )
+from wal2lake.sql.sysviews.query import limits
 from wal2lake.sql.sysviews.query.failures import converted, translated_error
 from wal2lake.sql.sysviews.query.results import fields_of, printable
 from wal2lake.sql.sysviews.query.rewrite import (
@@ -159,6 +160,8 @@ class SystemCatalog:
             try:
                 relation = self._bind(query, context, answers, read)
                 fields = fields_of(query.outputs, relation.columns, relation.types)
+                for clause, count in query.counts:
+                    limits.refuse_negative(clause, self._value(query, count))
                 table = self._guarded(query, relation.to_arrow_table)
                 assert self._call is not None
                 with converted():
@@ -320,6 +323,10 @@ class SystemCatalog:
         if maker is None or relation.schema not in (PG_CATALOG, INFORMATION_SCHEMA):
             return tuple, 0
         return (lambda: maker(moment.facts)), self._schema_version
+
+    def _value(self, query: Translated, sql: str) -> object:
+        rows = self._guarded(query, lambda: self._connection.sql(sql).fetchall())
+        return rows[0][0]
 
     def _guarded(self, query: Translated, action: Callable[[], Any]) -> Any:
         try:

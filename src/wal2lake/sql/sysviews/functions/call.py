@@ -126,8 +126,8 @@ def _quoted(text: str) -> tuple[str, str]:
     raise UsageError("invalid name syntax", sqlstate="42602")
 
 
-def qualified_name(text: str) -> tuple[str | None, str]:
-    """``schema.name`` or ``name``, quoted or folded; raises 42602."""
+def name_parts(text: str) -> list[str]:
+    """stringToQualifiedNameList(): names between dots, quoted or folded; raises 42602."""
     parts: list[str] = []
     rest = text.strip()
     while True:
@@ -142,20 +142,27 @@ def qualified_name(text: str) -> tuple[str | None, str]:
         parts.append(name)
         rest = rest.strip()
         if not rest:
-            break
+            return parts
         if not rest.startswith("."):
             raise UsageError("invalid name syntax", sqlstate="42602")
         rest = rest[1:].strip()
-    if len(parts) == 3:
-        if parts[0] != DATABASE:
-            shown = ".".join(parts)
-            raise FeatureNotSupportedError(
-                f'cross-database references are not implemented: "{shown}"'
-            )
-        parts = parts[1:]
-    if len(parts) > 2:
+
+
+def in_database(parts: list[str], what: str = "qualified", mark: str = "") -> list[str]:
+    """The parts of a name without the database's; raises 0A000 for another database."""
+    shown = ".".join(parts)
+    if len(parts) > 3:
         raise UsageError(
-            "improper relation name (too many dotted names): " + ".".join(parts),
-            sqlstate="42601",
+            f"improper {what} name (too many dotted names): {shown}", sqlstate="42601"
         )
+    if len(parts) == 3 and parts[0] != DATABASE:
+        raise FeatureNotSupportedError(
+            f"cross-database references are not implemented: {mark}{shown}{mark}"
+        )
+    return parts[-2:]
+
+
+def qualified_name(text: str) -> tuple[str | None, str]:
+    """``schema.name`` or ``name`` of a relation, quoted or folded; raises 42602."""
+    parts = in_database(name_parts(text), "relation", '"')
     return (parts[0] if len(parts) == 2 else None), parts[-1]

@@ -77,6 +77,7 @@ to_regnamespace(ANY) -> regnamespace UINTEGER
 regrole_in(ANY) -> regrole UINTEGER
 regrole_out(BIGINT) -> text VARCHAR
 to_regrole(ANY) -> regrole UINTEGER
+regproc_in(VARCHAR) -> text VARCHAR
 regproc_oid(VARCHAR) -> oid UINTEGER
 pg_lsn_in(ANY) -> pg_lsn UBIGINT
 pg_lsn_out(UBIGINT) -> text VARCHAR

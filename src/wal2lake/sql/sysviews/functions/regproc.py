@@ -9,20 +9,32 @@ Source: src/backend/utils/adt/regproc.c; manual, section 8.19.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from decimal import ROUND_HALF_UP, Decimal
+from typing import Final
 
-from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
-from wal2lake.model import DATABASE, Lsn
+from wal2lake.errors import SqlSyntaxError, UndefinedObjectError, UsageError
+from wal2lake.model import Lsn
 from wal2lake.pgtypes.registry import pg_type
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 from wal2lake.sql.grammar import quote_identifier
-from wal2lake.sql.sysviews.functions.call import Call, qualified_name
+from wal2lake.sql.sysviews.declarations.relations import PG_CATALOG
+from wal2lake.sql.sysviews.functions.call import (
+    Call,
+    in_database,
+    name_parts,
+    qualified_name,
+)
 
 
 def regclass_in(call: Call, value: object) -> int | None:
     """Text to pg_class.oid."""
-    found = to_regclass(call, value)
+    number = _number(value)
+    if number is not None or value is None:
+        return number
+    relation = call.relation_named(str(value))
+    found = None if relation is None else int(relation.oid)
     if found is None and value is not None:
         schema, name = qualified_name(str(value))
         shown = name if schema is None else f"{schema}.{name}"
@@ -33,12 +45,24 @@ def regclass_in(call: Call, value: object) -> int | None:
 
 
 def to_regclass(call: Call, value: object) -> int | None:
-    """The same, null for an unknown name."""
+    """The same, null for an unknown or malformed name."""
     number = _number(value)
     if number is not None or value is None:
         return number
-    found = call.relation_named(str(value))
-    return None if found is None else int(found.oid)
+    with suppress_malformed():
+        found = call.relation_named(str(value))
+        return None if found is None else int(found.oid)
+    return None
+
+
+@contextmanager
+def suppress_malformed() -> Iterator[None]:
+    """While a ``to_*`` function reads a name: one that cannot be read is of nothing."""
+    try:
+        yield
+    except UsageError as error:
+        if error.sqlstate != "42602":
+            raise
 
 
 def regclass_out(call: Call, oid: int | None) -> str | None:
@@ -59,11 +83,27 @@ def regtype_in(call: Call, value: object) -> int | None:
     if number is not None or value is None:
         return number
     name = str(value).strip()
-    if re.fullmatch(r"\w+\.\w+\.\w+", name) and name.split(".")[0] != DATABASE:
-        raise FeatureNotSupportedError(
-            f"cross-database references are not implemented: {name}"
-        )
+    if not name:
+        raise SqlSyntaxError('invalid type name ""')
+    if name.count('"') % 2:
+        rest = name[name.rindex('"') :]
+        raise SqlSyntaxError(f'unterminated quoted identifier at or near "{rest}"')
+    dotted = _DOTTED.match(name)
+    if dotted is not None:
+        schema, base = in_database(name_parts(dotted[0]))
+        if schema not in call.facts.namespace_names.values():
+            raise UndefinedObjectError(
+                f'schema "{schema}" does not exist', sqlstate="3F000"
+            )
+        qualified = f"{quote_identifier(schema)}.{quote_identifier(base)}"
+        name = qualified + name[dotted.end() :]
     return int(parse_type_name(name)[0])
+
+
+_PART: Final = r'(?:"(?:[^"]|"")*"|[^\W\d][\w$]*)'
+
+_DOTTED: Final = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})+")
+"""A name with its schema."""
 
 
 def to_regtype(call: Call, value: object) -> int | None:
@@ -86,21 +126,21 @@ def regtype_out(call: Call, oid: int | None) -> str | None:
 
 def regnamespace_in(call: Call, value: object) -> int | None:
     """A schema's name to pg_namespace.oid."""
-    found = to_regnamespace(call, value)
-    if found is None and value is not None:
-        raise UndefinedObjectError(
-            f'schema "{_one_name(value)}" does not exist', sqlstate="3F000"
-        )
-    return found
-
-
-def to_regnamespace(call: Call, value: object) -> int | None:
-    """The same, null for an unknown schema."""
     number = _number(value)
     if number is not None or value is None:
         return number
-    found = call.facts.namespace_oid(_one_name(value))
-    return None if found is None else int(found)
+    name = _one_name(value)
+    oid = call.facts.namespace_oid(name)
+    if oid is None:
+        raise UndefinedObjectError(f'schema "{name}" does not exist', sqlstate="3F000")
+    return int(oid)
+
+
+def to_regnamespace(call: Call, value: object) -> int | None:
+    """The same, null for an unknown or malformed name."""
+    with suppress(UndefinedObjectError), suppress_malformed():
+        return regnamespace_in(call, value)
+    return None
 
 
 def regnamespace_out(call: Call, oid: int | None) -> str | None:
@@ -110,19 +150,21 @@ def regnamespace_out(call: Call, oid: int | None) -> str | None:
 
 def regrole_in(call: Call, value: object) -> int | None:
     """A role's name to pg_authid.oid."""
-    found = to_regrole(call, value)
-    if found is None and value is not None:
-        raise UndefinedObjectError(f'role "{_one_name(value)}" does not exist')
-    return found
-
-
-def to_regrole(call: Call, value: object) -> int | None:
-    """The same, null for an unknown role."""
     number = _number(value)
     if number is not None or value is None:
         return number
     name = _one_name(value)
-    return next((int(r.oid) for r in call.facts.roles if r.name == name), None)
+    role = next((role for role in call.facts.roles if role.name == name), None)
+    if role is None:
+        raise UndefinedObjectError(f'role "{name}" does not exist')
+    return int(role.oid)
+
+
+def to_regrole(call: Call, value: object) -> int | None:
+    """The same, null for an unknown or malformed name."""
+    with suppress(UndefinedObjectError), suppress_malformed():
+        return regrole_in(call, value)
+    return None
 
 
 def regrole_out(call: Call, oid: int | None) -> str | None:
@@ -148,7 +190,22 @@ def _number(value: object) -> int | None:
 
 
 def _one_name(value: object) -> str:
-    return qualified_name(str(value))[1]
+    parts = name_parts(str(value))
+    if len(parts) != 1:
+        raise UsageError("invalid name syntax", sqlstate="42602")
+    return parts[0]
+
+
+def regproc_in(call: Call, name: str | None) -> str | None:
+    """The name of a function or a collation, which stays a text: not all are known here."""
+    if name is None or name == "-" or name.isdigit():
+        return name
+    bare, mark, arguments = name.partition("(")
+    parts = in_database(name_parts(bare))
+    if len(parts) == 1 or parts[0] == PG_CATALOG:
+        return quote_identifier(parts[-1]) + mark + arguments
+    shown = ".".join(map(quote_identifier, parts))
+    raise UndefinedObjectError(f'function "{shown}" does not exist', sqlstate="42883")
 
 
 def regproc_oid(call: Call, name: str | None) -> int | None:

@@ -52,6 +52,9 @@ NUMERIC, VARCHAR = 1700, 1043
 _TEXTS: Final = frozenset((UNKNOWN, TEXT, VARCHAR))
 """Types of texts that a cast reads by the input function of its target."""
 
+_NAMES: Final = frozenset((REGPROC, 2202, 4191))
+"""regproc, regprocedure and regcollation, which are texts inside a query."""
+
 _ZONED: Final = frozenset((TIMESTAMPTZ, 1266))
 
 _CLOCKS: Final = frozenset((1083, TIMESTAMP, DATE, *_ZONED))
@@ -112,9 +115,16 @@ def cast(node: exp.Cast) -> exp.Expression:
     if target == PG_LSN:
         return as_lsn(node.this)
     if target in REG_TYPES:
+        if source in REG_TYPES and source != target:
+            raise UsageError(
+                f"cannot cast type {format_type(source)} to {format_type(target)}",
+                sqlstate="42846",
+            )
         if source is not None and source not in (UNKNOWN, 25, 1043, 19, 18):
             return as_type(node.this, "UINTEGER")
         return call(f"{REG_TYPES[target]}_in", node.this)
+    if target in _NAMES and source in _TEXTS:
+        return call("regproc_in", node.this)
     if target == NUMERIC and source in (OID, BOOL):
         raise UsageError(
             f"cannot cast type {format_type(source)} to numeric", sqlstate="42846"
@@ -124,7 +134,8 @@ def cast(node: exp.Cast) -> exp.Expression:
     typmod = cast_type(node.to)[1]
     if is_array(target):
         return _array_cast(node.this, target, typmod)
-    if _is_typed(source, target, typmod):
+    is_number = target == NUMERIC and isinstance(node.this, exp.Literal)
+    if is_number or _is_typed(source, target, typmod):
         return _typed(node.this, target, typmod)
     kind = engine_type(target)
     if target == BYTEA and source in _TEXTS:

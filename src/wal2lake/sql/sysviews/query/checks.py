@@ -2,9 +2,9 @@
 
 Comes in: a typed tree. Goes out: nothing, or an error: a position that ORDER BY or GROUP BY
 names beyond the select list; FILTER or OVER behind a function that is no aggregate; DISTINCT in a
-window function. ``offset`` makes a negative OFFSET fail with its own text when the query runs.
+window function.
 
-Sources: src/backend/parser/parse_clause.c and parse_func.c; src/backend/executor/nodeLimit.c.
+Sources: src/backend/parser/parse_clause.c and parse_func.c.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
 from wal2lake.sql.query.dialect import BY_SYNTAX, KEYWORD
-from wal2lake.sql.sysviews.query.failures import NEGATIVE_OFFSET
+from wal2lake.sql.sysviews.query import limits
 from wal2lake.sql.sysviews.query.names.scopes import COLUMNS_META
 from wal2lake.sql.sysviews.query.signatures import written_name
 
@@ -65,6 +65,8 @@ def check(tree: exp.Expression) -> str | None:
         elif isinstance(node, (exp.Filter, exp.Window)):
             wrong = _check_call(node)
             misplaced = misplaced or wrong
+        elif isinstance(node, (exp.Limit, exp.Offset)):
+            limits.check(node)
         elif written_name(node) in _WINDOWS:
             _check_has_window(node)
     return misplaced
@@ -194,24 +196,3 @@ def _check_call(node: exp.Filter | exp.Window) -> str | None:
         else f"OVER specified, but {name} is not a window function nor an aggregate"
         " function"
     )
-
-
-def offset(node: exp.Offset) -> None:
-    """Replace a count that may be negative by one that fails with PostgreSQL's text."""
-    count = node.expression
-    if isinstance(count, (exp.Literal, exp.Null, exp.Query)):
-        return
-    if not isinstance(count, (exp.Placeholder, exp.Parameter, exp.Cast)):
-        # PostgreSQL rounds the count before it looks at the sign.
-        count = exp.Cast(this=count, to=exp.DataType.build("BIGINT", dialect="duckdb"))
-    failure = exp.Anonymous(
-        this="error", expressions=[exp.Literal.string(NEGATIVE_OFFSET)]
-    )
-    negative = exp.LT(this=count.copy(), expression=exp.Literal.number(0))
-    failing = exp.If(this=negative, true=failure)
-    node.set("expression", exp.Case(ifs=[failing], default=count))
-    limit = None if node.parent is None else node.parent.args.get("limit")
-    if isinstance(limit, exp.Limit) and isinstance(limit.expression, exp.Neg):
-        # PostgreSQL looks at OFFSET first, the engine at LIMIT.
-        limited = exp.Case(ifs=[failing.copy()], default=limit.expression)
-        limit.set("expression", limited)

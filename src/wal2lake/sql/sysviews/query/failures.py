@@ -28,7 +28,6 @@ from wal2lake.errors import (
 from wal2lake.observe import get_logger
 
 DIVISION_BY_ZERO: Final = "division by zero"
-NEGATIVE_OFFSET: Final = "OFFSET must not be negative"
 
 _TYPES: Final = {
     "BOOL": "boolean",
@@ -184,7 +183,6 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
     (re.compile(pattern, re.DOTALL), told)
     for pattern, told in (
         (rf"{DIVISION_BY_ZERO}$", _says(DIVISION_BY_ZERO, "22012")),
-        (rf"{NEGATIVE_OFFSET}$", _says(NEGATIVE_OFFSET, "2201X")),
         (r'Referenced column "(.*?)" (?:not found|was not found)', _no_column),
         (r'does not have a column named "(.*?)"', _no_column),
         (

@@ -22,6 +22,7 @@ from wal2lake.sql.sysviews.query.inference import (
     REG_TYPES,
     TEXT,
     UNKNOWN,
+    element_type,
 )
 from wal2lake.sql.sysviews.query.names.scopes import Output
 from wal2lake.wire.frontback import FieldDescription, Format
@@ -101,10 +102,14 @@ def printable(
     for i, (column, field) in enumerate(zip(table.columns, fields, strict=True)):
         binary = i < len(formats) and formats[i] == Format.BINARY
         array = column.combine_chunks()
-        if not (binary and field.type_oid in REG_TYPES):
+        if not (binary and _is_oid(field.type_oid)):
             array = _column(array, field.type_oid, call)
         columns.append(array)
     return pa.Table.from_arrays(columns, names=[str(i) for i in range(len(columns))])
+
+
+def _is_oid(oid: int) -> bool:
+    return oid in REG_TYPES or element_type(oid) in REG_TYPES
 
 
 def _column(array: pa.Array, oid: int, call: Call) -> pa.Array:
@@ -112,6 +117,16 @@ def _column(array: pa.Array, oid: int, call: Call) -> pa.Array:
     if oid in REG_TYPES and types.is_integer(array.type):
         render = getattr(regproc, f"{REG_TYPES[oid]}_out")
         return _texts(array, lambda value: render(call, value))
+    element = element_type(oid)
+    if element in REG_TYPES and types.is_list(array.type):
+        render = getattr(regproc, f"{REG_TYPES[element]}_out")
+        return pa.array(
+            [
+                None if items is None else [render(call, item) for item in items]
+                for items in array.to_pylist()
+            ],
+            pa.list_(pa.string()),
+        )
     if oid == PG_LSN and types.is_integer(array.type):
         return _texts(array, lambda value: regproc.pg_lsn_out(call, value))
     if oid in (INT2VECTOR, OIDVECTOR) and types.is_list(array.type):

@@ -63,7 +63,7 @@ from wal2lake.sql.sysviews.query.casts import (
     coerce_list,
     concatenation,
 )
-from wal2lake.sql.sysviews.query.checks import check, offset
+from wal2lake.sql.sysviews.query.checks import check
 from wal2lake.sql.sysviews.query.failures import DIVISION_BY_ZERO
 from wal2lake.sql.sysviews.query.inference import (
     BOOL,
@@ -79,6 +79,7 @@ from wal2lake.sql.sysviews.query.inference import (
     get_type,
     set_type,
 )
+from wal2lake.sql.sysviews.query.limits import as_count, counts
 from wal2lake.sql.sysviews.query.names.namedarguments import place
 from wal2lake.sql.sysviews.query.names.scopes import (
     RELATION_META,
@@ -104,6 +105,8 @@ class Translated:
     """PostgreSQL's names and types of the result columns; None: ask the engine."""
     misplaced: str | None
     """The error about OVER or FILTER behind a call, if the engine knows the function."""
+    counts: tuple[tuple[str, str], ...]
+    """The engine's queries for the row counts of LIMIT and OFFSET, with the clause."""
 
 
 _RENAMED_COLUMNS: Final = {"daticulocale": "datlocale"}
@@ -230,7 +233,8 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     except SqlglotError:
         raise FeatureNotSupportedError("the query is not supported") from None
     shown = None if outputs is None else tuple(outputs)
-    return Translated(text, relations, rewriter.signatures.found(), shown, misplaced)
+    signatures = rewriter.signatures.found()
+    return Translated(text, relations, signatures, shown, misplaced, counts(tree))
 
 
 def _selected_values(values: exp.Values) -> exp.Select:
@@ -484,8 +488,8 @@ def _expression(node: exp.Expression) -> exp.Expression:
         return _array_size(node.this)
     elif isinstance(node, exp.Unnest):
         _unnest(node)
-    elif isinstance(node, exp.Offset):
-        offset(node)
+    elif isinstance(node, (exp.Limit, exp.Offset)):
+        as_count(node)
     elif isinstance(node, exp.Anonymous) or type(node) in NODE_FUNCTIONS:
         return _function(node)
     elif isinstance(node, (exp.Div, exp.IntDiv, exp.Mod)):
