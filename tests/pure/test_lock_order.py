@@ -50,6 +50,7 @@ def test_locks_are_taken_by_rank_and_by_key() -> None:
             OrderedLock(LockRank.SUBSCRIPTION, 9),
         ),
         (OrderedLock(LockRank.SEQUENCE, 1), OrderedLock(LockRank.TABLE, "a")),
+        (OrderedLock(LockRank.BRANCH, "a"), OrderedLock(LockRank.TABLE, "b")),
     ],
 )
 def test_another_order_is_an_error(first: OrderedLock, second: OrderedLock) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from wal2lake.errors import InternalError
 from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.branch import lookup
-from wal2lake.lake.spark.branch.branches import Branch, Branches
+from wal2lake.lake.spark.branch.branches import Branch, Branches, place_of_branches
 from wal2lake.lake.spark.branch.keys import BranchKeys, Key
 from wal2lake.lake.spark.delta.tables import DeltaTables
 from wal2lake.lake.spark.query import Queries, QueryResult, relation
 from wal2lake.model import Oid
+from wal2lake.observe import locks
 
 
 def rows(queries: Queries, location: str) -> list[tuple[object, ...]]:
@@ -26,6 +29,21 @@ def rows(queries: Queries, location: str) -> list[tuple[object, ...]]:
 
 def execute(queries: Queries, sql: str) -> None:
     queries.run(sql, job_group="x").batches.close()
+
+
+def test_a_branch_is_locked_while_its_table_is(
+    lake: DeltaTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the table's schema is called."""
+    monkeypatch.setattr(locks, "_is_checked", True)
+    monkeypatch.setattr(locks, "_threads", threading.local())
+    branch = lake.writing(f"{place_of_branches('/w', 7)}/x-1")
+    for name in ("Public", "public"):
+        table = lake.writing(f"/w/{name}/t")
+        with table, branch:
+            pass
+        with branch, pytest.raises(InternalError), table:
+            pass
 
 
 @pytest.mark.parametrize(

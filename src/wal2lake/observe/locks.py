@@ -36,7 +36,10 @@ class LockRank(IntEnum):
     """One for each subscription, by OID: its tables' states and its vector."""
     TABLE = 3
     """One for each table, by location: commits to it."""
-    SEQUENCE = 4
+    BRANCH = 4
+    """One for each branch of a table, by location. Only one transaction writes it, which may hold
+    the table's lock, whatever the two locations are called."""
+    SEQUENCE = 5
     """One for each sequence, by OID: its last value."""
 
 

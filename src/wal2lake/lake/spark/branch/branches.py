@@ -42,7 +42,7 @@ from wal2lake.lake.origins import COLUMNS, with_marks
 from wal2lake.lake.partitions import instants
 from wal2lake.lake.port import TableState
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.tables import BRANCHES_FOLDER, DeltaTables
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.observe import get_logger
@@ -55,9 +55,8 @@ _NO_LINK: Final = frozenset(
 
 
 def place_of_branches(warehouse: str, node: object) -> str:
-    """Return the location of all branches of a node, named by its system identifier. No schema has
-    that name, because a leading underscore is encoded."""
-    return f"{warehouse}/_transactions/{node}"
+    """Return the location of all branches of a node, named by its system identifier."""
+    return f"{warehouse}{BRANCHES_FOLDER}{node}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,10 @@ LOOK_BACK: Final = 16
 """More versions than a table can have in flight when a process dies (one, or a few if foreign
 writers interleave). Syncing a version that is durable already costs microseconds."""
 
+BRANCHES_FOLDER: Final = "/_transactions/"
+"""Part of the location of each branch, and of no other table's: a leading underscore of a schema's
+name is encoded."""
+
 
 class DeltaTables:
     """Delta tables by location; one instance per session, safe for all threads."""
@@ -107,6 +111,7 @@ class DeltaTables:
         self._checkpoints = BackgroundWork("write a checkpoint", self._checkpoint)
         self._background = [self._checkpoints]
         self._writing: KeyedLocks[str] = KeyedLocks(LockRank.TABLE)
+        self._writing_branches: KeyedLocks[str] = KeyedLocks(LockRank.BRANCH)
         self._lock = threading.Lock()
 
     def create(
@@ -473,7 +478,8 @@ class DeltaTables:
 
     def writing(self, location: str) -> OrderedLock:
         """Return the table's lock, as in TablePort."""
-        return self._writing.of(location)
+        is_branch = BRANCHES_FOLDER in location
+        return (self._writing_branches if is_branch else self._writing).of(location)
 
     def _commit_directly(self, wanted: _CommitRequest) -> Committed | None:
         """Write the next version with ``log.commit``; None if Delta must write it."""
