@@ -461,7 +461,7 @@ class Side:
     def is_idle(self) -> bool:
         """Whether the worker has nothing to do."""
         assert self.worker is not None
-        return self.worker._idle_at is not None
+        return self.worker.is_idle
 
     @property
     def error(self) -> str:

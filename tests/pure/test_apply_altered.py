@@ -73,7 +73,9 @@ def insert(relid: int, key: int, value: str = "v") -> Change:
 
 
 def start(side: Side, schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal2lake.apply.worker.SchemaFollower", lambda *_: schemas)
+    monkeypatch.setattr(
+        "wal2lake.apply.step.nextbatch.SchemaFollower", lambda *_: schemas
+    )
     side.start()
 
 

@@ -1,6 +1,11 @@
-"""One batch into all tables of a subscription.
+"""One step of an apply worker: one batch into all tables of a subscription.
 
-Takes the batch that the worker has chosen, and the participating tables. Gives commits of the
-tables, published at one position. Owns the order of evaluation, followed alterations, commits and
-publication. Never chooses a batch, and never waits for the publisher.
+Takes: the log, the participating tables. Gives: commits of the tables, published at one position.
+Owns: the choice of the batch, the order of evaluation, followed alterations, commits and
+publication. Never: waits for the publisher, decides when the next step is made.
+
+    nextbatch    chooses the next batch, or finds other work; start here
+    applier      evaluates a batch, cuts it below a failure, commits, publishes
+    publishing   floor, vector and states as one
+    restarts     sequences that a replicated TRUNCATE restarts
 """
