@@ -127,7 +127,7 @@ def locate_jars(
 def find_java(environment: Mapping[str, str]) -> Path:
     """Return the ``java`` that Spark's scripts will start, after checking its version."""
     home = environment.get("JAVA_HOME")
-    wanted = " or ".join(str(v) for v in SUPPORTED_JAVA)
+    versions = " or ".join(str(v) for v in SUPPORTED_JAVA)
     remedy = (
         f"Install Java {SUPPORTED_JAVA[0]} (Debian and Ubuntu: "
         f"apt-get install openjdk-{SUPPORTED_JAVA[0]}-jre-headless) or set JAVA_HOME."
@@ -136,21 +136,21 @@ def find_java(environment: Mapping[str, str]) -> Path:
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):
             raise ConfigurationError(
-                f"no Java at JAVA_HOME ({home}); Java {wanted} is needed",
+                f"no Java at JAVA_HOME ({home}); Java {versions} is needed",
                 hint=remedy,
             )
     else:
         path = shutil.which("java", path=environment.get("PATH"))
         if path is None:
             raise ConfigurationError(
-                f"Java {wanted} is needed and there is none on PATH", hint=remedy
+                f"Java {versions} is needed and there is none on PATH", hint=remedy
             )
         java = Path(path)
     version = _java_version(java, environment)
     if version not in SUPPORTED_JAVA:
         shown = "an unknown version" if version is None else f"version {version}"
         raise ConfigurationError(
-            f"Java {wanted} is needed, but {java} is {shown}", hint=remedy
+            f"Java {versions} is needed, but {java} is {shown}", hint=remedy
         )
     return java
 
@@ -278,7 +278,7 @@ def _ivy_jar() -> Path:
 
 
 def _ivy_module(jars: Sequence[Jar]) -> str:
-    wanted = "".join(
+    dependencies = "".join(
         f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)}"
         f' rev={quoteattr(jar.version)} conf="default->master" transitive="false"/>'
         for jar in jars
@@ -286,7 +286,7 @@ def _ivy_module(jars: Sequence[Jar]) -> str:
     return (
         '<ivy-module version="2.0"><info organisation="wal2lake" module="jars"/>'
         '<configurations><conf name="default"/></configurations>'
-        f"<dependencies>{wanted}</dependencies></ivy-module>"
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
 
 

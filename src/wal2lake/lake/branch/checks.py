@@ -42,8 +42,10 @@ def added_violation(
     """Return the first violation among the rows of ``added``, ``add`` objects of the version's
     log."""
     files = [DataFile(add) for add in added]
-    wanted = sorted({name for check in checks for name in check.columns})
-    if not any(violating(checks, rows).any() for rows in rows_in(state, files, wanted)):
+    read_columns = sorted({name for check in checks for name in check.columns})
+    if not any(
+        violating(checks, rows).any() for rows in rows_in(state, files, read_columns)
+    ):
         return None
     names = [field.name for field in state.fields]
     for rows in rows_in(state, files, names):

@@ -74,9 +74,9 @@ def find(
     with open_keys(table.columns, str(root / "_keys"), loose=loose) as keys:
         shape = ChangeShape(coming.state.fields, places)
         key_columns = (table.columns, np.zeros(0, np.int64))
-        there = opened(stored)
-        there.files = candidates(shape, stored.state, there.files, key_columns)
-        places_found = there.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
+        reader = opened(stored)
+        reader.files = candidates(shape, stored.state, reader.files, key_columns)
+        places_found = reader.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
         refused = _first_refused(
             keys.numbers, np.bincount(places_found.key, minlength=keys.count), more_than
         )

@@ -25,15 +25,15 @@ from wal2lake.pgtypes import arrow_from_ddl
 
 def check_files(state: TableState, adds: Sequence[AddedFile], root: Path) -> None:
     """Raise StorageError for a missing or torn file, InternalError for a misfit."""
-    wanted = {
+    types = {
         field.physical_name: arrow_from_ddl(field.spark_ddl)
         for field in state.physical_fields
     }
     for name in COLUMNS:
-        wanted.setdefault(name, pa.int64())
+        types.setdefault(name, pa.int64())
     for added in adds:
         for column in _schema(root / added.path, added.size):
-            expected = wanted.get(column.name)
+            expected = types.get(column.name)
             if expected is None or not _same_type(column.type, expected):
                 raise InternalError(
                     f'file "{added.path}" does not fit the table at'

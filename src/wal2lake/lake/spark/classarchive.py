@@ -83,10 +83,10 @@ def make_archive(archive: Path, options: SessionOptions) -> None:
         _alone(archive.parent),
         tempfile.TemporaryDirectory(prefix=_MAKING, dir=archive.parent) as work,
     ):
-        made = Path(work) / archive.name
+        written = Path(work) / archive.name
         # The quick compiler is enough for so short a session.
         java_options = (
-            f"-XX:ArchiveClassesAtExit={made} -XX:TieredStopAtLevel=1 -Xlog:disable"
+            f"-XX:ArchiveClassesAtExit={written} -XX:TieredStopAtLevel=1 -Xlog:disable"
         )
         extra = {**options.extra, "spark.driver.extraJavaOptions": java_options}
         spark = start_session(replace(options, class_archive=None, extra=extra))
@@ -94,16 +94,16 @@ def make_archive(archive: Path, options: SessionOptions) -> None:
             _use(spark, f"delta.`{work}/t`")
         finally:
             stop_session(spark, timeout_seconds=DUMP_SECONDS)
-        if not made.exists():
+        if not written.exists():
             raise StorageError(
                 f'Java has not written the archive of Spark\'s classes to "{archive}"',
                 sqlstate="58030",
                 hint="Nothing depends on it; engines start more slowly without it.",
             )
         # An archive torn by a power loss would end each JVM that maps it.
-        with made.open("rb") as file:
+        with written.open("rb") as file:
             os.fsync(file.fileno())
-        made.replace(archive)
+        written.replace(archive)
 
 
 @contextmanager

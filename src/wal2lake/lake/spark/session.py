@@ -203,11 +203,11 @@ class SessionOptions:
         """Number of cores that a local master or a cluster's settings name; otherwise this
         machine's."""
         if not self.is_local:
-            wanted = self.extra.get("spark.cores.max", "")
+            cores_max = self.extra.get("spark.cores.max", "")
             each = self.extra.get("spark.executor.cores", "")
             executors = self.extra.get("spark.executor.instances", "")
-            if wanted.isdecimal():
-                return max(1, int(wanted))
+            if cores_max.isdecimal():
+                return max(1, int(cores_max))
             if each.isdecimal() and executors.isdecimal():
                 return max(1, int(each) * int(executors))
         inside = self.master.removeprefix("local[").split("]")[0].split(",")[0]
@@ -303,10 +303,10 @@ def session_alive(spark: SparkSession) -> bool:
 
 def use_pool(spark: SparkSession, pool: Pool) -> None:
     """Run the calling thread's jobs in ``pool`` from now on."""
-    wanted = (spark.sparkContext, pool)
-    if getattr(_CHOSEN, "pool", None) != wanted:
+    choice = (spark.sparkContext, pool)
+    if getattr(_CHOSEN, "pool", None) != choice:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool.value)
-        _CHOSEN.pool = wanted
+        _CHOSEN.pool = choice
 
 
 _CHOSEN: Final = threading.local()

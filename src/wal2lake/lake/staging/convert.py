@@ -205,20 +205,20 @@ class Converted:
 @lru_cache(maxsize=10_000)
 def mapping_of(field: FieldSpec) -> TypeMapping:
     """Return the mapping from text to values of this field. UsageError if there is none."""
-    wanted = arrow_from_ddl(field.spark_ddl)
+    arrow_type = arrow_from_ddl(field.spark_ddl)
     if field.pg_type_oid == INVALID_OID:
         oid, typmod = result_type(field.spark_ddl)
         return mapping_for(oid, typmod)
     oid, typmod = field.pg_type_oid, field.pg_typmod
     default = mapping_for(oid, typmod, type_name=field.pg_type_name)
-    if default.arrow_type == wanted:
+    if default.arrow_type == arrow_type:
         return default
     builtin = type_by_oid(oid)
     if builtin is None:
         chosen = {field.pg_type_name or "unknown": field.spark_ddl}
-    elif builtin.is_array and pa.types.is_list(wanted):
+    elif builtin.is_array and pa.types.is_list(arrow_type):
         element = format_type(builtin.element_oid, typmod)
-        chosen = {element: ddl_from_arrow(wanted.value_type)}
+        chosen = {element: ddl_from_arrow(arrow_type.value_type)}
     else:
         chosen = {format_type(oid, typmod): field.spark_ddl}
     return mapping_for(oid, typmod, type_name=field.pg_type_name, overrides=chosen)

@@ -85,9 +85,9 @@ def computed(
     part = rows if where is None else rows.filter(pa.array(where))
     positions = np.arange(rows.num_rows) if where is None else np.flatnonzero(where)
     for name, generation in generated:
-        array, wrong = _column(by_name[name], generation, part)
+        array, failures = _column(by_name[name], generation, part)
         failed += [
-            replace(failure, row=int(positions[failure.row])) for failure in wrong
+            replace(failure, row=int(positions[failure.row])) for failure in failures
         ]
         place = rows.schema.get_field_index(name)
         if where is not None:

@@ -137,15 +137,15 @@ def columns_wanted(
     relation: Relation, target: StageTarget, present: Collection[str]
 ) -> list[str]:
     """Return the columns of a file in log layout that these functions read."""
-    wanted = []
+    names = []
     for i, column in enumerate(relation.columns):
         if not column.name:
             continue
-        wanted += [f"c{i}", f"u{i}", f"b{i}", f"ob{i}"]
+        names += [f"c{i}", f"u{i}", f"b{i}", f"ob{i}"]
         # With REPLICA IDENTITY FULL the old rows are as large as the new ones.
         if column.name in target.identity or f"u{i}" in present:
-            wanted.append(f"o{i}")
-    return [name for name in wanted if name in present]
+            names.append(f"o{i}")
+    return [name for name in names if name in present]
 
 
 def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | None:

@@ -363,8 +363,8 @@ def _runs(
 def _rows(
     part: LogPart, span: LsnRange, target: StageTarget
 ) -> Iterator[pa.RecordBatch]:
-    wanted = partial(columns_wanted, part.source.relation, target)
-    return read_rows(part, span, wanted)
+    choose = partial(columns_wanted, part.source.relation, target)
+    return read_rows(part, span, choose)
 
 
 def _join_batches(run: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -400,14 +400,14 @@ def _misfit(
 ) -> tuple[RowFailure, ...]:
     """Return the failure of the batch's first row if its relation does not fit the target at
     all."""
-    wrong = check_columns(part.source.relation, target)
-    if wrong is None:
+    error = check_columns(part.source.relation, target)
+    if error is None:
         return ()
     first = Seq(
         batch.column("commit_lsn")[0].as_py(), batch.column("ordinal")[0].as_py()
     )
     op = batch.column("op")[0].as_py()
-    return (RowFailure(first, None, *wrong, op=op),)
+    return (RowFailure(first, None, *error, op=op),)
 
 
 def _sum_of(answers: Iterable[_Answer]) -> StagedContents:

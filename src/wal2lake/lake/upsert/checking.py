@@ -37,11 +37,11 @@ def watched_events(
     if not rules.looks_at_rows:
         return None
     updates = np.asarray(events.op == UPDATE)
-    wanted = {name for check in rules.checks for name in check.columns}
-    wanted |= inputs_of(rules.generated)
+    read_columns = {name for check in rules.checks for name in check.columns}
+    read_columns |= inputs_of(rules.generated)
     unknown = np.zeros(len(updates), np.bool_)
     for i, mask in events.unknown.items():
-        if shape.fields[i].name in wanted:
+        if shape.fields[i].name in read_columns:
             unknown |= mask
     complete = updates & ~unknown
     watched: Mask = updates & unknown
@@ -49,9 +49,9 @@ def watched_events(
         positions = np.flatnonzero(complete)
         rows = _new_rows(shape, table.take(pa.array(positions)))
         rows, failed = computed(rules.generated, shape.fields, rows)
-        wrong = violating(rules.checks, rows) | _missing(rules, rows)
-        wrong[[failure.row for failure in failed]] = True
-        watched[positions] = wrong
+        violations = violating(rules.checks, rows) | _missing(rules, rows)
+        violations[[failure.row for failure in failed]] = True
+        watched[positions] = violations
     return watched if watched.any() or rules.resolutions.chosen else None
 
 

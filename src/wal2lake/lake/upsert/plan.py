@@ -141,8 +141,8 @@ def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
                 table = table.append_column(name, pa.nulls(table.num_rows, kind))
         whole.append(table.select([*names, *kinds]))
     table = pa.concat_tables(whole)
-    wanted = pc.not_equal(table.column("op"), TRUNCATE)
-    changes = pc.sum(wanted).as_py() or 0
+    counts = pc.not_equal(table.column("op"), TRUNCATE)
+    changes = pc.sum(counts).as_py() or 0
     if shape.truncate is not None:
         lsn, ordinal = table.column("lsn"), table.column("ord")
         after = pc.and_(
@@ -150,9 +150,9 @@ def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
             pc.greater(ordinal, shape.truncate.ordinal),
         )
         later = pc.greater(lsn, shape.truncate.commit_lsn)
-        wanted = pc.and_(wanted, pc.or_(later, after))
-    if shape.truncate is not None or not pc.all(wanted).as_py():
-        table = table.filter(wanted)
+        counts = pc.and_(counts, pc.or_(later, after))
+    if shape.truncate is not None or not pc.all(counts).as_py():
+        table = table.filter(counts)
     order = np.lexsort((table.column("ord").to_numpy(), table.column("lsn").to_numpy()))
     if not bool(np.all(order[1:] > order[:-1])):
         table = table.take(pa.array(order))
@@ -480,11 +480,11 @@ def in_partitions(
     files: Sequence[DataFile], physical: PhysicalField, column: pa.ChunkedArray
 ) -> list[DataFile]:
     """Return the files whose rows have one of the column's values."""
-    wanted = values_in(column)
+    values = values_in(column)
     return [
         file
         for file in files
-        if value_of(file.partition.get(physical.physical_name), column.type) in wanted
+        if value_of(file.partition.get(physical.physical_name), column.type) in values
     ]
 
 
@@ -667,17 +667,17 @@ def _stored_texts(
 ) -> list[str | None]:
     """Return the rows that the table held for keys, as text. None for STORED, and for all if
     memory has no room for the rows: reporting a batch must not change how it is applied."""
-    wanted = sorted({key for key in keys if key != STORED})
-    if not wanted:
+    stored_keys = sorted({key for key in keys if key != STORED})
+    if not stored_keys:
         return [None] * len(keys)
     order = np.argsort(places.key)
-    place = order[np.searchsorted(places.key, np.array(wanted), sorter=order)]
+    place = order[np.searchsorted(places.key, np.array(stored_keys), sorter=order)]
     columns = range(len(state.fields))
     try:
         rows = stored.fetch(places.file[place], places.row[place], columns, share)
     except TooLarge:
         return [None] * len(keys)
-    texts = dict(zip(wanted, row_texts(state.fields, rows), strict=True))
+    texts = dict(zip(stored_keys, row_texts(state.fields, rows), strict=True))
     return [texts.get(key) for key in keys]
 
 

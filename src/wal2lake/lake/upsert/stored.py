@@ -582,12 +582,14 @@ def _same_marks(modified: Modified, rows: int) -> RowMarks:
     )
 
 
-def _by_group(metadata: Any, wanted: Index) -> Iterator[tuple[int, Index]]:
+def _by_group(metadata: Any, rows_wanted: Index) -> Iterator[tuple[int, Index]]:
     """Yield the row groups that hold wanted rows, with the rows' numbers inside."""
     first = 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
-        here = wanted[(wanted >= first) & (wanted < first + rows)] - first
+        here = (
+            rows_wanted[(rows_wanted >= first) & (rows_wanted < first + rows)] - first
+        )
         if here.size:
             yield group, here
         first += rows

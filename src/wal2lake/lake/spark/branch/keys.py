@@ -183,10 +183,10 @@ def _are_only_files(
     """Whether no other file can hold one of the keys."""
     if files is None:
         return False
-    mine = {file.key for file in coming}
+    own_keys = {file.key for file in coming}
     physical = {f.name: f.physical_name for f in state.physical_fields}
     for file in files:
-        if file.key in mine:
+        if file.key in own_keys:
             continue
         for name, (low, high) in bounds.items():
             limits = file.bounds(physical[name])

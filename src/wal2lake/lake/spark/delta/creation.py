@@ -72,10 +72,10 @@ class Creation:
     ) -> None:
         """Create a table. DuplicateObjectError if the directory has anything else in it."""
         check_column_names(field.name for field in fields)
-        wanted = dict(DEFAULT_PROPERTIES)
+        configuration = dict(DEFAULT_PROPERTIES)
         if any(UNSAFE_IN_NAMES & set(field.name) for field in fields):
-            wanted[MODE] = "name"
-        wanted.update(properties or {})
+            configuration[MODE] = "name"
+        configuration.update(properties or {})
         requested = _CLUSTERING_REQUEST if clustering else {}
         self._require_empty(location)
         columns = [
@@ -87,7 +87,7 @@ class Creation:
             "format": {"provider": "parquet", "options": {}},
             "schemaString": json.dumps({"type": "struct", "fields": columns}),
             "partitionColumns": list(partition_columns),
-            "configuration": wanted,
+            "configuration": configuration,
             "createdTime": int(time.time() * 1000),
         }
         kind = TableKind(
@@ -95,7 +95,7 @@ class Creation:
             frozenset(_NUMBERS.sub("", field.spark_ddl) for field in fields),
             frozenset(
                 item
-                for item in {**wanted, **requested}.items()
+                for item in {**configuration, **requested}.items()
                 if item[0].startswith("delta.")
             ),
         )

@@ -38,17 +38,17 @@ def rows_of_files(
     """Read ``columns`` of ``files``, which maps a path to its partition values. A path is
     relative to the table and not percent-encoded. Deleted rows are included."""
     physical = {field.name: field for field in state.physical_fields}
-    wanted = [physical[name] for name in columns]
+    read_fields = [physical[name] for name in columns]
     schema = StructType(
         [
             StructField(target.physical_name, DataType.fromDDL(target.spark_ddl), True)
-            for target in wanted
+            for target in read_fields
             if not target.is_partition
         ]
     )
     paths = [_GLOB.sub(r"\\\1", f"{state.location}/{path}") for path in files]
     frame = spark.read.schema(schema).parquet(*paths)
-    partitioned = [target for target in wanted if target.is_partition]
+    partitioned = [target for target in read_fields if target.is_partition]
     if partitioned:
         names = [path.rsplit("/", 1)[-1] for path in files]
         arrays = [pa.array(names)]
@@ -66,6 +66,6 @@ def rows_of_files(
         frame = frame.withColumn(_FILE, col("_metadata.file_name")).join(
             broadcast(by_file), _FILE
         )
-    return frame.select(*(identifier(target.physical_name) for target in wanted)).toDF(
-        *columns
-    )
+    return frame.select(
+        *(identifier(target.physical_name) for target in read_fields)
+    ).toDF(*columns)

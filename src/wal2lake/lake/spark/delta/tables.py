@@ -290,17 +290,17 @@ class DeltaTables:
         state, files = newest.state, self.files(newest.state)
         if files is None:
             return None
-        wanted = newest
+        described = newest
         if version is not None and version != state.version:
             before = earlier(root, state, files, version)
             if before is None:
                 return None
-            wanted, files = before
-        if not is_plainly_read(wanted) or not all(
+            described, files = before
+        if not is_plainly_read(described) or not all(
             local_path(file.place(str(root))) for file in files
         ):
             return None
-        return wanted.state, files
+        return described.state, files
 
     def any_key_taken(
         self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
@@ -404,12 +404,12 @@ class DeltaTables:
         with self.writing(location):
             state = self.state(location)
             refuse_unless_plain(state, fields)
-            wanted = {MODE: "name"} if needs_mapping(state, fields) else {}
+            properties = {MODE: "name"} if needs_mapping(state, fields) else {}
             protocol, _ = self._protocol_and_metadata(location)
             for feature in missing_features(protocol, fields):
-                wanted[f"delta.feature.{feature}"] = "supported"
-            if wanted:
-                listed = ", ".join(f"'{k}' = '{v}'" for k, v in wanted.items())
+                properties[f"delta.feature.{feature}"] = "supported"
+            if properties:
+                listed = ", ".join(f"'{k}' = '{v}'" for k, v in properties.items())
                 with self._delta.calling(location):
                     self._spark.sql(
                         f"ALTER TABLE delta.{identifier(location)}"
@@ -465,30 +465,30 @@ class DeltaTables:
             )
         )
 
-    def _commit(self, wanted: _CommitRequest) -> Committed:
+    def _commit(self, request: _CommitRequest) -> Committed:
         """Commit changes whose files are durable as the next version; the version is durable on
         return."""
-        location = wanted.location
+        location = request.location
         with self.writing(location):
-            done = self._commit_directly(wanted) or self._commit_by_delta(wanted)
+            committed = self._commit_directly(request) or self._commit_by_delta(request)
         failpoint("lake.committed")
-        self.sync(location, done.version)
+        self.sync(location, committed.version)
         failpoint("lake.commit_synced")
-        return done
+        return committed
 
     def writing(self, location: str) -> OrderedLock:
         """Return the table's lock, as in TablePort."""
         is_branch = BRANCHES_FOLDER in location
         return (self._writing_branches if is_branch else self._writing).of(location)
 
-    def _commit_directly(self, wanted: _CommitRequest) -> Committed | None:
+    def _commit_directly(self, request: _CommitRequest) -> Committed | None:
         """Write the next version with ``log.commit``; None if Delta must write it."""
-        location, root = wanted.location, wanted.root
+        location, root = request.location, request.root
         newest = self._known.newest(location)
         if root is None or newest is None or not is_ours_to_write(newest):
             return None
-        if wanted.metadata is not None and not is_ours_to_write(
-            after_metadata(newest, wanted.metadata)
+        if request.metadata is not None and not is_ours_to_write(
+            after_metadata(newest, request.metadata)
         ):
             # Only Delta can decide whether the table may have these columns.
             return None
@@ -496,7 +496,7 @@ class DeltaTables:
         files = self._known.files(state)
         if files is None:
             return None
-        done = wanted.done_in(state)
+        done = request.done_in(state)
         if done is not None:
             return done
         # Our commit is durable once it has its name, so the versions below it, which other
@@ -506,12 +506,12 @@ class DeltaTables:
             root,
             newest,
             files,
-            wanted.changes,
-            wanted.cursor,
-            reads=wanted.reads,
-            replaces=wanted.replaces,
-            operation=wanted.operation,
-            metadata=wanted.metadata,
+            request.changes,
+            request.cursor,
+            reads=request.reads,
+            replaces=request.replaces,
+            operation=request.operation,
+            metadata=request.metadata,
         )
         if written is None:
             # Another writer committed first: Delta decides whether that is a conflict.
@@ -536,31 +536,31 @@ class DeltaTables:
             version: int = snapshot.version()
         sync_checkpoint(location, version)
 
-    def _commit_by_delta(self, wanted: _CommitRequest) -> Committed:
-        location, cursor = wanted.location, wanted.cursor
+    def _commit_by_delta(self, request: _CommitRequest) -> Committed:
+        location, cursor = request.location, request.cursor
         with self._delta.calling(location):
             self._delta.existing(location)
             transaction = self._delta.log(location).startTransaction()
             transaction.readTxn().addOne(cursor.app_id)
             state = self._delta.state_of(location, transaction.snapshot())
             commit = stamp(location, state.version)
-            done = wanted.done_in(state)
+            done = request.done_in(state)
             if done is not None:
                 return done
-            if wanted.reads:
+            if request.reads:
                 transaction.readWholeTable()
-            if wanted.metadata is not None:
-                changed = self._delta.action({"metaData": wanted.metadata})
+            if request.metadata is not None:
+                changed = self._delta.action({"metaData": request.metadata})
                 transaction.updateMetadata(changed, False)
-            removes = transaction.filterFiles() if wanted.replaces else None
+            removes = transaction.filterFiles() if request.replaces else None
             version: int = transaction.commit(
-                self._delta.actions(wanted.changes, cursor, removes),
-                self._delta.operation(cursor, wanted.replaces, wanted.operation),
+                self._delta.actions(request.changes, cursor, removes),
+                self._delta.operation(cursor, request.replaces, request.operation),
             )
         self._known.committed(
-            state, commit, version, wanted.changes, replaces=wanted.replaces
+            state, commit, version, request.changes, replaces=request.replaces
         )
-        read = wanted.read_version
+        read = request.read_version
         return Committed(
             version,
             interlopers=() if read is None else tuple(range(read + 1, version)),

@@ -88,12 +88,12 @@ class SparkExpressions:
             kinds = [field.dataType for field in result.schema.fields]
         if expression.choice is None:
             row = cast(StructType, frame.schema["remote"].dataType)
-            wanted = [row[name].dataType for name, _ in expression.values]
+            expected_kinds = [row[name].dataType for name, _ in expression.values]
         else:
-            wanted = [StringType()]
-        if kinds != wanted:
+            expected_kinds = [StringType()]
+        if kinds != expected_kinds:
             raise UsageError(
-                f'expression in "conflict_resolution" must be {_listed(wanted)}, not'
+                f'expression in "conflict_resolution" must be {_listed(expected_kinds)}, not'
                 f' {_listed(kinds)}: "{expression.text}"',
                 sqlstate="42804",
                 hint=f"It names one of {', '.join(CONFLICT_CHOICES)}."

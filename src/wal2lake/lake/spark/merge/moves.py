@@ -56,10 +56,10 @@ class BaseTable:
         flagged = rows.join(keys, self._names(prefix), "left")
         return flagged.withColumn("stored", F.col("hit").isNotNull()).drop("hit")
 
-    def with_values(self, rows: DataFrame, wanted: list[int]) -> DataFrame:
+    def with_values(self, rows: DataFrame, positions: list[int]) -> DataFrame:
         """Join b<i> of ``rows`` with the table, adding v<i> of the wanted columns as s<i>."""
         columns = [F.col(f"v{i}").alias(f"b{i}") for i in self._shape.key]
-        columns += [F.col(f"v{i}").alias(f"s{i}") for i in wanted]
+        columns += [F.col(f"v{i}").alias(f"s{i}") for i in positions]
         stored = self._rows.select(*columns)
         return rows.join(stored, self._names("b"), "inner")
 

@@ -238,10 +238,12 @@ class _Batch:
             "lsn": pa.array(self._lsn[lives.last]),
             "ord": pa.array(self._ord[lives.last]),
         }
-        wanted = [F.col(f"n{i}") for i in range(len(shape.fields)) if i not in unknown]
+        known_columns = [
+            F.col(f"n{i}") for i in range(len(shape.fields)) if i not in unknown
+        ]
         if not unknown:
             rows = self._frame(**columns).join(self._changes, ["lsn", "ord"])
-            return rows.select(*wanted)
+            return rows.select(*known_columns)
         source = lives.sources[unknown[0]]
         if any(not np.array_equal(lives.sources[i], source) for i in unknown):
             raise InternalError("columns that are not sent come from different events")
@@ -255,7 +257,7 @@ class _Batch:
             *(F.col(f"n{i}").alias(f"t{i}") for i in unknown),
         )
         rows = self._frame(**columns).join(
-            self._changes.select("lsn", "ord", *wanted), ["lsn", "ord"]
+            self._changes.select("lsn", "ord", *known_columns), ["lsn", "ord"]
         )
         rows = rows.join(sent, ["slsn", "sord"], "left")
         if self._touched is None:

@@ -236,20 +236,20 @@ def _reduce_moves(
 ) -> Lives | Stopped:
     """Reduce key changes between keys that no other event touches, all at once."""
     old, key = events.old[chosen], events.key[chosen]
-    there = stored[old]
-    met = there & stored[key]
+    is_stored = stored[old]
+    met = is_stored & stored[key]
     if unique and met.any():
         return Stopped(int(chosen[met].min()))
-    last = chosen[there]
+    last = chosen[is_stored]
     return Lives(
-        removed=np.concatenate([old[there], key[met]]),
+        removed=np.concatenate([old[is_stored], key[met]]),
         last=last,
-        base=old[there],
+        base=old[is_stored],
         sources={
             column: np.where(mask[last], STORED, last)
             for column, mask in events.unknown.items()
         },
-        missed=chosen[~there],
+        missed=chosen[~is_stored],
     )
 
 
