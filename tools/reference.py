@@ -190,7 +190,7 @@ def errors_page() -> Iterator[str]:
         yield ""
         yield from _paragraph(" ".join((kind.__doc__ or "").replace("``", "`").split()))
         if kind.retry is errors.Retry.LATER:
-            yield from _paragraph("The cause may pass by itself.")
+            yield from _paragraph("The cause may be temporary.")
         yield from _paragraph(f"Remedy: {_REMEDIES[kind.__name__]}")
 
 

@@ -3,7 +3,7 @@
     Wal2LakeError                 sqlstate, detail, hint, context, retry verdict
      |- UsageError                the request is wrong; the user must change it
      |   |- SqlSyntaxError            42601
-     |   |- UndefinedObjectError      42704 (and its kin: 42P01, 3F000, 42703, 3D000)
+     |   |- UndefinedObjectError      42704 (and 42P01, 3F000, 42703, 3D000)
      |   |- DuplicateObjectError      42710 (and 42P07, 42P06)
      |   |- FeatureNotSupportedError  0A000
      |   `- ConfigurationError        F0000: settings, ports, directories, prerequisites
@@ -13,7 +13,7 @@
      |- ProtocolViolation         the peer's bytes break the protocol, 08P01
      |- ApplyError                a transaction cannot be applied; stops its subscription there
      |- CorruptLogError           XX001: the change log fails its checksum
-     |- StorageError              53100 and kin: disk full, warehouse unreachable
+     |- StorageError              53100 etc.: disk full, warehouse unreachable
      |   |- CommitConflict            40001: another writer of the table came first
      |   `- UnusableLogError          58030: the durable end of the change log is not known
      `- InternalError             XX000: our own bug
@@ -40,7 +40,7 @@ class Retry(Enum):
     disable_on_error distinguishes the two."""
 
     LATER = "later"
-    """The cause may pass by itself."""
+    """The cause may be temporary."""
     NEVER = "never"
     """Another attempt cannot help before the operator acts on the hint."""
 

@@ -4,8 +4,8 @@
 
 In: positions, before they are reported. Out: the highest position that may have been reported.
 The log's end does not replace it: while nothing is pending, the confirmed position follows the
-publisher's keepalives and is above the log's end. A slot that starts above both has been created
-anew or was advanced by hand: changes in between will never be sent.
+publisher's keepalives and is above the log's end. A slot that starts above both was recreated
+or advanced by hand: changes in between will never be sent.
 
 The older of the two records is overwritten in place and fdatasynced, so a crash during the write
 leaves the other record, which has the position that was reported last. A record names the slot,

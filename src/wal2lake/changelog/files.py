@@ -3,7 +3,7 @@
 One directory per subscription holds everything, flat, so that ``ls`` shows the state:
 
     journal-<n>                       raw messages of the publisher, n from 1
-    seg-<n>.json                      manifest of segment n: the segment exists iff this does
+    seg-<n>.json                      manifest of segment n: the segment exists iff this file does
     seg-<n>-<relid>-<k>.parquet       rows of one relation version
     seg-<n>-transactions.parquet      one row per transaction
     seg-<n>-messages-<k>.parquet      logical messages

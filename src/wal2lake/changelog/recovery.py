@@ -6,7 +6,7 @@ segment writer; and the position of a message that cannot be decoded (Undecodabl
 A gulp is written to the journal before it is decoded, because the publisher waits for its
 durability. So the journal can have a message that breaks the protocol, or that a bug of ours
 refuses, and every start would read it again. Decoding therefore ends at the first such message.
-All whole transactions before it are kept, those of the same gulp too. The next step depends on the
+All whole transactions before it are kept, also in the same gulp. The next step depends on the
 publisher alone:
 
     its slot confirms        the transaction        the journal

@@ -102,7 +102,7 @@ class OrderedLock:
 
 
 class KeyedLocks(Generic[K]):
-    """The locks of one rank, made when they are asked for."""
+    """The locks of one rank, created at their first use."""
 
     def __init__(self, rank: LockRank) -> None:
         self._rank = rank

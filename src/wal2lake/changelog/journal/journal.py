@@ -24,7 +24,7 @@ A failed append leaves the file as it was and may be repeated. No other gulp may
 later gulp succeeded, ``logged`` would move beyond a transaction that is missing, and the
 publisher would never send that transaction again. A failed fsync may have lost data that a second
 fsync would not report ("fsyncgate"). The object then refuses all further work. Code that opens the
-directory again must not trust the file and must write its content anew; ``log.ChangeLog.open``
+directory again must not trust the file and must write its content again; ``log.ChangeLog.open``
 does so by sealing it.
 """
 
@@ -218,7 +218,7 @@ class Journal:
     def sync(self) -> Lsn:
         """Make all appended records durable; returns ``logged``.
 
-        On StorageError this object is unusable: open the directory anew.
+        On StorageError this object is unusable: open the directory again.
         """
         file = self._file
         self._check_usable()

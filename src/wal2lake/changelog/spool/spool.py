@@ -170,7 +170,7 @@ class Spool:
     def secure(self) -> None:
         """Make the content of all pieces durable; their names need an fsync of the directory.
 
-        After a failure the log must be opened again, which writes the pieces anew.
+        After a failure the log must be opened again, which writes the pieces again.
         """
         if self.unusable:
             raise UnusableLogError(

@@ -1,7 +1,7 @@
 """The value of an expression for rows of texts.
 
 Comes in: the tree, and for each of its columns a BinaryArray of PostgreSQL texts (null is NULL).
-Goes out: for each row whether the filter is true; callers treat false and NULL alike. An error
+Goes out: for each row whether the filter is true; callers treat false and NULL the same. An error
 of an operator (division by zero, a number out of range) is PostgreSQL's.
 
 The tree is compiled to one Python function of a row. If the filter reads a single column, each

@@ -3,7 +3,7 @@
 Comes in: the text of a value, and a key or an index. Goes out: the member's text, unchanged: the
 text of a jsonb value is canonical, and so is the text of its parts.
 
-Source: get_worker() in jsonfuncs.c, jsonb_object_field(), jsonb_array_element() and their kin.
+Source: get_worker(), jsonb_object_field(), jsonb_array_element() etc. in jsonfuncs.c.
 """
 
 from __future__ import annotations

@@ -417,6 +417,6 @@ class FrontendReader:
         return self._frames.next_frame()
 
     def next_message(self) -> FrontendMessage | None:
-        """Read the next frame with ``read_frontend``, for callers that treat all errors alike."""
+        """Read the next frame with ``read_frontend``, for callers that treat errors alike."""
         frame = self.next_frame()
         return None if frame is None else read_frontend(frame)
