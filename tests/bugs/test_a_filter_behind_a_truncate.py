@@ -7,7 +7,7 @@ import pyarrow as pa
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
 from wal2lake.pgtypes.expressions import Filter
 from wal2lake.pgtypes.expressions.tree import Expression, ExpressionNode
-from wal2lake.publish.decoding.changes import Run, Transaction, Truncation
+from wal2lake.publish.decoding.decoded import Run, Transaction, Truncation
 from wal2lake.publish.decoding.transactions import truncations
 from wal2lake.publish.plugins.pgoutput import PgOutput
 from wal2lake.publish.plugins.port import Context

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wal2lake.lake.branch.changes import others_rows
+from wal2lake.lake.branch.netchange import others_rows
 
 VECTOR = {"storageType": "u", "pathOrInlineDv": "+1$au/-$a}NGob<ms6P+", "offset": 1}
 

@@ -14,8 +14,8 @@ from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.errors import CorruptLogError, InternalError, StorageError
+from wal2lake.lake.capture.commitfacts import CommitRemarks, sent, with_remarks
 from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import CommitRemarks, sent, with_remarks
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.relations import relation_of

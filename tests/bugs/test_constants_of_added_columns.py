@@ -8,7 +8,7 @@ import pytest
 
 from wal2lake.apply.local.altering import _constants
 from wal2lake.catalog import AddColumn, ColumnDef, SetKey, TableDef, plan_changes
-from wal2lake.catalog.definitions.changes import ColumnPlan
+from wal2lake.catalog.definitions.columnchanges import ColumnPlan
 from wal2lake.model import Oid
 
 TABLE = TableDef(

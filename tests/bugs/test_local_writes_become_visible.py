@@ -13,7 +13,7 @@ from tests.fakes.apply_world import Rows, World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.branch.changes import BranchChange
+from wal2lake.lake.branch.netchange import BranchChange
 from wal2lake.lake.spark.branch.branches import Branch
 from wal2lake.local.commits.commit import WrittenTable, commit_tables
 from wal2lake.local.concurrency.heldtables import HeldTables

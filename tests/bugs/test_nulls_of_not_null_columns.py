@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.staging.changes import RowFailure
 from wal2lake.lake.staging.convert import ConversionRules, SentColumn
+from wal2lake.lake.staging.layout import RowFailure
 from wal2lake.lake.staging.rowchanges import StageTarget, change_rows, insert_rows
 from wal2lake.lake.staging.wholerows import convert_columns
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity

@@ -32,8 +32,8 @@ from wal2lake.catalog import (
 from wal2lake.changelog import ChangeLog
 from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
 from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
-from wal2lake.lake.staging.changes import RowConflict, RowFailure, Seq
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
+from wal2lake.lake.staging.layout import RowConflict, RowFailure, Seq
 from wal2lake.lake.upsert.conflicts import unresolved
 from wal2lake.model import Coercion, ConflictType, Lsn, Oid, SyncState, merged
 from wal2lake.observe import LockRank, OrderedLock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.staging.changes import ChangeShape, Seq, Uniqueness
+from wal2lake.lake.staging.layout import ChangeShape, Seq, Uniqueness
 from wal2lake.testing.rowmodel import KEY, UNCHANGED, RowEvent
 
 FIELDS = (

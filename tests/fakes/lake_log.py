@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from wal2lake.lake.port import FieldSpec, TableState
-from wal2lake.lake.spark.delta.tables import DeltaTables
-from wal2lake.lake.staging.changes import Uniqueness
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
+from wal2lake.lake.staging.layout import Uniqueness
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.lake.staging.rowchanges import StageTarget
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity

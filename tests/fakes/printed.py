@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from wal2lake.sql.grammar import parse
 from wal2lake.sql.grammar.access import AccessStatement
-from wal2lake.sql.grammar.altering.statements import AlterTableStatement
-from wal2lake.sql.grammar.publishing.statements import PublicationStatement
+from wal2lake.sql.grammar.altering.alterstatements import AlterTableStatement
+from wal2lake.sql.grammar.publishing.publicationstatements import PublicationStatement
 from wal2lake.sql.grammar.statements import Statement
 
 PrintedStatement = (

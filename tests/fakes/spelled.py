@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.staging.changes import ChangeShape, Seq
+from wal2lake.lake.staging.layout import ChangeShape, Seq
 from wal2lake.model import Oid
 from wal2lake.testing.rowmodel import KEY, UNCHANGED, Key, Row, RowEvent, TableModel
 

@@ -17,7 +17,7 @@ from wal2lake.lake.delta.datafile import DataFileWriter
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, RowMarks, tagged
 from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
-from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Uniqueness
+from wal2lake.lake.staging.layout import ChangeShape, RowFailure, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Upsert, UpsertMemory, load, plan_upsert
 from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules

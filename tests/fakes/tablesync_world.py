@@ -26,7 +26,7 @@ from wal2lake.errors import PublisherError
 from wal2lake.lake import AddedFile, Committed, Cursor, FieldSpec, TableState
 from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
 from wal2lake.pg import RemoteTable
-from wal2lake.pg.tables import RemoteColumn
+from wal2lake.pg.publishedtables import RemoteColumn
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.tablesync import worker
 from wal2lake.tablesync.copy import CopyResult, CopyTask

@@ -41,7 +41,7 @@ from wal2lake.pgtypes.encode.binary import FIXED, ITS_OWN_TEXT
 from wal2lake.pgtypes.encode.values import FROM_TEXT
 from wal2lake.pgtypes.moments import numbered
 from wal2lake.pgtypes.receive.columns import sent_to_text
-from wal2lake.pgtypes.registry.rows import RANGES
+from wal2lake.pgtypes.registry.builtin import RANGES
 from wal2lake.tablesync.copy import CopyTask, _columns, _convert
 from wal2lake.testing.postgres import PostgresServer
 from wal2lake.wire.columnar.copybinary import BinaryCopy

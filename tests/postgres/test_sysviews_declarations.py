@@ -11,7 +11,7 @@ from wal2lake.pg.client import Client
 from wal2lake.sql.sysviews.declarations.functions import FUNCTION_ROWS
 from wal2lake.sql.sysviews.declarations.relations import SYSTEM, WAL2LAKE
 from wal2lake.sql.sysviews.functions.pg_proc import ROW_FUNCTIONS
-from wal2lake.sql.sysviews.functions.rows import STATE
+from wal2lake.sql.sysviews.functions.setreturning import STATE
 from wal2lake.sql.sysviews.system_catalog import SystemCatalog
 from wal2lake.testing.postgres import PostgresServer
 

@@ -17,7 +17,7 @@ from wal2lake.apply.conflicts import FoundConflict, explanation, log_conflicts
 from wal2lake.apply.failures import row_failure
 from wal2lake.catalog import TableDef
 from wal2lake.errors import StorageError
-from wal2lake.lake.staging.changes import RowFailure, Seq
+from wal2lake.lake.staging.layout import RowFailure, Seq
 from wal2lake.model import Conflict, ConflictType, Lsn, Modified, Oid, Resolution
 from wal2lake.observe import configure
 

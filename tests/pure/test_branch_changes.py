@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.branch.changes import in_branch, net_change, others_rows
+from wal2lake.lake.branch.netchange import in_branch, net_change, others_rows
 
 TABLE = "/w/public/a%20b ü"
 VECTOR = {"storageType": "u", "pathOrInlineDv": "+1$au/-$a}NGob<ms6P+", "offset": 1}

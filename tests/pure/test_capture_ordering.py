@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal2lake.lake.capture.commitfacts import CommitRemarks, Sent
 from wal2lake.lake.capture.commits import TableCommit, TouchedFile, read_commit
-from wal2lake.lake.capture.messages import CommitRemarks, Sent
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.capture.ordering import BatchSource, in_order

@@ -14,9 +14,7 @@ from tests.fakes.xids import Numbers
 
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError
-from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import (
+from wal2lake.lake.capture.commitfacts import (
     CommitRemarks,
     Emitted,
     OriginMark,
@@ -25,11 +23,13 @@ from wal2lake.lake.capture.messages import (
     sent,
     with_remarks,
 )
+from wal2lake.lake.capture.commits import read_commit
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.capture.writer import Change, PublisherLogWriter
-from wal2lake.publish.decoding.changes import (
+from wal2lake.publish.decoding.decoded import (
     DecodedChange,
     DecodedMessage,
     Run,

@@ -12,8 +12,8 @@ import pytest
 from tests.fakes.publishing import FakeCaptureHost, PublishingNode
 
 from wal2lake.catalog import ReplicationSlot
+from wal2lake.lake.capture.commitfacts import CommitRemarks, with_remarks
 from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import CommitRemarks, with_remarks
 from wal2lake.model import Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.positions import commit_of, end_of

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.publish.decoding.changes import Run, Transaction
+from wal2lake.publish.decoding.decoded import Run, Transaction
 from wal2lake.publish.plugins import pgoutput
 from wal2lake.publish.plugins.pgoutput import PgOutput
 from wal2lake.publish.plugins.port import Context

@@ -23,7 +23,7 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.compaction import compact
 from wal2lake.lake.expressions import EvaluatedPair, Pairs
 from wal2lake.lake.origins import LOCAL, LONG_AGO, BatchCommits
-from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq
+from wal2lake.lake.staging.layout import ChangeShape, RowFailure, Seq
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Upsert
 from wal2lake.lake.upsert.judging import ConflictRules

@@ -13,7 +13,7 @@ from wal2lake.apply.local.altering import field_spec
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.commands.constraints.generatedcolumns import generation
 from wal2lake.lake.expressions import EvaluatedPair
-from wal2lake.lake.staging.changes import ChangeShape, Uniqueness
+from wal2lake.lake.staging.layout import ChangeShape, Uniqueness
 from wal2lake.lake.upsert import Upsert
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.model import Oid

@@ -28,7 +28,7 @@ from wal2lake.publish.plugins.test_decoding import TestDecoding
 from wal2lake.publish.plugins.wal2json import Wal2Json
 from wal2lake.publish.sending import Sending
 from wal2lake.sql.grammar import parse
-from wal2lake.sql.grammar.publishing.statements import (
+from wal2lake.sql.grammar.publishing.publicationstatements import (
     CreatePublication,
     PublicationTable,
 )

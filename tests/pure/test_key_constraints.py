@@ -17,7 +17,7 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.local.node import Caller
 from wal2lake.model import Deferral, Oid, ReplicaIdentity
 from wal2lake.sql.grammar import parse
-from wal2lake.sql.grammar.altering.statements import AlterTable
+from wal2lake.sql.grammar.altering.alterstatements import AlterTable
 from wal2lake.sql.grammar.constraints import constraint_modes
 from wal2lake.sql.grammar.statements import CreateTable
 

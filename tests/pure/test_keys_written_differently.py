@@ -24,7 +24,7 @@ from tests.fakes.spelled import (
 from tests.fakes.stored_table import StoredTable
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.staging.changes import RowFailure
+from wal2lake.lake.staging.layout import RowFailure
 from wal2lake.lake.upsert import Upsert
 from wal2lake.lake.upsert.keys import open_keys
 from wal2lake.model import ConflictType, Oid

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from wal2lake.lake.capture.changedrows import most_changes
 from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.rows import most_changes
 
 MILLION = '{"numRecords":1000000}'
 

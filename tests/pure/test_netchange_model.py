@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal2lake.lake.spark.merge.follow import ARRIVE, LEAVE, follow
-from wal2lake.lake.staging.changes import DELETE, INSERT
+from wal2lake.lake.staging.layout import DELETE, INSERT
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,

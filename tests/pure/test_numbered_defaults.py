@@ -13,7 +13,7 @@ from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence, TableDef
 from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.errors import UsageError
 from wal2lake.lake.staging.defaults import Fill, behind, filled, have_sequences
-from wal2lake.local.concurrency.sequences import SequenceLocks
+from wal2lake.local.concurrency.sequencevalues import SequenceLocks
 from wal2lake.model import Oid
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

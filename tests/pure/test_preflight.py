@@ -19,7 +19,7 @@ from wal2lake.commands.preflight.server import (
     judge_server,
 )
 from wal2lake.commands.preflight.stored import judge_stored
-from wal2lake.commands.preflight.tables import (
+from wal2lake.commands.preflight.tablefindings import (
     Table,
     UnpublishedTable,
     judge_tables,

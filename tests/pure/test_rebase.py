@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal2lake.lake.branch.changes import (
+from wal2lake.lake.branch.netchange import (
     BranchChange,
     in_branch,
     net_change,

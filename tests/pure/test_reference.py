@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.publish.decoding.changes import DecodedChange, Transaction
+from wal2lake.publish.decoding.decoded import DecodedChange, Transaction
 from wal2lake.publish.plugins import loading
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context

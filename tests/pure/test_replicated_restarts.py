@@ -11,7 +11,7 @@ from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.errors import StorageError
-from wal2lake.local.concurrency.sequences import SequenceLocks
+from wal2lake.local.concurrency.sequencevalues import SequenceLocks
 from wal2lake.model import Lsn, Oid, SyncState
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

@@ -22,7 +22,7 @@ from wal2lake.publish.filtering import (
     transforms,
 )
 from wal2lake.sql.grammar import parse, quote_identifier, to_sql
-from wal2lake.sql.grammar.publishing.statements import (
+from wal2lake.sql.grammar.publishing.publicationstatements import (
     CreatePublication,
     PublicationTable,
 )

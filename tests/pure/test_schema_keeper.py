@@ -15,8 +15,9 @@ from wal2lake.catalog import Catalog, Subscription, SubscriptionRel
 from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, SyncState, Xid
 from wal2lake.receive.gulps import Gulp
-from wal2lake.receive.source import publications, schemas
-from wal2lake.receive.source.publications import PublicationKeeper
+from wal2lake.receive.source import publicationwatch as publications
+from wal2lake.receive.source import schemas
+from wal2lake.receive.source.publicationwatch import PublicationKeeper
 from wal2lake.receive.source.schemas import SchemaKeeper
 from wal2lake.wire.copyboth import XLogData, write_xlogdata
 from wal2lake.wire.pgoutput import (

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import (
+from wal2lake.lake.capture.commitfacts import (
     CommitRemarks,
     Emitted,
     operation_and_remarks,
     with_remarks,
 )
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.model import Oid, Relation
-from wal2lake.publish.capture import statements
-from wal2lake.publish.capture.statements import (
+from wal2lake.publish.capture import statementchanges as statements
+from wal2lake.publish.capture.statementchanges import (
     MOST_ROWS,
     Statement,
     Statements,

@@ -11,7 +11,7 @@ from tests.fakes.xids import Numbers
 
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, UsageError
-from wal2lake.lake.capture.messages import Emitted
+from wal2lake.lake.capture.commitfacts import Emitted
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.writer import PublisherLogWriter
 from wal2lake.publish.driver import Decoding

@@ -27,7 +27,7 @@ from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
 from wal2lake.lake.batch.methods import Method, Total
 from wal2lake.model import ConflictType, Lsn, Oid, SyncState, Xid
 from wal2lake.pg import Session
-from wal2lake.pg.tables import publication_marks, unique_columns
+from wal2lake.pg.publishedtables import publication_marks, unique_columns
 from wal2lake.sql.backend import SessionContext
 from wal2lake.sql.query.translate import BoundParameter
 from wal2lake.sql.sysviews import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wal2lake.model import Oid, ReplicaIdentity
 from wal2lake.pg import RemoteTable
-from wal2lake.pg.tables import RemoteColumn
+from wal2lake.pg.publishedtables import RemoteColumn
 from wal2lake.tablesync.plan import (
     SMALL_BYTES,
     CopyPart,

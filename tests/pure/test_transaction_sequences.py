@@ -22,7 +22,7 @@ from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.lake import CommitConflict
 from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.staging.defaults import Fills
-from wal2lake.local.concurrency.sequences import (
+from wal2lake.local.concurrency.sequencevalues import (
     SequenceLocks,
     SessionSequences,
     TransactionSequences,

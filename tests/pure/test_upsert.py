@@ -35,7 +35,7 @@ from wal2lake.lake.delta.datafile import (
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
 from wal2lake.lake.port import FieldSpec, PhysicalField
-from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniqueness
+from wal2lake.lake.staging.layout import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory
 from wal2lake.lake.upsert.keys import _bits, _FewKeys, _JoinedKeys, open_keys

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.fakes.stored_table import StoredTable
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.staging.changes import ChangeShape, Seq, Uniqueness
+from wal2lake.lake.staging.layout import ChangeShape, Seq, Uniqueness
 from wal2lake.lake.upsert import TooLarge, Upsert
 from wal2lake.model import Oid
 from wal2lake.pgtypes.equality import alike, loose_columns

@@ -11,7 +11,7 @@ import pytest
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import UsageError
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.publish.decoding.changes import DecodedChange, Transaction, Values
+from wal2lake.publish.decoding.decoded import DecodedChange, Transaction, Values
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context, OutputPlugin
 

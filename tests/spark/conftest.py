@@ -17,7 +17,7 @@ from tests.conftest import QUICK_JAVA
 
 from wal2lake.lake.jars import JarSource, locate_jars
 from wal2lake.lake.spark.classarchive import class_archive_path
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.spark.session import SessionOptions, start_session, stop_session
 

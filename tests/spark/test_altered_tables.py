@@ -14,7 +14,7 @@ from wal2lake.lake.compaction import carried, compact
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.spark.branch.branches import Branches
 from wal2lake.lake.spark.branch.keys import BranchKeys, Key
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Oid

@@ -16,7 +16,7 @@ from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.batches import DeltaBatches
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.model import Oid
 
 # The publisher's columns are text; the second one is a number here.

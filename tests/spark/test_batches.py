@@ -15,11 +15,11 @@ from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
 from wal2lake.errors import StorageError
 from wal2lake.lake.batch.batchport import StageRequest
 from wal2lake.lake.batch.methods import Method, Work
-from wal2lake.lake.capture.messages import operation_and_remarks
+from wal2lake.lake.capture.commitfacts import operation_and_remarks
 from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.port import CommitConflict, Cursor
 from wal2lake.lake.spark.batches import DeltaBatches
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.testing.rowmodel import (
     KEY,

@@ -14,7 +14,7 @@ from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.branch import lookup
 from wal2lake.lake.spark.branch.branches import Branch, Branches, place_of_branches
 from wal2lake.lake.spark.branch.keys import BranchKeys, Key
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import Queries, QueryResult, relation
 from wal2lake.model import Oid
 from wal2lake.observe import locks

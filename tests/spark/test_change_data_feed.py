@@ -12,7 +12,7 @@ from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.batches import DeltaBatches
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.model import Oid
 
 FIELDS = (

@@ -28,7 +28,7 @@ from wal2lake.lake.port import Cursor, FieldSpec, NextField
 from wal2lake.lake.spark.batches import DeltaBatches
 from wal2lake.lake.spark.branch.branches import Branches
 from wal2lake.lake.spark.delta.creation import DEFAULT_PROPERTIES
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.testing.rowmodel import KEY, UNCHANGED, RowEvent, TableModel

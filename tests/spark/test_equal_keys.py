@@ -27,10 +27,10 @@ from wal2lake.lake.branch import lookup
 from wal2lake.lake.spark.batches import DeltaBatches
 from wal2lake.lake.spark.branch.branches import Branches
 from wal2lake.lake.spark.branch.keys import BranchKeys, Key
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.merge.netchange import NetChange, net_change
 from wal2lake.lake.spark.query import Queries, relation
-from wal2lake.lake.staging.changes import DELETE, INSERT, RowFailure, spark_schema
+from wal2lake.lake.staging.layout import DELETE, INSERT, RowFailure, spark_schema
 from wal2lake.lake.staging.logrows import LsnRange
 from wal2lake.model import Column, ConflictType, Oid, Relation, ReplicaIdentity
 from wal2lake.pgtypes.equality import alike, alike_sql, loose_columns

@@ -20,7 +20,7 @@ from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.lake.plain import read as plainread
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import Queries
 from wal2lake.model import Oid
 from wal2lake.sql.backend import CopyRows

@@ -16,7 +16,7 @@ from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.delta.log.firstversion import write_locally
 from wal2lake.lake.spark.delta.creation import DEFAULT_PROPERTIES
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 
 SHAPES = {
     "plain": ("`id` bigint, `name` string", {}),

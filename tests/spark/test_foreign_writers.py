@@ -19,7 +19,7 @@ from tests.spark.test_batches import batches_of, operations, request
 
 from wal2lake.lake.port import CommitConflict, Cursor, FieldSpec
 from wal2lake.lake.spark.batches import DeltaBatches
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.merge import merge
 from wal2lake.model import Oid, ReplicaIdentity
 from wal2lake.observe.failpoints import arm

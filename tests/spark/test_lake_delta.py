@@ -23,8 +23,8 @@ from wal2lake.errors import (
 )
 from wal2lake.lake import AddedFile, CommitConflict, Cursor, FieldSpec
 from wal2lake.lake.delta.stats import added_file
-from wal2lake.lake.spark.delta import tables
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta import deltatables as tables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import relation
 from wal2lake.model import Oid
 

@@ -24,7 +24,7 @@ from wal2lake.lake.delta.durability import (
     sync_files,
 )
 from wal2lake.lake.delta.stats import added_file
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import relation
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.testing.waits import wait_until

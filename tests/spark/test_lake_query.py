@@ -23,7 +23,7 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.lake import FieldSpec
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.spark.session import SessionOptions

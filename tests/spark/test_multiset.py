@@ -20,7 +20,7 @@ from tests.spark.test_batches import operations
 from wal2lake.lake.batch.batchport import StageRequest
 from wal2lake.lake.port import Cursor, FieldSpec
 from wal2lake.lake.spark.batches import DeltaBatches
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.staging.defaults import Fill
 from wal2lake.lake.staging.logrows import LsnRange
 from wal2lake.model import Column, ConflictType, Oid, Relation, ReplicaIdentity

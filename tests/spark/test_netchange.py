@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.fakes.histories import FIELDS, TRUSTED, UNTRUSTED, moved, shape_of
 
 from wal2lake.lake.spark.merge.netchange import NetChange, net_change
-from wal2lake.lake.staging.changes import (
+from wal2lake.lake.staging.layout import (
     DELETE,
     INSERT,
     UPDATE,

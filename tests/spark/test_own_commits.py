@@ -18,8 +18,8 @@ from wal2lake.lake import CommitConflict, Cursor, FieldSpec, TableState
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.delta.deletionvectors import write_vectors
 from wal2lake.lake.delta.log.commit import write_next
-from wal2lake.lake.spark.delta import tables
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta import deltatables as tables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import relation
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 

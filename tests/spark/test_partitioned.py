@@ -19,7 +19,7 @@ from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.port import Cursor, FieldSpec, NextField
 from wal2lake.lake.spark.batches import DeltaBatches
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.testing.rowmodel import (
     KEY,

@@ -17,7 +17,7 @@ from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.engine.rows import plainanswers
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.plainanswers import plain_answer
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import Queries
 from wal2lake.model import Oid
 from wal2lake.sql.query.results import Rendering, fields_of, plain_fields

@@ -24,7 +24,7 @@ from wal2lake.lake.delta.log.version import read_version
 from wal2lake.lake.plain import read as plainread
 from wal2lake.lake.plain.read import PlainRead
 from wal2lake.lake.port import Cursor, FieldSpec
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import Oid

@@ -13,12 +13,12 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from wal2lake.lake import Cursor, FieldSpec
+from wal2lake.lake.capture.changedrows import row_changes
 from wal2lake.lake.capture.commits import read_commit
 from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.rows import row_changes
 from wal2lake.lake.spark.branch.branches import Branch, Branches
 from wal2lake.lake.spark.branch.rebase import Overtaken, rebase
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 

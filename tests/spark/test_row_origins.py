@@ -18,7 +18,7 @@ from wal2lake.lake.batch.batchport import Staged
 from wal2lake.lake.origins import COLUMNS, LOCAL, BatchCommits, tagged
 from wal2lake.lake.port import Cursor
 from wal2lake.lake.spark.batches import DeltaBatches
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType, Modified, Resolution
 from wal2lake.pgtypes import Resolutions

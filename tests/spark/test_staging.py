@@ -33,13 +33,13 @@ from wal2lake.lake.port import (
     TableState,
 )
 from wal2lake.lake.spark.branch.branches import Branches
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
 from wal2lake.lake.spark.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.spark.query import Queries
-from wal2lake.lake.staging.changes import DELETE, INSERT, RowFailure, Seq
 from wal2lake.lake.staging.convert import ConversionRules
 from wal2lake.lake.staging.defaults import Fill
+from wal2lake.lake.staging.layout import DELETE, INSERT, RowFailure, Seq
 from wal2lake.lake.staging.logrows import LogSource, LsnRange, plan_parts
 from wal2lake.lake.staging.stage import (
     StagedChanges,

@@ -30,7 +30,7 @@ from wal2lake.catalog.access.predefined import (
 )
 from wal2lake.catalog.access.roles import ROLE_FLAGS
 from wal2lake.catalog.access.targets import TargetRights
-from wal2lake.catalog.definitions.changes import (
+from wal2lake.catalog.definitions.columnchanges import (
     AddCheck,
     AddColumn,
     ChangeType,

@@ -10,7 +10,7 @@ talks to a server, depends on the readers of its segments.
     spool/                       transactions that have not committed
     segments, manifest, parquet  sealed segments of decoded changes
     reader, retention            reading of segments; removal of segments
-    messages                     reading of logical messages
+    sealedmessages               reading of logical messages
     confirmed                    positions above the log that were reported to the publisher
     files                        names of files, and how a file becomes durable
 """
@@ -26,7 +26,6 @@ from wal2lake.changelog.manifest import (
     Step,
     TwoPhase,
 )
-from wal2lake.changelog.messages import MessageHistory
 from wal2lake.changelog.reader import LogReader
 from wal2lake.changelog.retention import (
     Held,
@@ -40,6 +39,7 @@ from wal2lake.changelog.retention import (
     history_bytes,
     log_size,
 )
+from wal2lake.changelog.sealedmessages import MessageHistory
 from wal2lake.changelog.segments import SegmentWriter, open_writer
 from wal2lake.changelog.spool.prepared import (
     PreparedSpool,

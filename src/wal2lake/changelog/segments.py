@@ -42,7 +42,6 @@ from wal2lake.changelog.manifest import (
     MessagesFile,
     RowsFile,
 )
-from wal2lake.changelog.messages import last_outside, take_whole
 from wal2lake.changelog.parquet import (
     RowsInMemory,
     VersionRows,
@@ -50,6 +49,7 @@ from wal2lake.changelog.parquet import (
     version_key,
 )
 from wal2lake.changelog.reader import LogReader
+from wal2lake.changelog.sealedmessages import last_outside, take_whole
 from wal2lake.errors import CorruptLogError, InternalError, UnusableLogError
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint

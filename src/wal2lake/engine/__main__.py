@@ -56,7 +56,7 @@ from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
 from wal2lake.local.commits.prepared import finish_interrupted
-from wal2lake.local.concurrency.sequences import SequenceLocks
+from wal2lake.local.concurrency.sequencevalues import SequenceLocks
 from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.recovery import recover
 from wal2lake.model import DATABASE, Oid

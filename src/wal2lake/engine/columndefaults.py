@@ -28,7 +28,7 @@ from wal2lake.catalog import Catalog, ColumnDef
 from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError, sqlstate_of
 from wal2lake.lake.spark import Queries
 from wal2lake.lake.staging import Fill, Fills, Volatile
-from wal2lake.local.concurrency.sequences import SequenceLocks, held
+from wal2lake.local.concurrency.sequencevalues import SequenceLocks, held
 from wal2lake.model import Oid
 from wal2lake.sql.query.writes import default_sql, default_tree
 

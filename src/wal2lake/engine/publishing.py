@@ -23,7 +23,7 @@ from wal2lake.observe import get_logger
 from wal2lake.publish.capture.cascading.cascade import Cascade
 from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.requests import Point
-from wal2lake.publish.capture.statements import Statements
+from wal2lake.publish.capture.statementchanges import Statements
 from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.limits import Limits, Room, SlotLimits
 from wal2lake.publish.sending import ClientPublications

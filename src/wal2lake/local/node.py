@@ -19,7 +19,7 @@ from wal2lake.local.concurrency.activeorigins import (
 )
 from wal2lake.local.concurrency.blocks import OpenBlock
 from wal2lake.local.concurrency.heldtables import HeldTables
-from wal2lake.local.concurrency.sequences import (
+from wal2lake.local.concurrency.sequencevalues import (
     SequenceLocks,
     SessionSequences,
 )

@@ -30,7 +30,7 @@ from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.spark import Branches, BranchKeys, Queries
 from wal2lake.local.concurrency.activeorigins import ActiveOrigins
 from wal2lake.local.concurrency.heldtables import HeldTables
-from wal2lake.local.concurrency.sequences import SequenceLocks
+from wal2lake.local.concurrency.sequencevalues import SequenceLocks
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.local.concurrency.turns import NodeTurns
 from wal2lake.model import Oid

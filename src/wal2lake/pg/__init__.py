@@ -22,9 +22,9 @@ from wal2lake.pg.connection import (
     redact,
 )
 from wal2lake.pg.nudge import nudged
+from wal2lake.pg.publishedtables import RemoteColumn, RemoteTable
 from wal2lake.pg.publisher import Identity, LockWaiter, Publisher, SlotCreated
 from wal2lake.pg.replication import CopyBothStream, CopyDataPayloads
-from wal2lake.pg.tables import RemoteColumn, RemoteTable
 from wal2lake.pg.waiting import Check
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Typed queries of a publisher, one method for each query.
 
 Where PostgreSQL's own subscriber runs the same query (reference section 3), its statement is
-used. ``tables`` and ``types`` read tables and types. This module decides nothing.
+used. ``publishedtables`` and ``types`` read tables and types. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 from wal2lake.errors import PublisherError
 from wal2lake.model import EnumColumns, Lsn, Oid, RemoteSchema
 from wal2lake.pg.connection import Session
-from wal2lake.pg.quoting import quote_ident, quote_literal, quote_literals
-from wal2lake.pg.tables import (
+from wal2lake.pg.publishedtables import (
     RemoteTable,
     describe_schemas,
     describe_tables,
     publication_marks,
     unique_columns,
 )
+from wal2lake.pg.quoting import quote_ident, quote_literal, quote_literals
 from wal2lake.pg.types import describe_enums, describe_types
 from wal2lake.pgtypes import RemoteType
 

@@ -5,7 +5,7 @@
     decoding/    reads transactions of that log, in commit order, for a slot
     plugins/     the interface of output plugins, and the built-in plugins
     walsender/   a process for each streaming client
-    publications tables and columns of a publication; requirements on replica identities
+    published    tables and columns of a publication; requirements on replica identities
     filtering    row filters of an UPDATE
     sending      the rows and columns of each table that a client's publications send
     slots        replication slots: the part of the log that each client needs

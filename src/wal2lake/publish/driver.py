@@ -22,7 +22,7 @@ from wal2lake.errors import (
 )
 from wal2lake.model import Lsn
 from wal2lake.publish.capture.positions import CHANGE_BYTES, end_of_message
-from wal2lake.publish.decoding.changes import (
+from wal2lake.publish.decoding.decoded import (
     DecodedMessage,
     Run,
     Transaction,

@@ -22,7 +22,7 @@ from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.pgtypes.expressions import Filter, decode
 from wal2lake.publish.filtering import FilterOutcome, combined, transforms
-from wal2lake.publish.publications import PublishedRelation, all_published
+from wal2lake.publish.published import PublishedRelation, all_published
 
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = map(ord, "IUDT")
 _KEY = ord("K")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from wal2lake.publish.capture.requests import Point
-from wal2lake.publish.capture.statements import Statements
+from wal2lake.publish.capture.statementchanges import Statements
 from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.sending import ClientPublications, Warn
 from wal2lake.publish.slots import SlotManager

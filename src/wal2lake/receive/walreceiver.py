@@ -54,7 +54,7 @@ from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.gulps import Gulp, divide
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
-from wal2lake.receive.source.publications import PublicationKeeper
+from wal2lake.receive.source.publicationwatch import PublicationKeeper
 from wal2lake.receive.source.schemas import SchemaKeeper
 from wal2lake.receive.source.source import SourceCheck
 from wal2lake.receive.threads.labels import LabelWatch

@@ -29,12 +29,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from wal2lake.apply.schema.changes import SchemaChanges
 from wal2lake.apply.schema.diff import (
     SchemaDifference,
     difference,
     names_now,
 )
+from wal2lake.apply.schema.schemasteps import SchemaChanges
 from wal2lake.catalog import (
     ENUM_LABELS,
     LABELS_LEFT,

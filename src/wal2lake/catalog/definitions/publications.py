@@ -1,6 +1,6 @@
 """Publications with the tables and schemas that they name.
 
-In: a connection, and in writes a transaction on it. Out: ``Publication``. ``publish.publications``
+In: a connection, and in writes a transaction on it. Out: ``Publication``. ``publish.published``
 determines the published tables (partitions, all tables of a schema). Called by ``store``.
 
 A row filter is stored as its tree (``pgtypes.expressions.tree``), which is opaque here. The names

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from wal2lake.cli.print import table as aligned
 from wal2lake.commands.preflight.finding import Finding, Level
-from wal2lake.commands.preflight.tables import Table
+from wal2lake.commands.preflight.tablefindings import Table
 from wal2lake.pg import RemoteColumn
 from wal2lake.pgtypes.mapping import mapping_for
 

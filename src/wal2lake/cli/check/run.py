@@ -27,7 +27,7 @@ from wal2lake.commands.preflight.server import (
     judge_publications,
     judge_server,
 )
-from wal2lake.commands.preflight.tables import (
+from wal2lake.commands.preflight.tablefindings import (
     judge_table,
     judge_toast,
     judge_unpublished,

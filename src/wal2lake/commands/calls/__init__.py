@@ -3,11 +3,11 @@
 Takes: the function calls recorded by a query, the caller, the node. Gives: results and notices.
 Owns: the durable steps of each function. Never: runs under the lock of the embedded engine.
 
-    tables     pause, resume and re-copy one table of a subscription
-    origins    pg_replication_origin_*
-    slots      create, drop, advance and read slots
-    sequences  nextval(), setval(), currval(), lastval()
-    xids       txid_current() and pg_current_xact_id()
+    tablecalls     pause, resume and re-copy one table of a subscription
+    origins        pg_replication_origin_*
+    slots          create, drop, advance and read slots
+    sequencecalls  nextval(), setval(), currval(), lastval()
+    xids           txid_current() and pg_current_xact_id()
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wal2lake.commands.calls.origins import (
     set_up_session,
     set_up_transaction,
 )
-from wal2lake.commands.calls.sequences import (
+from wal2lake.commands.calls.sequencecalls import (
     current_value,
     last_value,
     next_value,
@@ -40,7 +40,7 @@ from wal2lake.commands.calls.slots import (
     current_lsn,
     drop_slot,
 )
-from wal2lake.commands.calls.tables import (
+from wal2lake.commands.calls.tablecalls import (
     pause_table,
     recopy_table,
     resume_table,

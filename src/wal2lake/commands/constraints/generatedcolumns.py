@@ -45,7 +45,7 @@ from wal2lake.pgtypes.expressions import (
 from wal2lake.pgtypes.expressions.operators import MOMENTS, TEXTS
 from wal2lake.pgtypes.expressions.values import JSON, JSONB, SUPPORTED
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.grammar.altering.statements import ExpressionClause
+from wal2lake.sql.grammar.altering.alterstatements import ExpressionClause
 from wal2lake.sql.grammar.constraints import GeneratedClause
 
 NOT_YET: Final = Generation("", ())

@@ -29,7 +29,7 @@ from wal2lake.local.node import Caller, need_schema
 from wal2lake.local.ports import HasCatalog
 from wal2lake.model import Deferral, Oid
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.grammar.altering.statements import (
+from wal2lake.sql.grammar.altering.alterstatements import (
     AddKeyClause,
     DropConstraintClause,
 )

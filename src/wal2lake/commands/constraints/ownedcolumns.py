@@ -14,7 +14,7 @@ from dataclasses import replace
 from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence
 from wal2lake.model import INVALID_OID
 from wal2lake.pgtypes.columnnames import derived_name
-from wal2lake.sql.grammar.constraints.sequences import nextval
+from wal2lake.sql.grammar.constraints.sequenceoptions import nextval
 from wal2lake.sql.grammar.statements import CreateTable
 
 

@@ -1,7 +1,7 @@
 """Queries at a publisher: its state, its publications, our privileges on their tables.
 
-Takes an ordinary or a replication session. Returns facts, which ``server`` and ``tables`` judge.
-The number of queries does not depend on the number of tables. No query writes.
+Takes an ordinary or a replication session. Returns facts, which ``server`` and ``tablefindings``
+judge. The number of queries does not depend on the number of tables. No query writes.
 
 Source: PostgreSQL manual, chapter 52 (system catalogs).
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 from wal2lake.commands.preflight.pooler import Pooler
 from wal2lake.commands.preflight.server import Server, SourcePublication
-from wal2lake.commands.preflight.tables import Table, UnpublishedTable
+from wal2lake.commands.preflight.tablefindings import Table, UnpublishedTable
 from wal2lake.pg import Publisher, RemoteTable, Session
 from wal2lake.pg.quoting import quote_literals
 

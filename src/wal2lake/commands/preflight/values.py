@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wal2lake.commands.preflight.finding import Level, TableFinding
-from wal2lake.commands.preflight.tables import Table
+from wal2lake.commands.preflight.tablefindings import Table
 from wal2lake.errors import PublisherError
 from wal2lake.pg import RemoteColumn, Session
 from wal2lake.pg.quoting import quote_ident

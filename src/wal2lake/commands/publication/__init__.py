@@ -33,7 +33,7 @@ from wal2lake.commands.publication.create import (
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.local.ports import HasCatalog
 from wal2lake.model import Oid
-from wal2lake.sql.grammar.publishing.statements import (
+from wal2lake.sql.grammar.publishing.publicationstatements import (
     AlterPublicationObjects,
     AlterPublicationOwner,
     AlterPublicationRename,

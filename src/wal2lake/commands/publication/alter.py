@@ -40,7 +40,7 @@ from wal2lake.local.access import (
 from wal2lake.local.node import PERMISSION_DENIED, Caller
 from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.model import Oid
-from wal2lake.sql.grammar.publishing.statements import (
+from wal2lake.sql.grammar.publishing.publicationstatements import (
     AlterPublicationObjects,
     AlterPublicationOwner,
     AlterPublicationRename,

@@ -21,7 +21,7 @@ from wal2lake.local.access import check_database_create, check_owner
 from wal2lake.local.node import PERMISSION_DENIED, Caller
 from wal2lake.local.ports import Definitions
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.grammar.publishing.statements import (
+from wal2lake.sql.grammar.publishing.publicationstatements import (
     CreatePublication,
     DropPublication,
 )

@@ -21,9 +21,9 @@ from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, Usag
 from wal2lake.local.node import Caller, described, find_table
 from wal2lake.local.ports import HasCatalog
 from wal2lake.model import ReplicaIdentity
-from wal2lake.publish.publications import check_replica_identity
+from wal2lake.publish.published import check_replica_identity
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.grammar.altering.statements import ReplicaIdentityClause
+from wal2lake.sql.grammar.altering.alterstatements import ReplicaIdentityClause
 
 
 def check_writable(node: HasCatalog, table: TableDef, verb: str) -> None:

@@ -26,7 +26,7 @@ from wal2lake.local.node import Caller, find_table, need_schema
 from wal2lake.local.ports import HasCatalog, TableLocks
 from wal2lake.model import SYSTEM_COLUMNS, Oid
 from wal2lake.pgtypes.expressions import Expression, encode
-from wal2lake.sql.grammar.publishing.statements import (
+from wal2lake.sql.grammar.publishing.publicationstatements import (
     PublicationObject,
     PublicationSchema,
     PublicationTable,

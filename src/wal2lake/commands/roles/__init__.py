@@ -28,7 +28,7 @@ from wal2lake.commands.roles.membership import grant_role
 from wal2lake.commands.roles.owners import alter_owner
 from wal2lake.commands.roles.privileges import grant_privileges
 from wal2lake.local.node import Caller, EngineParts
-from wal2lake.sql.grammar.access.statements import (
+from wal2lake.sql.grammar.access.rolestatements import (
     AlterOwner,
     AlterRole,
     CreateRole,

@@ -37,7 +37,7 @@ from wal2lake.local.node import Caller
 from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.model import BOOTSTRAP_SUPERUSER
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.grammar.access.statements import (
+from wal2lake.sql.grammar.access.rolestatements import (
     AlterRole,
     CreateRole,
     DropRole,

@@ -20,7 +20,7 @@ from wal2lake.local.node import Caller
 from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.grammar.access.statements import GrantRole
+from wal2lake.sql.grammar.access.rolestatements import GrantRole
 
 _DATABASE_OWNER: Final = "pg_database_owner"
 _INVALID_GRANT: Final = "0LP01"

@@ -17,7 +17,7 @@ from wal2lake.local.access import (
 from wal2lake.local.node import Caller, find_table, need_schema
 from wal2lake.local.ports import Definitions, HasCatalog
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.grammar.access.statements import AlterOwner, GrantTarget
+from wal2lake.sql.grammar.access.rolestatements import AlterOwner, GrantTarget
 
 
 def alter_owner(node: Definitions, caller: Caller, statement: AlterOwner) -> str:

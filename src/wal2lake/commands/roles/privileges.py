@@ -33,7 +33,7 @@ from wal2lake.model import (
     Oid,
 )
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.grammar.access.statements import GrantPrivileges, GrantTarget
+from wal2lake.sql.grammar.access.rolestatements import GrantPrivileges, GrantTarget
 
 _INVALID_GRANT: Final = "0LP01"
 

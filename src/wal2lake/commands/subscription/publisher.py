@@ -26,7 +26,7 @@ from wal2lake.commands.preflight.server import (
     missing_publications,
 )
 from wal2lake.commands.preflight.stored import judge_stored
-from wal2lake.commands.preflight.tables import judge_tables, judge_unpublished
+from wal2lake.commands.preflight.tablefindings import judge_tables, judge_unpublished
 from wal2lake.errors import FeatureNotSupportedError, PublisherError
 from wal2lake.local.node import Caller
 from wal2lake.local.ports import HasCatalog, HasSettings

@@ -80,7 +80,7 @@ from wal2lake.local.transaction.local import scratch
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.grammar.altering.statements import (
+from wal2lake.sql.grammar.altering.alterstatements import (
     AddCheckClause,
     AddColumnClause,
     AddKeyClause,

@@ -14,7 +14,7 @@ from typing import Final
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.local.ports import HasCatalog
-from wal2lake.sql.grammar.altering.statements import (
+from wal2lake.sql.grammar.altering.alterstatements import (
     AddCheckClause,
     AddColumnClause,
     AddKeyClause,

@@ -29,7 +29,7 @@ from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.equality import alike_key
 from wal2lake.pgtypes.spark_ddl import identifier
 from wal2lake.sql.grammar import quote_identifier
-from wal2lake.sql.grammar.constraints.sequences import SEQUENCE_BITS
+from wal2lake.sql.grammar.constraints.sequenceoptions import SEQUENCE_BITS
 from wal2lake.sql.query.translate import TableRef
 from wal2lake.sql.query.writes import check_default, translate_write
 

@@ -16,7 +16,7 @@ from wal2lake.local.transaction.definitions import (
     TransactionDefinitions,
     refuse_mixture,
 )
-from wal2lake.local.transaction.messages import empty_transaction
+from wal2lake.local.transaction.emittedmessages import empty_transaction
 from wal2lake.pg import Check
 from wal2lake.sql.sysviews import SystemCatalog
 

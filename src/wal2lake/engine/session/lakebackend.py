@@ -60,16 +60,16 @@ from wal2lake.local.access import check_tables
 from wal2lake.local.commits.commit import wait_for_standbys
 from wal2lake.local.commits.prepared import Preparing, finish_prepared
 from wal2lake.local.concurrency.activeorigins import SessionOrigin
-from wal2lake.local.concurrency.sequences import SessionSequences
+from wal2lake.local.concurrency.sequencevalues import SessionSequences
 from wal2lake.local.concurrency.snapshots import Modes, Snapshot
 from wal2lake.local.node import Caller, EngineParts
-from wal2lake.local.transaction.checks import values_hidden
 from wal2lake.local.transaction.definitions import refuse_mixture
+from wal2lake.local.transaction.emittedmessages import emit, empty_transaction
 from wal2lake.local.transaction.local import (
     DefinitionChanged,
     LocalTransaction,
 )
-from wal2lake.local.transaction.messages import emit, empty_transaction
+from wal2lake.local.transaction.writtenchecks import values_hidden
 from wal2lake.pg import Check
 from wal2lake.sql.backend import (
     Notice,

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import Committed, Cursor, TableState
-from wal2lake.lake.staging.changes import RowConflict, RowFailure
 from wal2lake.lake.staging.convert import NO_RULES, ConversionRules
 from wal2lake.lake.staging.defaults import Fills
+from wal2lake.lake.staging.layout import RowConflict, RowFailure
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Coercion
 from wal2lake.pgtypes import DEFAULT_RESOLUTIONS, RemoteTypes, Resolutions

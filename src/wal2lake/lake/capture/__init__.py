@@ -1,15 +1,14 @@
 """Reads the changes of rows from a table's commits.
 
-commits   a commit's actions: which files were added or removed, or lost rows (pure)
-moves     pairs of rows whose key has changed (pure)
-messages  facts about a transaction in a commit's user metadata (pure)
-rows      the changed rows, as INSERT, UPDATE and DELETE
-replay    a batch of a subscription as the publisher's transactions made it
+commits      a commit's actions: which files were added or removed, or lost rows (pure)
+moves        pairs of rows whose key has changed (pure)
+commitfacts  facts about a transaction in a commit's user metadata (pure)
+changedrows  the changed rows, as INSERT, UPDATE and DELETE
+replay       a batch of a subscription as the publisher's transactions made it
 """
 
-from wal2lake.lake.capture.commits import ALTERS, TableCommit, read_commit, updated_by
-from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.messages import (
+from wal2lake.lake.capture.changedrows import most_changes, row_changes
+from wal2lake.lake.capture.commitfacts import (
     CommitRemarks,
     Emitted,
     OriginMark,
@@ -17,9 +16,10 @@ from wal2lake.lake.capture.messages import (
     relation_mark,
     with_remarks,
 )
+from wal2lake.lake.capture.commits import ALTERS, TableCommit, read_commit, updated_by
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.lake.capture.moves import MOST_ROWS, KeyMoves, MovedKey, moved_from
 from wal2lake.lake.capture.replay import NotAsSent, SentTable, sent_changes
-from wal2lake.lake.capture.rows import most_changes, row_changes
 
 __all__ = [
     "ALTERS",

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wal2lake.lake.capture.messages import CommitRemarks, operation_and_remarks
+from wal2lake.lake.capture.commitfacts import CommitRemarks, operation_and_remarks
 from wal2lake.lake.tablefiles import DataFile
 
 _TRUNCATES: Final = re.compile(r"truncate(?: (?:prepared )?\d+)?|TRUNCATE")

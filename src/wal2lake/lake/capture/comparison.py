@@ -15,7 +15,7 @@ publishes an UPDATE that changes no value. Rows without a key are compared as a 
 ones are distinguished by a number.
 
 Data beyond ``ComparisonMemory`` is on disk. So are large values (``apart``), which short marks
-represent. Called by ``rows``.
+represent. Called by ``changedrows``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A commit is read as the difference of two versions, by key. A row whose key has changed would
 therefore be a removed row and an unrelated added row. Only the UPDATE knows the pair when it is
 executed, and records it. The pairs of a transaction's statements are combined (``KeyMoves``), and
-its commit carries the result (``messages``). Capture uses only pairs that the difference confirms:
-a pair says that two rows belong together, never that they exist.
+its commit carries the result (``commitfacts``). Capture uses only pairs that the difference
+confirms: a pair says that two rows belong together, never that they exist.
 
     1 → 2, then 2 → 3              1 → 3
     4 is inserted, then 4 → 5      4 → 5; the difference has no removed 4: an INSERT of 5

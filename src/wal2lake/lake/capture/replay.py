@@ -7,8 +7,8 @@ values that the table has, as record batches:
     commit_lsn i64  ordinal i64, both the publisher's  op u8 (I U D T)  old u8 (0, K, O)
     c<i> binary, the new row  o<i> binary, the old key or row  options u8, of a TRUNCATE
 
-Values go through the same conversion as in apply, and are PostgreSQL's text, as in ``rows``. A
-value that was not sent because it had not changed (TOAST) is the row's earlier value: from an
+Values go through the same conversion as in apply, and are PostgreSQL's text, as in ``changedrows``.
+A value that was not sent because it had not changed (TOAST) is the row's earlier value: from an
 earlier change in the batch, or from the row that the commit removed from the table. The same holds
 for an old row that must be sent whole, if other writers may have written the table: then the
 publisher's old row has the right key, and perhaps other values. In both cases a table's events are
@@ -31,9 +31,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal2lake.lake.capture.changedrows import as_text, rows_gone
 from wal2lake.lake.capture.commits import TableCommit
 from wal2lake.lake.capture.comparison import ComparisonMemory
-from wal2lake.lake.capture.rows import as_text, rows_gone
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import (
     Mask,

@@ -1,7 +1,8 @@
 """Makes a Delta commit survive a power loss.
 
 Comes in: a table's location and version, or file paths. Goes out: nothing; when a function
-returns, the files that it was called for are on stable storage. Called by ``tables``.
+returns, the files that it was called for are on stable storage. Called by
+``spark.delta.deltatables``.
 
 Why this way. Spark's local filesystem never calls fsync, and Delta's log store renames the commit
 into place without it. So a commit's files are synced before it. After it everything that the

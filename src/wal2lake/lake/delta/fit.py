@@ -1,9 +1,9 @@
 """Checks that a Parquet file fits the table that it is about to join.
 
 Comes in: a table's state and files below its local directory. Goes out: nothing, or an error that
-names file and column. Called by ``tables`` before each commit, because a file that does not fit
-would poison every later read of the table. Only local files are checked: elsewhere reading a
-footer costs a request per file, and the writer is trusted.
+names file and column. Called by ``spark.delta.deltatables`` before each commit, because a file that
+does not fit would poison every later read of the table. Only local files are checked: elsewhere
+reading a footer costs a request per file, and the writer is trusted.
 
 A column that the file lacks reads as null, which is how Delta itself adds columns.
 """

@@ -11,7 +11,7 @@ mapping for it.
     of a new type   is treated as new, because all files are rewritten
     dropped         is missing; files still have it, and no reader reads it
 
-Called by ``tables``. Source: Delta transaction log protocol, "Column Mapping".
+Called by ``spark.delta.deltatables``. Source: Delta transaction log protocol, "Column Mapping".
 """
 
 from __future__ import annotations

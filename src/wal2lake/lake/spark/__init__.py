@@ -21,7 +21,7 @@ from wal2lake.lake.spark.branch.generated import RowRefused, generate, generated
 from wal2lake.lake.spark.branch.keys import BranchKeys, Key
 from wal2lake.lake.spark.branch.rebase import Overtaken, rebase
 from wal2lake.lake.spark.classarchive import class_archive_path
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
 from wal2lake.lake.spark.expressions import SparkExpressions
 from wal2lake.lake.spark.query import Queries, relation

@@ -23,7 +23,12 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batch.batchport import Staged, StageRequest
 from wal2lake.lake.batch.methods import NO_WORK, Costs, Method, Total, Work
-from wal2lake.lake.capture.messages import NO_REMARKS, CommitRemarks, sent, with_remarks
+from wal2lake.lake.capture.commitfacts import (
+    NO_REMARKS,
+    CommitRemarks,
+    sent,
+    with_remarks,
+)
 from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.executors import Pool
@@ -35,14 +40,14 @@ from wal2lake.lake.port import (
     expect_version,
 )
 from wal2lake.lake.spark.branch.branches import Branches
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
 from wal2lake.lake.spark.expressions import SparkExpressions
 from wal2lake.lake.spark.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.spark.merge.multiset import plan_multiset
 from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.spark.session import use_pool
-from wal2lake.lake.staging.changes import (
+from wal2lake.lake.staging.layout import (
     RowConflict,
     RowFailure,
     Uniqueness,

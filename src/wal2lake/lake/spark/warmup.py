@@ -20,7 +20,7 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.executors import Pool
 from wal2lake.lake.port import Cursor, FieldSpec, TableState
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.tablefiles import AddedFile

@@ -5,21 +5,11 @@ the table, or staged changes; and the events that cannot be applied. Owns: conve
 PostgreSQL's text to the target's types, the layout of staged changes. Never: commits, or the net
 change of several events of a key.
 
-Modules: ``changes`` (the layout), ``logrows`` (reading the log), ``convert``, ``rowchanges``,
-``stage``, ``wholerows``, ``defaults``, ``generated``, ``checks``. They load without Spark:
+Modules: ``layout``, ``logrows`` (reading the log), ``convert``, ``rowchanges``,
+``stage``, ``wholerows``, ``defaults``, ``generated``, ``rowchecks``. They load without Spark:
 executors run them.
 """
 
-from wal2lake.lake.staging.changes import (
-    COMMIT,
-    DELETE,
-    INSERT,
-    TRUNCATE,
-    UPDATE,
-    RowConflict,
-    RowFailure,
-)
-from wal2lake.lake.staging.checks import CHECK_VIOLATION, violating
 from wal2lake.lake.staging.convert import (
     NO_RULES,
     BadValue,
@@ -38,8 +28,18 @@ from wal2lake.lake.staging.defaults import (
     have_sequences,
 )
 from wal2lake.lake.staging.generated import computed, inputs_of
+from wal2lake.lake.staging.layout import (
+    COMMIT,
+    DELETE,
+    INSERT,
+    TRUNCATE,
+    UPDATE,
+    RowConflict,
+    RowFailure,
+)
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.lake.staging.rowchanges import incompatible_columns
+from wal2lake.lake.staging.rowchecks import CHECK_VIOLATION, violating
 from wal2lake.lake.staging.wholerows import convert_columns
 
 __all__ = [

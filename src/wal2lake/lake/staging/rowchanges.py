@@ -29,14 +29,6 @@ import pyarrow.compute as pc
 
 from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import FieldSpec, PhysicalField
-from wal2lake.lake.staging.changes import (
-    DELETE,
-    INSERT,
-    TRUNCATE,
-    UPDATE,
-    RowFailure,
-    Seq,
-)
 from wal2lake.lake.staging.convert import (
     NO_RULES,
     BadValue,
@@ -51,6 +43,14 @@ from wal2lake.lake.staging.convert import (
 )
 from wal2lake.lake.staging.defaults import Fills, behind, filled
 from wal2lake.lake.staging.generated import computed, inputs_of
+from wal2lake.lake.staging.layout import (
+    DELETE,
+    INSERT,
+    TRUNCATE,
+    UPDATE,
+    RowFailure,
+    Seq,
+)
 from wal2lake.lake.staging.wholerows import refused_by_checks, with_generated
 from wal2lake.model import Coercion, Generated, Lsn, Relation, ReplicaIdentity
 from wal2lake.pgtypes import RemoteTypes, TypeMapping

@@ -43,8 +43,8 @@ from wal2lake.lake.delta.datafile import (
 )
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.executors import Executors
-from wal2lake.lake.staging.changes import INSERT, ChangeShape, RowFailure, Seq
 from wal2lake.lake.staging.defaults import have_sequences
+from wal2lake.lake.staging.layout import INSERT, ChangeShape, RowFailure, Seq
 from wal2lake.lake.staging.logrows import (
     BATCH_ROWS,
     LogPart,

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.staging.checks import first_violation
 from wal2lake.lake.staging.convert import (
     NO_RULES,
     BadValue,
@@ -31,6 +30,7 @@ from wal2lake.lake.staging.convert import (
 )
 from wal2lake.lake.staging.defaults import Fills, filled
 from wal2lake.lake.staging.generated import computed, missing_value
+from wal2lake.lake.staging.rowchecks import first_violation
 from wal2lake.pgtypes.choices.coerce import CoercedValues
 
 

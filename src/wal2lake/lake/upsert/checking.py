@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal2lake.lake.staging.changes import UPDATE, ChangeShape, RowFailure, Seq
-from wal2lake.lake.staging.checks import explained, violating
 from wal2lake.lake.staging.generated import computed, inputs_of, missing_value
+from wal2lake.lake.staging.layout import UPDATE, ChangeShape, RowFailure, Seq
+from wal2lake.lake.staging.rowchecks import explained, violating
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.lives.lives import STORED, Events, HeldRow, Lives, Mask
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.lake.rowtexts import row_texts, value_texts
-from wal2lake.lake.staging.changes import (
+from wal2lake.lake.staging.layout import (
     DELETE,
     NAMED_CONFLICTS,
     ChangeShape,

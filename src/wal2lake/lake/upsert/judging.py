@@ -19,8 +19,8 @@ import pyarrow as pa
 from wal2lake.errors import InternalError
 from wal2lake.lake.expressions import EvaluatedPair, Expressions, Pairs, facts_table
 from wal2lake.lake.origins import LONG_AGO, UNKNOWN, BatchCommits, RowMarks
-from wal2lake.lake.staging.changes import ChangeShape
 from wal2lake.lake.staging.generated import computed
+from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives.lives import STORED, HeldRow, Index, Mask, Met, Question
 from wal2lake.lake.upsert.stored import StoredRows

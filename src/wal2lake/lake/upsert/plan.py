@@ -38,7 +38,8 @@ from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.partitions import value_of, values_in
 from wal2lake.lake.port import PhysicalField, TableState
 from wal2lake.lake.rowtexts import row_texts
-from wal2lake.lake.staging.changes import (
+from wal2lake.lake.staging.convert import mapping_of
+from wal2lake.lake.staging.layout import (
     COMMIT,
     INSERT,
     TRUNCATE,
@@ -49,7 +50,6 @@ from wal2lake.lake.staging.changes import (
     Uniqueness,
     key_taken,
 )
-from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.lake.upsert.checking import (
     first_unfit,

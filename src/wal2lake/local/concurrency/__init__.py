@@ -1,9 +1,9 @@
 """State that concurrent sessions share.
 
-snapshots     the versions that a statement reads while others commit
-heldtables    tables that prepared transactions hold
-sequences     sequence values that statements and sessions take
-activeorigins replication origins that sessions have set up
-turns         commands that must not interleave
-blocks        turns and steps of an open transaction block
+snapshots       the versions that a statement reads while others commit
+heldtables      tables that prepared transactions hold
+sequencevalues  sequence values that statements and sessions take
+activeorigins   replication origins that sessions have set up
+turns           commands that must not interleave
+blocks          turns and steps of an open transaction block
 """

@@ -4,13 +4,13 @@ Takes: INSERT, UPDATE, DELETE and TRUNCATE of one session, its savepoints. Gives
 transaction's own view of its tables, one commit. Owns: the branches of the session. Never:
 interprets SQL; statements arrive translated for Spark.
 
-    local        the transaction of a session: branches, savepoints; start here
-    plainwrites  writes that need no Spark
-    generation   generated columns
-    checks       CHECK constraints and privileges on branches
-    messages     logical messages
-    definitions  subscriptions and publications that a block defines
-    recovery     ends or removes interrupted commits
+    local            the transaction of a session: branches, savepoints; start here
+    plainwrites      writes that need no Spark
+    generation       generated columns
+    writtenchecks    CHECK constraints and privileges on branches
+    emittedmessages  logical messages
+    definitions      subscriptions and publications that a block defines
+    recovery         ends or removes interrupted commits
 
 Decision 0009.
 """

@@ -64,25 +64,25 @@ from wal2lake.local.commits.commit import (
 from wal2lake.local.commits.prepared import Preparing, prepare
 from wal2lake.local.commits.uniqueness import key_of, refuse_repeated
 from wal2lake.local.commits.upkeep import compact_if_due
-from wal2lake.local.concurrency.sequences import (
+from wal2lake.local.concurrency.sequencevalues import (
     Restarted,
     TransactionSequences,
 )
 from wal2lake.local.concurrency.snapshots import Snapshot
 from wal2lake.local.ports import HasSettings, LocalCommits
-from wal2lake.local.transaction.checks import refuse_violations
-from wal2lake.local.transaction.generation import generate_added
-from wal2lake.local.transaction.messages import (
+from wal2lake.local.transaction.emittedmessages import (
     decodable_messages,
     emit_transaction,
     has_slots,
     recorded_statements,
 )
+from wal2lake.local.transaction.generation import generate_added
 from wal2lake.local.transaction.plainwrites import change_plainly
+from wal2lake.local.transaction.writtenchecks import refuse_violations
 from wal2lake.model import Deferral, Oid
 from wal2lake.pg import Check
 from wal2lake.pgtypes.encode.text import arrow_to_text
-from wal2lake.publish.capture.statements import Statement
+from wal2lake.publish.capture.statementchanges import Statement
 from wal2lake.sql.backend import TransactionKind
 from wal2lake.sql.query.results import Rendering
 from wal2lake.sql.query.translate import TableRef

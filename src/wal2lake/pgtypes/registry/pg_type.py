@@ -5,7 +5,7 @@ type's text exactly as PostgreSQL prints it. Called by the SQL front end (system
 RowDescription), by CREATE TABLE and by the mapping. Other types (enums, domains, types of
 extensions) have no fixed OID; callers identify them by name, and their values are text.
 
-Why this way: the facts are data (``rows``). Array types are derived, because all of their facts
+Why this way: the facts are data (``builtin``). Array types are derived, because all of their facts
 follow from their elements. A test compares each field of each type with a server's.
 
 Sources: pg_type.dat; src/backend/utils/adt/format_type.c; the typmodout functions in
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from wal2lake.model import INVALID_OID, Oid
-from wal2lake.pgtypes.registry.rows import (
+from wal2lake.pgtypes.registry.builtin import (
     BY_REFERENCE,
     NO_BINARY,
     PREFERRED,

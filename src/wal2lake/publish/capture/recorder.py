@@ -47,7 +47,7 @@ from wal2lake.publish.capture.cascading.handing import HandingOn, OtherwisePrepa
 from wal2lake.publish.capture.ordering import CapturedTransaction
 from wal2lake.publish.capture.relations import key_of, relation_of
 from wal2lake.publish.capture.requests import Preparation
-from wal2lake.publish.capture.statements import Statements, count_of
+from wal2lake.publish.capture.statementchanges import Statements, count_of
 from wal2lake.publish.capture.writer import Change, PublisherLogWriter
 
 _ATTEMPTS: Final = 3

@@ -30,9 +30,9 @@ from wal2lake.publish.capture.recorder import (
     since_2000_us,
 )
 from wal2lake.publish.capture.requests import CaptureRequest, Point
-from wal2lake.publish.capture.statements import count_of
+from wal2lake.publish.capture.statementchanges import count_of
 from wal2lake.publish.capture.writer import PublisherLogWriter
-from wal2lake.publish.publications import all_published
+from wal2lake.publish.published import all_published
 
 _NEW: Final = -1
 """The version before a table's first one."""

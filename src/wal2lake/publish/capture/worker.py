@@ -36,7 +36,7 @@ from wal2lake.publish.capture.cascading.cascade import Cascade
 from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.recorder import TransactionRecorder
 from wal2lake.publish.capture.requests import CaptureRequest, Point, Preparation
-from wal2lake.publish.capture.statements import Statements
+from wal2lake.publish.capture.statementchanges import Statements
 from wal2lake.publish.capture.step import CaptureHost, CaptureStep
 
 LOOK_SECONDS: Final = 1.0

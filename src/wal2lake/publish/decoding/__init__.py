@@ -1,6 +1,6 @@
 """Reads transactions of the publisher's log, in commit order.
 
-changes        values: transactions, their changes, messages
+decoded        values: transactions, their changes, messages
 transactions   reads segments: each transaction, and its changes in order
 groups         many small transactions at once
 """

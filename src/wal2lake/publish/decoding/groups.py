@@ -23,7 +23,7 @@ import pyarrow as pa
 from wal2lake.changelog import Manifest
 from wal2lake.model import Lsn, Relation, Xid
 from wal2lake.publish.capture.positions import CHANGE_BYTES
-from wal2lake.publish.decoding.changes import (
+from wal2lake.publish.decoding.decoded import (
     DecodedChange,
     Run,
     Transaction,

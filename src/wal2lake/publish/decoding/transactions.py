@@ -22,7 +22,7 @@ import pyarrow as pa
 from wal2lake.changelog import LogReader, Manifest
 from wal2lake.model import Lsn, Relation
 from wal2lake.publish.capture.positions import CHANGE_BYTES
-from wal2lake.publish.decoding.changes import (
+from wal2lake.publish.decoding.decoded import (
     DecodedMessage,
     Run,
     Transaction,

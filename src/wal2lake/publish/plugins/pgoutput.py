@@ -31,7 +31,7 @@ from wal2lake.model import Lsn, Oid, Relation, Xid
 from wal2lake.observe import get_logger
 from wal2lake.pgtypes import text_to_binary
 from wal2lake.publish.capture.positions import CHANGE_BYTES
-from wal2lake.publish.decoding.changes import Run, Transaction, changes_of
+from wal2lake.publish.decoding.decoded import Run, Transaction, changes_of
 from wal2lake.publish.decoding.groups import Group
 from wal2lake.publish.plugins.port import Base, Context, DecodedChange, Values
 from wal2lake.publish.sending import Sending, published_rows

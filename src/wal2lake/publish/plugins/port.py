@@ -58,7 +58,7 @@ from typing import Protocol
 
 from wal2lake.catalog import TableDef
 from wal2lake.model import Lsn, Oid, Relation, Xid
-from wal2lake.publish.decoding.changes import DecodedChange, Run, Transaction, Values
+from wal2lake.publish.decoding.decoded import DecodedChange, Run, Transaction, Values
 from wal2lake.publish.decoding.groups import Group
 from wal2lake.publish.sending import Sending
 

@@ -16,7 +16,7 @@ from wal2lake.errors import UsageError
 from wal2lake.model import Lsn, Relation, Xid
 from wal2lake.pgtypes.keywords import quote_identifier, quote_literal
 from wal2lake.pgtypes.registry.pg_type import format_type
-from wal2lake.publish.decoding.changes import Transaction
+from wal2lake.publish.decoding.decoded import Transaction
 from wal2lake.publish.plugins.port import Base, Context, DecodedChange, Values
 
 _BARE: Final = frozenset({20, 21, 23, 26, 700, 701, 1700})

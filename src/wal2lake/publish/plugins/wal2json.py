@@ -22,7 +22,7 @@ from wal2lake.catalog import ColumnDef
 from wal2lake.errors import UsageError
 from wal2lake.model import Column, Lsn, Relation
 from wal2lake.pgtypes.registry.pg_type import BUILT_IN, format_type
-from wal2lake.publish.decoding.changes import Transaction
+from wal2lake.publish.decoding.decoded import Transaction
 from wal2lake.publish.plugins.port import Base, Context, DecodedChange, Values
 from wal2lake.publish.plugins.test_decoding import boolean, timestamp
 

@@ -18,8 +18,8 @@ from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
 from wal2lake.sql.grammar.access import AccessStatement
 from wal2lake.sql.grammar.access.grants import alter_owner, grant, revoke
 from wal2lake.sql.grammar.access.roles import alter_role, create_role, drop_role
+from wal2lake.sql.grammar.altering.alterstatements import AlterTableStatement
 from wal2lake.sql.grammar.altering.parsing import alter_table
-from wal2lake.sql.grammar.altering.statements import AlterTableStatement
 from wal2lake.sql.grammar.copying import CopyTo, copy
 from wal2lake.sql.grammar.cursor import TokenCursor
 from wal2lake.sql.grammar.lexer import Token, TokenKind, syntax_error, tokens
@@ -29,7 +29,7 @@ from wal2lake.sql.grammar.publishing.parsing import (
     create_publication,
     drop_publication,
 )
-from wal2lake.sql.grammar.publishing.statements import PublicationStatement
+from wal2lake.sql.grammar.publishing.publicationstatements import PublicationStatement
 from wal2lake.sql.grammar.statements import CommandKind, OtherStatement, Statement
 from wal2lake.sql.grammar.subscription import (
     alter_subscription,

@@ -14,16 +14,16 @@ from wal2lake.model import PartitionKey
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.pgtypes.registry.pg_type import format_type
 from wal2lake.sql.grammar.access import AccessStatement, access_to_sql
-from wal2lake.sql.grammar.altering.printing import alter_table_sql, check_sql
-from wal2lake.sql.grammar.altering.statements import (
+from wal2lake.sql.grammar.altering.alterstatements import (
     AlterTable,
     AlterTableStatement,
     RenameTable,
     RenameTableColumn,
     SetTableSchema,
 )
+from wal2lake.sql.grammar.altering.printing import alter_table_sql, check_sql
 from wal2lake.sql.grammar.publishing.printing import publication_sql
-from wal2lake.sql.grammar.publishing.statements import PublicationStatement
+from wal2lake.sql.grammar.publishing.publicationstatements import PublicationStatement
 from wal2lake.sql.grammar.quoting import fold, quote_literal
 from wal2lake.sql.grammar.statements import (
     AlterSubscriptionConnection,

@@ -40,7 +40,7 @@ from wal2lake.sql.grammar.constraints.columnsources import (
     check_generation,
     check_one_source,
 )
-from wal2lake.sql.grammar.constraints.sequences import (
+from wal2lake.sql.grammar.constraints.sequenceoptions import (
     SEQUENCE_BITS,
     sequence_options,
     serial_type,

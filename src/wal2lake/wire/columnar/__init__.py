@@ -2,17 +2,17 @@
 
 Takes payloads as received, gives record batches in the log layout (described in ``decoder``; start
 there). ``framing`` presents the messages as numbers, ``timeline`` finds the transactions,
-``blocks`` the rows of each relation version, ``columns`` their values, ``messages`` the logical
-messages. ``streams``, which the log uses, adds transactions that are sent before they commit;
-``changes`` reads their changes, and ``streamed`` has their state. Imports NumPy and pyarrow.
+``blocks`` the rows of each relation version, ``columns`` their values, ``logicalmessages`` the
+logical messages. ``streams``, which the log uses, adds transactions that are sent before they
+commit; ``streamedchanges`` reads their changes, and ``streamed`` has their state. Imports NumPy and
+pyarrow.
 """
 
 from __future__ import annotations
 
 from wal2lake.wire.columnar.blocks import ChangeBlock
-from wal2lake.wire.columnar.changes import STREAMED_MESSAGES_SCHEMA, as_messages
 from wal2lake.wire.columnar.decoder import Decoded, Decoder
-from wal2lake.wire.columnar.messages import MESSAGES_SCHEMA, no_messages
+from wal2lake.wire.columnar.logicalmessages import MESSAGES_SCHEMA, no_messages
 from wal2lake.wire.columnar.streamed import (
     OpenStream,
     PreparedCommitted,
@@ -24,6 +24,7 @@ from wal2lake.wire.columnar.streamed import (
     StreamPrepared,
     caches,
 )
+from wal2lake.wire.columnar.streamedchanges import STREAMED_MESSAGES_SCHEMA, as_messages
 from wal2lake.wire.columnar.streams import Event, StreamDecoder
 from wal2lake.wire.columnar.timeline import TRANSACTIONS_SCHEMA, no_transactions
 

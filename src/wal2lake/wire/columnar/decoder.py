@@ -67,7 +67,7 @@ from wal2lake.wire.columnar.framing import (
     require,
     where,
 )
-from wal2lake.wire.columnar.messages import no_messages, read_messages
+from wal2lake.wire.columnar.logicalmessages import no_messages, read_messages
 from wal2lake.wire.columnar.timeline import (
     BEGIN,
     CLASS_OF_KIND,

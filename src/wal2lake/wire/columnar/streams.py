@@ -50,13 +50,6 @@ from numpy.typing import NDArray
 
 from wal2lake.errors import InternalError, ProtocolViolation
 from wal2lake.model import INVALID_LSN, Lsn, Xid
-from wal2lake.wire.columnar.changes import (
-    described,
-    explain_changes,
-    located,
-    read_changes,
-    wrong,
-)
 from wal2lake.wire.columnar.decoder import Decoded, Decoder
 from wal2lake.wire.columnar.framing import Frames, Suspect, misframed, where
 from wal2lake.wire.columnar.streamed import (
@@ -69,6 +62,13 @@ from wal2lake.wire.columnar.streamed import (
     Streamed,
     StreamedDefinition,
     StreamPrepared,
+)
+from wal2lake.wire.columnar.streamedchanges import (
+    described,
+    explain_changes,
+    located,
+    read_changes,
+    wrong,
 )
 from wal2lake.wire.columnar.timeline import (
     CLASS_OF_KIND,

@@ -1,9 +1,9 @@
 """Encoding of the log layout as pgoutput for the socket, column by column: the hot path out.
 
 Takes record batches in the log layout (columnar/decoder.py describes it) and single messages,
-gives CopyData frames. ``rows`` writes the messages of a relation's rows, ``payloads`` those of
-transactions and other messages between rows, ``sending`` merges them in the order of the
-stream. It is the inverse of wire/columnar. Imports NumPy and pyarrow.
+gives CopyData frames. ``rowmessages`` writes the messages of a relation's rows, ``payloads`` those
+of transactions and other messages between rows, ``sending`` merges them in the order of the stream.
+It is the inverse of wire/columnar. Imports NumPy and pyarrow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wal2lake.wire.encoder.payloads import (
     origins,
     truncates,
 )
-from wal2lake.wire.encoder.rows import (
+from wal2lake.wire.encoder.rowmessages import (
     LARGEST_MESSAGE,
     Parts,
     RowsEncoder,

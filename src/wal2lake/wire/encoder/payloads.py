@@ -21,7 +21,13 @@ import pyarrow as pa
 
 from wal2lake.errors import InternalError
 from wal2lake.model import Lsn, Oid, Xid
-from wal2lake.wire.encoder.rows import Bytes, Ints, big_endian, fixed_array, offsets_of
+from wal2lake.wire.encoder.rowmessages import (
+    Bytes,
+    Ints,
+    big_endian,
+    fixed_array,
+    offsets_of,
+)
 from wal2lake.wire.pgoutput import Message, Truncate, write_message
 
 BEFORE: Final = -1

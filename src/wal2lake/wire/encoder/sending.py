@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from wal2lake.errors import InternalError
 from wal2lake.wire.copyboth import XLOGDATA_HEADER
-from wal2lake.wire.encoder.rows import (
+from wal2lake.wire.encoder.rowmessages import (
     Bytes,
     Ints,
     big_endian,

@@ -1,14 +1,14 @@
 """pgoutput, protocols 1 to 4, message by message.
 
 Takes the payload of an XLogData, gives a frozen dataclass, and the reverse. ``messages`` is the
-table of kinds (start there), ``transactions`` and ``changes`` have the layouts. This is the scalar
-path, written for clarity; wire/columnar decodes rows fast, and wire/stream has the rules between
-messages.
+table of kinds (start there), ``transactions`` and ``datamessages`` have the layouts. This is the
+scalar path, written for clarity; wire/columnar decodes rows fast, and wire/stream has the rules
+between messages.
 """
 
 from __future__ import annotations
 
-from wal2lake.wire.pgoutput.changes import (
+from wal2lake.wire.pgoutput.datamessages import (
     UNCHANGED,
     BinaryValue,
     Delete,

@@ -22,8 +22,9 @@ from typing import Any, Final, TypeAlias
 from wal2lake.errors import ProtocolViolation
 from wal2lake.model import Xid
 from wal2lake.wire.fields import FieldReader, violation, written
-from wal2lake.wire.pgoutput import changes, transactions
-from wal2lake.wire.pgoutput.changes import (
+from wal2lake.wire.pgoutput import datamessages as changes
+from wal2lake.wire.pgoutput import transactions
+from wal2lake.wire.pgoutput.datamessages import (
     Delete,
     Insert,
     LogicalMessage,

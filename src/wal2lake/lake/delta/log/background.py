@@ -1,7 +1,7 @@
 """Runs work on tables outside their commits: one table after the other, in one thread.
 
 Comes in: locations of tables that need the work. Goes out: calls of the work's function. Called
-by ``tables`` (checkpoints) and ``lake.compaction``.
+by ``deltatables`` (checkpoints) and ``lake.compaction``.
 
 Why this way. A commit must not wait for work that it does not need. A checkpoint takes Spark a
 second, the first one of an engine several, and the tables of a subscription reach the version at

@@ -14,8 +14,8 @@ The name is taken by link(2), which fails if the name exists. ``tables.DeltaTabl
 out other writers of this process: Delta renames its commit into place, and a rename would replace
 an existing commit.
 
-Called by ``tables``. Sources: Delta transaction log protocol, "Delta Log Entries" and "Actions";
-delta-spark 4.4 OptimisticTransaction.scala.
+Called by ``spark.delta.deltatables``. Sources: Delta transaction log protocol, "Delta Log Entries"
+and "Actions"; delta-spark 4.4 OptimisticTransaction.scala.
 """
 
 from __future__ import annotations

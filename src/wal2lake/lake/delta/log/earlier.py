@@ -6,8 +6,8 @@ Otherwise the files are those of the newest version with the commits in between 
 checksum has their number and total size, so a wrong result is noticed (an ``add`` that only
 renews what the log holds about a file cannot be undone).
 
-Called by ``tables``. Source: Delta transaction log protocol, "Add File and Remove File", "Version
-Checksum File".
+Called by ``spark.delta.deltatables``. Source: Delta transaction log protocol, "Add File and Remove
+File", "Version Checksum File".
 """
 
 from __future__ import annotations

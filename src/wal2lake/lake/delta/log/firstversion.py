@@ -9,8 +9,8 @@ SUBSCRIPTION. There is nothing to conflict with either: a second writer finds th
 exists. The checksum has everything from which Delta derives the next version's; if anything were
 missing, the first commit would read the table back instead.
 
-Called by ``tables``. Sources: Delta transaction log protocol, "Commit Provenance Information" and
-"Version Checksum File"; delta-spark 4.4 Checksum.scala.
+Called by ``spark.delta.deltatables``. Sources: Delta transaction log protocol, "Commit Provenance
+Information" and "Version Checksum File"; delta-spark 4.4 Checksum.scala.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ undone.
 A table elsewhere has no commit file to check: its listing is valid for its version's number, and
 only Delta knows its newest version. Safe for all threads.
 
-Called by ``tables``.
+Called by ``spark.delta.deltatables``.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ result is None and the caller asks Delta.
 A version that was read stays the newest as long as its commit is the same file and the next
 commit does not exist: two looks at the directory.
 
-Called by ``tables``. Sources: Delta transaction log protocol, "Delta Log Entries" (versions are
-contiguous), "Version Checksum File".
+Called by ``spark.delta.deltatables``. Sources: Delta transaction log protocol, "Delta Log Entries"
+(versions are contiguous), "Version Checksum File".
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import StorageError, Wal2LakeError
-from wal2lake.lake.branch.changes import BranchChange, in_branch, net_change
+from wal2lake.lake.branch.netchange import BranchChange, in_branch, net_change
 from wal2lake.lake.delta.datafile import remove_file, storage_error
 from wal2lake.lake.delta.durability import local_path, sync_files
 from wal2lake.lake.delta.log.checksum import checksum_line
@@ -41,8 +41,8 @@ from wal2lake.lake.delta.log.version import Version, read_version
 from wal2lake.lake.origins import COLUMNS, with_marks
 from wal2lake.lake.partitions import instants
 from wal2lake.lake.port import TableState
+from wal2lake.lake.spark.delta.deltatables import BRANCHES_FOLDER, DeltaTables
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
-from wal2lake.lake.spark.delta.tables import BRANCHES_FOLDER, DeltaTables
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.observe import get_logger

@@ -15,8 +15,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from wal2lake.lake.branch.changes import Action
-from wal2lake.lake.branch.checks import rows_in
+from wal2lake.lake.branch.branchchecks import rows_in
+from wal2lake.lake.branch.netchange import Action
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.port import Cursor, TablePort, TableState
 from wal2lake.lake.spark.branch.branches import Branch, Branches

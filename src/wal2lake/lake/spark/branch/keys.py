@@ -23,13 +23,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.branch.lookup import Files, find
+from wal2lake.lake.branch.netchange import Action
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.spark.branch.branches import Branch
-from wal2lake.lake.spark.delta.rows import rows_of_files
-from wal2lake.lake.spark.delta.tables import DeltaTables
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
+from wal2lake.lake.spark.delta.filerows import rows_of_files
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.memory import TooLarge

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from wal2lake.lake.branch.changes import Action, BranchChange, vector_file
+from wal2lake.lake.branch.netchange import Action, BranchChange, vector_file
 from wal2lake.lake.delta.deletionvectors import Rows, read_vector, write_vectors
 from wal2lake.lake.spark.branch.branches import Branch
 from wal2lake.lake.tablefiles import DataFile, Replaced

@@ -5,7 +5,7 @@ for each kind of table which features a reader and a writer need, and which prop
 session's settings add. A plain version is then written here (``log.firstversion``); Delta writes
 every other.
 
-Called by ``tables``.
+Called by ``deltatables``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calls Delta's own code over py4j: its logs, snapshots, transactions and actions.
 
-In: a session, Python values. Out: JVM objects, with which ``tables`` works. A call takes a tenth
-of a millisecond or more, and each step through a package name is a call.
+In: a session, Python values. Out: JVM objects, with which ``deltatables`` works. A call takes a
+tenth of a millisecond or more, and each step through a package name is a call.
 
 Sources: delta-spark 4.4 DeltaLog.scala, OptimisticTransaction.scala, DeltaOperations.scala.
 """

@@ -5,7 +5,7 @@ Delta enforces no key, so a writer that adds rows must look for duplicates first
 changes are looked up row by row where they are staged (``lake.upsert``, ``lake.merge``). This
 check is for a whole copy: one join or one grouping of the key columns, on the executors.
 
-Called by ``tables``.
+Called by ``deltatables``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from wal2lake.lake.port import TableState
-from wal2lake.lake.spark.delta.rows import rows_of_files
+from wal2lake.lake.spark.delta.filerows import rows_of_files
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.pgtypes.equality import alike_key
 

@@ -19,7 +19,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from wal2lake.lake.staging.changes import ChangeShape
+from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.pgtypes.equality import alike_sql, loose_columns
 from wal2lake.pgtypes.spark_ddl import identifier
 

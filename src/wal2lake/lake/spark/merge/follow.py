@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from wal2lake.lake.staging.changes import INSERT
+from wal2lake.lake.staging.layout import INSERT
 
 LEAVE: Final = ord("L")
 ARRIVE: Final = ord("A")

@@ -44,7 +44,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from wal2lake.lake.capture.messages import NO_REMARKS, CommitRemarks, with_remarks
+from wal2lake.lake.capture.commitfacts import NO_REMARKS, CommitRemarks, with_remarks
 from wal2lake.lake.origins import COLUMNS, BatchCommits
 from wal2lake.lake.port import (
     Committed,
@@ -56,7 +56,7 @@ from wal2lake.lake.port import (
 from wal2lake.lake.spark.branch.branches import Branch, Branches
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.spark.merge.netchange import NetChange, net_change
-from wal2lake.lake.staging.changes import (
+from wal2lake.lake.staging.layout import (
     DELETE,
     INSERT,
     RowFailure,

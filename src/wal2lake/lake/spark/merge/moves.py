@@ -34,7 +34,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from wal2lake.lake.spark.merge.follow import ARRIVE, FOUND, LEAVE, LINKS, follow
-from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE, ChangeShape
+from wal2lake.lake.staging.layout import DELETE, INSERT, UPDATE, ChangeShape
 
 
 class BaseTable:

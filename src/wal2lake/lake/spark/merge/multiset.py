@@ -37,7 +37,7 @@ from wal2lake.lake.port import TableState
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.spark.merge.merge import Merge, tune
 from wal2lake.lake.spark.merge.netchange import NetChange, after
-from wal2lake.lake.staging.changes import (
+from wal2lake.lake.staging.layout import (
     DELETE,
     NAMED_CONFLICTS,
     TRUNCATE,

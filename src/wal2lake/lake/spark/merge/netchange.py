@@ -41,7 +41,7 @@ from wal2lake.lake.spark.merge.moves import (
     net_of_lives,
     plain_touches,
 )
-from wal2lake.lake.staging.changes import (
+from wal2lake.lake.staging.layout import (
     INSERT,
     TRUNCATE,
     UPDATE,

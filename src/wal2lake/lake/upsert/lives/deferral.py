@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wal2lake.lake.staging.changes import DELETE, INSERT
+from wal2lake.lake.staging.layout import DELETE, INSERT
 from wal2lake.lake.upsert.lives.lives import NOT_MOVED, Events, Index, Mask
 
 

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE
+from wal2lake.lake.staging.layout import DELETE, INSERT, UPDATE
 from wal2lake.model import ConflictType, Resolution
 
 Index = npt.NDArray[np.int64]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE
+from wal2lake.lake.staging.layout import DELETE, INSERT, UPDATE
 from wal2lake.lake.upsert.keys import Index, Places
 from wal2lake.lake.upsert.lives.lives import NOT_MOVED, Events
 

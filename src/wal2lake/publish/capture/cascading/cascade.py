@@ -5,7 +5,7 @@
 
 A batch of a subscription is one commit of each table that it touches, regardless of its number of
 transactions. If each of these commits notes that it has exactly the sent changes
-(``lake.capture.messages.Sent``), downstream subscribers get each transaction by itself, with its
+(``lake.capture.commitfacts.Sent``), downstream subscribers get each transaction by itself, with its
 changes in order, its time and its position at the publisher, as PostgreSQL's subscribers hand on
 what they apply. If a commit does not note that (conflicts, a skipped transaction, local columns,
 values that a policy has changed), or the log does not have the segments any more, the difference is

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.sql.grammar.access.statements import (
+from wal2lake.sql.grammar.access.rolestatements import (
     AlterOwner,
     GrantPrivileges,
     GrantRole,

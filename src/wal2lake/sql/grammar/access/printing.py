@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wal2lake.pgtypes.keywords import quote_identifier
-from wal2lake.sql.grammar.access.statements import (
+from wal2lake.sql.grammar.access.rolestatements import (
     AccessStatement,
     AlterOwner,
     AlterRole,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.sql.grammar.access.statements import (
+from wal2lake.sql.grammar.access.rolestatements import (
     AlterRole,
     CreateRole,
     DropRole,

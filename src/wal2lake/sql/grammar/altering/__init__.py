@@ -3,7 +3,7 @@
 Takes: a cursor behind the two words. Gives: a statement value. Owns: the list of actions that
 this node executes. Never: looks a table up.
 
-    statements   the values
-    parsing      tokens to values
-    printing     values to text
+    alterstatements  the values
+    parsing          tokens to values
+    printing         values to text
 """

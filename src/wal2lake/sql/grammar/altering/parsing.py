@@ -12,8 +12,8 @@ from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.model import ReplicaIdentity
-from wal2lake.sql.grammar.access.statements import AlterOwner, GrantTarget
-from wal2lake.sql.grammar.altering.statements import (
+from wal2lake.sql.grammar.access.rolestatements import AlterOwner, GrantTarget
+from wal2lake.sql.grammar.altering.alterstatements import (
     AddCheckClause,
     AddColumnClause,
     AddKeyClause,

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.keywords import quote_identifier
-from wal2lake.sql.grammar.altering.statements import (
+from wal2lake.sql.grammar.altering.alterstatements import (
     AddCheckClause,
     AddColumnClause,
     AddKeyClause,

@@ -3,15 +3,15 @@
 Takes: a cursor at the clause, or the text of SET CONSTRAINTS. Gives: the values of the clauses.
 Owns: no state. Never: looks a table or a column up.
 
-    checks          CHECK (expression)
-    columnsources   refuses a second default, identity or generation of a column
-    deferral        DEFERRABLE, INITIALLY
-    generated       GENERATED ALWAYS AS (expression)
-    modes           SET CONSTRAINTS
-    sequences       serial and identity columns
+    checkclauses     CHECK (expression)
+    columnsources    refuses a second default, identity or generation of a column
+    deferral         DEFERRABLE, INITIALLY
+    generated        GENERATED ALWAYS AS (expression)
+    modes            SET CONSTRAINTS
+    sequenceoptions  serial and identity columns
 """
 
-from wal2lake.sql.grammar.constraints.checks import CheckClause, check_clause
+from wal2lake.sql.grammar.constraints.checkclauses import CheckClause, check_clause
 from wal2lake.sql.grammar.constraints.deferral import deferral, misplaced
 from wal2lake.sql.grammar.constraints.generated import (
     GeneratedClause,

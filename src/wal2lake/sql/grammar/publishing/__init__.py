@@ -4,8 +4,8 @@ Takes: a cursor behind the words that identify the command. Gives: a statement v
 grammar of the expressions of row filters, CHECK constraints and generated columns. Never: knows
 a column or the type of a column.
 
-    statements   the values
-    parsing      tokens to values
-    expressions  tokens to untyped expressions
-    printing     values to text
+    publicationstatements  the values
+    parsing                tokens to values
+    expressions            tokens to untyped expressions
+    printing               values to text
 """

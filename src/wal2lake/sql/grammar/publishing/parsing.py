@@ -15,7 +15,7 @@ from wal2lake.errors import SqlSyntaxError, UsageError
 from wal2lake.sql.grammar.cursor import TokenCursor
 from wal2lake.sql.grammar.lexer import syntax_error
 from wal2lake.sql.grammar.publishing.expressions import expression
-from wal2lake.sql.grammar.publishing.statements import (
+from wal2lake.sql.grammar.publishing.publicationstatements import (
     AlterPublicationObjects,
     AlterPublicationOwner,
     AlterPublicationRename,

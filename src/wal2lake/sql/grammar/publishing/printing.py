@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from wal2lake.pgtypes.keywords import quote_identifier
-from wal2lake.sql.grammar.publishing.statements import (
+from wal2lake.sql.grammar.publishing.publicationstatements import (
     AlterPublicationObjects,
     AlterPublicationOwner,
     AlterPublicationRename,

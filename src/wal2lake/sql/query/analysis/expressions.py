@@ -18,7 +18,7 @@ from sqlglot import exp
 from wal2lake.errors import UsageError
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
-from wal2lake.sql.query.analysis import rows
+from wal2lake.sql.query.analysis import rowcomparisons as rows
 from wal2lake.sql.query.analysis.aggregates.calls import AggregateCalls
 from wal2lake.sql.query.analysis.aggregates.rules import is_aggregate
 from wal2lake.sql.query.analysis.functions import arrays, rules

@@ -11,7 +11,7 @@ from __future__ import annotations
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.model import Oid
 from wal2lake.pgtypes.registry import pg_type
-from wal2lake.publish.publications import index_identity
+from wal2lake.publish.published import index_identity
 from wal2lake.sql.grammar import quote_identifier
 from wal2lake.sql.sysviews.declarations.functions import FUNCTION_ROWS
 from wal2lake.sql.sysviews.declarations.relations import PG_CATALOG

@@ -63,7 +63,6 @@ from wal2lake.sql.sysviews.query.casts import (
     coerce_list,
     concatenation,
 )
-from wal2lake.sql.sysviews.query.checks import check
 from wal2lake.sql.sysviews.query.failures import DIVISION_BY_ZERO
 from wal2lake.sql.sysviews.query.inference import (
     BOOL,
@@ -89,6 +88,7 @@ from wal2lake.sql.sysviews.query.names.scopes import (
 )
 from wal2lake.sql.sysviews.query.names.unqualified import unqualify
 from wal2lake.sql.sysviews.query.patterns import is_pattern, matched
+from wal2lake.sql.sysviews.query.queryerrors import check, offset
 from wal2lake.sql.sysviews.query.rowfunctions import expand
 from wal2lake.sql.sysviews.query.signatures import Signatures
 

@@ -42,7 +42,7 @@ from wal2lake.pgtypes.columnnames import derived_name
 from wal2lake.pgtypes.expressions import decode, deparse
 from wal2lake.sql.backend import SessionContext
 from wal2lake.sql.grammar import quote_identifier
-from wal2lake.sql.grammar.constraints.sequences import nextval
+from wal2lake.sql.grammar.constraints.sequenceoptions import nextval
 from wal2lake.sql.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
 
 HEAP_AM: Final = Oid(2)

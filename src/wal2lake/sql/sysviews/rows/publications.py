@@ -13,7 +13,7 @@ from typing import Final
 
 from wal2lake.catalog import PublishedOperation, PublishedTable, TableDef
 from wal2lake.pgtypes.expressions import decode, deparse
-from wal2lake.publish.publications import published_tables
+from wal2lake.publish.published import published_tables
 from wal2lake.sql.grammar import quote_identifier
 from wal2lake.sql.sysviews.rows.facts import Facts
 from wal2lake.sql.sysviews.rows.relations import Row, RowMaker

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from wal2lake.catalog import TableDef
 from wal2lake.model import BOOTSTRAP_SUPERUSER, Deferral, ReplicaIdentity
+from wal2lake.pgtypes.registry.builtin import RANGES
 from wal2lake.pgtypes.registry.pg_type import BUILT_IN, type_by_oid
-from wal2lake.pgtypes.registry.rows import RANGES
 from wal2lake.sql.grammar import quote_identifier
 from wal2lake.sql.sysviews.rows.facts import (
     BTREE_AM,

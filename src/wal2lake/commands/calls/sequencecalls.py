@@ -9,7 +9,7 @@ Source: sequence.c; manual, section 9.17.
 from __future__ import annotations
 
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.local.concurrency.sequences import SessionSequences, held
+from wal2lake.local.concurrency.sequencevalues import SessionSequences, held
 from wal2lake.local.node import Caller
 from wal2lake.local.ports import HasCatalog, SessionState
 from wal2lake.model import Oid

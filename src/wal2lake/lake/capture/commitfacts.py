@@ -102,7 +102,8 @@ class CommitRemarks:
     updated: int = 0
     """Number of rows of this table that it has updated, if it has only updated rows."""
     statements: str = ""
-    """Name of the file that records its statements one by one (``publish.capture.statements``)."""
+    """Name of the file with the changes of each statement
+    (``publish.capture.statementchanges``)."""
     sent: Sent | None = None
     """Position of its changes in the log of a subscription; None if it has other changes."""
     xid: int = 0

@@ -28,7 +28,7 @@ from wal2lake.wire.columnar.blocks import (
     read_truncates,
 )
 from wal2lake.wire.columnar.framing import Frames, require, where
-from wal2lake.wire.columnar.messages import no_messages, read_messages
+from wal2lake.wire.columnar.logicalmessages import no_messages, read_messages
 from wal2lake.wire.columnar.streamed import (
     OpenStream,
     Streamed,

@@ -22,7 +22,7 @@ from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.lake.capture import Emitted, OriginMark
 from wal2lake.local.ports import HasPublishing
 from wal2lake.observe import get_logger
-from wal2lake.publish.capture.statements import Statement
+from wal2lake.publish.capture.statementchanges import Statement
 from wal2lake.publish.service import Publishing
 
 

@@ -13,10 +13,10 @@ from typing import Final
 import pyarrow as pa
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.branch.lookup import Files, opened
+from wal2lake.lake.branch.netchange import Action
 from wal2lake.lake.port import TablePort, TableState
-from wal2lake.lake.staging.checks import Violation, first_violation, violating
+from wal2lake.lake.staging.rowchecks import Violation, first_violation, violating
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.stored import is_readable
 from wal2lake.model import CheckConstraint

@@ -22,7 +22,7 @@ from wal2lake.pgtypes.keywords import (
     TYPE_OR_FUNCTION,
     UNRESERVED,
 )
-from wal2lake.publish.publications import all_published
+from wal2lake.publish.published import all_published
 from wal2lake.sql.sysviews.functions.call import Call
 from wal2lake.sql.sysviews.functions.regproc import regclass_in
 from wal2lake.sql.sysviews.rows.facts import RelationFacts
