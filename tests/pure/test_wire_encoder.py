@@ -28,7 +28,7 @@ from wal2lake.wire.encoder import (
     commits,
     frames,
     messages,
-    rows,
+    rowmessages,
     truncates,
 )
 from wal2lake.wire.pgoutput import (
@@ -308,7 +308,7 @@ def test_a_message_that_postgresql_could_not_send_is_refused(
         [RelationMessage(described), Insert(Oid(5), (b"x" * 80, b"y" * 20))]
     ).batch
     assert RowsEncoder(Oid(5), batch, range(2)).sizes.tolist() == [118]
-    monkeypatch.setattr(rows, "LARGEST_MESSAGE", 117)
+    monkeypatch.setattr(rowmessages, "LARGEST_MESSAGE", 117)
     with pytest.raises(UsageError, match="does not fit a message") as raised:
         RowsEncoder(Oid(5), batch, range(2))
     assert raised.value.sqlstate == "54000"

@@ -27,8 +27,8 @@ from wal2lake.sql.sysviews.functions import (
     objects,
     regproc,
     replication,
-    rows,
     session,
+    setreturning,
 )
 from wal2lake.sql.sysviews.functions.call import FunctionRequest
 from wal2lake.sql.sysviews.functions.texts import text, typed
@@ -340,7 +340,7 @@ _MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
     "others": _OTHERS,
     "regproc": vars(regproc),
     "replication": vars(replication),
-    "rows": vars(rows),
+    "rows": vars(setreturning),
     "session": vars(session),
     "text": vars(text),
     "typed": vars(typed),
@@ -369,7 +369,7 @@ def _functions() -> dict[tuple[str, int], Function]:
 
 
 def _struct(name: str) -> str:
-    return replication.STRUCTS.get(name) or rows.struct_of(name)
+    return replication.STRUCTS.get(name) or setreturning.struct_of(name)
 
 
 FUNCTIONS: Final[Mapping[tuple[str, int], Function]] = _functions()
@@ -411,7 +411,7 @@ ROW_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
         *(("catdesc", _TEXT), ("baredesc", _TEXT)),
     ),
     EXPANDARRAY: (("x", _INT2), ("n", _INT4)),
-    **rows.STATE,
+    **setreturning.STATE,
     "pg_create_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
     "pg_copy_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
     "pg_create_physical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
