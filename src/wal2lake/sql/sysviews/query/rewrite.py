@@ -88,7 +88,7 @@ from wal2lake.sql.sysviews.query.names.scopes import (
 )
 from wal2lake.sql.sysviews.query.names.unqualified import unqualify
 from wal2lake.sql.sysviews.query.patterns import is_pattern, matched
-from wal2lake.sql.sysviews.query.queryerrors import check, offset
+from wal2lake.sql.sysviews.query.queryerrors import check
 from wal2lake.sql.sysviews.query.rowfunctions import expand
 from wal2lake.sql.sysviews.query.signatures import Signatures
 
