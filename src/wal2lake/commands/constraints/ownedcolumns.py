@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence
+from wal2lake.commands.constraints.defaulttexts import with_shown_default
 from wal2lake.model import INVALID_OID
 from wal2lake.pgtypes.columnnames import derived_name
 from wal2lake.sql.grammar.constraints.sequenceoptions import nextval
@@ -19,7 +20,7 @@ from wal2lake.sql.grammar.statements import CreateTable
 
 
 def owned_columns(
-    catalog: Catalog, schema: str, statement: CreateTable
+    catalog: Catalog, schema: str, statement: CreateTable, zone: str
 ) -> tuple[tuple[ColumnDef, ...], tuple[OwnedSequence, ...]]:
     """Return columns and sequences; the sequences' table is not known yet."""
     taken = {t.name for t in catalog.tables() if t.namespace == schema}
@@ -48,7 +49,7 @@ def owned_columns(
             )
             if not c.sequence.identity:
                 column = replace(column, default=nextval(schema, name))
-        columns.append(column)
+        columns.append(with_shown_default(column, zone))
     return tuple(columns), tuple(sequences)
 
 

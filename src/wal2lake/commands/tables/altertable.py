@@ -18,6 +18,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ from wal2lake.catalog import (
     plan_changes,
 )
 from wal2lake.commands.constraints.checkconstraints import added_checks, check_rows
+from wal2lake.commands.constraints.defaulttexts import with_shown_default
 from wal2lake.commands.constraints.generatedcolumns import (
     added_generated,
     check_retyped,
@@ -318,7 +320,12 @@ def _changes(
                 changes.append(SetNotNull(action.name, action.not_null))
             case DefaultClause():
                 _refuse_identity(table, action.name)
-                changes.append(SetDefault(action.name, action.default))
+                altered = now.column(action.name)
+                default = action.default
+                if altered is not None:
+                    altered = replace(altered, default=default)
+                    default = with_shown_default(altered, caller.zone).default
+                changes.append(SetDefault(action.name, default))
             case TypeClause():
                 if retyped.get(action.name, False):
                     raise FeatureNotSupportedError(
@@ -371,6 +378,7 @@ def _added_column(
         not_null=clause.not_null,
         default=clause.default,
     )
+    column = with_shown_default(column, caller.zone)
     if clause.generated is not None:
         column = added_generated(table, changes, column, clause.generated, caller.zone)
     change = AddColumn(column)

@@ -160,7 +160,7 @@ def create_table(node: TableDefinitions, caller: Caller, statement: CreateTable)
             raise DuplicateObjectError(
                 f'relation "{name}" already exists', sqlstate="42P07"
             )
-        columns, sequences = owned_columns(node.catalog, schema, statement)
+        columns, sequences = owned_columns(node.catalog, schema, statement, caller.zone)
         new = NewTable(
             schema,
             statement.table.name,
