@@ -58,7 +58,7 @@ class Streaming:
     def look(self) -> int | None:
         """The timeline on record after another look."""
         with self._connect() as session:
-            self._source.look(session)
+            self._source.check_timeline(session)
         found = self._receiver.catalog.subscription(SUBSCRIPTION)
         assert found is not None
         return found.timeline

@@ -444,7 +444,7 @@ def test_not_null_waits_for_rows_of_the_time_before(mirror: Mirror) -> None:
     assert mirror.follower.due(mirror.catalog.rels(SUB), Lsn(600)) is None
     due = mirror.follower.due(mirror.catalog.rels(SUB), Lsn(601))
     assert due is not None
-    assert due.at == Lsn(600)
+    assert due.lsn == Lsn(600)
     mirror.follower.adopt(subscription, due, table("abc"))
     assert mirror.altering.made[1:] == [SetNotNull("b", True)]
     assert not mirror.follow(table("abc"))

@@ -62,8 +62,8 @@ class Schemas:
         relid = int(due.rel.relid) - 100
         vectors = len(self.side.world.catalog.vectors())
         table = self.side.table(relid)
-        self.seen.append((relid, int(due.at), table.version, vectors))
-        self.due_at.remove((relid, int(due.at)))
+        self.seen.append((relid, int(due.lsn), table.version, vectors))
+        self.due_at.remove((relid, int(due.lsn)))
         # The table's own commit, with the rows that it has.
         table.versions.append(dict(table.versions[-1]))
 

@@ -330,7 +330,7 @@ def test_a_column_that_another_subscription_has_followed_away_is_told(
             rel.relid,
             FollowedSchema(RemoteSchema(Oid(5), "public", "t2", (), (), 0, ()), Lsn(1)),
             [SchemaChange(change, outcome)],
-            at=Lsn(1),
+            lsn=Lsn(1),
         )
         side.send(commit(200, insert(2, 1)))
         side.start()

@@ -169,7 +169,7 @@ def test_what_the_stream_of_another_slot_has_said_is_forgotten(
     catalog.keep_prepared(SUB, Xid(7), [relation])
     for relid, settles in ((KEPT, 5000), (COPIED, 0)):
         followed = FollowedSchema(schema, Lsn(5001), settles=Lsn(settles))
-        catalog.steps_made(SUB, relid, followed, (), at=Lsn(5000))
+        catalog.steps_made(SUB, relid, followed, (), lsn=Lsn(5000))
     anew(catalog, None)
     assert catalog.sent_schemas(SUB) == [sent]
     assert catalog.prepared_transactions(SUB) == [Xid(7)]

@@ -10,8 +10,8 @@ from wal2lake.receive.threads.pace import Pace
 
 def applied_after(pace: Pace, seconds: float, end: int = 100) -> float:
     pace.sealed(Lsn(end), 10.0)
-    pace.look(Lsn(end - 1), 10.0 + seconds / 2)
-    pace.look(Lsn(end), 10.0 + seconds)
+    pace.adapt(Lsn(end - 1), 10.0 + seconds / 2)
+    pace.adapt(Lsn(end), 10.0 + seconds)
     return pace.seconds
 
 
@@ -32,7 +32,7 @@ def test_the_newest_that_is_applied_counts() -> None:
     pace = Pace(0.25)
     for end, at in ((1, 0.0), (2, 8.0), (3, 9.0)):
         pace.sealed(Lsn(end), at)
-    pace.look(Lsn(2), 10.0)
+    pace.adapt(Lsn(2), 10.0)
     assert pace.seconds == pytest.approx(0.5)
 
 
@@ -49,7 +49,7 @@ def test_apply_that_stands_still_changes_nothing() -> None:
     pace = Pace(0.25)
     for end in range(1, 1000):
         pace.sealed(Lsn(end), float(end))
-        pace.look(Lsn(0), float(end))
+        pace.adapt(Lsn(0), float(end))
     assert pace.seconds == 0.25
-    pace.look(Lsn(2000), 1001.0)
+    pace.adapt(Lsn(2000), 1001.0)
     assert pace.seconds == pytest.approx(0.5)

@@ -128,15 +128,15 @@ def test_two_phase_is_asked_for_once_all_tables_are_ready(
 def test_while_it_is_pending_the_receiver_starts_again_when_all_are_ready() -> None:
     asking, catalog = two_phase("p", READY, COPYING)
     assert not asking.wanted(180000)
-    asking.look(10.0)
+    asking.check(10.0)
     assert catalog.generations == 0
     catalog.states[1] = READY
-    asking.look(10.5)
+    asking.check(10.5)
     assert catalog.generations == 0, "not asked at every turn"
     for now in (11.5, 13.0, 20.0):
-        asking.look(now)
+        asking.check(now)
         assert catalog.generations == 1
     old, catalog = two_phase("p", READY)
     assert not old.wanted(140000)
-    old.look(10.0)
+    old.check(10.0)
     assert catalog.generations == 0, "it would be asked for ever"

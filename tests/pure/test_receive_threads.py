@@ -73,7 +73,7 @@ def verifying(server: Server, retry: float = 0.05) -> Iterator[PositionVerifier]
         server.connect,
         server.record,
         server.wake,
-        known=Lsn(500),
+        verified=Lsn(500),
         retry_interval_seconds=retry,
         subscription="s",
     )
@@ -94,14 +94,14 @@ def test_nothing_is_asked_of_the_server_until_a_keepalive_passes_what_is_known()
 ):
     server = Server()
     with verifying(server) as one:
-        one.ask(Lsn(500))
-        one.ask(Lsn(900))
+        one.request(Lsn(500))
+        one.request(Lsn(900))
         reached(one, 1000)
         assert server.recorded == [1000]
         wait_until(lambda: server.woken == 1)
-        one.ask(Lsn(1000))
+        one.request(Lsn(1000))
         server.position = Lsn(2000)
-        one.ask(Lsn(1500))
+        one.request(Lsn(1500))
         reached(one, 2000)
     assert (server.connections, server.questions) == (1, 2)
 
@@ -110,10 +110,10 @@ def test_who_asks_never_waits_for_the_server() -> None:
     server = Server()
     server.answering.clear()
     with verifying(server) as one:
-        one.ask(Lsn(900))
+        one.request(Lsn(900))
         wait_until(lambda: server.questions == 1)
         # The server hangs with the first question; these return.
-        one.ask(Lsn(950))
+        one.request(Lsn(950))
         assert one.position == 500
         server.answering.set()
         reached(one, 1000)
@@ -126,10 +126,10 @@ def test_a_refused_connection_is_tried_at_the_retry_interval_and_told_once(
     server.refusing = True
     with verifying(server, retry=0.2) as one:
         for _ in range(200):
-            one.ask(Lsn(900))
+            one.request(Lsn(900))
         wait_until(lambda: server.connections == 3)
         for position in range(901, 950):
-            one.ask(Lsn(position))
+            one.request(Lsn(position))
         assert server.connections == 3, "no sooner for being asked again"
         assert one.position == 500
         server.refusing = False
@@ -143,10 +143,10 @@ def test_a_session_that_was_cut_off_is_replaced_at_once_and_untold(
 ) -> None:
     server = Server()
     with verifying(server, retry=60.0) as one:
-        one.ask(Lsn(900))
+        one.request(Lsn(900))
         reached(one, 1000)
         server.cut, server.position = True, Lsn(2000)
-        one.ask(Lsn(1500))
+        one.request(Lsn(1500))
         reached(one, 2000)
     assert server.connections == 2
     told = capsys.readouterr()
@@ -157,7 +157,7 @@ def test_a_position_that_cannot_be_recorded_is_not_verified() -> None:
     server = Server()
     server.disk_full = True
     with verifying(server) as one:
-        one.ask(Lsn(900))
+        one.request(Lsn(900))
         wait_until(lambda: server.questions >= 2)
         assert one.position == 500
         assert server.woken == 0
@@ -170,10 +170,10 @@ def test_a_full_disk_is_told_as_such_and_costs_the_publisher_no_connection(
 ) -> None:
     server = Server()
     with verifying(server) as one:
-        one.ask(Lsn(900))
+        one.request(Lsn(900))
         reached(one, 1000)
         server.disk_full, server.position = True, Lsn(2000)
-        one.ask(Lsn(1500))
+        one.request(Lsn(1500))
         wait_until(lambda: server.questions >= 4)
         assert one.position == 1000
         server.disk_full = False
@@ -190,10 +190,10 @@ def test_a_keepalive_that_lies_is_not_asked_about_again_and_again(
     monkeypatch.setattr(module, "_NOT_THERE_SECONDS", 60.0)
     server = Server()
     with verifying(server) as one:
-        one.ask(Lsn(5000))
+        one.request(Lsn(5000))
         reached(one, 1000)
         for _ in range(100):
-            one.ask(Lsn(5000))
+            one.request(Lsn(5000))
         assert server.questions == 1
 
 
@@ -353,7 +353,7 @@ def test_what_is_noted_last_is_what_holds_when_there_is_space_again(
     assert notes.error == "an older one", "nothing is owed"
     notes.full = True
     for _ in range(3):
-        pauses.note()
+        pauses.record()
     told = capsys.readouterr()
     assert (told.out + told.err).count("could not clear an error") == 1
     notes.full = False

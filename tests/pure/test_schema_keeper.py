@@ -125,36 +125,36 @@ def test_at_once_for_the_commit_of_its_transaction(noted: Noted) -> None:
     begin, commit = Begin(Lsn(500), 0, X), Commit(Lsn(500), END, 0)
     late = Begin(Lsn(600), 0, Y)
     one = keeper(noted, **FOLLOW)
-    one.note(gulp(begin, described(1), commit, late, described(2), described(99)))
+    one.record(gulp(begin, described(1), commit, late, described(2), described(99)))
     # A transaction goes on in the next gulp.
-    one.note(gulp(described(3)))
+    one.record(gulp(described(3)))
     assert noted.sent == [(500, 1), (600, 2), (600, 3)]
     # Whoever does not follow is not told.
-    keeper(noted, schema_changes="manual").note(gulp(begin, described(1)))
+    keeper(noted, schema_changes="manual").record(gulp(begin, described(1)))
     assert len(noted.sent) == 3
 
 
 def test_a_streamed_transaction_is_asked_for_when_it_commits(noted: Noted) -> None:
     one = keeper(noted, **FOLLOW)
-    one.note(gulp(StreamStart(X, True), described(1, X), StreamStop()))
-    one.note(gulp(StreamStart(Y, True), described(2, Y)))
-    one.note(gulp(described(3, Y), StreamStop()))
-    one.note(gulp(StreamStart(X, False), described(4, X), StreamStop()))
+    one.record(gulp(StreamStart(X, True), described(1, X), StreamStop()))
+    one.record(gulp(StreamStart(Y, True), described(2, Y)))
+    one.record(gulp(described(3, Y), StreamStop()))
+    one.record(gulp(StreamStart(X, False), described(4, X), StreamStop()))
     # A subtransaction is rolled back: what it had altered has never been.
-    one.note(gulp(StreamStart(Y, False), described(5, Xid(702)), StreamStop()))
-    one.note(gulp(StreamAbort(Y, Xid(702))))
+    one.record(gulp(StreamStart(Y, False), described(5, Xid(702)), StreamStop()))
+    one.record(gulp(StreamAbort(Y, Xid(702))))
     assert noted.sent == []
-    one.note(gulp(StreamCommit(Y, Lsn(800), END, 0)))
+    one.record(gulp(StreamCommit(Y, Lsn(800), END, 0)))
     assert noted.sent == [(800, 2), (800, 3)]
-    one.note(gulp(StreamAbort(X, X, Lsn(900), 0)))
-    one.note(gulp(StreamCommit(X, Lsn(950), END, 0)))
+    one.record(gulp(StreamAbort(X, X, Lsn(900), 0)))
+    one.record(gulp(StreamCommit(X, Lsn(950), END, 0)))
     assert len(noted.sent) == 2
 
 
 def test_a_prepared_transaction_too(noted: Noted) -> None:
     one = keeper(noted, **FOLLOW)
     for xid, relid in ((X, 1), (Y, 2)):
-        one.note(
+        one.record(
             gulp(
                 BeginPrepare(Lsn(500), END, 0, xid, "g"),
                 described(relid),
@@ -162,8 +162,8 @@ def test_a_prepared_transaction_too(noted: Noted) -> None:
             )
         )
     assert noted.sent == []
-    one.note(gulp(RollbackPrepared(Lsn(500), END, 0, 0, X, "g")))
-    one.note(gulp(CommitPrepared(Lsn(990), END, 0, Y, "g")))
+    one.record(gulp(RollbackPrepared(Lsn(500), END, 0, 0, X, "g")))
+    one.record(gulp(CommitPrepared(Lsn(990), END, 0, Y, "g")))
     assert noted.sent == [(990, 2)]
     assert noted.kept == {}
 
@@ -174,23 +174,23 @@ def test_what_is_prepared_is_asked_for_in_another_run(
 ) -> None:
     one = keeper(noted, **FOLLOW)
     if streamed:
-        one.note(gulp(StreamStart(X, True), described(1, X), described(2, Y)))
-        one.note(gulp(StreamStop(), StreamAbort(X, Y)))
-        one.note(gulp(StreamPrepare(Lsn(500), END, 0, X, "g")))
+        one.record(gulp(StreamStart(X, True), described(1, X), described(2, Y)))
+        one.record(gulp(StreamStop(), StreamAbort(X, Y)))
+        one.record(gulp(StreamPrepare(Lsn(500), END, 0, X, "g")))
     else:
         begin = BeginPrepare(Lsn(500), END, 0, X, "g")
-        one.note(gulp(begin, described(1), Prepare(Lsn(500), END, 0, X, "g")))
+        one.record(gulp(begin, described(1), Prepare(Lsn(500), END, 0, X, "g")))
     assert noted.sent == []
     commit = gulp(CommitPrepared(Lsn(990), END, 0, X, "g"))
     # The publisher does not answer: the end comes again, in yet another run.
     with monkeypatch.context() as patch:
         patch.setattr(Server, "position", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            keeper(noted, **FOLLOW).note(commit)
-    keeper(noted, **FOLLOW).note(commit)
+            keeper(noted, **FOLLOW).record(commit)
+    keeper(noted, **FOLLOW).record(commit)
     assert noted.sent == [(990, 1)]
     assert noted.kept == {}
-    keeper(noted, **FOLLOW).note(commit)
+    keeper(noted, **FOLLOW).record(commit)
     assert noted.sent == [(990, 1)]
 
 
@@ -198,9 +198,9 @@ def test_what_is_prepared_is_forgotten_by_who_does_not_follow(noted: Noted) -> N
     """Its end would pass unseen, and what was kept would stay."""
     begin = BeginPrepare(Lsn(500), END, 0, X, "g")
     prepare = Prepare(Lsn(500), END, 0, X, "g")
-    keeper(noted, **FOLLOW).note(gulp(begin, described(1), prepare))
+    keeper(noted, **FOLLOW).record(gulp(begin, described(1), prepare))
     assert list(noted.kept) == [X]
-    keeper(noted, schema_changes="manual").note(gulp(begin, prepare))
+    keeper(noted, schema_changes="manual").record(gulp(begin, prepare))
     assert noted.kept == {}
 
 
@@ -209,10 +209,10 @@ def test_what_is_no_message_is_left_to_who_decodes_it(noted: Noted) -> None:
     whole = gulp(Begin(Lsn(500), 0, X), described(1))
     lengths = whole.lengths.copy()
     lengths[-1] -= 3
-    one.note(replace(whole, data=whole.data[:-3], lengths=lengths))
+    one.record(replace(whole, data=whole.data[:-3], lengths=lengths))
     assert noted.sent == []
     # Before any transaction: nothing says whose it is.
-    keeper(noted, **FOLLOW).note(gulp(described(1)))
+    keeper(noted, **FOLLOW).record(gulp(described(1)))
     assert noted.sent == []
 
 
@@ -283,21 +283,21 @@ def test_a_relation_message_has_the_publications_looked_at(
     )
     begin, commit = Begin(Lsn(500), 0, X), Commit(Lsn(500), END, 0)
     plain, streamed = described(1), described(2, X)
-    keeper.note(gulp(begin, plain, commit))
+    keeper.record(gulp(begin, plain, commit))
     assert published.asked == [{Oid(1)}]
     assert not published.distrusted
-    keeper.note(gulp(begin, commit))
+    keeper.record(gulp(begin, commit))
     assert len(published.asked) == 1, "nothing was said of a relation"
     published.marks[Oid(2)] = "p2"
-    keeper.note(gulp(StreamStart(X, True), streamed, StreamStop(), plain))
+    keeper.record(gulp(StreamStart(X, True), streamed, StreamStop(), plain))
     assert published.distrusted == [Oid(102)]
     # Whom nobody trusts nobody asks about; one that is gone is another one.
-    keeper.note(gulp(StreamStart(X, True), streamed, StreamStop()))
+    keeper.record(gulp(StreamStart(X, True), streamed, StreamStop()))
     assert len(published.asked) == 2
     del published.marks[Oid(1)]
-    keeper.note(gulp(plain))
+    keeper.record(gulp(plain))
     assert published.distrusted == [Oid(102), Oid(101)]
     # Of a server that cannot be asked the worst is assumed, and the stream goes on.
     published.unreachable = True
-    keeper.note(gulp(described(3)))
+    keeper.record(gulp(described(3)))
     assert published.distrusted == [Oid(102), Oid(101), Oid(103)]

@@ -158,7 +158,7 @@ class Transactions:
         )
 
 
-def met(
+def batch_conflicts(
     parts: Sequence[tuple[TableDef, Sequence[RowConflict]]], transactions: Transactions
 ) -> list[FoundConflict]:
     """Return the conflicts that did not stop the batch, table by table."""

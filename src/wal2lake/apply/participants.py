@@ -10,9 +10,9 @@ existing row. Facts of a table (``Participant``), and what changes them:
                  see the table; the stored LSN after a     part in, with changes or without
                  pause; the first LSN, if the table
                  joined without a copy
-    version      refresh: the newest found                 committed: the one made; look (before
-                                                           a batch is staged, and before it is
-                                                           published): the newest, under the lock
+    version      refresh: the newest found                 committed: the one made; read_state
+                                                           (before a batch is staged, and before
+                                                           publishing): the newest, under the lock
     trusted      catalog, on joining; refresh, if all      distrust, before a vector contains
                  above the published version is ours       others' rows; DML; REFRESH; rows of
                                                            another table at the publisher
@@ -107,7 +107,8 @@ class Participant:
 
 class Participants:
     """Tables that take part in one subscription. Used by the worker's thread. Threads that the
-    worker waits for may call ``look``, ``distrust`` and ``committed`` for different tables."""
+    worker waits for may call ``read_state``, ``distrust`` and ``committed`` for different
+    tables."""
 
     def __init__(self, catalog: Catalog, tables: TablePort, subid: Oid) -> None:
         self._catalog = catalog
@@ -171,7 +172,7 @@ class Participants:
             )
         ]
 
-    def look(self, participant: Participant) -> TableState:
+    def read_state(self, participant: Participant) -> TableState:
         """Read the table's newest state. A version that this worker does not know makes the table
         untrusted. Called under the commit lock."""
         state = self._port.state(participant.definition.location)
@@ -196,7 +197,7 @@ class Participants:
         vector = self._catalog.newest_vector(self._subid)
         published = vector.versions if vector is not None else {}
         for p in participants:
-            version = self.look(p).version
+            version = self.read_state(p).version
             p.unpublished = version != published.get(int(p.rel.relid))
         return any(p.unpublished for p in participants)
 

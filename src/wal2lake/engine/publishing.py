@@ -76,7 +76,7 @@ class PublisherHalf:
             node.catalog,
             self.capture,
             lambda: self._settings.publish.max_replication_slots,
-            self.capture.tell,
+            self.capture.report_commit,
             self.statistics,
         )
         self.limits = SlotLimits(
@@ -104,7 +104,7 @@ class PublisherHalf:
             publications=lambda warn: ClientPublications(node.catalog, warn),
         )
         node.publishing = self.publishing
-        node.committed = self.capture.tell
+        node.committed = self.capture.report_commit
 
     def start(self) -> None:
         """Capture goes on where it was."""

@@ -57,7 +57,7 @@ class TwoPhaseState:
                 f'two_phase of subscription "{self._subscription.name}" is enabled'
             )
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """While the state is pending, restart the receiver once all tables are ready."""
         if not self._pending or now - self._looked < _LOOK_SECONDS:
             return

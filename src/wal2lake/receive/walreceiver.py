@@ -112,7 +112,7 @@ class WalReceiver:
         self._pauses = Pauses(catalog, subscription.oid)
         self._labels = LabelWatch(catalog, subscription, self._session, self._stop)
         self._schemas = SchemaKeeper(
-            catalog, subscription, self._session, self._labels.look
+            catalog, subscription, self._session, self._labels.check
         )
         self._publications = PublicationKeeper(catalog, subscription, self._session)
         self._writer = LogWriter(
@@ -128,8 +128,8 @@ class WalReceiver:
 
     def _note(self, gulp: Gulp) -> None:
         """Record in the catalog everything that must be there before the gulp is logged."""
-        self._publications.note(gulp)
-        self._schemas.note(gulp)
+        self._publications.record(gulp)
+        self._schemas.record(gulp)
 
     # ---- the run -----------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class WalReceiver:
             stream, verified = self._begin(session, source, start)
             on_streaming.set()
             # The run before may have ended with an error.
-            self._pauses.note()
+            self._pauses.record()
             self._events.info(
                 f'walreceiver for subscription "{subscription.name}" has started',
                 streaming_from=start,
@@ -211,7 +211,7 @@ class WalReceiver:
         """Check the source, and start streaming. Return the stream and the confirmed position."""
         findings = source.check(Publisher(session))
         self._schemas.begin()
-        self._labels.look()
+        self._labels.check()
         binary = self._types.learn(
             Publisher(session),
             received=findings.received,
@@ -243,10 +243,10 @@ class WalReceiver:
             self._session,
             lambda position: confirmed.record(slot_name, position),
             self._wake,
-            known=verified,
+            verified=verified,
             retry_interval_seconds=settings.wal_retrieve_retry_interval_ms / 1000,
             subscription=self._subscription.name,
-            look=source.look,
+            look=source.check_timeline,
         )
 
     def _new_sealer(self) -> Sealer:
@@ -320,7 +320,7 @@ class WalReceiver:
             # decode must, if possible, be sent again.
             self._raise_failure()
             now = time.monotonic()
-            self._two_phase.look(now)
+            self._two_phase.check(now)
             silence = now - last_heard
             if timeout and silence >= timeout:
                 raise PublisherError(
@@ -363,7 +363,7 @@ class WalReceiver:
         feedback.applied = self._applied()
         feedback.verified = verifier.position
         if feedback.needs_verification():
-            verifier.ask(feedback.received)
+            verifier.request(feedback.received)
         positions = feedback.positions()
         self._progress.set(logged=positions.flush)
         if feedback.idle and self._log.sealed >= feedback.logged:

@@ -90,7 +90,7 @@ class Due:
     sent: SentSchema | None
     """The schema to adopt. None if columns become NOT NULL, because all earlier rows have been
     applied."""
-    at: Lsn
+    lsn: Lsn
     """First transaction that needs the alteration. 0 if it is needed at once."""
     renames: tuple[LabelRename, ...] = ()
     """Renamed labels of enum types that local rows may contain. Then ``sent`` is None."""
@@ -179,12 +179,12 @@ class SchemaFollower:
             settles = followed.settles
             if not followed.required or relid not in by_relid or settles >= end:
                 continue
-            if first is None or settles < first.at:
+            if first is None or settles < first.lsn:
                 first = Due(by_relid[relid], None, settles)
         for sent in self._sent:
-            if sent.at >= end or (first is not None and sent.at > first.at):
+            if sent.at >= end or (first is not None and sent.at > first.lsn):
                 continue
-            if first is not None and sent.at == first.at and first.sent is not None:
+            if first is not None and sent.at == first.lsn and first.sent is not None:
                 continue
             owner = owners.get(sent.relation.relid)
             if owner is None:
@@ -238,7 +238,7 @@ class SchemaFollower:
         rel: SubscriptionRel,
         table: TableDef,
         schema: RemoteSchema,
-        at: Lsn,
+        lsn: Lsn,
     ) -> bool:
         """Adopt the publisher's present columns, as ``adopt`` does, before a table is copied.
         Return False if the local table has them already."""
@@ -247,7 +247,7 @@ class SchemaFollower:
         if followed is None:
             # The receiver has not begun to follow the table. Local columns are matched by name.
             present = schema.with_columns({c.name for c in table.columns})
-            self._catalog.start_following(self._subid, {rel.relid: present}, at)
+            self._catalog.start_following(self._subid, {rel.relid: present}, lsn)
             self.refresh(subscription)
             followed = self._followed[rel.relid]
         if schema.identity is None:
@@ -255,7 +255,7 @@ class SchemaFollower:
             schema = replace(schema, identity=followed.schema.identity)
         if followed.schema == schema:
             return False
-        due = Due(rel, SentSchema(at, schema.as_relation(), schema), at)
+        due = Due(rel, SentSchema(lsn, schema.as_relation(), schema), lsn)
         self.adopt(subscription, due, table, copied=True)
         return True
 
@@ -292,7 +292,7 @@ class SchemaFollower:
                 rel.relid,
                 FollowedSchema(sent.schema, Lsn(sent.at + 1)),
                 (),
-                at=sent.at,
+                lsn=sent.at,
             )
             self.refresh(subscription)
             return
@@ -328,7 +328,7 @@ class SchemaFollower:
         )
         replaced = rel.replaces if copied else steps.unknown is not None
         self._alter_once(rel, table, followed, changes, replaced=replaced)
-        changes.look(self._catalog.table_by_oid(table.oid))
+        changes.correct_notes(self._catalog.table_by_oid(table.oid))
         name = (steps.after.namespace, steps.after.name)
         moved = name != (rel.remote_namespace, rel.remote_name)
         with finishing:
@@ -347,7 +347,7 @@ class SchemaFollower:
                     settles=sent.settled if changes.required else INVALID_LSN,
                 ),
                 changes.noted,
-                at=sent.at,
+                lsn=sent.at,
                 remote=name if moved else None,
                 trusted=bool(changes.wanted) and trusted(),
                 recopy=steps.unknown is not None and not copied,
@@ -443,7 +443,7 @@ class SchemaFollower:
                 noted,
                 # A copy includes all other changes below ``at``. Without a copy they are still
                 # due.
-                at=Lsn(max(followed.begins - 1, 0)) if shared else newest,
+                lsn=Lsn(max(followed.begins - 1, 0)) if shared else newest,
                 recopy=not shared,
             )
         _log_steps(subscription, table, noted, newest)
@@ -464,16 +464,16 @@ class SchemaFollower:
         changes.require(followed.required)
         if changes.wanted:
             self._alter(table.oid, changes.wanted, replaced=False)
-            changes.look(self._catalog.table_by_oid(table.oid))
+            changes.correct_notes(self._catalog.table_by_oid(table.oid))
         with finishing if finishing is not None else nullcontext():
             self._catalog.steps_made(
                 self._subid,
                 due.rel.relid,
                 replace(followed, required=(), settles=INVALID_LSN),
                 changes.noted,
-                at=due.at,
+                lsn=due.lsn,
             )
-        _log_steps(subscription, table, changes.noted, due.at)
+        _log_steps(subscription, table, changes.noted, due.lsn)
         self.refresh(subscription)
 
 

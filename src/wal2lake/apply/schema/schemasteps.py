@@ -94,7 +94,7 @@ class SchemaChanges:
                 step = NullsAllowed(attribute.name, False)
                 self._note(_words(step), self._nulls(step))
 
-    def look(self, altered_table: TableDef | None) -> None:
+    def correct_notes(self, altered_table: TableDef | None) -> None:
         """Compare the altered table with the plan, and correct the notes of changes that were left
         out."""
         if self._new_key is not None and altered_table is not None:

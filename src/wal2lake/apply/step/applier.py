@@ -36,9 +36,9 @@ from wal2lake.apply.batch import Batch, BatchBounds, TableChanges, divide
 from wal2lake.apply.conflicts import (
     FoundConflict,
     Transactions,
+    batch_conflicts,
     conflict,
     log_conflicts,
-    met,
 )
 from wal2lake.apply.failures import BatchFailure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
@@ -99,7 +99,7 @@ class _Work:
     """Tables altered within the batch. Their changes must be divided again with the new columns."""
     restarts: Mapping[Oid, Restart] = field(default_factory=dict)
     """Restarts of sequences, by table."""
-    met: list[FoundConflict] = field(default_factory=list)
+    unpublished: list[FoundConflict] = field(default_factory=list)
     """Conflicts of commits that are not published yet."""
     to_log: list[FoundConflict] = field(default_factory=list)
     """Published conflicts, for the server log."""
@@ -237,7 +237,7 @@ class BatchApplier:
             self._restart(work, parts, alone)
             failure = self._evaluate(work, parts, bounds)
             while failure is None and due:
-                first = min(due.values(), key=lambda alteration: alteration.at)
+                first = min(due.values(), key=lambda alteration: alteration.lsn)
                 failure = self._alter(work, due, first, bounds)
             if failure is not None:
                 self._discard(work, failure.cut)
@@ -261,8 +261,8 @@ class BatchApplier:
             skip=work.skip,
             applied=work.transactions.end_below(reached),
         )
-        work.to_log += work.met
-        work.met.clear()
+        work.to_log += work.unpublished
+        work.unpublished.clear()
         return None
 
     def _due(
@@ -276,7 +276,7 @@ class BatchApplier:
             if alteration is not None:
                 due[table.rel.relid] = alteration
         waiting = [
-            alteration.at
+            alteration.lsn
             for relid, alteration in due.items()
             if not (work.follows and self._is_free(relid, alteration))
         ]
@@ -285,7 +285,7 @@ class BatchApplier:
             due = {
                 k: alteration
                 for k, alteration in due.items()
-                if alteration.at < bounds.reached
+                if alteration.lsn < bounds.reached
             }
         # A row of a table without a key is identified by all columns that are sent.
         changed = first_change_of_columns(
@@ -298,7 +298,7 @@ class BatchApplier:
             due = {
                 k: alteration
                 for k, alteration in due.items()
-                if alteration.at < changed
+                if alteration.lsn < changed
             }
         return due, bounds
 
@@ -329,7 +329,7 @@ class BatchApplier:
         parts = []
         for table in work.batch.tables:
             alteration = due.get(table.relid)
-            until = bounds.cut if alteration is None else alteration.at
+            until = bounds.cut if alteration is None else alteration.lsn
             parts.append(self._part(work, table.relid, until))
         return [part for part in parts if part.changes.files]
 
@@ -423,11 +423,11 @@ class BatchApplier:
         part, staged = work.staged.pop(relid, (None, None))
         if part is not None and staged is not None:
             try:
-                self._expect(work, alteration.at, {relid: (part, staged)})
+                self._expect(work, alteration.lsn, {relid: (part, staged)})
             except BaseException:
                 self._batches.discard(staged)
                 raise
-            self._commit(relid, staged, alteration.at)
+            self._commit(relid, staged, alteration.lsn)
         try:
             self._schemas.adopt(
                 work.subscription,
@@ -438,7 +438,7 @@ class BatchApplier:
             )
         except Wal2LakeError as error:
             # The next step tries again, when all tables have everything below.
-            return BatchFailure(alteration.at, error, resumes=True)
+            return BatchFailure(alteration.lsn, error, resumes=True)
         failpoint("apply.altered")
         if not self._tables.altered(relid):
             raise _DividedAnewError
@@ -447,12 +447,12 @@ class BatchApplier:
         if following is None:
             due.pop(relid)
         elif not self._is_free(relid, following):
-            return BatchFailure(following.at, _NOT_NOW, resumes=True)
+            return BatchFailure(following.lsn, _NOT_NOW, resumes=True)
         else:
             due[relid] = following
         if not any(table.relid == relid for table in work.batch.tables):
             return None
-        until = bounds.cut if following is None else following.at
+        until = bounds.cut if following is None else following.lsn
         rest = self._part(work, relid, until)
         return self._evaluate(work, [rest], bounds) if rest.changes.files else None
 
@@ -498,7 +498,7 @@ class BatchApplier:
     ) -> Staged:
         changes, files = part.changes, part.changes.files
         participant = self._tables[changes.relid]
-        state = self._tables.look(participant)
+        state = self._tables.read_state(participant)
         definition = participant.definition
         self._tables.look_at_sources(participant, {f.relation.relid for f in files})
         # Unless the publisher's constraint rules out duplicates, existing rows are looked up.
@@ -568,7 +568,7 @@ class BatchApplier:
             ):
                 # The publisher sends old rows whole, and the local rows may differ from them now.
                 self._tables.distrust(participant)
-        conflicts = met(
+        conflicts = batch_conflicts(
             [
                 (self._tables[relid].definition, result.conflicts)
                 for relid, (_, result) in staged.items()
@@ -587,7 +587,7 @@ class BatchApplier:
                 if relid in work.restarts
             },
         )
-        work.met += conflicts
+        work.unpublished += conflicts
 
     def _commit_all(self, work: _Work, reached: Lsn) -> list[Oid]:
         """Commit every table. Raise the first error after all commits have ended."""

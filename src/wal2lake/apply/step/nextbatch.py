@@ -155,7 +155,7 @@ class ApplyStep:
         bounds = BatchBounds(start, decided, chosen[-1].sealed_lsn)
         rels = [t.rel for t in self._tables]
         due = self._schemas.relabelled(rels) or self._schemas.due(rels, bounds.end)
-        if due is not None and due.at <= bounds.start:
+        if due is not None and due.lsn <= bounds.start:
             self._follow(subscription, due)
             return True
         positions = self._tables.positions(floor)

@@ -73,7 +73,7 @@ class VectorPublisher:
         unseen = self._tables.unseen(reached)
         for table in unseen:
             if table.rel.relid not in committed:
-                version = self._tables.look(table).version
+                version = self._tables.read_state(table).version
                 self._port.sync(table.definition.location, version)
         skipped = skip.decided(reached) if skip is not None else None
         sequences, voided = pending_restarts(

@@ -122,12 +122,12 @@ class Schemas(CatalogPart):
         followed: FollowedSchema,
         changes: Sequence[SchemaChange],
         *,
-        at: Lsn,
+        lsn: Lsn,
         remote: RelationName | None = None,
         trusted: bool = False,
         recopy: bool = False,
     ) -> None:
-        """Record that the table agrees with the next schema from the transaction at ``at`` on.
+        """Record that the table agrees with the next schema from the transaction at ``lsn`` on.
 
         ``remote``: the table's new name at the publisher. Another table that had this name has a
         new name that is not known yet, and gets the free name until then. ``trusted``: inserts
@@ -136,8 +136,8 @@ class Schemas(CatalogPart):
         from the other tables. For ``trusted`` and ``recopy`` the caller holds the commit lock."""
         with self._database.transaction() as transaction:
             schemas.set_followed(transaction, subid, relid, followed)
-            schemas.gone_by(transaction, subid, followed.schema.relid, at)
-            schemas.note_changes(transaction, subid, relid, at, changes)
+            schemas.gone_by(transaction, subid, followed.schema.relid, lsn)
+            schemas.note_changes(transaction, subid, relid, lsn, changes)
             if remote is not None:
                 subscriptions.take_remote_name(transaction, subid, relid, remote)
             if trusted:

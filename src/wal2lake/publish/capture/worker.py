@@ -101,7 +101,7 @@ class Capture:
             self._wake.notify()
         self._thread.join(timeout_seconds)
 
-    def tell(self) -> None:
+    def report_commit(self) -> None:
         """Report a commit."""
         with self._wake:
             self._reported = True

@@ -55,7 +55,7 @@ class PublicationKeeper:
         self._session = session
         self._events = get_logger()
 
-    def note(self, gulp: Gulp) -> None:
+    def record(self, gulp: Gulp) -> None:
         """Record tables whose publication has changed. If it raises StorageError, the gulp must not
         be logged."""
         relids = _relations(gulp)

@@ -135,7 +135,7 @@ class SchemaKeeper:
         self._catalog.start_following(subscription.oid, present, subscription.floor)
         self._catalog.note_sent(subscription.oid, lacking)
 
-    def note(self, gulp: Gulp) -> None:
+    def record(self, gulp: Gulp) -> None:
         """Record the schemas of a gulp. If it raises PublisherError or StorageError, the gulp must
         not be logged."""
         if not self._subscription.follows_schema:
@@ -157,7 +157,7 @@ class SchemaKeeper:
                 # The decoder reports the violation.
                 return
         if committed:
-            self._ask(committed)
+            self._read_schemas(committed)
         elif self._ended:
             self._catalog.note_sent(self._subscription.oid, (), self._ended)
         self._prepared.difference_update(self._ended)
@@ -254,7 +254,7 @@ class SchemaKeeper:
         """Whether a Stream Abort has LSN and time."""
         return len(body) > 9
 
-    def _ask(self, committed: list[tuple[Lsn, Relation]]) -> None:
+    def _read_schemas(self, committed: list[tuple[Lsn, Relation]]) -> None:
         relids = tuple(dict.fromkeys(relation.relid for _, relation in committed))
         with self._session() as session:
             publisher = Publisher(session)

@@ -19,7 +19,7 @@ check would miss the switch.) Nothing is sent until both are durable.
 A standby goes on sending while its timeline changes, without a message: it is promoted, or its
 upstream server is promoted. The receiver recognizes the standby by its start time: then changes
 logged above the switch, and confirmed to its slot, are the standby's own. While the standby
-streams, it is queried (``look``), and its new timeline is recorded.
+streams, it is queried (``check_timeline``), and its new timeline is recorded.
 
 Called by the walreceiver, on the reader's thread.
 """
@@ -85,7 +85,7 @@ class SourceFindings:
     same: bool
     """Whether the received changes came from this slot, or nothing was received and the slot was
     created for the subscription."""
-    known: Lsn | None
+    confirmed: Lsn | None
     """Recorded position confirmed to this slot. None if there is no record."""
     seen: Lsn
     """The slot's confirmed position before START_REPLICATION."""
@@ -196,7 +196,7 @@ class SourceCheck:
         findings = self._findings
         if findings is None:
             raise InternalError("a source is accepted that was not checked")
-        start, confirmed = findings.seen, findings.known
+        start, confirmed = findings.seen, findings.confirmed
         if confirmed is None or self._log.undecodable is not None:
             with self._ask() as session:
                 slot_position = self._look(
@@ -215,7 +215,7 @@ class SourceCheck:
         self._log.ask_again(start)
         return confirmed
 
-    def look(self, session: Session) -> None:
+    def check_timeline(self, session: Session) -> None:
         """Record the timeline of the streaming standby if it has changed, so that the standby may
         be restarted. Uses an ordinary connection, which may reach another server. Called while the
         standby streams, by another thread than the other methods."""

@@ -35,7 +35,7 @@ to keep the publisher's load negligible."""
 
 
 class LabelWatch:
-    """Watches labels for one run of the receiver. Any thread may call ``look``."""
+    """Watches labels for one run of the receiver. Any thread may call ``check``."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class LabelWatch:
             return
         while not self._stop.wait(_LOOK_SECONDS):
             try:
-                self.look()
+                self.check()
                 self._reported = False
             except Exception as error:
                 # Receiving goes on; the next look may reach the server.
                 self._warn(error)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Record labels and renames. Raises PublisherError, StorageError."""
         if not self._subscription.follows_schema:
             return

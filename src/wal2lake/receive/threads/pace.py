@@ -40,7 +40,7 @@ class Pace:
         """Make the next segment as short as possible, because there was nothing to seal."""
         self.seconds = self._shortest
 
-    def look(self, applied: Lsn, now: float) -> None:
+    def adapt(self, applied: Lsn, now: float) -> None:
         """Adapt the duration to the position that apply has reached."""
         took = None
         while self._waiting and self._waiting[0][0] <= applied:

@@ -37,7 +37,7 @@ class Pauses:
             self._events.error(f"{reason}; receiving is paused", error=error)
             with self._guard:
                 self._reasons[reason] = error
-                self._note()
+                self._write()
 
     def end(self, reason: str) -> None:
         """End a pause, if the reason holds."""
@@ -45,20 +45,20 @@ class Pauses:
             self._events.info(f"no longer: {reason}")
             with self._guard:
                 del self._reasons[reason]
-                self._note()
+                self._write()
 
-    def note(self) -> None:
+    def record(self) -> None:
         """Write the reason that still holds to the catalog, after another error of the receiver has
         passed."""
         with self._guard:
-            self._note()
+            self._write()
 
     def settle(self) -> None:
         """Repeat a failed write to the catalog. Called at intervals."""
         if self._owed:
-            self.note()
+            self.record()
 
-    def _note(self) -> None:
+    def _write(self) -> None:
         last = next(reversed(self._reasons.values()), None)
         text = None if last is None else last.describe()
         sqlstate = None if last is None else last.sqlstate

@@ -80,7 +80,7 @@ class Sealer:
             try:
                 self._log.absorb(interval)
                 now = time.monotonic()
-                pace.look(self._applied(), now)
+                pace.adapt(self._applied(), now)
                 if now - last_seal >= pace.seconds:
                     if self._log.seal() is None:
                         pace.nothing_to_seal()
@@ -108,7 +108,7 @@ class Sealer:
                 if unsealed:
                     unsealed = False
                     self._repeated.passed(self._events)
-                    self._pauses.note()
+                    self._pauses.record()
 
     def _notice(self, pace: Pace) -> None:
         """Note new segments. Not only ``seal`` makes them: a large transaction is sealed when it

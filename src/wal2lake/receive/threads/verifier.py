@@ -47,7 +47,7 @@ process."""
 
 class PositionVerifier:
     """Verifies the server's position for one connection, from ``start`` to ``stop``. The reader
-    calls ``ask`` and ``position``."""
+    calls ``request`` and ``position``."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class PositionVerifier:
         record: Callable[[Lsn], None],
         wake: Callable[[], None],
         *,
-        known: Lsn,
+        verified: Lsn,
         retry_interval_seconds: float,
         subscription: str,
         look: Callable[[Session], None] = lambda session: None,
     ) -> None:
-        """``record`` makes a position durable, or raises. ``known`` is durable already."""
+        """``record`` makes a position durable, or raises. ``verified`` is durable already."""
         self._connect = connect
         self._record = record
         self._look = look
@@ -69,7 +69,7 @@ class PositionVerifier:
         self._subscription = subscription
         self._changed = threading.Condition()
         self._wanted = INVALID_LSN
-        self._position = known
+        self._position = verified
         self._stopped = False
         self._reported = False
         self._session: Session | None = None
@@ -88,7 +88,7 @@ class PositionVerifier:
         self._thread.join(_STOP_SECONDS)
         return self._thread
 
-    def ask(self, position: Lsn) -> None:
+    def request(self, position: Lsn) -> None:
         """Request verification of a position. Returns at once, and may be repeated."""
         if position > self._wanted:
             with self._changed:
