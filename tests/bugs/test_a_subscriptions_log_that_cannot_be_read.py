@@ -10,16 +10,13 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from tests.fakes.publishing import FakeCaptureHost, PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode, capture_of
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.errors import CorruptLogError, InternalError, StorageError
 from wal2lake.lake.capture.commitfacts import CommitRemarks, sent, with_remarks
-from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.model import Lsn, Oid
-from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.relations import relation_of
-from wal2lake.publish.capture.worker import Capture
 
 WAIT_SECONDS = 30
 
@@ -106,29 +103,8 @@ def test_the_difference_is_told(
         return {table.oid: newest}
 
     node.catalog.create_slot(ReplicationSlot("s", "pgoutput", Lsn(8), Lsn(8), 0))
-    capture = Capture(
-        node.catalog,
-        cast(Any, tables),
-        FakeCaptureHost(node.catalog.tables, visible),
-        tmp_path / "log",
-        ComparisonMemory(64 << 20, tmp_path / "memory"),
-        cast(
-            Any,
-            SimpleNamespace(
-                drop=lambda names: None,
-                drop_left=lambda: None,
-                read=lambda name: None,
-            ),
-        ),
-        cast(Any, SimpleNamespace(read=read)),
-        HandingOn(
-            node.catalog,
-            cast(Any, tables),
-            tmp_path / "logs",
-            ComparisonMemory(64 << 20, tmp_path / "memory"),
-        ),
-        1 << 20,
-    )
+    host = FakeCaptureHost(node.catalog.tables, visible)
+    capture = capture_of(node.catalog, tmp_path, host, tables, read=read)
     capture.start()
     try:
         first = capture.catch_up(WAIT_SECONDS)

@@ -5,18 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from tests.fakes.publishing import FakeCaptureHost, PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode, capture_of
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.lake.capture.commits import ALTERS
-from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.model import Lsn, Oid
-from wal2lake.publish.capture.cascading.handing import HandingOn
-from wal2lake.publish.capture.worker import Capture
 
 WAIT_SECONDS = 30
 
@@ -45,22 +41,8 @@ def test_they_are_no_changes(
     def visible(wanted: object) -> dict[Oid, int]:
         return {table.oid: len(tables.commits) - 1}
 
-    capture = Capture(
-        node.catalog,
-        cast(Any, tables),
-        FakeCaptureHost(node.catalog.tables, visible),
-        tmp_path / "log",
-        ComparisonMemory(64 << 20, tmp_path / "memory"),
-        cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
-        cast(Any, SimpleNamespace(read=lambda *of: None)),
-        HandingOn(
-            node.catalog,
-            cast(Any, tables),
-            tmp_path / "logs",
-            ComparisonMemory(64 << 20, tmp_path / "memory"),
-        ),
-        1 << 20,
-    )
+    host = FakeCaptureHost(node.catalog.tables, visible)
+    capture = capture_of(node.catalog, tmp_path, host, tables)
     capture.start()
     try:
         first = capture.catch_up(WAIT_SECONDS)

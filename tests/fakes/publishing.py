@@ -19,9 +19,12 @@ from wal2lake.commands.tables import altertable
 from wal2lake.commands.tables import table as tables
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import Wal2LakeError
+from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.model import Oid
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock
+from wal2lake.publish.capture.cascading.handing import HandingOn
+from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import Settings
 from wal2lake.sql.backend import Notice
@@ -69,6 +72,35 @@ class FakeCaptureHost:
     def log_grown(self) -> None: ...
 
     def enforce_limits(self) -> None: ...
+
+
+def capture_of(
+    catalog: Catalog,
+    directory: Path,
+    host: FakeCaptureHost,
+    tables: Any = None,
+    *,
+    statements: Any = None,
+    read: Callable[..., object] = lambda *of: None,
+) -> Capture:
+    """Capture with its log in ``directory / "log"``, over fakes: the logs of ``tables``, the texts
+    of ``statements``, and what ``read`` finds in the logs of subscriptions."""
+    cascade: Any = SimpleNamespace(read=read)
+    noted: Any = statements or SimpleNamespace(
+        drop=lambda names: None, drop_left=lambda: None, read=lambda name: None
+    )
+    memory = ComparisonMemory(64 << 20, directory / "memory")
+    return Capture(
+        catalog,
+        tables,
+        host,
+        directory / "log",
+        memory,
+        noted,
+        cascade,
+        HandingOn(catalog, tables, directory / "logs", memory),
+        1 << 20,
+    )
 
 
 class PublishingNode:

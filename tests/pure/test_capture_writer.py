@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.fakes.publishing import FakeCaptureHost, PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode, capture_of
 from tests.fakes.xids import Numbers
 
 from wal2lake.changelog import LogReader
@@ -24,10 +23,7 @@ from wal2lake.lake.capture.commitfacts import (
     with_remarks,
 )
 from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
-from wal2lake.publish.capture.cascading.handing import HandingOn
-from wal2lake.publish.capture.worker import Capture
 from wal2lake.publish.capture.writer import Change, PublisherLogWriter
 from wal2lake.publish.decoding.decoded import (
     DecodedChange,
@@ -418,19 +414,8 @@ def test_numbers_begin_above_a_log_that_an_earlier_version_has_counted(
     writer.transaction(1, None, iter([(RELATION, inserts(RELATION, 0, 1))]), 1, {})
     assert writer.seal(note=False) is not None
     node = PublishingNode(tmp_path, monkeypatch)
-    nothing: Any = None
-    memory = ComparisonMemory(64 << 20, tmp_path / "memory")
-    capture = Capture(
-        node.catalog,
-        nothing,
-        FakeCaptureHost(lambda: (), lambda wanted: {}),
-        tmp_path / "log",
-        memory,
-        nothing,
-        nothing,
-        HandingOn(node.catalog, nothing, tmp_path / "logs", memory),
-        1 << 20,
-    )
+    host = FakeCaptureHost(lambda: (), lambda wanted: {})
+    capture = capture_of(node.catalog, tmp_path, host)
     # Without a slot the thread does not open the log, and sessions write all the same.
     capture.start()
     assert node.catalog.xids.take() > 70_001

@@ -6,18 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from tests.fakes.publishing import FakeCaptureHost, PublishingNode
+from tests.fakes.publishing import FakeCaptureHost, PublishingNode, capture_of
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.lake.capture.commitfacts import CommitRemarks, with_remarks
-from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.model import Lsn, Oid, Relation, ReplicaIdentity
-from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.positions import commit_of, end_of
-from wal2lake.publish.capture.worker import Capture
 
 WAIT_SECONDS = 30
 NAME = "0" * 32
@@ -76,24 +73,10 @@ def test_statements_are_told_if_they_agree_with_the_difference(
             "nothing": None,
         }[told]
     )
-    capture = Capture(
-        node.catalog,
-        cast(Any, tables),
-        FakeCaptureHost(
-            node.catalog.tables, lambda wanted: {table.oid: len(tables.commits) - 1}
-        ),
-        tmp_path / "log",
-        ComparisonMemory(64 << 20, tmp_path / "memory"),
-        cast(Any, statements),
-        cast(Any, SimpleNamespace(read=lambda *of: None)),
-        HandingOn(
-            node.catalog,
-            cast(Any, tables),
-            tmp_path / "logs",
-            ComparisonMemory(64 << 20, tmp_path / "memory"),
-        ),
-        1 << 20,
+    host = FakeCaptureHost(
+        node.catalog.tables, lambda wanted: {table.oid: len(tables.commits) - 1}
     )
+    capture = capture_of(node.catalog, tmp_path, host, tables, statements=statements)
     capture.start()
     try:
         first = capture.catch_up(WAIT_SECONDS)
