@@ -16,7 +16,7 @@ from wal2lake.changelog.manifest import Manifest, RowsFile
 from wal2lake.model import Lsn, Oid
 
 RelationName = tuple[str, str]
-"""Namespace and name at the publisher: tables go by name (reference, traps)."""
+"""Namespace and name at the publisher. Tables are matched by name."""
 
 
 @dataclass(frozen=True, slots=True)

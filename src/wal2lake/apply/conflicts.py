@@ -197,7 +197,7 @@ def conflict(
     transaction: LoggedTransaction | None,
     count: int = 1,
 ) -> Conflict:
-    """Build a conflict as the catalog keeps it."""
+    """Build a conflict for the catalog."""
     return Conflict(
         relid,
         kind,

@@ -17,7 +17,7 @@ from wal2lake.publish.walsender.starting import Walsenders
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """Shared by all sessions."""
+    """The publisher half's parts, shared by all sessions."""
 
     system_identifier: int
     capture: Capture

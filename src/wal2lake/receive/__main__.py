@@ -76,7 +76,7 @@ def _report(
 
 
 def _previous_error(catalog: Catalog, subscription: Subscription) -> str | None:
-    """Return the error that stopped the previous process, if it still stands."""
+    """Return the error that stopped the previous process, if it is still recorded."""
     for entry in catalog.errors():
         if entry.subid == subscription.oid and entry.worker is WorkerKind.RECEIVER:
             return entry.error

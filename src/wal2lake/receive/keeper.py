@@ -110,7 +110,7 @@ class _Held:
 
 
 class SnapshotKeeper:
-    """Runs in its own thread from ``start`` to ``stop``."""
+    """Holds snapshots in a thread of its own, from ``start`` to ``stop``."""
 
     def __init__(
         self,

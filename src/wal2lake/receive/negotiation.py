@@ -61,13 +61,12 @@ def negotiate(
         options.append(f"streaming '{streaming}'")
     if two_phase:
         options.append("two_phase 'on'")
-    # A publisher before PostgreSQL 16 sends changes of any origin, and refuses to be
-    # asked for less.
+    # A publisher before PostgreSQL 16 sends changes of any origin, and refuses origin = none.
     if server_version >= 160000 or subscription.origin == "none":
         options.append(f"origin {quote_literal(subscription.origin)}")
     names = ",".join(quote_ident(p) for p in subscription.publications)
     options.append(f"publication_names {quote_literal(names)}")
-    # PostgreSQL 14 brought logical messages to pgoutput.
+    # pgoutput supports logical messages since PostgreSQL 14.
     if server_version >= 140000 and messages:
         options.append("messages 'true'")
     if binary:

@@ -396,7 +396,7 @@ def _committed_at(
 
 
 def _made(catalog: Catalog, tables: TablePort, change: TableChange) -> int | None:
-    """Return the version, as ``_committed_at``; the version is durable on return."""
+    """Return the version that has the change, as ``_committed_at`` does, and make it durable."""
     version = _committed_at(catalog, tables, change)
     if version is not None:
         tables.sync(change.location, version)

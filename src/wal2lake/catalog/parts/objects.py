@@ -115,7 +115,7 @@ class Objects(CatalogPart):
             return roles.database_acl(connection)
 
     def target_rights(self, subscription: Subscription) -> TargetRights:
-        """Return the privileges that the subscription has on its tables now."""
+        """Return the subscription's present privileges on its tables."""
         owner = self.role_by_oid(subscription.owner)
         return TargetRights(
             subscription,

@@ -179,13 +179,14 @@ class PublishedStates(CatalogPart):
         *,
         taken_back: bool = False,
     ) -> None:
-        """Let readers see what a transaction has committed: ``versions`` of tables by
-        subscription, at the newest vector's LSN. From now on inserts into the tables
-        ``written`` (subscription, table) may meet rows that are not the subscription's.
-        ``number``: of the commit that is hereby done, or ``taken_back``; its replication origin
-        is where the transaction was there. ``altered_at``: the
-        version in which its table has the definition that was recorded with it; copies
-        ``voided`` (subscription, table) begin anew, in another epoch."""
+        """Publish a local transaction: ``versions`` of tables by subscription, at the newest
+        vector's LSN.
+
+        ``written``: (subscription, table) pairs, into which inserts may meet rows of other writers
+        from now on. ``number``: number of the commit, which ends here. Unless it is
+        ``taken_back``, its replication origin advances to the transaction. ``altered_at``: version
+        with which its recorded definition begins. Copies ``voided`` (subscription, table) begin
+        anew in another epoch."""
         with self._database.transaction() as transaction:
             if number is not None and altered_at is not None:
                 altered = local_commits.altered_by(transaction, number)

@@ -103,7 +103,7 @@ def epoch(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> int | None:
 
 
 def begin_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
-    """An attempt begins: its plan, and the S that its commit may have."""
+    """Begin an attempt: record its plan, and the S that its commit may have."""
     snapshot = json.loads(rel.copy_plan or "{}").get("snapshot")
     connection.execute(
         "delete from copy_range where subid = ? and relid = ?"

@@ -32,7 +32,7 @@ _SEVERAL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BatchSource:
-    """A subscription whose batch a transaction is."""
+    """The subscription whose batch a transaction comes from."""
 
     subid: Oid
     end: int

@@ -33,7 +33,7 @@ _REQUIRED: Final = ("begin", "change", "commit")
 """Callbacks that every plugin must define, as in PostgreSQL."""
 
 _STREAMING: Final = ("stream_start", "stream_stop", "stream_commit")
-"""Callbacks that a plugin must define whose ``streams`` is true."""
+"""Callbacks that a plugin must define if its ``streams`` is true."""
 
 _TWO_PHASE: Final = (
     "begin_prepare",
@@ -41,7 +41,7 @@ _TWO_PHASE: Final = (
     "commit_prepared",
     "rollback_prepared",
 )
-"""Callbacks that a plugin must define whose ``two_phase`` is true."""
+"""Callbacks that a plugin must define if its ``two_phase`` is true."""
 
 _OPTIONAL: Final = tuple(
     name

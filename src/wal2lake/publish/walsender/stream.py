@@ -290,7 +290,7 @@ class Stream:
     # ---- in ----------------------------------------------------------------------
 
     def _watch(self, events: int) -> None:
-        """Wait for the log or the client."""
+        """Wait until the log grows, or the client's socket is ready."""
         self._poll.register(self._socket, events)
         for descriptor, _ in self._poll.poll(self._until_timeout()):
             if descriptor == self._grown:

@@ -101,7 +101,8 @@ class Template:
                         [sys.executable, "-m", self._module, str(theirs.fileno())],
                         pass_fds=[theirs.fileno()],
                         stdin=subprocess.DEVNULL,
-                        # Numbers are not computed there, and threads do not survive a fork.
+                        # Walsenders need no threads for numerics, and threads do not survive a
+                        # fork.
                         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                     )
                 except OSError:

@@ -99,7 +99,7 @@ class LogWriter:
         self._queue.put(None)
 
     def work(self) -> None:
-        """The thread. Raises what must end the run."""
+        """Run the thread. Raises errors that must end the run."""
         # Ends after a group that could not be written: a smaller one might fit, but behind a
         # hole.
         while self._next_is_written():
