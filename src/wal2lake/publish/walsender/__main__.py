@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
@@ -103,46 +104,44 @@ class _Output:
 
 
 def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
-    catalog = Catalog(Path(task.catalog), task.warehouse)
-    connection = socket.socket(fileno=socket_fd)
-    page = Page(Path(task.page))
-    plugin = load_plugin(task.plugin, task.allowed)
-    log = get_logger().bind(slot=task.slot)
-    output = _Output(task, log)
-    publications = ClientPublications(catalog, output.warn)
-    context = output.context = Context(
-        task.slot,
-        task.plugin,
-        output.write,
-        output.write_frames,
-        publications.sending,
-        publications.table,
-        publications.origin_number,
-    )
-    reader = LogReader(Path(task.log))
-    decoding = Decoding(
-        reader, plugin, context, Lsn(task.start), task.work_mem, together=True
-    )
-    decoding.begin(
-        task.options,
-        lambda: catalog.slot(task.slot),
-        lambda start: catalog.begin_two_phase(task.slot, start),
-    )
-    stream = output.stream = Stream(
-        connection,
-        grown_fd,
-        reader,
-        decoding,
-        page,
-        lambda lsn: catalog.confirm_slot(task.slot, lsn),
-        task.timeout_ms / 1000,
-        log,
-    )
-    try:
+    with (
+        closing(Catalog(Path(task.catalog), task.warehouse)) as catalog,
+        socket.socket(fileno=socket_fd) as connection,
+        closing(Page(Path(task.page))) as page,
+    ):
+        plugin = load_plugin(task.plugin, task.allowed)
+        log = get_logger().bind(slot=task.slot)
+        output = _Output(task, log)
+        publications = ClientPublications(catalog, output.warn)
+        context = output.context = Context(
+            task.slot,
+            task.plugin,
+            output.write,
+            output.write_frames,
+            publications.sending,
+            publications.table,
+            publications.origin_number,
+        )
+        reader = LogReader(Path(task.log))
+        decoding = Decoding(
+            reader, plugin, context, Lsn(task.start), task.work_mem, together=True
+        )
+        decoding.begin(
+            task.options,
+            lambda: catalog.slot(task.slot),
+            lambda start: catalog.begin_two_phase(task.slot, start),
+        )
+        stream = output.stream = Stream(
+            connection,
+            grown_fd,
+            reader,
+            decoding,
+            page,
+            lambda lsn: catalog.confirm_slot(task.slot, lsn),
+            task.timeout_ms / 1000,
+            log,
+        )
         return _run_stream(stream, plugin, context)
-    finally:
-        page.close()
-        catalog.close()
 
 
 def _run_stream(stream: Stream, plugin: OutputPlugin, context: Context) -> Outcome:
