@@ -85,7 +85,7 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
     sent_names = {c.name for c in relation.columns if c.name}
     refused = incompatible_columns(table.qualified, sent_names, table.generated)
     if refused is not None:
-        raise ApplyError(refused, sqlstate=_PREREQUISITE, hint=COMPUTED_HERE)
+        raise ApplyError(refused, sqlstate=_PREREQUISITE, hint=f"{COMPUTED_HERE}.")
     if not use.changes_rows:
         return
     if not table.key and relation.identity is ReplicaIdentity.FULL:

@@ -577,4 +577,8 @@ def _check_columns(table: TableDef, remote: RemoteTable) -> None:
         table.qualified, {c.name for c in remote.columns}, table.generated
     )
     if refused is not None:
-        raise ApplyError(refused, sqlstate="55000", hint=COMPUTED_HERE)
+        raise ApplyError(
+            refused,
+            sqlstate="55000",
+            hint=f"{COMPUTED_HERE}; or publish the table without the column.",
+        )

@@ -29,9 +29,9 @@ CHECKED_HERE: Final = (
 
 COMPUTED_HERE: Final = (
     "ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION on the table here lets it take the"
-    " publisher's values; or publish the table without the column."
+    " publisher's values"
 )
-"""HINT for a column that is generated here but sent by the publisher."""
+"""Remedy for a column that is generated here but sent by the publisher, without a full stop."""
 
 
 def computed_here(column: str) -> str:
