@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.conftest import Database
@@ -12,6 +13,7 @@ from tests.node.test_remedies import ERROR, stopped
 from wal2lake.errors import PublisherError
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
 
 
 def test_a_column_that_differs_in_case_and_a_conflict_end_as_their_hints_say(
@@ -83,8 +85,60 @@ def test_a_column_that_differs_in_case_and_a_conflict_end_as_their_hints_say(
     assert node.sql(ERROR.format("ra")) == []
 
 
+def test_columns_that_another_subscription_has_followed_away(
+    pg18: Database,
+    database: Callable[..., Database],
+    node: Node,
+    subscribe: Callable[..., Mirror],
+) -> None:
+    """The second publisher alters its tables as the first one does, but later."""
+    second = database(18, "rw_second")
+    for source in (pg18, second):
+        source.psql(
+            "create schema rw; create table rw.d (id int primary key, gone text);"
+            " create table rw.r (id int primary key, old text);"
+            " create publication rw for tables in schema rw;"
+            " create publication rw2 for tables in schema rw"
+        )
+    follow = "with (schema_changes = follow)"
+    first = subscribe(pg18, "rw", follow)
+    first.synced()
+    late = subscribe(second, "rw2", follow.replace(")", ", copy_data = false)"))
+    late.synced()
+    late.caught_up()
+    node.sql("alter subscription rw2 disable")
+    second.psql("insert into rw.d values (2, 'g'); insert into rw.r values (2, 'b')")
+    for source, number in ((pg18, 1), (second, 4)):
+        source.psql(
+            "alter table rw.d drop gone; alter table rw.r rename old to fresh;"
+            f" insert into rw.d values ({number});"
+            f" insert into rw.r values ({number}, 'a{number}')"
+        )
+    first.caught_up()
+    node.sql("alter subscription rw2 enable")
+    add = (
+        "ALTER TABLE ... ADD COLUMN on the target lets it go on. When that ALTER TABLE"
+    )
+    error = stopped(node, "rw2", 'is missing replicated column: "gone"')
+    assert f"{add} comes the column is dropped again." in error
+    node.sql("alter table rw.d add column gone text")
+    error = stopped(node, "rw2", 'is missing replicated column: "old"')
+    assert f"{add} has come, UPDATE moves their values to the new name." in error
+    node.sql("alter table rw.r add column old text")
+    late.caught_up()
+    assert node.sql(ERROR.format("rw2")) == []
+    assert node.sql("select * from rw.d order by id") == [("1",), ("2",), ("4",)]
+    node.sql("update rw.r set fresh = old where old is not null")
+    node.sql("alter table rw.r drop column old")
+    rows = [("1", "a1"), ("2", "b"), ("4", "a4")]
+    assert node.sql("select id, fresh from rw.r order by id") == rows
+    second.psql("update rw.r set fresh = 'c' where id = 2")
+    late.caught_up()
+    assert node.sql("select fresh from rw.r where id = 2") == [("c",)]
+
+
 def test_a_shared_table_is_copied_again_once_the_other_subscription_is_gone(
-    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror], points: Path
 ) -> None:
     pg18.psql(
         "create schema rb; create table rb.t (id int primary key);"
@@ -93,7 +147,23 @@ def test_a_shared_table_is_copied_again_once_the_other_subscription_is_gone(
     )
     mirror = subscribe(pg18, "rb")
     mirror.synced()
+    origin = node.value("select 'pg_' || oid from pg_subscription where subname = 'rb'")
+    advance = f"select pg_replication_origin_advance('{origin}', '0/1')"
+    with pytest.raises(PublisherError) as caught:
+        node.sql(advance)
+    assert caught.value.hint == 'ALTER SUBSCRIPTION "rb" DISABLE ends it.'
+    node.sql("alter subscription rb disable")
+    with pytest.raises(PublisherError) as caught:
+        node.sql(advance)
+    assert "cannot go back to 0/1" in caught.value.message
+    assert str(caught.value.hint).startswith("wal2lake.recopy_table() copies a table")
+    node.sql("alter subscription rb enable")
     subscribe(pg18, "rb2", "with (copy_data = false)")
+    with pytest.raises(PublisherError) as caught:
+        node.sql("select wal2lake.pause_table('rb.t')")
+    assert caught.value.hint == "Name one of them as the second argument."
+    for what in ("pause", "resume"):
+        node.sql(f"select wal2lake.{what}_table('rb.t', 'rb')")
     node.sql("delete from rb.t")
     again = "alter subscription rb refresh publication with (recopy = true)"
     with node.connect() as client, pytest.raises(PublisherError) as caught:
@@ -104,6 +174,21 @@ def test_a_shared_table_is_copied_again_once_the_other_subscription_is_gone(
     node.sql(again)
     mirror.synced()
     mirror.assert_equal(["rb.t"])
+    # One that comes in the middle of the copy.
+    point = points / "copy.range_recorded"
+    point.write_text("pause 8")
+    node.sql(again)
+    wait_until(lambda: not point.exists(), describe="the copy is under way")
+    subscribe(pg18, "rb2", "with (copy_data = false)")
+    error = stopped(node, "rb", "another subscription fills it, too")
+    assert (
+        "Let one of the two have it: ALTER SUBSCRIPTION ... DROP PUBLICATION, or DROP"
+        " SUBSCRIPTION."
+    ) in error
+    node.sql("drop subscription rb2")
+    mirror.synced()
+    mirror.assert_equal(["rb.t"])
+    assert node.sql(ERROR.format("rb")) == []
 
 
 def test_a_shared_table_is_followed_once_one_subscription_lets_go_of_it(

@@ -175,11 +175,16 @@ def test_two_phase_is_altered_as_in_postgresql(
         try:
             node.sql(alter.format("false"))
         except PublisherError as error:
-            return error.message
+            again = error.hint == "Try again after some time."
+            assert again == ("still running" in error.message)
+            return f"{error.message}: {error.hint}"
         return ""
 
     wait_until(lambda: "still running" not in answer(), describe="the receiver ends")
-    assert 'cannot disable "two_phase" when prepared transactions exist' in answer()
+    assert answer() == (
+        'cannot disable "two_phase" when prepared transactions exist: Resolve these'
+        " transactions and try again."
+    )
     end(pg18, "p", "rollback")
     node.sql("alter subscription tp enable")
     mirror.caught_up()

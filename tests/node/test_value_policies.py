@@ -393,6 +393,23 @@ def _check_invalid_text(source: Database, node: Node, subscribe: Subscribe) -> N
         ("b", "copy", "null", reason, "1", "{caf\\xe9,ok}"),
         ("h", "stream", "null", reason, "1", "\\xffz"),
     ]
+    # One that may not become NULL: the HINT of a key says what is left.
+    source.psql("create table vp_ascii.k (k text primary key)")
+    node.sql("alter subscription vp_ascii refresh publication")
+    mirror.synced()
+    source.psql("insert into vp_ascii.k values (chr(255)), ('b')")
+    ((told,),) = node.wait_for(ERROR.format("vp_ascii"), lambda rows: rows != [])
+    assert (
+        "Correct the row at the source, drop the table here and run ALTER SUBSCRIPTION ..."
+        " REFRESH PUBLICATION"
+    ) in str(told)
+    source.psql("update vp_ascii.k set k = 'a' where k <> 'b'")
+    node.sql("drop table vp_ascii.k")
+    node.sql("alter subscription vp_ascii refresh publication")
+    mirror.synced()
+    mirror.caught_up()
+    assert node.sql("select k from vp_ascii.k order by k") == [("a",), ("b",)]
+    assert node.sql(ERROR.format("vp_ascii")) == []
 
 
 def test_labels_and_attributes_that_come_later_are_read(
