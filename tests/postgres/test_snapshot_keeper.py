@@ -278,6 +278,7 @@ def test_a_snapshot_below_what_is_complete_already_is_not_published(
         wait_until(lambda: world.catalog.errors(), describe="it says so")
         (noted,) = world.catalog.errors()
         assert f"below {Lsn(2**40)}" in noted.error
+        assert noted.error.endswith("a standby that lags, perhaps. Let it name one.")
         assert world.held() == ()
         world.catalog.update_subscription(SUBSCRIPTION, floor=Lsn(1))
         wait_until(lambda: world.held() == (T,))

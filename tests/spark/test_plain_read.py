@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.door.session.copying import send_copy
 from wal2lake.engine.rows.answers import ValueFormats, answered
-from wal2lake.errors import UsageError
+from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.lake.delta.log import earlier
 from wal2lake.lake.delta.log.version import read_version
 from wal2lake.lake.plain import read as plainread
@@ -552,6 +552,31 @@ def test_dates_of_the_legacy_calendar(
     # They are all the same, however they were written.
     assert len(found) == 5 * len(texts) + 2
     assert len(set(found)) == len(texts) + 2
+
+
+def test_timestamps_of_the_legacy_calendar_in_another_time_zone(
+    lake: DeltaTables, spark_session: SparkSession, location: str, copies: Copies
+) -> None:
+    """Where the zones of two libraries differ; Spark writes the rows anew."""
+    lake.create(location, [FieldSpec("tz", "timestamp", pg_type_oid=Oid(1184))])
+    settings = {
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+        "spark.sql.session.timeZone": "Europe/Berlin",
+    }
+    before = {name: spark_session.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark_session.conf.set(name, value)
+        insert(spark_session, location, "values (timestamp'1890-01-01 00:00:00Z')")
+    finally:
+        for name, known in before.items():
+            spark_session.conf.set(name, str(known))
+    with pytest.raises(FeatureNotSupportedError) as refused:
+        copies.compare(location)
+    assert refused.value.hint == "Rewrite the table's rows with Spark 3 or later."
+    rows = f"delta.`{location}`"
+    spark_session.sql(f"insert overwrite {rows} select * from {rows}")
+    assert b"1890-01-01 00:00:00+00" in b"".join(copies.compare(location))
 
 
 def test_values_that_are_there_often_are_not_all_there_at_once(
