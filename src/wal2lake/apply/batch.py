@@ -1,4 +1,4 @@
-"""Which part of the log becomes one commit of each table. Pure.
+"""Selects the part of the log that becomes one commit of each table. Pure.
 
 A batch is a run of whole segments from the position of the table that is furthest behind. Each
 table takes only the changes at or above its own position, so a table that was copied later, or that
@@ -62,7 +62,7 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """All rows of the batch's tables."""
+        """Number of rows of the batch's tables."""
         return sum(t.rows for t in self.tables)
 
 

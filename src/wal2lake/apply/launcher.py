@@ -1,4 +1,4 @@
-"""One apply worker for each enabled subscription, in the engine.
+"""Runs one apply worker for each enabled subscription, in the engine.
 
 PostgreSQL's logical replication launcher, for threads. Whenever the catalog changes or a worker
 ends, it compares the enabled subscriptions with the running workers. It does not wait for a worker

@@ -3,6 +3,6 @@
 Takes: a catalog, tables, the change to commit, under the locks of the tables. Gives: one change of
 table and catalog. Owns: the order of the durable steps of ALTER TABLE. Never: takes a lock.
 
-    visible     which subscriptions show a new version of a table, and which must wait
-    altering    ALTER TABLE
+    visible     decides which new versions of tables readers may see
+    altering    carries out ALTER TABLE
 """

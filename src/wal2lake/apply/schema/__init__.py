@@ -1,7 +1,7 @@
 """Follows the publisher's ALTER TABLE: schema_changes = follow.
 
-diff         what has changed between two descriptions of a published table. Pure
-columns      our column for a published one
-schemasteps  steps as changes of our table
-follow       which changes a batch needs, and making them
+diff         compares two descriptions of a published table. Pure
+columns      maps a published column to a local column
+schemasteps  translates steps into changes of the local table
+follow       finds the schema changes that a batch needs, and carries them out
 """

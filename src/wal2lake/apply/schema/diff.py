@@ -105,7 +105,8 @@ class SchemaDifference:
     after: RemoteSchema
     """Schema that the table agrees with once the steps are made."""
     unknown: str | None = None
-    """Why the values of the columns are not known for the local rows. None if they are known."""
+    """Reason why the values of the columns are not known for the local rows. None if they are
+    known."""
     partitions: tuple[str, ...] = ()
     """Partitions attached or detached. Their rows are not sent, so the table does not change."""
 

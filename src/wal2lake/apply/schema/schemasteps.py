@@ -1,6 +1,7 @@
-"""Translates the publisher's schema steps into changes of the local table. In: a
-``SchemaDifference``, the local table, the subscription's options. Out: ``ColumnChange`` values, and
-the entry of wal2lake.schema_history for each step. Called by ``follow``.
+"""Translates the publisher's schema steps into changes of the local table.
+
+In: a ``SchemaDifference``, the local table, the subscription's options. Out: ``ColumnChange``
+values, and the entry of wal2lake.schema_history for each step. Called by ``follow``.
 """
 
 from __future__ import annotations

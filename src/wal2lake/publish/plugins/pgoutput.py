@@ -78,7 +78,7 @@ from wal2lake.wire.replication import (
 _PLACE: Final = ("commit_lsn", "ordinal")
 
 _FEW: Final = 16
-"""Below this number of rows, writing them one by one is faster."""
+"""Number of rows below which writing them one by one is faster."""
 
 _EPOCH_SECONDS: Final = 946_684_800
 

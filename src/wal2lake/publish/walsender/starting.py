@@ -66,7 +66,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class StreamResult:
-    """How a stream ended."""
+    """Result of a stream."""
 
     done: bool
     """Whether the stream ended by CopyDone, so that the connection goes on."""

@@ -76,7 +76,7 @@ _EPOCH_SECONDS: Final = 946_684_800
 
 
 class End(Enum):
-    """Why a stream ended."""
+    """Reason why a stream ended."""
 
     DONE = 0
     """The client has sent CopyDone. The connection goes on with commands."""
