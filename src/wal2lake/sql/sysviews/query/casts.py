@@ -1,8 +1,8 @@
-"""Casts, constants and operators between types that the embedded engine has not.
+"""Casts, constants and operators of types that the embedded engine does not have.
 
-Comes in: nodes of a typed tree. Goes out: nodes for the engine. OID types are numbers there,
-WAL positions 64-bit numbers, name and "char" text; a constant beside one of those is read
-by its type's input function, and arrays given as text become lists.
+Comes in: nodes of a typed tree. Goes out: nodes for the engine. In the engine, OID types are
+numbers, WAL positions are 64-bit numbers, and name and "char" are text. A constant beside such a
+value is read by the type's input function. An array given as text becomes a list.
 
 Sources: the manual's sections 8.15 (arrays), 8.19 (OID types), 8.20 (pg_lsn).
 """
@@ -85,14 +85,14 @@ ENGINE_TYPES: Final[dict[int, str]] = {
     5069: "UBIGINT",
     **dict.fromkeys(REG_TYPES, "UINTEGER"),
 }
-"""The engine's type for each of PostgreSQL's; what is not here is text."""
+"""The engine's type for each of PostgreSQL's types. All other types are text."""
 
 
 def engine_type(oid: int) -> str:
-    """The same for arrays too."""
-    known = ENGINE_TYPES.get(oid)
-    if known is not None:
-        return known
+    """Return the engine's type for a type or an array type."""
+    engine_name = ENGINE_TYPES.get(oid)
+    if engine_name is not None:
+        return engine_name
     pg_type = type_by_oid(oid)
     if pg_type is not None and pg_type.is_array:
         return engine_type(int(pg_type.element_oid)) + "[]"
@@ -100,14 +100,14 @@ def engine_type(oid: int) -> str:
 
 
 def call(name: str, *arguments: exp.Expression) -> exp.Anonymous:
-    """A call of one of the catalog's functions."""
+    """Build a call of a catalog function."""
     return exp.Anonymous(
         this=internal_name(name, len(arguments)), expressions=list(arguments)
     )
 
 
 def cast(node: exp.Cast) -> exp.Expression:
-    """A cast to one of PostgreSQL's types."""
+    """Translate a cast to one of PostgreSQL's types."""
     target, source = get_type(node), get_type(node.this)
     if target is None:
         name = node.to.sql(dialect="postgres").lower()
@@ -241,12 +241,12 @@ def _constant(literal: exp.Literal, oid: int, typmod: int = -1) -> exp.Expressio
 
 
 def as_type(value: exp.Expression, kind: str) -> exp.Cast:
-    """A cast to one of the engine's types."""
+    """Build a cast to one of the engine's types."""
     return exp.Cast(this=value, to=exp.DataType.build(kind, dialect="duckdb"))
 
 
 def as_text(value: exp.Expression) -> exp.Expression:
-    """A value as PostgreSQL's text, where the engine would write something else."""
+    """Convert a value to PostgreSQL's text if the engine would write another text."""
     source = get_type(value)
     if source in REG_TYPES:
         return call(f"{REG_TYPES[source]}_out", value)
@@ -290,12 +290,12 @@ def _interval_text(value: exp.Expression) -> exp.Expression:
 
 
 def as_lsn(value: exp.Expression) -> exp.Expression:
-    """A WAL position, read from text if it is not one."""
+    """Convert a value to a WAL position; text is read."""
     return value if get_type(value) == PG_LSN else call("pg_lsn_in", value)
 
 
 def array_items(text: str, *, vector: bool = False) -> list[str | None]:
-    """The elements of a one-dimensional array literal, or of a vector."""
+    """Return the elements of a one-dimensional array literal, or of a vector."""
     body = text.strip()
     if vector:
         return list(body.split())
@@ -306,25 +306,25 @@ def array_items(text: str, *, vector: bool = False) -> list[str | None]:
             detail='Array value must start with "{" or dimension information.',
         )
     items: list[str | None] = []
-    item, quoted, seen, at = "", False, False, 1
-    while at < len(body):
-        char = body[at]
+    item, quoted, has_item, position = "", False, False, 1
+    while position < len(body):
+        char = body[position]
         if char == "\\":
-            at += 1
-            item += body[at : at + 1]
-            seen = True
+            position += 1
+            item += body[position : position + 1]
+            has_item = True
         elif char == '"':
             quoted = not quoted
-            seen = True
+            has_item = True
             if quoted:
                 item = item.strip() + "\0" if not item.strip() else item
         elif not quoted and char in ",}":
-            items.extend(_array_item(item, seen or bool(items) or char == ","))
-            item, seen = "", False
+            items.extend(_array_item(item, has_item or bool(items) or char == ","))
+            item, has_item = "", False
         else:
             item += char
-            seen = seen or not char.isspace()
-        at += 1
+            has_item = has_item or not char.isspace()
+        position += 1
     return items
 
 
@@ -338,7 +338,7 @@ def _array_item(item: str, present: bool) -> list[str | None]:
 
 
 def coerce(node: exp.Expression) -> None:
-    """A string constant beside an OID type or an LSN is one of those."""
+    """Read a string constant as the type of the other operand, in place."""
     left, right = node.this, node.expression
     _coerce_operand(node, "expression", right, get_type(left))
     _coerce_operand(node, "this", left, get_type(right))
@@ -347,10 +347,10 @@ def coerce(node: exp.Expression) -> None:
 
 
 def _coerce_operand(
-    parent: exp.Expression, key: str, operand: exp.Expression, other: int | None
+    parent: exp.Expression, key: str, operand: exp.Expression, target: int | None
 ) -> None:
-    if isinstance(operand, exp.Literal) and operand.is_string and other in _COERCED:
-        parent.set(key, _constant(operand.copy(), other))
+    if isinstance(operand, exp.Literal) and operand.is_string and target in _COERCED:
+        parent.set(key, _constant(operand.copy(), target))
 
 
 _COERCED: Final = frozenset((*REG_TYPES, PG_LSN, DATE, TIMESTAMP, TIMESTAMPTZ))
@@ -358,7 +358,7 @@ _COERCED: Final = frozenset((*REG_TYPES, PG_LSN, DATE, TIMESTAMP, TIMESTAMPTZ))
 
 
 def coerce_list(node: exp.In | exp.Between) -> None:
-    """The same for IN and BETWEEN."""
+    """Do the same for IN and BETWEEN."""
     kind = get_type(node.this)
     if kind not in _COERCED:
         return
@@ -368,7 +368,7 @@ def coerce_list(node: exp.In | exp.Between) -> None:
 
 
 def _array_operand(operand: exp.Any, element: int | None) -> None:
-    """``= ANY ('{a,b}')``: the constant is an array of what it is compared with."""
+    """``= ANY ('{a,b}')``: read the constant as an array of the left operand's type."""
     inner = operand.this
     while isinstance(inner, exp.Paren):
         inner = inner.this
@@ -378,10 +378,10 @@ def _array_operand(operand: exp.Any, element: int | None) -> None:
 
 
 def concatenation(node: exp.DPipe) -> exp.Expression:
-    """``||`` of texts or of arrays."""
+    """Translate ``||`` of texts or of arrays."""
     left, right = get_type(node.this), get_type(node.expression)
     if any(t is not None and is_array(t) for t in (left, right)):
-        # PostgreSQL treats a null array as an empty one, the engine does not.
+        # PostgreSQL treats a null array as an empty one. The engine does not.
         parts = [_list_operand(node.this, left), _list_operand(node.expression, right)]
         return exp.Anonymous(this="list_concat", expressions=parts)
     node.set("this", as_text(node.this))

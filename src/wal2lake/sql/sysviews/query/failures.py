@@ -1,8 +1,8 @@
 """Turns errors of the embedded engine into PostgreSQL's words.
 
-Comes in: the engine's exception. Goes out: a Wal2LakeError. An error that PostgreSQL has, too, gets
-its text and SQLSTATE. The others are something that the engine lacks (0A000), or a failure of its
-own (XX000). The engine's own text goes to the log and never to the client.
+Comes in: the engine's exception. Goes out: a Wal2LakeError. An error that PostgreSQL also has gets
+PostgreSQL's text and SQLSTATE. Any other error is 0A000 if the engine lacks a feature, else XX000.
+The engine's own text goes to the log and never to the client.
 
 Source: PostgreSQL 18's answers to the same queries; its manual, appendix A.
 """
@@ -47,7 +47,7 @@ _TYPES: Final = {
     "INTERVAL": "interval",
     "UUID": "uuid",
 }
-"""PostgreSQL's names of what the engine calls its types in errors about values."""
+"""PostgreSQL's names of types, by the engine's names in errors about values."""
 
 _OPERANDS: Final = {
     "BIGINT": "bigint",
@@ -75,18 +75,18 @@ _OPERANDS: Final = {
     "VARCHAR": "text",
     '"NULL"': "unknown",
 }
-"""The same, in errors about the types of operands and arguments. Its unsigned types are what
-counters and oids are stored as."""
+"""PostgreSQL's names of types, by the engine's names in errors about operands and arguments.
+Counters and OIDs are stored as the engine's unsigned types."""
 
 Told = Callable[[re.Match[str]], Wal2LakeError]
 
 
-def _no_column(found: re.Match[str]) -> Wal2LakeError:
-    return UndefinedObjectError(f'column "{found[1]}" does not exist', sqlstate="42703")
+def _no_column(match: re.Match[str]) -> Wal2LakeError:
+    return UndefinedObjectError(f'column "{match[1]}" does not exist', sqlstate="42703")
 
 
 def _operand(kind: str) -> str:
-    """PostgreSQL's name of an operand's type."""
+    """Return PostgreSQL's name of an operand's type."""
     if kind.endswith("[]"):
         return f"{_operand(kind[:-2])}[]"
     if kind.startswith(("STRUCT", "MAP")):
@@ -94,12 +94,13 @@ def _operand(kind: str) -> str:
     return "numeric" if kind.startswith("DECIMAL") else _OPERANDS.get(kind, "unknown")
 
 
-def _shown_call(found: re.Match[str]) -> tuple[str, str]:
-    """A call or an operator, which the engine writes as a call: its kind, and PostgreSQL's
-    spelling."""
-    name = _INTERNAL.sub(r"\1", found[1])
-    listed = _COMMAS.split(found[2]) if found[2] else []
-    kinds = [_operand(kind.strip()) for kind in listed]
+def _shown_call(match: re.Match[str]) -> tuple[str, str]:
+    """Return "function" or "operator", and the call as PostgreSQL writes it.
+
+    The engine writes an operator as a call."""
+    name = _INTERNAL.sub(r"\1", match[1])
+    type_names = _COMMAS.split(match[2]) if match[2] else []
+    kinds = [_operand(kind.strip()) for kind in type_names]
     if re.fullmatch(r"\w+", name):
         return "function", f"{name}({', '.join(kinds)})"
     # A prefix operator has one operand.
@@ -107,8 +108,8 @@ def _shown_call(found: re.Match[str]) -> tuple[str, str]:
     return "operator", f" {name} ".join(sides).strip()
 
 
-def _no_match(found: re.Match[str]) -> Wal2LakeError:
-    kind, shown = _shown_call(found)
+def _no_match(match: re.Match[str]) -> Wal2LakeError:
+    kind, shown = _shown_call(match)
     if kind == "function":
         return _absent_function(shown)
     return UndefinedObjectError(
@@ -128,8 +129,8 @@ def _absent_function(shown: str) -> Wal2LakeError:
     )
 
 
-def _not_unique(found: re.Match[str]) -> Wal2LakeError:
-    kind, shown = _shown_call(found)
+def _not_unique(match: re.Match[str]) -> Wal2LakeError:
+    kind, shown = _shown_call(match)
     return UsageError(
         f"function {shown} is not unique"
         if kind == "function"
@@ -140,29 +141,29 @@ def _not_unique(found: re.Match[str]) -> Wal2LakeError:
     )
 
 
-def _no_cast(found: re.Match[str]) -> Wal2LakeError:
+def _no_cast(match: re.Match[str]) -> Wal2LakeError:
     return UsageError(
-        f"cannot cast type {_operand(found[1])} to {_operand(found[2])}",
+        f"cannot cast type {_operand(match[1])} to {_operand(match[2])}",
         sqlstate="42846",
     )
 
 
-def _bad_input(found: re.Match[str]) -> Wal2LakeError:
-    kind = _TYPES.get(found[2], "the type that is asked for")
+def _bad_input(match: re.Match[str]) -> Wal2LakeError:
+    kind = _TYPES.get(match[2], "the type that is asked for")
     state = "22007" if kind in ("date", "time", "interval") else "22P02"
     return UsageError(
-        f'invalid input syntax for type {kind}: "{found[1]}"', sqlstate=state
+        f'invalid input syntax for type {kind}: "{match[1]}"', sqlstate=state
     )
 
 
-def _bad_moment(found: re.Match[str]) -> Wal2LakeError:
+def _bad_moment(match: re.Match[str]) -> Wal2LakeError:
     return UsageError(
-        f'invalid input syntax for type {found[1]}: "{found[2]}"', sqlstate="22007"
+        f'invalid input syntax for type {match[1]}: "{match[2]}"', sqlstate="22007"
     )
 
 
-def _out_of_range(found: re.Match[str]) -> Wal2LakeError:
-    kind = _TYPES.get(found[1])
+def _out_of_range(match: re.Match[str]) -> Wal2LakeError:
+    kind = _TYPES.get(match[1])
     return UsageError(
         "value out of range" if kind is None else f"{kind} out of range",
         sqlstate="22003",
@@ -170,7 +171,7 @@ def _out_of_range(found: re.Match[str]) -> Wal2LakeError:
 
 
 def _says(text: str, sqlstate: str) -> Told:
-    return lambda found: UsageError(found.expand(text), sqlstate=sqlstate)
+    return lambda match: UsageError(match.expand(text), sqlstate=sqlstate)
 
 
 _INTERNAL: Final = re.compile(r"^w_(\w+)_\d+$")
@@ -289,7 +290,7 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
         (r"Overflow in \w+ of (\w+)", _out_of_range),
     )
 )
-"""The engine's texts of errors that PostgreSQL has as well."""
+"""The engine's texts of errors that PostgreSQL also has."""
 
 _SYNTAX: Final = re.compile(
     r'syntax error at (?:or near ".*?"|end of input)', re.DOTALL
@@ -327,8 +328,9 @@ def _not_converted() -> Wal2LakeError:
 
 @contextmanager
 def converted() -> Iterator[None]:
-    """While rows of the engine become values of their columns' types in PostgreSQL: of a UNION's
-    branches the first one says the types, and the engine may have found wider ones."""
+    """Translate errors of the conversion of the engine's rows to PostgreSQL's types.
+
+    The first branch of a UNION determines the types, and the engine may have chosen wider ones."""
     try:
         yield
     except pa.ArrowException as error:
@@ -353,15 +355,15 @@ def translated_error(
         name = text.split("with name")[-1].split()[0].strip('"')
         return _absent_function(_as_called(name, calls))
     first = text.split("\n")[0]
-    for pattern, told in _TEXTS:
-        found = pattern.search(first)
-        if found is not None:
-            as_written = _as_written(found, calls) if told is _no_match else None
-            return as_written or told(found)
+    for pattern, report in _TEXTS:
+        match = pattern.search(first)
+        if match is not None:
+            as_written = _as_written(match, calls) if report is _no_match else None
+            return as_written or report(match)
     if isinstance(error, duckdb.ParserException):
-        near = _SYNTAX.search(first)
-        if near is not None:
-            return SqlSyntaxError(near[0])
+        syntax_error = _SYNTAX.search(first)
+        if syntax_error is not None:
+            return SqlSyntaxError(syntax_error[0])
     _log.info("a catalog query failed in the embedded engine", engine=first)
     if isinstance(error, duckdb.ConversionException):
         return _not_converted()

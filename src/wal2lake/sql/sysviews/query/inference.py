@@ -1,11 +1,11 @@
 """Infers PostgreSQL's type of an expression, and the name of its result column.
 
-Comes in: a node of sqlglot's tree whose children have been looked at. Goes out: a type OID
-(``type_of``), kept in the node's ``meta``; a column name (``figure_name``). A type that cannot be
-told is None: then the engine's own type of the result decides.
+Comes in: a node of sqlglot's tree whose children have their types. Goes out: a type OID
+(``type_of``), kept in the node's ``meta``; a column name (``figure_name``). If a type cannot be
+inferred, it is None, and the engine's type of the result decides.
 
-Only what matters to clients is inferred: catalog types that the embedded engine does not have
-(name, oid, regclass, "char", pg_lsn ...) must come out under their own OIDs.
+Clients need the OIDs of catalog types that the embedded engine does not have (name, oid, regclass,
+"char", pg_lsn ...), so these are inferred.
 
 Sources: parse_target.c (FigureColname), the manual's sections 10.5 and 5.3 of each function.
 """
@@ -55,7 +55,7 @@ REG_TYPES: Final = {
     4089: "regnamespace",
     4096: "regrole",
 }
-"""OID types that are numbers inside a query and names outside."""
+"""OID types that are numbers inside a query and names in its result."""
 
 _META: Final = "pg_type"
 
@@ -97,7 +97,7 @@ NODE_FUNCTIONS: Final[dict[type[exp.Expression], str]] = {
     exp.CurrentVersion: "version",
     exp.CurrentTimestamp: "now",
 }
-"""sqlglot's own classes for functions that ``FUNCTIONS`` has, by PostgreSQL's name."""
+"""PostgreSQL's names of functions in ``FUNCTIONS``, by sqlglot's classes for their calls."""
 
 _NODE_NAMES: Final[dict[type[exp.Expression], str]] = {
     **NODE_FUNCTIONS,
@@ -133,25 +133,26 @@ INTEGERS: Final = frozenset((INT2, INT4, INT8))
 
 
 def get_type(node: object) -> int | None:
-    """The type that was found for a node."""
+    """Return the type that is kept for a node."""
     if isinstance(node, exp.Expression):
-        found = node.meta.get(_META)
-        return found if isinstance(found, int) else None
+        oid = node.meta.get(_META)
+        return oid if isinstance(oid, int) else None
     return None
 
 
 def set_type(node: exp.Expression, oid: int | None) -> None:
-    """Remember a node's type."""
+    """Keep a node's type."""
     if oid is not None:
         node.meta[_META] = oid
 
 
 def type_of(node: exp.Expression) -> int | None:
-    """The type of an expression whose children have theirs; columns and subqueries are
-    typed by ``scopes`` before this is asked."""
-    known = get_type(node)
-    if known is not None:
-        return known
+    """Return the type of an expression whose children have their types.
+
+    ``scopes`` types columns and subqueries first."""
+    kept = get_type(node)
+    if kept is not None:
+        return kept
     if isinstance(node, exp.Cast):
         return cast_target(node.to)
     if isinstance(node, exp.Literal):
@@ -179,7 +180,7 @@ def type_of(node: exp.Expression) -> int | None:
     if isinstance(node, (exp.Length, exp.StrPosition)):
         return INT4
     if isinstance(node, (exp.Ceil, exp.Floor, exp.Round, exp.Trunc)):
-        # There are those of numeric and of double precision.
+        # PostgreSQL has these functions for numeric and for double precision.
         if node.args.get("decimals") is not None:
             return NUMERIC
         argument = get_type(node.this)
@@ -206,12 +207,12 @@ def type_of(node: exp.Expression) -> int | None:
 
 
 def cast_target(to: exp.Expression) -> int | None:
-    """The OID of a cast's type name; None: not a type of this node."""
+    """Return the OID of a cast's type name; None: the node has no such type."""
     return cast_type(to)[0]
 
 
 def cast_type(to: exp.Expression) -> tuple[int | None, int]:
-    """The OID and the modifier of a cast's type name; None: not a type of this node."""
+    """Return the OID and the modifier of a cast's type name; None: the node has no such type."""
     text = to.sql(dialect="postgres")
     schema, _, name = text.rpartition(".")
     if schema.lower() == "information_schema":
@@ -225,27 +226,27 @@ def cast_type(to: exp.Expression) -> tuple[int | None, int]:
 
 
 def is_array(oid: int) -> bool:
-    """A true array or one of the two vector types."""
-    known = type_by_oid(oid)
-    return known is not None and (known.is_array or oid in (INT2VECTOR, OIDVECTOR))
+    """Whether a type is an array type or one of the two vector types."""
+    pg_type = type_by_oid(oid)
+    return pg_type is not None and (pg_type.is_array or oid in (INT2VECTOR, OIDVECTOR))
 
 
 def element_type(oid: int | None) -> int | None:
-    """The type of an array's elements."""
-    known = None if oid is None else type_by_oid(oid)
-    return int(known.element_oid) or None if known is not None else None
+    """Return the type of an array's elements."""
+    pg_type = None if oid is None else type_by_oid(oid)
+    return int(pg_type.element_oid) or None if pg_type is not None else None
 
 
 def array_type(oid: int | None) -> int | None:
-    """The array type over an element type."""
+    """Return the array type of an element type."""
     if oid == UNKNOWN:
         oid = TEXT
-    known = None if oid is None else type_by_oid(oid)
-    return int(known.array_oid) or None if known is not None else None
+    pg_type = None if oid is None else type_by_oid(oid)
+    return int(pg_type.array_oid) or None if pg_type is not None else None
 
 
 def function_name(node: exp.Expression) -> str | None:
-    """PostgreSQL's name of a function call."""
+    """Return PostgreSQL's name of a called function; None if the node is no such call."""
     if isinstance(node, exp.Anonymous):
         return str(node.name).lower()
     return _NODE_NAMES.get(type(node))
@@ -268,7 +269,7 @@ def _element(array: int | None, subscripts: list[exp.Expression]) -> int | None:
 
 
 def _common(node: exp.Expression) -> int | None:
-    """The first type that is known of the branches; PostgreSQL asks that they agree."""
+    """Return the type of a CASE, COALESCE and so on from the types of its branches."""
     if isinstance(node, exp.Case):
         branches = [branch.args.get("true") for branch in node.args.get("ifs") or ()]
         branches.append(node.args.get("default"))
@@ -276,12 +277,12 @@ def _common(node: exp.Expression) -> int | None:
         branches = [node.args.get("true"), node.args.get("false")]
     else:
         branches = [node.this, *node.expressions]
-    found = [get_type(b) for b in branches if b is not None]
-    settled = [oid for oid in found if oid not in (None, UNKNOWN)]
-    if settled:
-        # name and "char" give way to text where the branches differ.
-        return settled[0] if len(set(settled)) == 1 else _wider(settled)
-    return TEXT if UNKNOWN in found else None
+    types = [get_type(b) for b in branches if b is not None]
+    known_types = [oid for oid in types if oid not in (None, UNKNOWN)]
+    if known_types:
+        # Branches of type name and "char" become text if the types differ.
+        return known_types[0] if len(set(known_types)) == 1 else _wider(known_types)
+    return TEXT if UNKNOWN in types else None
 
 
 def _wider(oids: Sequence[int | None]) -> int | None:
@@ -316,20 +317,20 @@ def _function(node: exp.Expression) -> int | None:
     count = len(node.expressions) if isinstance(node, exp.Anonymous) else 0
     if name == EXPANDARRAY:
         return RECORD
-    known = FUNCTIONS.get((name, count))
-    return known.type_oid if known is not None else _FIXED.get(name)
+    function = FUNCTIONS.get((name, count))
+    return function.type_oid if function is not None else _FIXED.get(name)
 
 
 # ---- names ----------------------------------------------------------------------------------
 
 
 def figure_name(item: exp.Expression) -> str:
-    """The name of a result column without AS."""
+    """Return the name of a result column without AS."""
     return _figure(item)[0] or "?column?"
 
 
 def _figure(item: exp.Expression) -> tuple[str | None, bool]:
-    """The name, and whether a cast around it leaves it alone."""
+    """Return the name, and whether a cast around the expression keeps it."""
     if isinstance(item, exp.Alias):
         return str(item.alias), True
     if isinstance(item, (exp.Paren, exp.Bracket, exp.Collate)):
@@ -347,15 +348,15 @@ def _figure(item: exp.Expression) -> tuple[str | None, bool]:
     ):
         return None, False
     names = result_names(exp.Select(expressions=[item.copy()]))
-    found = names[0] if names else None
-    if found is None or found == "?column?":
+    label = names[0] if names else None
+    if label is None or label == "?column?":
         return None, False
-    return found, not (isinstance(item, exp.Case) and found == "case")
+    return label, not (isinstance(item, exp.Case) and label == "case")
 
 
 def _type_word(cast: exp.Cast) -> str | None:
-    """The last part of the type's internal name, without the mark of an array."""
-    known = type_by_oid(cast_target(cast.to) or 0)
-    if known is not None and known.is_array:
-        known = type_by_oid(known.element_oid)
-    return None if known is None else known.name
+    """Return the type's internal name, for an array that of its elements."""
+    pg_type = type_by_oid(cast_target(cast.to) or 0)
+    if pg_type is not None and pg_type.is_array:
+        pg_type = type_by_oid(pg_type.element_oid)
+    return None if pg_type is None else pg_type.name

@@ -35,7 +35,7 @@ _SQLSTATES: Final = {"OFFSET": "2201X", "LIMIT": "2201W"}
 
 
 def check(node: exp.Limit | exp.Offset) -> None:
-    """Raise 42804, 42803 or 42P10 for what is no count."""
+    """Raise 42804, 42803 or 42P10 if an expression cannot be a row count."""
     count, clause = node.expression, _clause(node)
     if not isinstance(count, exp.Expression):
         return
@@ -102,14 +102,14 @@ def _is_plain(count: exp.Expression) -> bool:
 
 def counts(tree: exp.Expression) -> tuple[tuple[str, str], ...]:
     """Clauses of a rewritten tree with the engine's query for each count, OFFSET first."""
-    found = []
+    queries = []
     for kind in (exp.Offset, exp.Limit):
         for node in tree.find_all(kind):
             count = node.meta.get(_COUNT)
             if count is not None and not count.find(exp.Column):
                 query = exp.Select(expressions=[count])
-                found.append((_clause(node), query.sql(dialect="duckdb")))
-    return tuple(found)
+                queries.append((_clause(node), query.sql(dialect="duckdb")))
+    return tuple(queries)
 
 
 def refuse_negative(clause: str, count: object) -> None:

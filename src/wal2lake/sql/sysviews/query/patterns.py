@@ -1,9 +1,9 @@
-"""SUBSTRING(text FROM pattern) of the embedded engine, which has its places only.
+"""Translates SUBSTRING(text FROM pattern), which the embedded engine does not have.
 
 Comes in: the text and the pattern of a typed tree. Goes out: the engine's expression for the first
 match, or for the pattern's first group; null without a match. The engine reads the pattern, as it
-does for ``~``. It says the empty text of a group that took no part in the match, so a pattern that
-may leave its group out is refused.
+does for ``~``. For a group that took no part in the match the engine returns an empty text, so a
+pattern whose group may take no part is refused.
 
 Source: manual, section 9.7.3.
 """
@@ -19,18 +19,18 @@ from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.sql.sysviews.query.inference import TEXT, UNKNOWN, get_type
 
 _NOT_SYNTAX: Final = re.compile(r"\\.|\[\^?\]?(?:\[:\w+:\]|[^\]])*\]", re.DOTALL)
-"""Escaped characters, and brackets with what they hold."""
+"""Escaped characters and bracket expressions."""
 
 _GROUP: Final = re.compile(r"\((?!\?)")
 
 _MAY_BE_LEFT_OUT: Final = re.compile(r"\)[?*{]")
 
 _OTHER_MATCH: Final = re.compile(r"\||[*+?}]\?")
-"""Alternatives, of which PostgreSQL takes the longest and the engine the first; quantifiers that
-are not greedy, which in PostgreSQL may change what all others match."""
+"""Alternatives and non-greedy quantifiers. PostgreSQL takes the longest alternative, the engine the
+first one. A non-greedy quantifier may change the matches of all others in PostgreSQL."""
 
 _NEWLINE_TOO: Final = "s"
-"""The engine's option by which a dot matches a newline."""
+"""The engine's option that makes a dot match a newline."""
 
 
 def is_pattern(node: exp.Substring) -> bool:
@@ -40,7 +40,7 @@ def is_pattern(node: exp.Substring) -> bool:
 
 
 def matched(value: exp.Expression, pattern: exp.Expression) -> exp.Expression:
-    """The part of a text that matches; raises 0A000."""
+    """Return the expression for the matching part of a text; raises 0A000."""
     if isinstance(pattern, exp.Null):
         return exp.Cast(
             this=exp.Null(), to=exp.DataType.build("VARCHAR", dialect="duckdb")
@@ -63,7 +63,7 @@ def matched(value: exp.Expression, pattern: exp.Expression) -> exp.Expression:
             " system catalogs"
         )
     option = exp.Literal.string(_NEWLINE_TOO)
-    found = exp.Anonymous(
+    part = exp.Anonymous(
         this="regexp_extract",
         expressions=[
             value.copy(),
@@ -73,4 +73,4 @@ def matched(value: exp.Expression, pattern: exp.Expression) -> exp.Expression:
         ],
     )
     matches = exp.Anonymous(this="regexp_matches", expressions=[value, pattern, option])
-    return exp.Case(ifs=[exp.If(this=matches, true=found)])
+    return exp.Case(ifs=[exp.If(this=matches, true=part)])

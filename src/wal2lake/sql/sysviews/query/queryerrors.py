@@ -1,8 +1,8 @@
-"""Errors that PostgreSQL finds in a query before it runs, and the embedded engine tells otherwise.
+"""Errors that PostgreSQL raises before a query runs, and the embedded engine words differently.
 
-Comes in: a typed tree. Goes out: nothing, or an error: a position that ORDER BY or GROUP BY
-names beyond the select list; FILTER or OVER behind a function that is no aggregate; DISTINCT in a
-window function.
+Comes in: a typed tree. Goes out: nothing, or an error about a position of ORDER BY, GROUP BY or
+DISTINCT ON that is not in the select list, about FILTER or OVER behind a function that is no
+aggregate, or about DISTINCT in a window function.
 
 Sources: src/backend/parser/parse_clause.c and parse_func.c.
 """

@@ -1,8 +1,8 @@
 """Gives the embedded engine's results PostgreSQL's types.
 
-Comes in: the engine's columns and what ``scopes`` found out about them. Goes out: field
-descriptions (``fields_of``), and the same values in a form that the encoders know
-(``printable``): OID types by name, WAL positions, vectors and intervals as text.
+Comes in: the engine's columns and the types that ``scopes`` inferred. Goes out: field descriptions
+(``fields_of``), and the same values in a form that the encoders take (``printable``): OID types by
+name, WAL positions, vectors and intervals as text.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ _INTEGERS: Final = {
     23: pa.int32(),
     26: pa.uint32(),
 }
-"""The engine's integers are sometimes wider than PostgreSQL's."""
+"""Arrow's types for PostgreSQL's integers. The engine's integers are sometimes wider."""
 
 
 def fields_of(
     outputs: Sequence[Output] | None, names: Sequence[str], kinds: Sequence[Any]
 ) -> tuple[FieldDescription, ...]:
-    """The columns of a result; what is not known of them is taken from the engine."""
+    """Return the columns of a result. Names and types that are not inferred are the engine's."""
     fields = []
-    matched = outputs is not None and len(outputs) == len(names)
+    has_outputs = outputs is not None and len(outputs) == len(names)
     for i, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         oid: int | None = None
-        if matched and outputs is not None:
+        if has_outputs and outputs is not None:
             name, oid = outputs[i].name, outputs[i].type_oid
         if oid == UNKNOWN:
             oid = TEXT
         if oid is None:
             oid = _engine_oid(str(kind))
-        known = type_by_oid(oid)
+        pg_type = type_by_oid(oid)
         fields.append(
-            FieldDescription(name, oid, -1 if known is None else known.length)
+            FieldDescription(name, oid, -1 if pg_type is None else pg_type.length)
         )
     return tuple(fields)
 
@@ -96,8 +96,9 @@ def printable(
     formats: Sequence[Format],
     call: Call,
 ) -> pa.Table:
-    """The table with every column in a form that the encoders take: OID types by their names, but
-    as numbers in binary."""
+    """Return the table with every column in a form that the encoders take.
+
+    OID types are names in text format and numbers in binary format."""
     columns = []
     for i, (column, field) in enumerate(zip(table.columns, fields, strict=True)):
         binary = i < len(formats) and formats[i] == Format.BINARY

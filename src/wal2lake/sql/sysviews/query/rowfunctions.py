@@ -1,4 +1,4 @@
-"""Functions that give rows, or stand where rows are wanted, as the embedded engine can call them.
+"""Rewrites calls of set-returning functions for the embedded engine.
 
 Comes in: a query's tree, before it is typed. Goes out: the same tree, in which
 
@@ -10,10 +10,10 @@ Comes in: a query's tree, before it is typed. Goes out: the same tree, in which
     FROM g(x) a                   is   (SELECT g(x) AS a) a, if g gives one value
     FROM unnest(x, y) a           is   LATERAL (SELECT unnest(x), unnest(y)) a
 
-_pg_expandarray, which drivers call beside other columns, becomes the engine's own unnest() there
-(``rewrite``), whose rows are structs.
+Drivers call _pg_expandarray beside other columns. It becomes the engine's unnest(), whose rows are
+structs (``rewrite``).
 
-The engine's copy of a function takes a list where PostgreSQL's is VARIADIC, and gives a list of
+The engine's copy of a VARIADIC function takes a list. A set-returning function returns a list of
 structs.
 
 Sources: the manual's sections 7.2.1.4, 8.16.3, 38.5.6 (VARIADIC).
@@ -44,7 +44,7 @@ _ROW: Final = "wal2lake_row"
 _BOOL, _TEXT, _RECORD = 16, 25, 2249
 
 _WHOLE: Final = "*"
-"""Instead of a column's name: all of them as one record."""
+"""Stands for a column's name if all columns are wanted as one record."""
 
 _OF_ONE_VALUE: Final = (
     {name for name, _ in FUNCTIONS}
@@ -59,11 +59,11 @@ _VARIADIC: Final = {
     "pg_logical_slot_get_binary_changes": 3,
     "pg_logical_slot_peek_binary_changes": 3,
 }
-"""From which argument on they are one list."""
+"""The number of the first VARIADIC argument of each function, from 0."""
 
 
 def expand(tree: exp.Expression) -> exp.Expression:
-    """Change the tree; it may become another one."""
+    """Change the tree, and return it or its replacement."""
     for node in list(tree.find_all(exp.Table, exp.Lateral)):
         name = function_name(node.this) or ""
         if name in ROW_FUNCTIONS:
@@ -74,10 +74,10 @@ def expand(tree: exp.Expression) -> exp.Expression:
         if len(unnest.expressions) > 1 and not unnest.args.get("offset"):
             _side_by_side(unnest)
     for select in list(tree.find_all(exp.Select)):
-        found = _selected(select)
-        if found is None:
+        selected = _selected(select)
+        if selected is None:
             continue
-        new = _of_select(select, *found)
+        new = _of_select(select, *selected)
         if select is tree:
             tree = new
         else:
@@ -86,7 +86,7 @@ def expand(tree: exp.Expression) -> exp.Expression:
 
 
 def _side_by_side(node: exp.Unnest) -> None:
-    """Several arrays, the shorter ones filled up with NULL, as the engine does in a list."""
+    """Rewrite unnest() of several arrays; the engine pads the shorter ones with NULL."""
     rows = exp.select(*(exp.Explode(this=array) for array in node.expressions))
     alias = node.args.get("alias")
     if alias is None or alias.this is None:
@@ -108,7 +108,7 @@ def _in_from(node: exp.Table | exp.Lateral, name: str) -> None:
 
 
 def _value_in_from(node: exp.Table | exp.Lateral, name: str) -> None:
-    """One row of one column, which has the alias's name."""
+    """Rewrite a function that returns one value to a row with a column named as the alias."""
     alias = node.args.get("alias") or exp.TableAlias()
     table = alias.this or exp.to_identifier(name)
     column = alias.columns[0] if alias.columns else table
@@ -117,7 +117,7 @@ def _value_in_from(node: exp.Table | exp.Lateral, name: str) -> None:
 
 
 def _selected(select: exp.Select) -> tuple[exp.Expression, str, str | None] | None:
-    """The call, its name, and the column; None for all of them, ``_WHOLE`` for the record."""
+    """Return the call, its name, and the column; None: all columns, ``_WHOLE``: the record."""
     for item in select.expressions:
         dot = item.unalias()
         whole = not isinstance(dot, exp.Dot)
@@ -131,8 +131,8 @@ def _selected(select: exp.Select) -> tuple[exp.Expression, str, str | None] | No
                 hint="Call it in FROM.",
             )
         if whole:
-            one = len(ROW_FUNCTIONS[name]) == 1
-            return call, name, ROW_FUNCTIONS[name][0][0] if one else _WHOLE
+            has_one = len(ROW_FUNCTIONS[name]) == 1
+            return call, name, ROW_FUNCTIONS[name][0][0] if has_one else _WHOLE
         star = isinstance(dot.expression, exp.Star)
         return call, name, None if star else dot.expression.name
     return None
@@ -155,12 +155,12 @@ def _of_select(
         for key in ("order", "limit", "offset"):
             moved[key] = rows.args.get(key)
             rows.set(key, None)
-    found = columns.from_(_named(rows))
+    query = columns.from_(_named(rows))
     for key, clause in moved.items():
-        found.set(key, clause)
+        query.set(key, clause)
     if distinct is not None:
-        found.set("distinct", distinct)
-    return found
+        query.set("distinct", distinct)
+    return query
 
 
 def _of_output(item: exp.Expression, name: str) -> bool:
@@ -191,7 +191,7 @@ def _unnested(call: exp.Expression, name: str) -> exp.Alias:
 
 
 def _listed(array: exp.Expression) -> exp.Expression:
-    """An array, which may be given as its text; 0A000 for one of arrays."""
+    """Return an array, which may be given as text; raises 0A000 for nested arrays."""
     if isinstance(array, exp.Literal) and array.is_string:
         items = [
             exp.Literal.string(i) if i is not None else exp.Null()
@@ -220,17 +220,17 @@ def _whole(name: str) -> exp.Select:
         this="record_out", expressions=[exp.Array(expressions=texts)]
     )
     set_type(record, _RECORD)
-    # Of null there is no record.
+    # A null row has no record.
     missing = exp.Is(this=exp.column(_ROW, table=_ROWS), expression=exp.Null())
-    found = exp.Case().when(missing, exp.Null()).else_(record)
-    set_type(found, _RECORD)
-    item = exp.alias_(found, name)
+    value = exp.Case().when(missing, exp.Null()).else_(record)
+    set_type(value, _RECORD)
+    item = exp.alias_(value, name)
     set_type(item, _RECORD)
     return exp.select(item)
 
 
 def _text(value: exp.Expression, oid: int) -> exp.Expression:
-    """By the type's output function, where a cast to text would be another one."""
+    """Convert a value by its type's output function."""
     text: exp.Expression
     if oid == _BOOL:
         text = exp.Case().when(value, "'t'").when(exp.not_(value.copy()), "'f'")

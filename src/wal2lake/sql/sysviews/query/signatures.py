@@ -24,13 +24,13 @@ _ENGINE_CALL: Final = re.compile(r"(\w+)\(")
 
 
 def written_name(call: exp.Expression) -> str | None:
-    """The name that the client wrote; None for a node that is no call."""
+    """Return the name that the client wrote; None if the node is no call."""
     name = call.meta.get(WRITTEN)
     return name if isinstance(name, str) else None
 
 
 def argument_types(call: exp.Expression) -> str:
-    """The types of a call's arguments, as PostgreSQL lists them."""
+    """Return the types of a call's arguments, as PostgreSQL lists them."""
     return ", ".join(map(_type_name, _arguments(call)))
 
 
@@ -44,8 +44,8 @@ def _arguments(call: exp.Expression) -> list[exp.Expression]:
 
 
 def _type_name(argument: exp.Expression) -> str:
-    found = get_type(argument)
-    return "unknown" if found is None else format_type(found)
+    oid = get_type(argument)
+    return "unknown" if oid is None else format_type(oid)
 
 
 class Signatures:
@@ -55,7 +55,7 @@ class Signatures:
         self._by_engine: dict[str, list[str]] = {}
 
     def add(self, call: exp.Expression, replacement: exp.Expression) -> None:
-        """Note a call, typed, and what the engine gets for it."""
+        """Add a typed call and its replacement for the engine."""
         name = written_name(call)
         if name is None:
             return
@@ -64,7 +64,7 @@ class Signatures:
             self._by_engine.setdefault(engine_name, []).append(shown)
 
     def found(self) -> dict[str, tuple[str, ...]]:
-        """The signatures by the engine's names."""
+        """Return the signatures by the engine's names."""
         return {name: tuple(shown) for name, shown in self._by_engine.items()}
 
 

@@ -1,9 +1,9 @@
-"""Arguments by their names, put where they belong.
+"""Puts named arguments of calls into their positions.
 
-Comes in: a query's tree, before its functions are looked at. Goes out: the same tree, in which
+Comes in: a query's tree, before its functions are resolved. Goes out: the same tree, in which
 ``f(a, c => 3)`` is ``f(a, default of b, 3)``.
 
-Only functions of pg_catalog whose arguments have names, and which the node has, are known here.
+The functions here are those of pg_catalog that a node has and whose arguments have names.
 
 Sources: the manual's section 4.3; MatchNamedCall() in namespace.c; pg_proc.dat.
 """
@@ -59,49 +59,56 @@ _INTERVAL: Final = frozenset(
 
 
 def place(tree: exp.Expression) -> None:
-    """Change the tree. 42883 if a function has no argument of a name, 42601 for a name that is
-    given twice, or is in front of one without."""
+    """Change the tree.
+
+    Raises 42883 if a function has no argument of that name, and 42601 if a name is used twice or
+    precedes an argument without a name."""
     for made in tree.find_all(exp.MakeInterval):
         values = list(made.args.values())
         named = {v.this.name: v for v in values if isinstance(v, exp.Kwarg)}
         if not named.keys() <= _INTERVAL:
             raise _missing("make_interval", len(values) - len(named), named)
     for call in list(tree.find_all(exp.Anonymous)):
-        if any(isinstance(one, exp.Kwarg | exp.PropertyEQ) for one in call.expressions):
+        if any(
+            isinstance(argument, exp.Kwarg | exp.PropertyEQ)
+            for argument in call.expressions
+        ):
             call.set("expressions", _placed(call))
 
 
 def _placed(call: exp.Anonymous) -> list[exp.Expression]:
     function = function_name(call) or ""
-    given: list[exp.Expression] = []
+    arguments: list[exp.Expression] = []
     named: dict[str, exp.Expression] = {}
-    for one in call.expressions:
-        if not isinstance(one, exp.Kwarg | exp.PropertyEQ):
+    for argument in call.expressions:
+        if not isinstance(argument, exp.Kwarg | exp.PropertyEQ):
             if named:
                 raise SqlSyntaxError("positional argument cannot follow named argument")
-            given.append(one)
-        elif one.this.name in named:
-            raise SqlSyntaxError(f'argument name "{one.this.name}" used more than once')
+            arguments.append(argument)
+        elif argument.this.name in named:
+            raise SqlSyntaxError(
+                f'argument name "{argument.this.name}" used more than once'
+            )
         else:
-            named[one.this.name] = one.expression
+            named[argument.this.name] = argument.expression
     names = _NAMES.get(function, ())
-    if not set(named) <= set(names[len(given) :]):
-        raise _missing(function, len(given), named)
-    last = max(names.index(name) for name in named) + 1
-    for name in names[len(given) : last]:
+    if not set(named) <= set(names[len(arguments) :]):
+        raise _missing(function, len(arguments), named)
+    count = max(names.index(name) for name in named) + 1
+    for name in names[len(arguments) : count]:
         value = named.get(name) or _DEFAULTS.get(function, {}).get(name)
         if value is None:
-            raise _missing(function, len(given), named)
-        given.append(value.copy())
-    return given
+            raise _missing(function, len(arguments), named)
+        arguments.append(value.copy())
+    return arguments
 
 
 def _missing(
-    function: str, given: int, named: Mapping[str, exp.Expression]
+    function: str, positional: int, named: Mapping[str, exp.Expression]
 ) -> UndefinedObjectError:
-    shown = ["unknown"] * given + [f"{name} => unknown" for name in named]
+    arguments = ["unknown"] * positional + [f"{name} => unknown" for name in named]
     return UndefinedObjectError(
-        f"function {function}({', '.join(shown)}) does not exist",
+        f"function {function}({', '.join(arguments)}) does not exist",
         sqlstate="42883",
         hint="No function matches the given name and argument types. You might need to add"
         " explicit type casts.",

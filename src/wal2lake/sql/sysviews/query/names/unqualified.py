@@ -1,8 +1,8 @@
-"""Names of a catalog query without what only says where they are.
+"""Removes schemas and tables from the names of a catalog query.
 
-Comes in: a query's tree as it was read. Goes out: the same tree, with functions, operators and
-columns that no longer name ``pg_catalog`` or their table's schema, and calls that sqlglot has
-classes for as plain calls. Called by ``rewrite``, before anything is typed.
+Comes in: a query's tree as it was parsed. Goes out: the same tree, in which functions and operators
+do not name ``pg_catalog``, columns do not name their table's schema, and some calls that sqlglot
+has classes for are plain calls. Called by ``rewrite``, before the tree is typed.
 
 Sources: the manual's sections 4.2.1, 4.2.5 and 4.2.6.
 """
@@ -23,15 +23,15 @@ from wal2lake.sql.sysviews.functions.pg_proc import OWN_SCHEMA
 
 
 def unqualify(tree: exp.Expression) -> None:
-    """Drop what only says pg_catalog: of functions, operators, columns, collations."""
+    """Remove pg_catalog from functions, operators and collations, and schemas from columns."""
     entries: dict[str, set[str | None]] = {}
     for table in tree.find_all(exp.Table):
         relation = system_relation(table.db or None, table.name)
         schemas = entries.setdefault(table.alias_or_name, set())
         schemas.add(None if relation is None else relation.schema)
     cut_schemas(tree, entries)
-    found = tree.find_all(exp.Dot, exp.Operator, exp.Collate, exp.Column, *_TYPED_CALLS)
-    for node in reversed(list(found)):
+    nodes = tree.find_all(exp.Dot, exp.Operator, exp.Collate, exp.Column, *_TYPED_CALLS)
+    for node in reversed(list(nodes)):
         if isinstance(node, _TYPED_CALLS):
             node.replace(_untyped_call(node))
         elif isinstance(node, exp.Dot):
@@ -46,7 +46,7 @@ def unqualify(tree: exp.Expression) -> None:
         elif isinstance(node, exp.Operator):
             node.replace(_operator(node))
         elif isinstance(node, exp.Collate):
-            # Text compares by its bytes here, whatever collation is named.
+            # Text compares by its bytes here, whichever collation the query names.
             node.replace(node.this)
         elif (
             node.name in ("user", "current_role")
@@ -64,7 +64,7 @@ _TYPED_CALLS: Final = (
     exp.Encode,
     exp.Format,
 )
-"""Functions that sqlglot has classes for, with arguments that ``FUNCTIONS`` must see."""
+"""sqlglot's classes for functions that are in ``FUNCTIONS``."""
 
 
 def _aggregate(call: exp.Expression) -> exp.Expression | None:
