@@ -1,8 +1,7 @@
-"""Rows of a system relation as an Arrow table for the embedded engine.
+"""Converts rows of a system relation to an Arrow table for the embedded engine.
 
 Comes in: a relation's declaration and its rows as dicts. Goes out: a table with every declared
-column, in order. A value that a row lacks is null, or the zero of its type where the
-declaration says NOT NULL.
+column, in order. A missing value is null, or the zero of its type if the column is NOT NULL.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _ZEROS: Final[dict[str, Any]] = {
 
 
 def arrow_table(relation: SystemRelation, rows: Iterable[Row]) -> pa.Table:
-    """The rows, by column."""
+    """Return the table of the rows."""
     kept = list(rows)
     arrays = []
     fields = []

@@ -4,10 +4,10 @@ Comes in: a query with bound parameters, and the session that asks. Goes out: Ro
 fields, and an ``Outcome`` with encoded rows. One per process, shared by all sessions and
 guarded by a lock, which each query holds while it runs; results are small.
 
-The engine is DuckDB, in memory, made at the first query. Relations are Arrow tables registered
-under internal names; one is made again only when a query reads it and what it is made from has
-changed: the schema, the subscriptions, or (for the moving views) always. Functions of the
-catalog are Python functions, which see the running query's session in ``Call``.
+The engine is an in-memory DuckDB, opened at the first query. Relations are Arrow tables registered
+under internal names. A query that reads a relation makes it again if the schema or the
+subscriptions, whichever it shows, have changed; moving views are made again for each query.
+Catalog functions are Python functions, which see the running query's session in ``Call``.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ _SETTINGS: Final = {
     "autoinstall_known_extensions": False,
     "python_enable_replacements": False,
 }
-"""Catalog queries are small; one thread keeps the Python functions in the caller's. Whoever may
-log in asks them: the engine reaches no file, no network and no variable of this process."""
+"""Catalog queries are small; with one thread the Python functions run in the caller's thread. Any
+client may query, so the engine reaches no file, no network and no variable of this process."""
 
 
 class _Unknown(dict[FunctionRequest, object]):
-    """For a query that is only described: nothing is known, and nothing asked."""
+    """Answers for a query that is only described: every answer is null."""
 
     def __contains__(self, request: object) -> bool:
         return True
@@ -98,7 +98,7 @@ class SystemCatalog:
     """Answers catalog queries. Thread-safe; queries take turns."""
 
     def __init__(self, source: CatalogSource) -> None:
-        """Nothing is opened before the first query."""
+        """Open nothing before the first query."""
         self._source = source
         self._lock = threading.Lock()
         self._connection: Any = None
@@ -113,13 +113,13 @@ class SystemCatalog:
         self._running: int | None = None
 
     def over(self, catalog: Catalog) -> SystemCatalog:
-        """Another one, of the same node with the facts of this catalog."""
+        """Return another object for the same node with the facts of this catalog."""
         return SystemCatalog(self._source.over(catalog))
 
     def describe(
         self, sql: str, parameters: Sequence[BoundParameter], context: SessionContext
     ) -> tuple[FieldDescription, ...]:
-        """The result's columns, without running the query."""
+        """Return the result's columns without running the query."""
         query = translate(sql, parameters)
         with self._lock:
             relation = self._bind(query, context, _Unknown(), {})
@@ -133,18 +133,19 @@ class SystemCatalog:
         formats: Sequence[Format] = (),
         perform: Callable[[FunctionRequest], object] = _refuse,
     ) -> Outcome:
-        """Run the query; all rows are in the one batch of the outcome. What its functions ask
-        for ``perform`` does, when the lock is free: afterwards, or before the query is run
-        again with the answer. Views that move are read once: what the query has done itself
-        does not take away the rows that it was done for."""
+        """Run the query; the outcome has one batch with all rows.
+
+        ``perform`` carries out the requests of its functions when the lock is free: afterwards, or
+        before the query runs again with the answer. Moving views are read once, so that an effect
+        of the query does not remove the rows that caused it."""
         query = translate(sql, parameters)
         answers: dict[FunctionRequest, object] = {}
         read: dict[str, pa.Table] = {}
         while True:
             try:
                 return self._execute(query, context, formats, perform, answers, read)
-            except AnswerNeeded as asked:
-                answers[asked.request] = perform(asked.request)
+            except AnswerNeeded as needed:
+                answers[needed.request] = perform(needed.request)
 
     def _execute(
         self,
@@ -182,7 +183,7 @@ class SystemCatalog:
         parameters: Sequence[BoundParameter],
         context: SessionContext,
     ) -> tuple[tuple[FieldDescription, ...], list[tuple[str | None, ...]]]:
-        """The same with rows as PostgreSQL's text, for callers without a wire."""
+        """Run the query and return rows in PostgreSQL's text format, for callers without a wire."""
         outcome = self.execute(sql, parameters, context)
         rows: list[tuple[str | None, ...]] = []
         for batch in outcome.batches:
@@ -195,12 +196,12 @@ class SystemCatalog:
         return outcome.fields, rows
 
     def cancel(self, pid: int) -> None:
-        """From another thread: end the running query if it is this session's."""
+        """End the running query if it is this session's; called from another thread."""
         if self._running == pid and self._connection is not None:
             self._connection.interrupt()
 
     def close(self) -> None:
-        """Give the engine back; a later query would open it again."""
+        """Close the engine; a later query opens it again."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -217,8 +218,9 @@ class SystemCatalog:
         answers: Mapping[FunctionRequest, object],
         read: dict[str, pa.Table],
     ) -> Any:
-        """The engine's relation for a query, its inputs up to date, but for those that the
-        same query has ``read`` in an earlier run."""
+        """Return the engine's relation for a query, with current inputs.
+
+        Inputs in ``read`` stay as an earlier run of the same query has read them."""
         connection = self._open()
         facts, replication = self._refresh()
         self._call = Call(
@@ -244,7 +246,7 @@ class SystemCatalog:
         return self._connection
 
     def _refresh(self) -> tuple[Facts, Replication]:
-        """Read the source if its counter has moved; note which half has changed."""
+        """Read the source if its counter has changed; increase the version of what differs."""
         counter = self._source.change_counter
         if (
             self._facts is not None
@@ -278,7 +280,7 @@ class SystemCatalog:
     def _ensure(
         self, relation: SystemRelation, moment: Moment, read: dict[str, pa.Table]
     ) -> None:
-        """Make a relation's rows unless they are current."""
+        """Make a relation's rows unless the engine has the current ones."""
         rows, version = self._rows(relation, moment)
         name = internal_relation(relation)
         if version is not None and self._made.get(name) == version:
@@ -295,8 +297,8 @@ class SystemCatalog:
     def _rows(
         self, relation: SystemRelation, moment: Moment
     ) -> tuple[Callable[[], Iterable[Row]], int | None]:
-        """How to make a relation's rows, and the version they would have; None: each
-        query's own."""
+        """Return a function that makes a relation's rows, and the version of the rows; None: each
+        query has its own rows."""
         name = relation.name
         if relation.schema == INFORMATION_SCHEMA:
             maker = INFORMATION_ROWS.get(name) or SEQUENCE_ROWS.get(name)
@@ -348,7 +350,7 @@ _ARITIES: Final[tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...]] 
 def _register(
     connection: Any, name: str, count: int, function: Function, owner: SystemCatalog
 ) -> None:
-    """Make a catalog function known to the engine."""
+    """Register a catalog function with the engine."""
     implementation = function.implementation
 
     def run(*arguments: Any) -> Any:
@@ -372,7 +374,7 @@ def _register(
 
 
 def _check_readable(relation: SystemRelation, moment: Moment) -> None:
-    """42501 for what only superusers may read."""
+    """Raise 42501 if only superusers may read the relation."""
     if (relation.schema, relation.name) not in SECRET:
         return
     if not moment.facts.authority.is_superuser(moment.role):

@@ -1,8 +1,8 @@
 """Privilege inquiries: has_table_privilege() and its kin, pg_has_role().
 
-Comes in: an object by name or OID, after the role where one is named, and privileges as text. Goes
-out: true if the role has at least one of them; null where there is nothing to have a privilege on;
-an error for a name that nothing has.
+Comes in: a role if the call names one, an object by name or OID, and privileges as text. Goes out:
+true if the role has at least one of the privileges; null if no object has the OID; an error if no
+object has the name.
 
 Source: src/backend/utils/adt/acl.c; manual, section 9.27.2.
 """
@@ -48,7 +48,7 @@ def has_table_privilege(call: Call, *arguments: object) -> bool | None:
 
 
 def has_any_column_privilege(call: Call, *arguments: object) -> bool | None:
-    """There are no privileges on single columns: those on the table."""
+    """Look at the table's privileges: single columns have none of their own."""
     return _on_table(call, arguments, _COLUMN)
 
 
@@ -62,8 +62,8 @@ def has_column_privilege(call: Call, *arguments: object) -> bool | None:
     if relation is None:
         return None
     numbers = {a.name: a.number for a in relation.attributes}
-    known = column in (numbers.values() if isinstance(column, int) else numbers)
-    if not known:
+    exists = column in (numbers.values() if isinstance(column, int) else numbers)
+    if not exists:
         if isinstance(column, int):
             return None
         raise UndefinedObjectError(
@@ -74,13 +74,13 @@ def has_column_privilege(call: Call, *arguments: object) -> bool | None:
 
 
 def _on_table(
-    call: Call, arguments: tuple[object, ...], known: Mapping[str, str]
+    call: Call, arguments: tuple[object, ...], letters: Mapping[str, str]
 ) -> bool | None:
     if any(argument is None for argument in arguments):
         return None
     role = _role(call, arguments)
     oid = regclass_in(call, arguments[-2])
-    wanted = _wanted(str(arguments[-1]), known)
+    wanted = _wanted(str(arguments[-1]), letters)
     relation = None if oid is None else call.facts.by_oid.get(oid)
     if relation is None:
         return None
@@ -119,7 +119,7 @@ def has_database_privilege(call: Call, *arguments: object) -> bool | None:
 
 
 def has_privilege(call: Call, *arguments: object) -> bool | None:
-    """Functions, types, languages and so on: allowed."""
+    """Allow the use of functions, types, languages and so on."""
     return None if any(argument is None for argument in arguments) else True
 
 
@@ -151,7 +151,7 @@ def pg_has_role(call: Call, *arguments: object) -> bool | None:
 
 
 def _role(call: Call, arguments: tuple[object, ...]) -> Oid:
-    """The role in front, or the current one."""
+    """Return the role of the first argument, or the current role."""
     if len(arguments) == 2:
         return call.role
     if arguments[0] == "public":
@@ -162,22 +162,22 @@ def _role(call: Call, arguments: tuple[object, ...]) -> Oid:
 def _named(call: Call, value: object) -> Oid:
     if isinstance(value, int):
         return Oid(value)
-    found = call.facts.authority.by_name.get(str(value))
-    if found is None:
+    role = call.facts.authority.by_name.get(str(value))
+    if role is None:
         raise UndefinedObjectError(f'role "{value}" does not exist')
-    return found.oid
+    return role.oid
 
 
-def _wanted(text: str, known: Mapping[str, str]) -> list[tuple[str, bool]]:
-    """convert_any_priv_string(): letters, and whether with the option to grant them."""
-    found = []
+def _wanted(text: str, letters: Mapping[str, str]) -> list[tuple[str, bool]]:
+    """convert_any_priv_string(): return letters, and whether each is with grant option."""
+    privileges = []
     for item in text.split(","):
         word = " ".join(item.upper().split())
         plain = word.removesuffix(_GRANT_OPTION)
-        if plain not in known:
+        if plain not in letters:
             raise _unrecognized(item)
-        found.append((known[plain], plain != word))
-    return found
+        privileges.append((letters[plain], plain != word))
+    return privileges
 
 
 def _unrecognized(item: str) -> UsageError:

@@ -1,8 +1,8 @@
 """The context of a catalog function, and the names that it reads.
 
-Comes in: ``Facts``, the source and the session of the running query; the engine sets a ``Call``
-under its lock. Goes out: the search path, relations by name, the parts of a qualified name. Every
-function of this room takes a ``Call`` first.
+Comes in: ``Facts``, the source and the session of the running query. ``SystemCatalog`` sets a
+``Call`` under its lock. Goes out: the search path, relations by name, the parts of a qualified name. The
+first argument of every function of this room is a ``Call``.
 
 Sources: src/backend/catalog/namespace.c, src/backend/utils/adt/varlena.c.
 """
@@ -24,7 +24,7 @@ from wal2lake.sql.sysviews.source import CatalogSource
 
 @dataclass(frozen=True, slots=True)
 class FunctionRequest:
-    """A call of a function that takes its time: it waits for workers, or for a lock."""
+    """A call of a function that waits for workers or for a lock."""
 
     function: str
     """PostgreSQL's name, or ``wal2lake.``'s."""
@@ -33,7 +33,7 @@ class FunctionRequest:
 
 
 class AnswerNeeded(Wal2LakeError):
-    """The query cannot go on without an answer, which takes its time."""
+    """The query cannot go on without the answer to a request."""
 
     def __init__(self, request: FunctionRequest) -> None:
         super().__init__(f"{request.function}() has not been answered")
@@ -42,40 +42,40 @@ class AnswerNeeded(Wal2LakeError):
 
 @dataclass(slots=True)
 class Call:
-    """The context of the running query; one at a time, under the engine's lock."""
+    """The context of the running query. One query runs at a time, under the engine's lock."""
 
     facts: Facts
     source: CatalogSource
     context: SessionContext
     now: datetime
     failure: Wal2LakeError | None = None
-    """An error of a function: the engine's own exception has only its text."""
+    """The error of a function. The engine's exception has only its text."""
     requests: list[FunctionRequest] = field(default_factory=list)
     """Requests to carry out once the query has run and the engine's lock is free."""
     answers: Mapping[FunctionRequest, object] = field(default_factory=dict)
     """Answers to requests that had to be carried out before the query could run."""
     emitted: int = 0
-    """How many calls the query has come to that each do something of their own."""
+    """Number of calls so far that are requests of their own, whatever their arguments."""
 
     def ask(self, request: FunctionRequest) -> object:
-        """The answer; raises Asked if there is none yet."""
+        """Return the answer; raises AnswerNeeded if there is none yet."""
         if request not in self.answers:
             raise AnswerNeeded(request)
         return self.answers[request]
 
     @property
     def role(self) -> Oid:
-        """The current user's."""
+        """The OID of the current role."""
         return current_role(self.facts, self.context)
 
     def search_path(self, *, implicit: bool = True) -> list[str]:
-        """The schemas that exist, in order; pg_catalog comes first unless it is listed."""
-        known = set(self.facts.namespace_names.values())
+        """Return the existing schemas of the path; pg_catalog comes first unless it is listed."""
+        schemas = set(self.facts.namespace_names.values())
         path = []
         for name in identifier_list(self.context.parameters["search_path"]):
-            wanted = self.context.current_user if name == "$user" else name
-            if wanted in known and wanted not in path:
-                path.append(wanted)
+            schema = self.context.current_user if name == "$user" else name
+            if schema in schemas and schema not in path:
+                path.append(schema)
         if implicit and PG_CATALOG not in path:
             path.insert(0, PG_CATALOG)
         return path
@@ -83,25 +83,25 @@ class Call:
     def visible(self, relation: RelationFacts) -> bool:
         """Whether an unqualified name means this relation."""
         for schema in self.search_path():
-            found = self.facts.by_name.get((schema, relation.name))
-            if found is not None:
-                return found.oid == relation.oid
+            first = self.facts.by_name.get((schema, relation.name))
+            if first is not None:
+                return first.oid == relation.oid
         return False
 
     def relation_named(self, text: str) -> RelationFacts | None:
-        """regclass's reading of a name, None if there is none; raises 42602."""
+        """Return the relation that a name means for regclass, or None; raises 42602."""
         schema, name = qualified_name(text)
         if schema is not None:
             return self.facts.by_name.get((schema, name))
         for candidate in self.search_path():
-            found = self.facts.by_name.get((candidate, name))
-            if found is not None:
-                return found
+            relation = self.facts.by_name.get((candidate, name))
+            if relation is not None:
+                return relation
         return None
 
 
 def identifier_list(text: str) -> list[str]:
-    """SplitIdentifierString(): names between commas, quoted or folded."""
+    """SplitIdentifierString(): split names at commas; unquoted names are folded."""
     names = []
     rest = text.strip()
     while rest:
@@ -118,16 +118,16 @@ def identifier_list(text: str) -> list[str]:
 
 
 def _quoted(text: str) -> tuple[str, str]:
-    at = 1
-    while (at := text.find('"', at)) >= 0:
-        if text[at + 1 : at + 2] != '"':
-            return text[1:at].replace('""', '"'), text[at + 1 :]
-        at += 2
+    end = 1
+    while (end := text.find('"', end)) >= 0:
+        if text[end + 1 : end + 2] != '"':
+            return text[1:end].replace('""', '"'), text[end + 1 :]
+        end += 2
     raise UsageError("invalid name syntax", sqlstate="42602")
 
 
 def name_parts(text: str) -> list[str]:
-    """stringToQualifiedNameList(): names between dots, quoted or folded; raises 42602."""
+    """stringToQualifiedNameList(): split a name at its dots; raises 42602."""
     parts: list[str] = []
     rest = text.strip()
     while True:
@@ -149,7 +149,7 @@ def name_parts(text: str) -> list[str]:
 
 
 def in_database(parts: list[str], what: str = "qualified", mark: str = "") -> list[str]:
-    """The parts of a name without the database's; raises 0A000 for another database."""
+    """Return the parts of a name without the database; raises 0A000 for another database."""
     shown = ".".join(parts)
     if len(parts) > 3:
         raise UsageError(
@@ -163,6 +163,6 @@ def in_database(parts: list[str], what: str = "qualified", mark: str = "") -> li
 
 
 def qualified_name(text: str) -> tuple[str | None, str]:
-    """``schema.name`` or ``name`` of a relation, quoted or folded; raises 42602."""
+    """Return the schema, if it is named, and the name of a relation; raises 42602."""
     parts = in_database(name_parts(text), "relation", '"')
     return (parts[0] if len(parts) == 2 else None), parts[-1]

@@ -1,6 +1,6 @@
-"""How large things are, and sizes for people.
+"""Sizes of tables and of the database, in bytes and as text.
 
-Comes in: a table or database. Goes out: bytes of the current files, from the source.
+Comes in: a table or database. Goes out: the bytes of its current files, from the source.
 
 Source: src/backend/utils/adt/dbsize.c; manual, section 9.28.7.
 """
@@ -12,7 +12,7 @@ from wal2lake.sql.sysviews.functions.regproc import regclass_in
 
 
 def pg_table_size(call: Call, target: object) -> int | None:
-    """Bytes of a lake table's current files; 0 if they are not known."""
+    """Return the bytes of a lake table's current files; 0 if the size is not known."""
     if target is None:
         return None
     oid = regclass_in(call, target)
@@ -25,20 +25,20 @@ def pg_table_size(call: Call, target: object) -> int | None:
 
 
 def pg_database_size(call: Call, target: object) -> int | None:
-    """All lake tables."""
+    """Return the bytes of all lake tables."""
     if target is None:
         return None
     return sum(call.source.table_bytes(r.oid) or 0 for r in call.facts.lake_tables())
 
 
 def pg_size_pretty(call: Call, size: float | None) -> str | None:
-    """A size for people; each unit is used up to 10,239 of it, as PostgreSQL does."""
+    """Return a size with its unit. As in PostgreSQL, each unit is used up to 10,239."""
     if size is None:
         return None
     number = int(size)
     if abs(number) < 10 * 1024:
         return f"{number} bytes"
-    # From here the number is kept doubled, so that halves round away from zero.
+    # The number is doubled from here, so that halves round away from zero.
     doubled = number // 512 if number >= 0 else -(-number // 512)
     for unit in ("kB", "MB", "GB", "TB", "PB"):
         last = unit == "PB"

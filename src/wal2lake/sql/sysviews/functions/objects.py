@@ -1,7 +1,7 @@
 """Names, definitions and visibility of catalog objects.
 
-Comes in: OIDs, as the catalogs have them. Goes out: definitions (pg_get_indexdef and its kin),
-visibility, comments, encodings; null for an object that is not there.
+Comes in: OIDs of the catalogs. Goes out: definitions (pg_get_indexdef and similar functions),
+visibility, comments, encodings; null if there is no such object.
 
 Sources: src/backend/utils/adt/ruleutils.c; manual, section 9.27.
 """
@@ -27,32 +27,34 @@ from wal2lake.sql.sysviews.rows.relations import UNSTORED, index_definition
 
 
 def format_type(call: Call, oid: int | None, typmod: int | None) -> str | None:
-    """A type's name with its modifier."""
+    """Return a type's name with its modifier."""
     return None if oid is None else pg_type.format_type(oid, typmod)
 
 
 def pg_get_userbyid(call: Call, oid: int | None) -> str | None:
-    """A role's name."""
+    """Return a role's name."""
     if oid is None:
         return None
     return call.facts.role_names.get(oid, f"unknown (OID={oid})")
 
 
 def pg_table_is_visible(call: Call, oid: int | None) -> bool | None:
-    """Whether the relation is found without its schema."""
+    """Whether an unqualified name finds the relation."""
     relation = None if oid is None else call.facts.by_oid.get(oid)
     return None if relation is None else call.visible(relation)
 
 
 def is_visible(call: Call, oid: int | None) -> bool | None:
-    """Types, collations and the like are all in pg_catalog."""
+    """Return true: types, collations and similar objects are all in pg_catalog."""
     return None if oid is None else True
 
 
 def pg_get_expr(
     call: Call, node: str | None, relid: int | None, pretty: bool | None = False
 ) -> str | None:
-    """Expressions are kept as text; what a generated column is computed from is known better."""
+    """Return an expression, which the catalogs keep as text.
+
+    Only the expression of a generated column has another text with ``pretty``."""
     relation = call.facts.by_oid.get(relid or 0) if pretty else None
     table = None if relation is None else relation.table
     for column in () if table is None else table.columns:
@@ -64,7 +66,7 @@ def pg_get_expr(
 def pg_get_indexdef(
     call: Call, oid: int | None, column: int | None = 0, pretty: bool | None = False
 ) -> str | None:
-    """An index as CREATE INDEX, or one of its columns; pretty drops a visible schema."""
+    """Return CREATE INDEX or the name of a column; ``pretty`` drops a visible schema."""
     index = None if oid is None else call.facts.by_oid.get(oid)
     if index is None or index.kind not in "iI":
         return None
@@ -89,7 +91,7 @@ def pg_get_partkeydef(call: Call, oid: int | None) -> str | None:
 def pg_get_constraintdef(
     call: Call, oid: int | None, pretty: bool | None = False
 ) -> str | None:
-    """A primary key, a CHECK, or NOT NULL."""
+    """Return a primary key, a CHECK or NOT NULL as in CREATE TABLE."""
     for relation in call.facts.lake_tables():
         table = relation.table
         for number, check in () if table is None else call.facts.checks(table):
@@ -107,24 +109,24 @@ def pg_get_constraintdef(
 def pg_get_serial_sequence(
     call: Call, table: str | None, column: str | None
 ) -> str | None:
-    """The sequence that a serial or identity column has its values from."""
+    """Return the name of the sequence of a serial or identity column."""
     if table is None or column is None:
         return None
     relation = call.facts.by_oid.get(regclass_in(call, table) or 0)
-    found = None if relation is None else relation.attribute(column)
-    if relation is None or found is None:
+    attribute = None if relation is None else relation.attribute(column)
+    if relation is None or attribute is None:
         shown = table if relation is None else relation.name
         raise UndefinedObjectError(
             f'column "{column}" of relation "{shown}" does not exist', sqlstate="42703"
         )
     for oid, owner in call.facts.owned_by.items():
-        if owner == (relation, found):
+        if owner == (relation, attribute):
             return call.facts.by_oid[oid].qualified
     return None
 
 
 def pg_get_replica_identity_index(call: Call, oid: int | None) -> int | None:
-    """The primary key's index, if that is the replica identity."""
+    """Return the primary key's index if it is the replica identity."""
     relation = None if oid is None else call.facts.by_oid.get(oid)
     table = None if relation is None or relation.kind not in "rp" else relation.table
     return (
@@ -133,7 +135,7 @@ def pg_get_replica_identity_index(call: Call, oid: int | None) -> int | None:
 
 
 def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
-    """Lake tables may be published."""
+    """Whether the relation is a lake table: other relations cannot be published."""
     oid = regclass_in(call, target)
     relation = None if oid is None else call.facts.by_oid.get(oid)
     if relation is None:
@@ -142,7 +144,7 @@ def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
 
 
 def pg_relation_filenode(call: Call, target: object) -> int | None:
-    """Return pg_class.relfilenode: a lake table's rows do not move to another file node."""
+    """Return pg_class.relfilenode. The file node of a lake table never changes."""
     oid = regclass_in(call, target)
     relation = None if oid is None else call.facts.by_oid.get(oid)
     if relation is None or relation.kind in UNSTORED:
@@ -151,7 +153,7 @@ def pg_relation_filenode(call: Call, target: object) -> int | None:
 
 
 def obj_description(call: Call, oid: object, catalog: str | None) -> str | None:
-    """A comment. A function (regproc) comes by its name, and has none."""
+    """Return a comment. A function (regproc), which comes as its name, has none."""
     relation = call.facts.by_name.get((PG_CATALOG, catalog or ""))
     if relation is None or not isinstance(oid, int):
         return None
@@ -159,39 +161,39 @@ def obj_description(call: Call, oid: object, catalog: str | None) -> str | None:
 
 
 def any_description(call: Call, oid: int | None) -> str | None:
-    """The comment of an object in whichever catalog, as PostgreSQL still lets ask."""
-    found = (text for (_, objid), text in call.facts.comments.items() if objid == oid)
-    return next(found, None)
+    """Return the comment of an object in any catalog: PostgreSQL's deprecated form."""
+    texts = (text for (_, objid), text in call.facts.comments.items() if objid == oid)
+    return next(texts, None)
 
 
 def pg_encoding_to_char(call: Call, encoding: int | None) -> str | None:
-    """The encodings that a node has to do with."""
+    """Return the name of an encoding that a node knows."""
     if encoding is None:
         return None
     return {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}.get(encoding, "")
 
 
 def pg_char_to_encoding(call: Call, name: str | None) -> int | None:
-    """The number of an encoding."""
+    """Return the number of an encoding; -1 if a node does not know it."""
     if name is None:
         return None
-    known = {"sqlascii": 0, "utf8": 6, "unicode": 6, "latin1": 8}
-    return known.get("".join(c for c in name.lower() if c.isalnum()), -1)
+    numbers = {"sqlascii": 0, "utf8": 6, "unicode": 6, "latin1": 8}
+    return numbers.get("".join(c for c in name.lower() if c.isalnum()), -1)
 
 
 def pg_get_function_result(call: Call, oid: int | None) -> str | None:
     """Return the result type as in CREATE FUNCTION."""
-    found = FUNCTION_ROWS.get(Oid(oid or 0))
-    return None if found is None else found.result
+    row = FUNCTION_ROWS.get(Oid(oid or 0))
+    return None if row is None else row.result
 
 
 def pg_get_function_arguments(call: Call, oid: int | None) -> str | None:
     """Return the arguments as in CREATE FUNCTION, with their defaults."""
-    found = FUNCTION_ROWS.get(Oid(oid or 0))
-    return None if found is None else found.shown
+    row = FUNCTION_ROWS.get(Oid(oid or 0))
+    return None if row is None else row.shown
 
 
 def pg_get_function_identity_arguments(call: Call, oid: int | None) -> str | None:
     """Return the arguments by which ALTER FUNCTION names the function."""
-    found = FUNCTION_ROWS.get(Oid(oid or 0))
-    return None if found is None else found.identity
+    row = FUNCTION_ROWS.get(Oid(oid or 0))
+    return None if row is None else row.identity

@@ -1,7 +1,7 @@
 """The OID types: names that are numbers inside a query, and pg_lsn.
 
 Comes in: a name or a number for ``*_in``, a number for ``*_out``. Goes out: regclass, regtype,
-regnamespace and regrole as numbers and as text; ``to_*`` answer null where ``*_in`` raises.
+regnamespace and regrole as numbers and as text. ``to_*`` return null if ``*_in`` would raise.
 
 Source: src/backend/utils/adt/regproc.c; manual, section 8.19.
 """
@@ -29,35 +29,35 @@ from wal2lake.sql.sysviews.functions.call import (
 
 
 def regclass_in(call: Call, value: object) -> int | None:
-    """Text to pg_class.oid."""
+    """Return pg_class.oid for a relation's name."""
     number = _number(value)
     if number is not None or value is None:
         return number
     relation = call.relation_named(str(value))
-    found = None if relation is None else int(relation.oid)
-    if found is None and value is not None:
+    oid = None if relation is None else int(relation.oid)
+    if oid is None and value is not None:
         schema, name = qualified_name(str(value))
         shown = name if schema is None else f"{schema}.{name}"
         raise UndefinedObjectError(
             f'relation "{shown}" does not exist', sqlstate="42P01"
         )
-    return found
+    return oid
 
 
 def to_regclass(call: Call, value: object) -> int | None:
-    """The same, null for an unknown or malformed name."""
+    """Return pg_class.oid; null for an unknown or malformed name."""
     number = _number(value)
     if number is not None or value is None:
         return number
     with suppress_malformed():
-        found = call.relation_named(str(value))
-        return None if found is None else int(found.oid)
+        relation = call.relation_named(str(value))
+        return None if relation is None else int(relation.oid)
     return None
 
 
 @contextmanager
 def suppress_malformed() -> Iterator[None]:
-    """While a ``to_*`` function reads a name: one that cannot be read is of nothing."""
+    """Suppress the error about a malformed name, for the ``to_*`` functions."""
     try:
         yield
     except UsageError as error:
@@ -66,7 +66,7 @@ def suppress_malformed() -> Iterator[None]:
 
 
 def regclass_out(call: Call, oid: int | None) -> str | None:
-    """pg_class.oid to text, qualified only where it must be."""
+    """Return a relation's name, qualified only if the search path does not find it."""
     if oid is None:
         return None
     relation = call.facts.by_oid.get(oid)
@@ -78,7 +78,7 @@ def regclass_out(call: Call, oid: int | None) -> str | None:
 
 
 def regtype_in(call: Call, value: object) -> int | None:
-    """A type's name to pg_type.oid."""
+    """Return pg_type.oid for a type's name."""
     number = _number(value)
     if number is not None or value is None:
         return number
@@ -107,7 +107,7 @@ _DOTTED: Final = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})+")
 
 
 def to_regtype(call: Call, value: object) -> int | None:
-    """The same, null for an unknown type."""
+    """Return pg_type.oid; null for an unknown type."""
     try:
         return regtype_in(call, value)
     except UndefinedObjectError:
@@ -115,17 +115,17 @@ def to_regtype(call: Call, value: object) -> int | None:
 
 
 def regtype_out(call: Call, oid: int | None) -> str | None:
-    """pg_type.oid to the type's SQL name."""
+    """Return a type's SQL name."""
     if oid is None:
         return None
-    known = pg_type.type_by_oid(oid)
-    if known is None:
+    pg_type_row = pg_type.type_by_oid(oid)
+    if pg_type_row is None:
         return str(oid) if oid else "-"
     return pg_type.format_type(oid)
 
 
 def regnamespace_in(call: Call, value: object) -> int | None:
-    """A schema's name to pg_namespace.oid."""
+    """Return pg_namespace.oid for a schema's name."""
     number = _number(value)
     if number is not None or value is None:
         return number
@@ -137,19 +137,19 @@ def regnamespace_in(call: Call, value: object) -> int | None:
 
 
 def to_regnamespace(call: Call, value: object) -> int | None:
-    """The same, null for an unknown or malformed name."""
+    """Return pg_namespace.oid; null for an unknown or malformed name."""
     with suppress(UndefinedObjectError), suppress_malformed():
         return regnamespace_in(call, value)
     return None
 
 
 def regnamespace_out(call: Call, oid: int | None) -> str | None:
-    """pg_namespace.oid to its name."""
+    """Return a schema's name."""
     return _name_out(call.facts.namespace_names, oid)
 
 
 def regrole_in(call: Call, value: object) -> int | None:
-    """A role's name to pg_authid.oid."""
+    """Return pg_authid.oid for a role's name."""
     number = _number(value)
     if number is not None or value is None:
         return number
@@ -161,14 +161,14 @@ def regrole_in(call: Call, value: object) -> int | None:
 
 
 def to_regrole(call: Call, value: object) -> int | None:
-    """The same, null for an unknown or malformed name."""
+    """Return pg_authid.oid; null for an unknown or malformed name."""
     with suppress(UndefinedObjectError), suppress_malformed():
         return regrole_in(call, value)
     return None
 
 
 def regrole_out(call: Call, oid: int | None) -> str | None:
-    """pg_authid.oid to its name."""
+    """Return a role's name."""
     return _name_out(call.facts.role_names, oid)
 
 
@@ -181,7 +181,7 @@ def _name_out(names: Mapping[int, str], oid: int | None) -> str | None:
 
 
 def _number(value: object) -> int | None:
-    """The OID types take numbers, and ``-`` for zero."""
+    """Return the number that a text is; ``-`` is zero; None: the text is a name."""
     if isinstance(value, int):
         return value
     if value == "-":
@@ -197,7 +197,7 @@ def _one_name(value: object) -> str:
 
 
 def regproc_in(call: Call, name: str | None) -> str | None:
-    """The name of a function or a collation, which stays a text: not all are known here."""
+    """Return the name of a function or a collation; a node does not know all of them."""
     if name is None or name == "-" or name.isdigit():
         return name
     bare, mark, arguments = name.partition("(")
@@ -209,14 +209,14 @@ def regproc_in(call: Call, name: str | None) -> str | None:
 
 
 def regproc_oid(call: Call, name: str | None) -> int | None:
-    """A function's OID: functions are known by name only, so there is none."""
+    """Raise 42883: a node knows functions by their names, and no OIDs."""
     if name is None or name == "-":
         return None if name is None else 0
     raise UndefinedObjectError(f'function "{name}" does not exist', sqlstate="42883")
 
 
 def pg_lsn_in(call: Call, value: object) -> int | None:
-    """Text to a WAL position."""
+    """Return a WAL position for its text."""
     if value is None or isinstance(value, int):
         return value
     try:
@@ -226,12 +226,12 @@ def pg_lsn_in(call: Call, value: object) -> int | None:
 
 
 def pg_lsn_pli(call: Call, lsn: int | None, count: object) -> int | None:
-    """A position, and a number of bytes behind it."""
+    """Return the position so many bytes after another one."""
     return _moved(lsn, count, 1, "add NaN to pg_lsn")
 
 
 def pg_lsn_mii(call: Call, lsn: int | None, count: object) -> int | None:
-    """A position, and a number of bytes before it."""
+    """Return the position so many bytes before another one."""
     return _moved(lsn, count, -1, "subtract NaN from pg_lsn")
 
 
@@ -241,7 +241,7 @@ def _moved(lsn: int | None, count: object, sign: int, what: str) -> int | None:
     distance = Decimal(str(count))
     if distance.is_nan():
         raise UsageError(f"cannot {what}", sqlstate="22023")
-    # Beyond 64 bits an exact sum is of no interest, and it need not fit a Decimal's digits.
+    # A sum beyond 64 bits is out of range, and may not fit a Decimal's digits.
     if abs(distance) < 1 << 65:
         # numeric rounds away from zero.
         moved = int((lsn + sign * distance).to_integral_value(ROUND_HALF_UP))
@@ -251,5 +251,5 @@ def _moved(lsn: int | None, count: object, sign: int, what: str) -> int | None:
 
 
 def pg_lsn_out(call: Call, value: int | None) -> str | None:
-    """A WAL position to text."""
+    """Return the text of a WAL position."""
     return None if value is None else str(Lsn(value))

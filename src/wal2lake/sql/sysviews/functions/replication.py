@@ -1,14 +1,15 @@
 """Replication origins, slots, and single tables of subscriptions, by functions.
 
-Comes in: names, LSNs. Goes out: what is known of an origin; and what changes something, as a
-``FunctionRequest`` for ``commands.calls``: it waits for workers and locks, which no query may do
-under the engine's lock. A null argument asks for nothing, as with PostgreSQL's strict functions.
+Comes in: names, LSNs. Goes out: facts about an origin. A call that changes something goes out as a
+``FunctionRequest`` for ``commands.calls``, because it waits for workers and locks, and a query must
+not wait under the engine's lock. With a null argument nothing is requested, as PostgreSQL's strict
+functions do.
 
-Each subscription has an origin, ``pg_`` with its OID, whose position is the floor; others are
-created. As in PostgreSQL these functions are for superusers.
+Each subscription has an origin ``pg_OID``, whose position is the floor. A function creates other
+origins. As in PostgreSQL, only superusers may call the functions of origins.
 
-What a slot's function answers is not known under the lock either: the query is given up with an
-``Asked``, and run again when there is an answer.
+The answer of a slot's function is not known under the lock either: the query ends with an
+``AnswerNeeded``, and runs again when there is an answer.
 
 Source: manual, section 9.28.6; origin.c, slotfuncs.c, logicalfuncs.c.
 """
@@ -32,7 +33,7 @@ _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def pg_replication_origin_oid(call: Call, name: str | None) -> int | None:
-    """The number of an origin, null if there is none of that name."""
+    """Return the number of an origin; null if no origin has the name."""
     _check_superuser(call, "pg_replication_origin_oid")
     return call.source.origin_numbers().get(name) if name is not None else None
 
@@ -40,13 +41,13 @@ def pg_replication_origin_oid(call: Call, name: str | None) -> int | None:
 def pg_replication_origin_progress(
     call: Call, name: str | None, flush: bool | None
 ) -> int | None:
-    """Return an origin's position; null before the first one."""
+    """Return an origin's position; null before the first transaction."""
     _check_superuser(call, "pg_replication_origin_progress")
     if name is None or flush is None:
         return None
-    for one in call.source.origins():
-        if one.name == name:
-            return int(one.remote_lsn) or None
+    for origin in call.source.origins():
+        if origin.name == name:
+            return int(origin.remote_lsn) or None
     for subscription in call.source.subscriptions():
         if f"pg_{subscription.oid}" == name:
             return call.source.applied_ends().get(subscription.oid) or None
@@ -54,7 +55,7 @@ def pg_replication_origin_progress(
 
 
 def pg_replication_origin_advance(call: Call, name: str | None, lsn: object) -> str:
-    """Nothing below the position is wanted any more."""
+    """Request that an origin's position advances: nothing below it will be applied."""
     _check_superuser(call, "pg_replication_origin_advance")
     position = pg_lsn_in(call, lsn)
     if name is not None and position is not None:
@@ -65,18 +66,18 @@ def pg_replication_origin_advance(call: Call, name: str | None, lsn: object) -> 
 
 
 def origin_function(name: str) -> Callable[..., object]:
-    """One that makes an origin, or drops it, or is about that of the session."""
+    """Return a function that creates or drops an origin, or uses the session's origin."""
 
     def ask(call: Call, *arguments: object) -> object:
         _check_superuser(call, name)
         if None in arguments:
             return None
-        given = arguments
+        request = arguments
         if name == "pg_replication_origin_xact_setup":
-            lsn, at = arguments
-            given = pg_lsn_in(call, lsn), _since_2000(at)
-        found = call.ask(FunctionRequest(name, given))
-        return "" if found is None and name not in _ORIGIN_VALUES else found
+            lsn, timestamp = arguments
+            request = pg_lsn_in(call, lsn), _since_2000(timestamp)
+        answer = call.ask(FunctionRequest(name, request))
+        return "" if answer is None and name not in _ORIGIN_VALUES else answer
 
     return ask
 
@@ -84,25 +85,27 @@ def origin_function(name: str) -> Callable[..., object]:
 _ORIGIN_VALUES: Final = frozenset(
     {"pg_replication_origin_create", "pg_replication_origin_session_progress"}
 )
-"""Functions whose result is null if an argument is."""
+"""Functions that do not return void: their result may be null."""
 
 
-def _since_2000(at: object) -> int:
-    """Microseconds. Text is in ISO 8601, in UTC if it does not say."""
+def _since_2000(value: object) -> int:
+    """Return microseconds since 2000. Text is in ISO 8601, and in UTC if it has no zone."""
     try:
-        found = at if isinstance(at, datetime) else datetime.fromisoformat(str(at))
+        moment = (
+            value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        )
     except ValueError:
         raise UsageError(
-            f'invalid input syntax for type timestamp with time zone: "{at}"',
+            f'invalid input syntax for type timestamp with time zone: "{value}"',
             sqlstate="22007",
         ) from None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return (found - _EPOCH) // timedelta(microseconds=1)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def table_function(name: str) -> Callable[..., str]:
-    """A function of a table (a name or its OID) and, if need be, of a subscription's name."""
+    """Return a function of a table (name or OID) and an optional subscription name."""
 
     def ask(call: Call, table: object, *subscription: str | None) -> str:
         relid = regclass_in(call, table)
@@ -129,7 +132,7 @@ STRUCTS: Final[Mapping[str, str]] = {
         )
     },
 }
-"""The engine's types of what functions of slots give."""
+"""The engine's types of the results of slot functions."""
 
 _DEFAULTS: Final[Mapping[str, tuple[bool, ...]]] = {
     "pg_create_logical_replication_slot": (False, False, False),
@@ -140,17 +143,17 @@ _MAY_BE_NULL: Final = "pg_logical_slot_"
 
 
 def rows_of(name: str) -> Callable[..., object]:
-    """A function of a slot that gives rows."""
+    """Return a function of a slot that returns rows."""
 
     def ask(call: Call, *arguments: object) -> object:
         _check_replication(call)
         if None in arguments and not name.startswith(_MAY_BE_NULL):
             return [None]
         missing = _DEFAULTS.get(name, ())
-        given = [*arguments, *missing[max(0, len(arguments) - 2) :]]
+        complete = [*arguments, *missing[max(0, len(arguments) - 2) :]]
         if name.startswith(_MAY_BE_NULL) or name == "pg_replication_slot_advance":
-            given[1] = pg_lsn_in(call, given[1])
-        plain = (_plain(one) for one in given)
+            complete[1] = pg_lsn_in(call, complete[1])
+        plain = (_plain(argument) for argument in complete)
         return call.ask(FunctionRequest(name, tuple(plain)))
 
     return ask
@@ -164,7 +167,7 @@ def _plain(value: object) -> object:
 
 
 def pg_drop_replication_slot(call: Call, name: str | None) -> str:
-    """Nobody needs what it holds any more."""
+    """Drop a slot."""
     _check_replication(call)
     if name is not None:
         call.ask(
@@ -174,7 +177,7 @@ def pg_drop_replication_slot(call: Call, name: str | None) -> str:
 
 
 def physical_slot_function(name: str) -> Callable[..., object]:
-    """A function of physical slots, which a node does not have: there is no physical log."""
+    """Return a function that refuses physical slots: a node has no physical log."""
 
     def refuse(call: Call, *arguments: object) -> object:
         _check_replication(call)
@@ -196,12 +199,12 @@ def pg_sync_replication_slots(call: Call) -> object:
 
 
 def pg_current_wal_lsn(call: Call) -> object:
-    """The end of what is published: all that is visible now is below it."""
+    """Return the end of the published log; every visible change is below it."""
     return call.ask(FunctionRequest("pg_current_wal_lsn", ()))
 
 
 def pg_log_standby_snapshot(call: Call) -> object:
-    """For whoever waits for a consistent point: here every point is one."""
+    """Return the current position: in a node every position is a consistent point."""
     return call.ask(FunctionRequest("pg_current_wal_lsn", ()))
 
 
@@ -212,8 +215,9 @@ def pg_logical_emit_message(
     content: object,
     flush: object = False,
 ) -> object:
-    """A message for readers of slots; its position. Each call is one of its own, also where
-    their arguments are the same."""
+    """Emit a message for readers of slots, and return its position.
+
+    Two calls with equal arguments are two messages."""
     if transactional is None or prefix is None or content is None or flush is None:
         return None
     if isinstance(content, str):
@@ -230,8 +234,8 @@ def pg_logical_emit_message(
 
 
 def pg_walfile_name(call: Call, value: object) -> str | None:
-    """Return the file name on timeline 1, with segments of 16 MiB, as IDENTIFY_SYSTEM and SHOW have
-    them."""
+    """Return the file name on timeline 1 with segments of 16 MiB, which IDENTIFY_SYSTEM and SHOW
+    report."""
     lsn = pg_lsn_in(call, value)
     if lsn is None:
         return None
@@ -241,7 +245,7 @@ def pg_walfile_name(call: Call, value: object) -> str | None:
 
 
 def pg_export_snapshot(call: Call) -> object:
-    """A name for what the transaction sees, for SET TRANSACTION SNAPSHOT of others."""
+    """Return a name of the transaction's snapshot for SET TRANSACTION SNAPSHOT."""
     return call.ask(FunctionRequest("pg_export_snapshot", ()))
 
 

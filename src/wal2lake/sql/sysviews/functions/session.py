@@ -1,9 +1,9 @@
-"""The running session, as it sees itself: parameters, search path, the version, values that it has
-taken of sequences; and the functions that change something else.
+"""Functions about the running session: parameters, search path, version, sequence values; and
+functions that reset statistics, signal sessions or reload the settings.
 
-Comes in: parameter names. Goes out: their values; ``set_config`` changes them, and
-``pg_stat_reset_subscription_stats`` sets counts in the catalog to zero, and
-``pg_reload_conf`` has the settings read again.
+Comes in: parameter names. Goes out: their values. ``set_config`` changes a parameter,
+``pg_stat_reset_subscription_stats`` sets counts in the catalog to zero, and ``pg_reload_conf``
+makes all processes read the settings again.
 
 Source: manual, sections 9.17, 9.27.1, 9.28.1 and 9.28.2; sequence.c.
 """
@@ -59,24 +59,26 @@ _KINDS: Final = {
 
 
 def sequence_function(name: str) -> Callable[..., object]:
-    """nextval, currval, setval or lastval. Each call is one of its own, whatever it is called
-    with."""
+    """Return nextval, currval, setval or lastval.
+
+    Two calls with equal arguments are two requests."""
 
     def ask(call: Call, *arguments: object) -> object:
         if None in arguments:
             return None
         call.emitted += 1
-        given = list(arguments)
-        if given:
-            given[0] = _sequence(call, given[0])
-        return call.ask(FunctionRequest(name, (call.emitted, *given)))
+        resolved = list(arguments)
+        if resolved:
+            resolved[0] = _sequence(call, resolved[0])
+        return call.ask(FunctionRequest(name, (call.emitted, *resolved)))
 
     return ask
 
 
 def _sequence(call: Call, target: object) -> int | None:
-    """Return the OID of a sequence; 42809 for another kind of object. The sequence belongs to its
-    owner."""
+    """Return the OID of a sequence.
+
+    Raises 42809 for another kind of object, and 42501 unless the current role owns the sequence."""
     oid = regclass_in(call, target)
     relation = call.facts.by_oid.get(oid or 0)
     if relation is None:
@@ -98,17 +100,17 @@ _PG_SIGNAL_BACKEND: Final = Oid(4200)
 
 
 def current_schema(call: Call) -> str | None:
-    """The first schema of the search path."""
+    """Return the first schema of the search path."""
     return next(iter(call.search_path(implicit=False)), None)
 
 
 def current_schemas(call: Call, implicit: bool | None) -> list[str] | None:
-    """The schemas of the search path."""
+    """Return the schemas of the search path."""
     return None if implicit is None else call.search_path(implicit=implicit)
 
 
 def pg_stat_reset_subscription_stats(call: Call, subid: int | None) -> str:
-    """Count one subscription's errors from zero, or with null those of all."""
+    """Set the error counts of a subscription to zero; null: of all subscriptions."""
     _check_superuser(call, "pg_stat_reset_subscription_stats")
     if subid == 0:
         raise UsageError("invalid subscription OID 0")
@@ -117,18 +119,18 @@ def pg_stat_reset_subscription_stats(call: Call, subid: int | None) -> str:
 
 
 def pg_stat_reset_replication_slot(call: Call, name: str | None) -> str:
-    """Count what one slot decodes from zero, or with null what all do."""
+    """Set the decoding statistics of a slot to zero; null: of all slots."""
     _check_superuser(call, "pg_stat_reset_replication_slot")
     names = [use.slot.name for use, _ in call.source.slots()]
     if name is not None and name not in names:
         raise no_such_slot(name)
-    for one in names if name is None else (name,):
-        call.source.slot_statistics.reset(one)
+    for slot_name in names if name is None else (name,):
+        call.source.slot_statistics.reset(slot_name)
     return ""
 
 
 def pg_cancel_backend(call: Call, pid: int | None) -> bool | None:
-    """Cancel a session as a CancelRequest does; false: there is no such session."""
+    """Cancel a session's query as a CancelRequest does; false: there is no such session."""
     _check_signal(
         call,
         pid,
@@ -143,8 +145,9 @@ def pg_cancel_backend(call: Call, pid: int | None) -> bool | None:
 def pg_terminate_backend(
     call: Call, pid: int | None, timeout: int | None = 0
 ) -> bool | None:
-    """End that session, and what it streams; false: there is none. ``timeout``: it is not waited
-    for, whatever this says."""
+    """End a session and its stream; false: there is no such session.
+
+    The function does not wait for the end of the session, whatever ``timeout`` is."""
     if timeout is None:
         return None
     if timeout < 0:
@@ -161,35 +164,35 @@ def pg_terminate_backend(
 
 
 def _check_signal(
-    call: Call, pid: int | None, denied: str, whose: str, those: str, this: str
+    call: Call, pid: int | None, denied: str, whose: str, action: str, this_action: str
 ) -> None:
-    found = next((one for one in call.source.sessions() if one.pid == pid), None)
-    if found is None:
+    session = next((role for role in call.source.sessions() if role.pid == pid), None)
+    if session is None:
         return
     authority = call.facts.authority
-    owner = authority.by_name.get(found.user)
+    owner = authority.by_name.get(session.user)
     if owner is None or owner.superuser:
         if not authority.is_superuser(call.role):
             raise UsageError(
                 denied,
                 sqlstate="42501",
-                detail=f"Only roles with the SUPERUSER attribute may {those} of roles with"
+                detail=f"Only roles with the SUPERUSER attribute may {action} of roles with"
                 " the SUPERUSER attribute.",
             )
     elif not any(
-        authority.has_privileges_of(call.role, one)
-        for one in (owner.oid, _PG_SIGNAL_BACKEND)
+        authority.has_privileges_of(call.role, role)
+        for role in (owner.oid, _PG_SIGNAL_BACKEND)
     ):
         raise UsageError(
             denied,
             sqlstate="42501",
             detail=f"Only roles with privileges of the role {whose} or with privileges of"
-            f' the "pg_signal_backend" role may {this}.',
+            f' the "pg_signal_backend" role may {this_action}.',
         )
 
 
 def pg_reload_conf(call: Call) -> bool:
-    """SIGHUP as a function. What the file has is looked at later: errors are in the log."""
+    """SIGHUP as a function. The processes read the file later, and log its errors."""
     _check_superuser(call, "pg_reload_conf")
     return call.source.reload_settings()
 
@@ -200,5 +203,5 @@ def _check_superuser(call: Call, function: str) -> None:
 
 
 def pg_client_encoding(call: Call) -> str:
-    """The client's encoding."""
+    """Return the client's encoding."""
     return call.context.parameters["client_encoding"]

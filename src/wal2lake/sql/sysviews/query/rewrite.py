@@ -1,12 +1,12 @@
-"""A catalog query in PostgreSQL's dialect as one for the embedded engine.
+"""Translates a catalog query of PostgreSQL's dialect for the embedded engine.
 
 Comes in: the text of a query and its bound parameters. Goes out: ``Translated``: the engine's SQL,
 the relations that it reads, PostgreSQL's names and types of the result columns. ``is_system_query``
-says which queries are for this room at all.
+tells which queries this room answers.
 
-sqlglot knows both dialects. What is done here on its tree is what it cannot know: catalog
-types (regclass and its kin are numbers inside, ``scopes`` knows where), functions of the catalog
-(renamed to the engine's copies), vectors that count from 0, qualified names, functions
+sqlglot knows both dialects. This module changes the parts of the tree that sqlglot cannot
+translate: catalog types (OID types are numbers in the engine; ``scopes`` infers them), functions of
+the catalog (renamed to the engine's copies), vectors that count from 0, qualified names, functions
 in FROM named by their alias, arrays given as text.
 
 Sources: the manual's sections 4.2, 8.15, 8.19, 9.27.
@@ -110,7 +110,7 @@ class Translated:
 
 
 _RENAMED_COLUMNS: Final = {"daticulocale": "datlocale"}
-"""PostgreSQL 15 and 16's name of a column of pg_database, which their psql asks for."""
+"""The name of a pg_database column in PostgreSQL 15 and 16, whose psql selects it."""
 
 
 # ---- routing -----------------------------------------------------------------------------------
@@ -118,7 +118,9 @@ _RENAMED_COLUMNS: Final = {"daticulocale": "datlocale"}
 
 @lru_cache(maxsize=512)
 def _parse(sql: str) -> exp.Expression | None:
-    """The tree of one query, folded; None if sqlglot cannot read it. Never changed."""
+    """Return the tree of a query with folded names; None if sqlglot cannot parse it.
+
+    The tree is cached and must not be changed."""
     try:
         trees = [
             t
@@ -193,7 +195,7 @@ def only_computes(sql: str) -> bool:
 
 
 def calls_functions(sql: str) -> bool:
-    """Whether there is a call in it that only the embedded engine may know, or a WAL position."""
+    """Whether a query has a call that only the embedded engine may know, or a WAL position."""
     tree = _parse(sql)
     syntax = (exp.Case, exp.Array, exp.Connector)
     return tree is not None and any(
@@ -238,7 +240,7 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
 
 
 def _selected_values(values: exp.Values) -> exp.Select:
-    """SELECT from VALUES, whose columns have PostgreSQL's names in ORDER BY."""
+    """Return SELECT from VALUES, whose columns have PostgreSQL's names in ORDER BY."""
     first = values.expressions[0]
     count = len(first.expressions) if isinstance(first, exp.Tuple) else 1
     names = [exp.to_identifier(f"column{number + 1}") for number in range(count)]
@@ -253,7 +255,7 @@ def _selected_values(values: exp.Values) -> exp.Select:
 
 
 def determine_parameters(sql: str, parameters: Sequence[BoundParameter]) -> None:
-    """Say of those without a type which one they have beside an operand, or in a cast."""
+    """Determine the types of parameters from operands beside them and from casts."""
     parsed = _parse(sql)
     if parsed is None:
         return
@@ -268,11 +270,11 @@ def determine_parameters(sql: str, parameters: Sequence[BoundParameter]) -> None
     place(tree)
     analyze(expand(tree))
     for node in tree.find_all(exp.Null):
-        place_of = node.find_ancestor(exp.Any) or node
-        beside = _beside(place_of)
-        known = type_by_oid(0 if beside is None else get_type(beside) or 0)
-        if known is not None:
-            determine(node, int(known.oid if place_of is node else known.array_oid))
+        operand = node.find_ancestor(exp.Any) or node
+        beside = _beside(operand)
+        pg_type = type_by_oid(0 if beside is None else get_type(beside) or 0)
+        if pg_type is not None:
+            determine(node, int(pg_type.oid if operand is node else pg_type.array_oid))
     for bound in tree.find_all(exp.Limit, exp.Offset):
         determine(bound.expression, INT8)
     for called in tree.find_all(exp.Anonymous):
@@ -300,7 +302,7 @@ def _beside(node: exp.Expression) -> exp.Expression | None:
 
 
 def _bind(tree: exp.Expression, parameters: Sequence[BoundParameter]) -> None:
-    """Put parameters in as constants of their types."""
+    """Replace parameters by constants of their types."""
     for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
         inner: Any = node.this
         text = inner.name if isinstance(inner, exp.Expression) else str(inner)
@@ -328,18 +330,18 @@ def _constant(parameter: BoundParameter) -> exp.Expression:
     value: exp.Expression = exp.Null() if text is None else exp.Literal.string(text)
     if parameter.type_oid in (0, 25, UNKNOWN):
         return value
-    known = type_by_oid(parameter.type_oid)
+    pg_type = type_by_oid(parameter.type_oid)
     name = format_type(parameter.type_oid)
-    if known is not None and known.is_array:
-        # By its own name: the parser has no "oid[]".
-        name = known.name
+    if pg_type is not None and pg_type.is_array:
+        # The parser does not know "oid[]", but its internal name.
+        name = pg_type.name
     return exp.Cast(
         this=value, to=exp.DataType.build(name, dialect="postgres", udt=True)
     )
 
 
 def _select_something(tree: exp.Expression) -> None:
-    """EXISTS (SELECT FROM ...): the engine wants a column."""
+    """Add a column to EXISTS (SELECT FROM ...): the engine needs one."""
     for exists in tree.find_all(exp.Exists):
         query = exists.this
         if isinstance(query, exp.Select) and not query.expressions:
@@ -350,19 +352,19 @@ def _select_something(tree: exp.Expression) -> None:
 
 
 class _Rewriter:
-    """One pass over a typed tree, children first."""
+    """Rewrites a typed tree in one pass, children first."""
 
     def __init__(self) -> None:
         self._relations: dict[str, SystemRelation] = {}
         self.signatures = Signatures()
 
     def rewrite(self, tree: exp.Expression) -> tuple[SystemRelation, ...]:
-        """Change the tree in place; the relations that it reads."""
+        """Change the tree in place, and return the relations that it reads."""
         nodes = list(tree.walk(bfs=False))
         ctes = {n.alias for n in nodes if isinstance(n, exp.CTE)}
         for name in ctes:
             if name.partition(".")[0] in SYSTEM_SCHEMA_NAMES:
-                # So the engine's relations are called, whoever may read them.
+                # The engine's relations have such names, and not every role may read them.
                 raise FeatureNotSupportedError(
                     f'the name "{name}" is not supported for a common table expression'
                 )
@@ -419,7 +421,7 @@ _IN_FROM: Final = frozenset(
 
 
 def _function_in_from(node: exp.Table) -> None:
-    """A function's result, whose one column is named as its alias."""
+    """Rewrite a function in FROM, whose column has the name of its alias."""
     node.set("db", None)
     name = function_name(node.this) or ""
     if name in EMPTY_TABLE_FUNCTIONS:
@@ -440,8 +442,9 @@ def _lateral(node: exp.Lateral) -> None:
 
 
 def _check_known(call: exp.Expression) -> None:
-    """The engine has functions of its own that read files, and any relation that it has been
-    given: only PostgreSQL's may stand in FROM."""
+    """Raise 42883 unless the function is PostgreSQL's.
+
+    The engine's own functions read files and any relation that is registered."""
     if isinstance(call, _SERIES) or function_name(call) in _IN_FROM:
         return
     name = function_name(call) or call.sql_name().lower()
@@ -504,9 +507,9 @@ def _expression(node: exp.Expression) -> exp.Expression:
 
 
 def _among(node: exp.Expression) -> exp.Expression:
-    """``= ANY (array)`` of an array that is null is null, and false for the engine."""
-    other = node.args["expression"]
-    array = other.this.unnest() if isinstance(other, exp.Any) else None
+    """Make ``= ANY (array)`` null for a null array; for the engine it is false."""
+    right = node.args["expression"]
+    array = right.this.unnest() if isinstance(right, exp.Any) else None
     if array is None or isinstance(array, (exp.Query, exp.Array)):
         return node
     missing = exp.Is(this=array.copy(), expression=exp.Null())
@@ -532,7 +535,7 @@ def _column(node: exp.Column) -> exp.Expression:
 
 
 def _subscript(node: exp.Bracket) -> exp.Expression:
-    """int2vector and oidvector count from 0, arrays from 1; the tree counts from 0."""
+    """Shift subscripts: int2vector and oidvector count from 0, arrays from 1, the tree from 0."""
     if get_type(node.this) in (INT2VECTOR, OIDVECTOR):
         index = node.expressions[0]
         if isinstance(index, exp.Literal):
@@ -556,7 +559,7 @@ def _array_size(array: exp.Expression) -> exp.Expression:
 
 
 def _division(node: exp.Div | exp.IntDiv | exp.Mod) -> exp.Expression:
-    """Integers divide to an integer, and nothing by zero."""
+    """Translate division: integers give an integer, and division by zero is an error."""
     whole = {get_type(node.this), get_type(node.expression)} <= INTEGERS
     divisor = _divisor(node.expression)
     if isinstance(node, exp.Div) and whole:
@@ -566,7 +569,9 @@ def _division(node: exp.Div | exp.IntDiv | exp.Mod) -> exp.Expression:
 
 
 def _divisor(value: exp.Expression) -> exp.Expression:
-    """The engine divides by zero; PostgreSQL does not. Its error is known by this text."""
+    """Make a divisor fail if it is zero: the engine would return null.
+
+    ``failures`` knows the error by its text."""
     if isinstance(value, exp.Literal) and value.name.strip("0.") != "":
         return value
     failure = exp.Anonymous(
@@ -606,18 +611,23 @@ def _function(node: exp.Expression) -> exp.Expression:
     name = function_name(node) or ""
     arguments = list(node.expressions) if isinstance(node, exp.Anonymous) else []
     if node.meta.get(NO_SUCH_FUNCTION):
-        raise no_function(name, *(plain(get_type(one) or UNKNOWN) for one in arguments))
+        raise no_function(
+            name, *(plain(get_type(argument) or UNKNOWN) for argument in arguments)
+        )
     if isinstance(node.parent, (exp.Table, exp.Lateral)):
         return node
     if (name, len(arguments)) in FUNCTIONS:
         if name == "array_to_string":
             arguments[0] = as_type(arguments[0], "VARCHAR[]")
         kinds = FUNCTIONS[name, len(arguments)].parameters
-        given = zip(kinds, arguments, strict=True)
-        found = call(name, *(_argument(name, kind, one) for kind, one in given))
+        typed_arguments = zip(kinds, arguments, strict=True)
+        result = call(
+            name,
+            *(_argument(name, kind, argument) for kind, argument in typed_arguments),
+        )
         if name == EXPANDARRAY and not isinstance(node.parent, exp.Anonymous):
-            return exp.Anonymous(this="unnest", expressions=[found])
-        return found
+            return exp.Anonymous(this="unnest", expressions=[result])
+        return result
     match name, len(arguments):
         case ("array_upper" | "array_length", 2):
             return _array_size(arguments[0])
@@ -646,8 +656,8 @@ def _function(node: exp.Expression) -> exp.Expression:
                 expressions=[as_type(exp.Array(expressions=[]), kind + "[]")],
             )
         case ("pg_typeof", 1):
-            found = get_type(arguments[0])
-            shown = found if found is not None else 25
+            result = get_type(arguments[0])
+            shown = result if result is not None else 25
             return as_type(exp.Literal.number(shown), "UINTEGER")
         case ("pg_wal_lsn_diff", 2):
             return _lsn_difference(*arguments)
@@ -656,8 +666,8 @@ def _function(node: exp.Expression) -> exp.Expression:
 
 
 def _argument(name: str, kind: str, argument: exp.Expression) -> exp.Expression:
-    """Arguments that are OID types go in as numbers, except where text is formatted; constants
-    for bytes are read as PostgreSQL does."""
+    """Convert an argument: OID types are numbers, or names for functions that format text, and a
+    constant for bytes is read by PostgreSQL's rules."""
     if kind == "BLOB" and isinstance(argument, exp.Literal) and argument.is_string:
         return call("bytea_in", argument)
     return as_text(argument) if name in ("format", "quote_literal") else argument

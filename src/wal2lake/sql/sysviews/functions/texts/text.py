@@ -1,7 +1,7 @@
 """Text made for SQL: quoting, format(), arrays in one text, text of bytes; bytes of bytes.
 
-Comes in: values of a query. Goes out: text. These are here because the embedded engine has none
-of them, or other ones.
+Comes in: values of a query. Goes out: text. The embedded engine does not have these functions, or
+has them with other results.
 
 Source: src/backend/utils/adt/quote.c, varlena.c, encode.c, mb/mbutils.c (convert_from); manual,
 sections 9.4 and 9.5.
@@ -28,7 +28,7 @@ _NO_BASE64: Final = re.compile(r"[^A-Za-z0-9+/= \t\n\r]")
 def array_to_string(
     call: Call, items: list[str | None] | None, separator: str | None, null: str | None
 ) -> str | None:
-    """The elements in one text; nulls are left out unless there is a text for them."""
+    """Join elements; nulls are left out unless ``null`` is a text for them."""
     if items is None or separator is None:
         return None
     shown = (null if item is None else item for item in items)
@@ -41,7 +41,7 @@ def bytea(call: Call, text: str | None) -> bytes | None:
 
 
 def convert_from(call: Call, data: bytes | None, encoding: str | None) -> str | None:
-    """A bytea in that encoding as text."""
+    """Decode a bytea in that encoding to text."""
     if data is None or encoding is None:
         return None
     name = canonical_encoding(encoding)
@@ -51,7 +51,7 @@ def convert_from(call: Call, data: bytes | None, encoding: str | None) -> str | 
 
 
 def encode(call: Call, data: bytes | None, form: str | None) -> str | None:
-    """A bytea as text: hex, escape, or base64, in lines of 76 characters."""
+    """Encode a bytea as hex, escape or base64; base64 has lines of 76 characters."""
     if data is None or form is None:
         return None
     match form.lower():
@@ -61,7 +61,9 @@ def encode(call: Call, data: bytes | None, form: str | None) -> str | None:
             return "".join(map(_escaped, data))
         case "base64":
             text = base64.b64encode(data).decode()
-            return "\n".join(text[at : at + 76] for at in range(0, len(text), 76))
+            return "\n".join(
+                text[start : start + 76] for start in range(0, len(text), 76)
+            )
     raise UsageError(f'unrecognized encoding: "{form}"', sqlstate="22023")
 
 
@@ -72,7 +74,7 @@ def _escaped(byte: int) -> str:
 
 
 def decode(call: Call, text: str | None, form: str | None) -> bytes | None:
-    """The inverse."""
+    """Decode text in hex, escape or base64 to a bytea."""
     if text is None or form is None:
         return None
     match form.lower():
@@ -98,7 +100,7 @@ def decode(call: Call, text: str | None, form: str | None) -> bytes | None:
 
 
 def get_byte(call: Call, data: bytes | None, number: int | None) -> int | None:
-    """One byte, from 0."""
+    """Return a byte; numbers begin at 0."""
     if data is None or number is None:
         return None
     if not 0 <= number < len(data):
@@ -111,7 +113,7 @@ def get_byte(call: Call, data: bytes | None, number: int | None) -> int | None:
 def bytea_substr(
     call: Call, data: bytes | None, start: int | None, length: int | None = _ALL
 ) -> bytes | None:
-    """From ``start``, counted from 1; ``length`` bytes, of which those before 1 count, too."""
+    """Return ``length`` bytes from ``start``, which counts from 1; bytes before 1 count as well."""
     if data is None or start is None or length is None:
         return None
     if length < 0:
@@ -120,41 +122,41 @@ def bytea_substr(
 
 
 def quote_ident(call: Call, text: str | None) -> str | None:
-    """A name as an identifier."""
+    """Quote a name as an identifier."""
     return None if text is None else quote_identifier(text)
 
 
 def quote_literal_function(call: Call, value: object) -> str | None:
-    """A value as a string constant."""
+    """Quote a value as a string constant."""
     return None if value is None else quote_literal(str(value)).lstrip()
 
 
 def quote_nullable(call: Call, value: object) -> str:
-    """The same; NULL for null."""
+    """Quote a value as a string constant; null becomes NULL."""
     return quote_literal_function(call, value) or "NULL"
 
 
 def format_function(call: Call, template: str | None, *values: object) -> str | None:
-    """format(): %s, %I, %L and %%, with positions."""
+    """format() with %s, %I, %L and %%, and positions of arguments."""
     if template is None:
         return None
     out: list[str] = []
-    given = list(values)
-    at = taken = 0
-    while (mark := template.find("%", at)) >= 0:
-        out.append(template[at:mark])
-        at = mark + 1
+    arguments = list(values)
+    position_in_text = argument_number = 0
+    while (percent := template.find("%", position_in_text)) >= 0:
+        out.append(template[position_in_text:percent])
+        position_in_text = percent + 1
         digits = ""
-        while template[at : at + 1].isdigit():
-            digits += template[at]
-            at += 1
-        if digits and template[at : at + 1] == "$":
-            at += 1
+        while template[position_in_text : position_in_text + 1].isdigit():
+            digits += template[position_in_text]
+            position_in_text += 1
+        if digits and template[position_in_text : position_in_text + 1] == "$":
+            position_in_text += 1
             position = int(digits)
         else:
             position = 0
-        kind = template[at : at + 1]
-        at += 1
+        kind = template[position_in_text : position_in_text + 1]
+        position_in_text += 1
         if kind == "%":
             out.append("%")
             continue
@@ -164,11 +166,11 @@ def format_function(call: Call, template: str | None, *values: object) -> str | 
                 if kind
                 else "unterminated format() type specifier",
             )
-        taken = position or taken + 1
-        if taken > len(given):
+        argument_number = position or argument_number + 1
+        if argument_number > len(arguments):
             raise UsageError("too few arguments for format()")
-        out.append(_formatted(kind, given[taken - 1]))
-    out.append(template[at:])
+        out.append(_formatted(kind, arguments[argument_number - 1]))
+    out.append(template[position_in_text:])
     return "".join(out)
 
 
@@ -187,7 +189,7 @@ _QUOTED_IN_RECORDS: Final = re.compile(r'[\s"\\(),]')
 
 
 def record_out(call: Call, values: Sequence[str | None] | None) -> str | None:
-    """A record of these values, as texts (rowtypes.c)."""
+    """Return the text of a record of these values (rowtypes.c)."""
     if values is None:
         return None
     return f"({','.join(_in_record(value) for value in values)})"

@@ -1,10 +1,10 @@
-"""Which column of which relation each name in a query means.
+"""Resolves the names in a query to columns of relations.
 
-Comes in: a query's tree. Goes out: the types of all its columns in the nodes' ``meta``, and its
-output columns (name and type). The walk follows SQL's scoping: WITH, FROM from left to right,
-LATERAL and subqueries seeing what encloses them.
+Comes in: a query's tree. Goes out: the types of all columns in the nodes' ``meta``, and the output
+columns of the query with names and types. The walk follows SQL's scoping: WITH, then FROM from left
+to right; LATERAL and subqueries see the enclosing scopes.
 
-A name that cannot be resolved stays untyped; whether it exists is for the engine to say.
+A name that cannot be resolved stays untyped; the engine reports it if it does not exist.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from wal2lake.sql.sysviews.query.inference import (
 )
 
 SYSTEM_COLUMNS: Final = {"tableoid": OID, "xmin": XID}
-"""Hidden columns of every relation that clients ask for."""
+"""Hidden columns of every relation that clients select."""
 
 COLUMNS_META: Final = "column_count"
 """On a query: how many columns it returns, if that is known."""
 
 RELATION_META: Final = "system_relation"
-"""On a column: the relation that a hidden column belongs to."""
+"""On a hidden column: its relation."""
 
 
 _SETS: Final = frozenset(
     ("unnest", "generate_series", "generate_subscripts", EXPANDARRAY)
 )
-"""Functions that return a set: the engine has rules of its own for them."""
+"""Set-returning functions, for which the engine has rules of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,18 @@ class Output:
     name: str
     type_oid: int | None
     relation: SystemRelation | None = None
-    """Where the column comes from unchanged."""
+    """The relation whose column this is, unchanged."""
 
 
 @dataclass(slots=True)
 class CatalogFromItem:
-    """One item of FROM; ``columns`` None: unknown."""
+    """One item of FROM. If its columns are unknown, ``columns`` is None."""
 
     columns: list[Output] | None
     relation: SystemRelation | None = None
 
     def column(self, name: str) -> Output | None:
-        """The column of that name."""
+        """Return the column of that name."""
         for output in self.columns or ():
             if output.name == name:
                 return output
@@ -83,7 +83,7 @@ class CatalogScope:
     ctes: dict[str, list[Output] | None] = field(default_factory=dict)
 
     def cte(self, name: str) -> tuple[bool, list[Output] | None]:
-        """Whether a WITH item is visible, and its columns."""
+        """Return whether a WITH item is visible, and its columns."""
         scope: CatalogScope | None = self
         while scope is not None:
             if name in scope.ctes:
@@ -94,7 +94,7 @@ class CatalogScope:
     def resolve(
         self, column: exp.Column
     ) -> tuple[Output | None, CatalogFromItem | None]:
-        """Resolve a column."""
+        """Return the column that a name means, and its FROM item."""
         table, name = column.table, column.name
         scope: CatalogScope | None = self
         while scope is not None:
@@ -104,9 +104,9 @@ class CatalogScope:
                     return source.column(name), source
             else:
                 for source in scope.sources.values():
-                    found = source.column(name)
-                    if found is not None:
-                        return found, source
+                    output = source.column(name)
+                    if output is not None:
+                        return output, source
             scope = scope.parent
         return None, None
 
@@ -116,13 +116,14 @@ _NAMED_AS_CALLED: Final = tuple(
     for name in ("CurrentDate", "CurrentTime", "Localtime", "Localtimestamp")
     if hasattr(exp, name)
 )
-"""The engine has PostgreSQL's name for them, and takes one beside them for themselves."""
+"""Calls for which the engine uses PostgreSQL's name."""
 
 
 def name_calls(tree: exp.Expression) -> None:
-    """The calls that are columns of a FROM clause's subqueries and of CTEs get PostgreSQL's names,
-    in place: the query around them knows them by these. Other subqueries' columns are known by
-    no name, and the engine would take one for an outer column of that name."""
+    """Name calls in select lists of subqueries in FROM and of CTEs as PostgreSQL, in place.
+
+    The enclosing query uses these names. Columns of other subqueries get no name: the engine would
+    confuse it with an outer column of that name."""
     for query in tree.find_all(exp.Select):
         if not _is_known_by_names(query):
             continue
@@ -151,7 +152,7 @@ def _is_known_by_names(query: exp.Select) -> bool:
 def analyze(
     query: exp.Expression, parent: CatalogScope | None = None
 ) -> list[Output] | None:
-    """Type a whole query; its output columns, None if a ``*`` cannot be expanded."""
+    """Type a query, and return its output columns; None if a ``*`` cannot be expanded."""
     scope = CatalogScope(parent)
     _with_items(query, scope)
     if isinstance(query, exp.Subquery):
@@ -236,8 +237,8 @@ def _outputs(query: exp.Select, scope: CatalogScope) -> list[Output] | None:
         inner = projection.this if isinstance(projection, exp.Alias) else projection
         relation = None
         if isinstance(inner, exp.Column):
-            found, _ = scope.resolve(inner)
-            relation = None if found is None else found.relation
+            output, _ = scope.resolve(inner)
+            relation = None if output is None else output.relation
         outputs.append(Output(figure_name(projection), get_type(projection), relation))
     return outputs
 
@@ -292,7 +293,7 @@ def _add_source(node: exp.Expression, scope: CatalogScope) -> None:
         node.this, (exp.Query, exp.Table)
     ):
         if isinstance(node.this, exp.Table):
-            # A parenthesised join: its tables are visible as they are.
+            # The tables of a join in parentheses are visible outside of it.
             _add_source(node.this, scope)
             return
         columns = _renamed(analyze(node.this, scope), renames)
@@ -311,7 +312,7 @@ def _add_source(node: exp.Expression, scope: CatalogScope) -> None:
 
 
 def relation_outputs(relation: SystemRelation) -> list[Output]:
-    """The columns of a system relation."""
+    """Return the columns of a system relation."""
     return [Output(c.name, int(c.type_oid), relation) for c in relation.columns]
 
 
@@ -321,7 +322,7 @@ def _function_alias(node: exp.Expression) -> str:
 
 
 def _table_function(node: exp.Expression, renames: list[str]) -> list[Output] | None:
-    """The columns of a function in FROM; its alias names a single column."""
+    """Return the columns of a function in FROM; its alias names a single column."""
     call = node if isinstance(node, exp.Unnest) else node.this
     oid: int | None = None
     if isinstance(call, exp.Unnest):
@@ -378,7 +379,7 @@ def _union(
 
 
 def _type_tree(node: object, scope: CatalogScope) -> None:
-    """Type an expression, children first; subqueries get scopes of their own."""
+    """Type an expression, children first. A subquery gets a scope of its own."""
     if not isinstance(node, exp.Expression):
         return
     if isinstance(node, (exp.Query, exp.Subquery)) and not isinstance(node, exp.Table):
@@ -409,9 +410,9 @@ def _children(node: exp.Expression) -> Iterator[exp.Expression]:
 
 
 def _type_column(column: exp.Column, scope: CatalogScope) -> None:
-    found, source = scope.resolve(column)
-    if found is not None:
-        set_type(column, found.type_oid)
+    output, source = scope.resolve(column)
+    if output is not None:
+        set_type(column, output.type_oid)
         return
     hidden = SYSTEM_COLUMNS.get(column.name)
     if hidden is None:
