@@ -1,8 +1,8 @@
 """The context of a catalog function, and the names that it reads.
 
 Comes in: ``Facts``, the source and the session of the running query. ``SystemCatalog`` sets a
-``Call`` under its lock. Goes out: the search path, relations by name, the parts of a qualified name. The
-first argument of every function of this room is a ``Call``.
+``Call`` under its lock. Goes out: the search path, relations by name, the parts of a qualified
+name. The first argument of every function of this room is a ``Call``.
 
 Sources: src/backend/catalog/namespace.c, src/backend/utils/adt/varlena.c.
 """
