@@ -206,7 +206,7 @@ def test_many_are_told_together(
     )
     text = server_log.getvalue()
     assert text.count("Could not find the row") == 2
-    assert "conflict=update_missing happened 43 times more" in text
+    assert "conflict=update_missing happened 43 more times" in text
     # As test_only_the_newest_are_listed does.
     assert "HINT:  wal2lake.conflicts lists them." in text
 

@@ -294,7 +294,7 @@ def test_who_is_overtaken_each_time_says_so_until_the_other_waits(
         side.start()
         told = side.stops("another writer came first")
         assert told.endswith(
-            "Somebody else commits to the table more often than a batch can be applied:"
+            "Another writer commits to the table more often than a batch can be applied:"
             ' let that job wait, or lower "batch_rows" under [apply] in wal2lake.toml and'
             " restart the node."
         )

@@ -271,7 +271,7 @@ def log_conflicts(
         events.info(error.message, error=error)
     for conflict_found, count in rest.values():
         events.info(
-            f"{_message(conflict_found)} happened {count} times more",
+            f"{_message(conflict_found)} happened {count} more times",
             hint="wal2lake.conflicts lists them.",
         )
 

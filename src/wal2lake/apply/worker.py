@@ -163,7 +163,7 @@ class ApplyWorker:
             return True
         if error.hint is None:
             error.hint = (
-                "Somebody else commits to the table more often than a batch can be applied:"
+                "Another writer commits to the table more often than a batch can be applied:"
                 ' let that job wait, or lower "batch_rows" under [apply] in wal2lake.toml'
                 " and restart the node."
             )

@@ -258,7 +258,7 @@ class TransactionRecorder:
             # The tables are not in doubt, and their difference does not need the failed files.
             reported = error if isinstance(error, Wal2LakeError) else None
             self._log.warning(
-                "a batch is sent on as one transaction, for its log cannot be read",
+                "a batch is sent on as one transaction, because its log cannot be read",
                 error=reported,
                 exc_info=None if reported else error,
             )

@@ -135,7 +135,9 @@ class Pins:
             if now - waiter.seen < _REMEMBERED_SECONDS
         }
         for pid in ended:
-            get_logger().info("end a copy's session that others wait for", pid=pid)
+            get_logger().info(
+                "ended a copy's session that other sessions wait for", pid=pid
+            )
             self._publisher.end_session(pid)
         if unpinned:
             self._unpin(unpinned, left)
@@ -149,7 +151,7 @@ class Pins:
             if relid in left and relid not in relids
         }
         get_logger().info(
-            "let locks of tables go that others wait for",
+            "released locks of tables that other sessions wait for",
             tables=[
                 f"{rel.remote_namespace}.{rel.remote_name}"
                 for relid, (rel, _) in self._locked.items()

@@ -357,7 +357,7 @@ class HandingOn:
             return prepared_spools(self._directory(subid))
         except Wal2LakeError as error:
             # The receiver reports the error, too, and stops.
-            get_logger().debug("what is prepared cannot be read", error=error)
+            get_logger().debug("could not read prepared transactions", error=error)
             return []
 
     def _has_checkpoint(self, handed_on: HandedOn) -> bool:
@@ -422,7 +422,7 @@ def _compared(
 
 def _log_deferred(handed_on: HandedOn, reason: Exception) -> None:
     get_logger().debug(
-        "what is prepared is handed on when it commits",
+        "a prepared transaction is handed on when it commits",
         subid=handed_on.subid,
         xid=handed_on.xid,
         reason=str(reason),
