@@ -226,14 +226,14 @@ def explanation(
         writer = " by a non-existent origin"
     else:
         writer = f' by {"" if unique else "a different "}origin "pg_{modified.origin}"'
-    when = ""
+    transaction = ""
     if modified is not None:
-        when = f" in transaction {modified.xid} at {_shown(modified.time_us)}"
+        transaction = f" in transaction {modified.xid} at {_shown(modified.time_us)}"
     if unique:
-        by = "" if modified is None else f", modified{writer}{when}"
+        by = "" if modified is None else f", modified{writer}{transaction}"
         return f'Key already exists in unique index "{index}"{by}.'
     verb = "Updating" if kind is ConflictType.UPDATE_ORIGIN_DIFFERS else "Deleting"
-    return f"{verb} the row that was modified{writer}{when}."
+    return f"{verb} the row that was modified{writer}{transaction}."
 
 
 def _shown(time_us: int) -> str:

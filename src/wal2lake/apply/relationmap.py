@@ -51,9 +51,9 @@ def missing_columns(relation: Relation, table: TableDef) -> list[str]:
 
 
 def _hint_of_missing(missing: list[str], table: TableDef) -> str:
-    there = {c.name.lower() for c in table.columns}
+    present = {c.name.lower() for c in table.columns}
     lower = [name.lower() for name in missing]
-    if there & set(lower) or len(set(lower)) < len(lower):
+    if present & set(lower) or len(set(lower)) < len(lower):
         # Changes in the log keep the column even if the source drops it, so only a copy
         # takes the table past them.
         return (

@@ -111,8 +111,8 @@ def _name_other_subscription(
             or not subscription_name
         ):
             continue
-        gone = next((c for c in missing if _takes_away(change.change, c)), None)
-        if gone is None or change.outcome not in ("dropped", "renamed"):
+        lost_column = next((c for c in missing if _takes_away(change.change, c)), None)
+        if lost_column is None or change.outcome not in ("dropped", "renamed"):
             continue
         error.detail = (
             f'Subscription "{subscription_name}" fills the table, too, and has followed'

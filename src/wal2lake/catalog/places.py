@@ -59,12 +59,12 @@ def make_relative(connection: sqlite3.Connection, warehouse: str) -> None:
 
     def relative(location: str) -> str:
         tail = "/".join(location.rsplit("/", _SEGMENTS)[-_SEGMENTS:])
-        here = f"{warehouse}/{tail}"
-        if location == here:
+        below_warehouse = f"{warehouse}/{tail}"
+        if location == below_warehouse:
             return tail
-        if not location.startswith("/") or here in locations:
+        if not location.startswith("/") or below_warehouse in locations:
             return location
-        is_left = _is_table(location) and not _is_table(here)
+        is_left = _is_table(location) and not _is_table(below_warehouse)
         return location if is_left else tail
 
     _rewrite(connection, "relation", "location", relative)

@@ -159,8 +159,10 @@ class Decoding:
                 self.position = group.end
                 return count, go_on()
         count = 0
-        each = self._row_by_row if none_is_large and self._by_rows else self._run_by_run
-        for transaction in group.described() if left_out else each(group):
+        decode = (
+            self._row_by_row if none_is_large and self._by_rows else self._run_by_run
+        )
+        for transaction in group.described() if left_out else decode(group):
             self.position = transaction.end_lsn
             count += 1
             if not go_on():

@@ -65,8 +65,8 @@ def transforms(
     before = filter_.matches(old, rows) if any(has_old) else [False] * rows
     after = filter_.matches(new, rows)
     return [
-        transform(was if there else None, now)
-        for there, was, now in zip(has_old, before, after, strict=True)
+        transform(was if old_exists else None, now)
+        for old_exists, was, now in zip(has_old, before, after, strict=True)
     ]
 
 

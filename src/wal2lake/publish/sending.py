@@ -143,7 +143,8 @@ class ClientPublications:
             relid = partitions.get(published.table.oid, published.table.oid)
             relations.setdefault(relid, []).append(published)
         return {
-            relid: _sending_of(relid, several) for relid, several in relations.items()
+            relid: _sending_of(relid, published_as)
+            for relid, published_as in relations.items()
         }
 
 
@@ -156,14 +157,14 @@ def _skipped(name: str) -> Wal2LakeError:
     )
 
 
-def _sending_of(relid: Oid, several: Sequence[PublishedRelation]) -> Sending:
-    first = several[0]
-    differ = any(set(relation.columns) != set(first.columns) for relation in several)
+def _sending_of(relid: Oid, relations: Sequence[PublishedRelation]) -> Sending:
+    first = relations[0]
+    differ = any(set(relation.columns) != set(first.columns) for relation in relations)
     operations, filters = set(), {}
     for letter, operation in _OPERATIONS.items():
         senders = [
             relation
-            for relation in several
+            for relation in relations
             if operation in relation.publication.publishes
         ]
         if not senders:
@@ -182,7 +183,8 @@ def _sending_of(relid: Oid, several: Sequence[PublishedRelation]) -> Sending:
         name = first.table.qualified
         return Sending(frozenset(operations), None, {}, contradicted=name)
     whole = any(
-        relation.named is None or relation.named.columns is None for relation in several
+        relation.named is None or relation.named.columns is None
+        for relation in relations
     )
     if not {name for name, _ in first.table.generated} <= set(first.columns):
         # The log has the generated columns.
@@ -222,14 +224,14 @@ def published_rows(
             # The filter cannot be evaluated, so every DELETE is sent.
             continue
         if letter == "U" and letter in blind:
-            here, by = np.flatnonzero(moved & (ops == _INSERT)), "I"
+            places, by = np.flatnonzero(moved & (ops == _INSERT)), "I"
         else:
-            here, by = np.flatnonzero((ops == ord(letter)) & keep & ~moved), letter
-        if not here.size:
+            places, by = np.flatnonzero((ops == ord(letter)) & keep & ~moved), letter
+        if not places.size:
             continue
-        some = rows.take(pa.array(here))
-        outcomes = _outcomes(filter_, by, relation, some)
-        for place, outcome in zip(here.tolist(), outcomes, strict=True):
+        candidates = rows.take(pa.array(places))
+        outcomes = _outcomes(filter_, by, relation, candidates)
+        for place, outcome in zip(places.tolist(), outcomes, strict=True):
             if outcome is FilterOutcome.NOTHING:
                 keep[place] = False
             elif outcome is FilterOutcome.INSERT and letter == "U":
@@ -266,10 +268,10 @@ def _in_two(
     ops[first[updates]], ops[first[updates] + 1] = _DELETE, _INSERT
     old = rows.column("old").to_numpy().copy()
     # Without an old row, the identity has not changed: take it from the new row.
-    same = pa.array(moved & (old == 0))
+    without_old = pa.array(moved & (old == 0))
     for i in relation.key_positions:
         name = f"o{i}"
-        key = pc.if_else(same, rows.column(f"c{i}"), _column(rows, name))
+        key = pc.if_else(without_old, rows.column(f"c{i}"), _column(rows, name))
         index = rows.schema.get_field_index(name)
         rows = (
             rows.append_column(name, key)

@@ -277,14 +277,14 @@ class GroupCopy:
         for attempt in {planned[part.table].attempt for part in bundle}:
             if not self._is_wanted(attempt):
                 attempt.fail(Halted())
-        mine = [part for part in bundle if not planned[part.table].attempt.over]
-        if not mine:
+        unread = [part for part in bundle if not planned[part.table].attempt.over]
+        if not unread:
             return
-        self._check_snapshot([planned[mine[0].table]])
-        tasks = self._numbered([self._task(planned[p.table], p) for p in mine])
+        self._check_snapshot([planned[unread[0].table]])
+        tasks = self._numbered([self._task(planned[p.table], p) for p in unread])
         results = self._executors.run(Pool.SYNC, copy_ranges, tuple(tasks))
         done = []
-        for part, result in zip(mine, results, strict=True):
+        for part, result in zip(unread, results, strict=True):
             attempt = planned[part.table].attempt
             if isinstance(result, Misfit):
                 attempt.fail(
@@ -464,8 +464,8 @@ class GroupCopy:
         replace."""
         version = self._port.state(plan.table.location).version
         rel = plan.attempt.rel
-        others = {r.subid for r in self._catalog.rels() if r.relid == rel.relid}
-        if others != {rel.subid}:
+        subids = {r.subid for r in self._catalog.rels() if r.relid == rel.relid}
+        if subids != {rel.subid}:
             raise ApplyError(
                 f'table "{plan.table.qualified}" cannot be copied again: another'
                 " subscription fills it, too",

@@ -193,5 +193,5 @@ def _rows(table: RemoteTable, pages: PageRange) -> str:
     if table.row_filters:
         filters = " OR ".join(f"({text})" for text in table.row_filters)
         conditions.append(f"({filters})")
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    return f"{only}{table.qualified}{where}"
+    where_clause = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"{only}{table.qualified}{where_clause}"

@@ -97,15 +97,15 @@ def lock_unaltered(session: Session, table: PlannedTable) -> None:
             (int(str(r[0])), str(r[1])): (int(str(r[2])), int(str(r[3]))) for r in rows
         }
         present = {(c.number, c.name): (c.type_oid, c.typmod) for c in now}
-        same = now[0].table == table.oid and before.keys() <= present.keys()
+        unaltered = now[0].table == table.oid and before.keys() <= present.keys()
         for number, name, declared, declared_typmod, base, typmod in table.columns:
             place = (number, name)
-            same = (
-                same
+            unaltered = (
+                unaltered
                 and before.get(place) == (declared, declared_typmod)
                 and present.get(place) == (base, typmod)
             )
-        if not same:
+        if not unaltered:
             raise _changed(table, "altered")
     if not table.partitioned:
         check_files(session, table)
@@ -140,8 +140,8 @@ def check_files(session: Session, table: PlannedTable) -> None:
         raise _changed(table, "rewritten or truncated")
 
 
-def _changed(table: PlannedTable, how: str) -> SourceChanged:
+def _changed(table: PlannedTable, change: str) -> SourceChanged:
     return SourceChanged(
-        f"table {table.name} has been {how} since the snapshot was taken",
+        f"table {table.name} has been {change} since the snapshot was taken",
         sqlstate="55000",
     )

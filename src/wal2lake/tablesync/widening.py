@@ -104,12 +104,12 @@ class Widening:
         mappings = TypeMappings.parse(subscription.type_mappings)
         policies = ValuePolicies.parse(subscription.value_policies)
         for attribute in remote.schema.attributes:
-            here = table.column(attribute.name)
+            column = table.column(attribute.name)
             if attribute.name not in names:
                 continue
             source = source_column(remote.namespace, remote.name, attribute)
             made = column_like(source, attribute, mappings, policies).column
-            if here is None or (here.type_oid, here.typmod, here.type_name) != (
+            if column is None or (column.type_oid, column.typmod, column.type_name) != (
                 made.type_oid,
                 made.typmod,
                 made.type_name,

@@ -372,14 +372,14 @@ class TableSync:
 
     def _copy(self, subscription: Subscription, attempts: Sequence[Attempt]) -> None:
         """Copy a group of tables."""
-        gone = False
+        snapshot_gone = False
         try:
             present = self._present(subscription, attempts)
             try:
                 if present:
                     self._group.copy(present)
             except SnapshotGone:
-                gone = True
+                snapshot_gone = True
                 self._events.warning(
                     "copy starts again under a new snapshot",
                     tables=", ".join(
@@ -393,14 +393,15 @@ class TableSync:
             for attempt in attempts:
                 # Results of readers that still run are not committed from now on.
                 attempt.end(0.0)
-            mine = [attempt for attempt in present if attempt not in halted]
+            not_halted = [attempt for attempt in present if attempt not in halted]
             self._record(
-                subscription, [attempt for attempt in mine if attempt.error or gone]
+                subscription,
+                [attempt for attempt in not_halted if attempt.error or snapshot_gone],
             )
-            for attempt in mine:
+            for attempt in not_halted:
                 if (
                     not attempt.error
-                    and not gone
+                    and not snapshot_gone
                     and _key(attempt.rel) in self._repeated
                 ):
                     self._repeated.pop(_key(attempt.rel)).passed(self._events)

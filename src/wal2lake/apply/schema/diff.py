@@ -198,14 +198,14 @@ def _unknown(
     rewritten = sent.schema.rewritten_since(before)
     names = [c.name for c in sent.relation.columns]
     alike = names == [a.name for a in before.attributes]
-    gone = {step.name for step in dropped if alike}
+    dropped_names = {step.name for step in dropped if alike}
     for step in added:
         column = step.attribute
         if column.number <= before.numbers_taken:
             return f'column "{column.name}" was there before it was published'
         if rewritten:
             return f'adding column "{column.name}" has written all rows anew'
-        if column.name in gone:
+        if column.name in dropped_names:
             return f'column "{column.name}" was dropped and added anew'
         between = range(before.numbers_taken + 1, column.number)
         if not set(between) <= set(sent.schema.live):

@@ -61,20 +61,20 @@ def _differ(oid: int, typmod: int, column: ColumnDef) -> bool:
     if column.type_name is not None:
         # A type that is not built in, for instance citext, may consider more texts equal.
         return not built_in
-    own, limit = int(column.type_oid), column.typmod
-    if own == _TEXT and limit == -1:
+    local_type, limit = int(column.type_oid), column.typmod
+    if local_type == _TEXT and limit == -1:
         # In every type, different values have different texts.
         return True
     if not built_in and column.domain is not None:
         oid, typmod = int(column.domain.type_oid), column.domain.typmod
-    if oid != own:
-        if own not in _WIDER.get(oid, ()):
+    if oid != local_type:
+        if local_type not in _WIDER.get(oid, ()):
             return False
         # Integers have scale 0; the other types have no typmod.
-        return limit == -1 or (own == _NUMERIC and _scale(limit) >= 0)
+        return limit == -1 or (local_type == _NUMERIC and _scale(limit) >= 0)
     if limit in (-1, typmod):
         return True
-    if own == _NUMERIC:
+    if local_type == _NUMERIC:
         return typmod != -1 and _scale(limit) >= _scale(typmod)
     return False
 

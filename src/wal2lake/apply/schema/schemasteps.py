@@ -143,10 +143,10 @@ class SchemaChanges:
         return column_like(source, attribute, self._mappings, self._policies).column
 
     def _add(self, attribute: RemoteAttribute) -> str:
-        here = self._columns.get(attribute.name)
-        if here is not None:
+        existing = self._columns.get(attribute.name)
+        if existing is not None:
             # Added by a user, or by this node before a crash.
-            if attribute.not_null and not here.not_null:
+            if attribute.not_null and not existing.not_null:
                 self._waiting.add(attribute.number)
             return "the column is there already"
         column = self._like(attribute)
@@ -154,9 +154,9 @@ class SchemaChanges:
             self._waiting.add(attribute.number)
             column = replace(column, not_null=False)
         missing = attribute.missing
-        there = None if missing is None else quote_literal(missing)
-        self.wanted.append(AddColumn(replace(column, default=there)))
-        if column.default != there:
+        missing_literal = None if missing is None else quote_literal(missing)
+        self.wanted.append(AddColumn(replace(column, default=missing_literal)))
+        if column.default != missing_literal:
             self.wanted.append(SetDefault(column.name, column.default))
         self._columns[column.name] = column
         if column.not_null:

@@ -350,8 +350,8 @@ class BatchApplier:
                 (t for t in again.tables if t.relid == relid),
                 replace(changes, files=()),
             )
-        behind = work.skip.position if work.skip is not None else None
-        position = max(participant.cursor, behind or INVALID_LSN)
+        after_skip = work.skip.position if work.skip is not None else None
+        position = max(participant.cursor, after_skip or INVALID_LSN)
         changes = changes.behind(Lsn(position))
         if until is not None:
             # A table with nothing below the cut needs no commit: the floor covers it.
@@ -373,7 +373,7 @@ class BatchApplier:
             if part.changes.relid not in work.staged
             or work.staged[part.changes.relid][0].changes != part.changes
         ]
-        behind = work.skip.position if work.skip is not None else None
+        after_skip = work.skip.position if work.skip is not None else None
         decided = self._publisher.decided(work.subscription.floor)
         failures = [
             failure
@@ -392,12 +392,12 @@ class BatchApplier:
             self._reader,
             work.batch.others,
             subid=self._subid,
-            position=max(decided, behind or INVALID_LSN),
+            position=max(decided, after_skip or INVALID_LSN),
             cut=bounds.cut,
         )
         if failures:
             return first_failure(failures)
-        if behind is not None:
+        if after_skip is not None:
             # Rows whose deletion is skipped may conflict with later inserts.
             for table in work.batch.tables:
                 self._tables.distrust(self._tables[table.relid])

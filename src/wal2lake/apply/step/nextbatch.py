@@ -175,8 +175,8 @@ class ApplyStep:
             with self._commit_lock:
                 if self._tables.take_notice(written):
                     self._idle_at = None
-        took = time.monotonic() - began
-        self._look_at = began + max(_LOOK_SECONDS, took * _LOOK_PAUSES)
+        duration = time.monotonic() - began
+        self._look_at = began + max(_LOOK_SECONDS, duration * _LOOK_PAUSES)
         return self._idle_at is None
 
     def _follow(self, subscription: Subscription, due: Due) -> None:

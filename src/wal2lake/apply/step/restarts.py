@@ -153,7 +153,7 @@ def _restart(
 ) -> Restart:
     fills: dict[str, Fill] = {}
     lasts: dict[Oid, int | None] = {}
-    behind = sum(file.inserts for file in files) - before
+    after_restart = sum(file.inserts for file in files) - before
     sent = [{c.name for c in f.relation.columns} for f in files if f.inserts]
     for column in table.columns:
         sequence = None if column.sequence is None else owned.get(column.sequence)
@@ -166,9 +166,9 @@ def _restart(
         fills[column.name] = Fill(
             sequence=sequence.oid, first=first, step=sequence.increment
         )
-        if behind:
+        if after_restart:
             try:
-                lasts[sequence.oid] = sequence.behind(None, behind)[1]
+                lasts[sequence.oid] = sequence.behind(None, after_restart)[1]
             except UsageError as error:
                 failed = (sqlstate_of(error) or "XX000", error.message)
                 fills[column.name] = Fill(error=failed)

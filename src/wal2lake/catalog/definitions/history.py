@@ -80,8 +80,8 @@ def _drop_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
     ).fetchone()
     renamed, left = dict(altered.renamed), {c.name for c in altered.columns}
     for column in () if row is None else columns_from_json(row["columns"]):
-        gone = renamed.get(column.name, column.name) not in left
-        if column.sequence is not None and gone:
+        is_dropped = renamed.get(column.name, column.name) not in left
+        if column.sequence is not None and is_dropped:
             sequences.drop(connection, column.sequence)
 
 

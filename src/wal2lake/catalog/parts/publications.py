@@ -74,12 +74,12 @@ class Publications(CatalogPart):
         """Record the definitions that hold for the publisher's log from ``lsn`` on. Return whether
         they differ from those recorded last. No higher position may have been recorded."""
         with self._database.reading() as connection:
-            same = historic.present(connection) == historic.newest(connection)
-        if not same:
+            unchanged = historic.present(connection) == historic.newest(connection)
+        if not unchanged:
             with self._database.transaction() as transaction:
                 now = historic.present(transaction)
                 historic.note(transaction, lsn, historic.newest(transaction), now)
-        return not same
+        return not unchanged
 
     def forget_definitions(self, above: Lsn) -> None:
         """Delete definitions recorded above the end of the log."""

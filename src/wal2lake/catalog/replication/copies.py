@@ -189,11 +189,11 @@ def finish_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> bool:
 def record_range(connection: sqlite3.Connection, copied_range: CopyRange) -> None:
     """Record a finished range, and add its rows to the table's progress. Has no effect if the table
     has left, or has another epoch."""
-    here = connection.execute(
+    rows = connection.execute(
         "select 1 from subscription_rel where subid = ? and relid = ? and epoch = ?",
         (copied_range.subid, copied_range.relid, copied_range.epoch),
     )
-    if here.fetchone() is None:
+    if rows.fetchone() is None:
         return
     size = sum(int(add["size"]) for add in json.loads(copied_range.files))
     connection.execute(
@@ -271,10 +271,10 @@ def uncover(
     now = snapshot_held(connection, held.subid)
     if now is None or now.identity != held.identity:
         return
-    gone = {int(relid) for relid in relids}
+    excluded = {int(relid) for relid in relids}
     connection.execute(
         "update sync_snapshot set relids = ? where subid = ?",
-        (json.dumps([r for r in now.relids if r not in gone]), held.subid),
+        (json.dumps([r for r in now.relids if r not in excluded]), held.subid),
     )
     for relid in relids:
         connection.execute(

@@ -43,8 +43,10 @@ def create(connection: sqlite3.Connection, name: str) -> int:
 
 def drop(connection: sqlite3.Connection, name: str) -> None:
     """Drop an origin. Raises 42704 if it does not exist."""
-    gone = connection.execute("delete from replication_origin where name = ?", (name,))
-    if not gone.rowcount:
+    deleted = connection.execute(
+        "delete from replication_origin where name = ?", (name,)
+    )
+    if not deleted.rowcount:
         raise UndefinedObjectError(f'replication origin "{name}" does not exist')
 
 

@@ -199,7 +199,7 @@ def _group(relid: Oid, commit: TableCommit, node: int) -> Hashable:
     source = source_of(commit, node)
     if source is not None:
         return source
-    several = _SEVERAL.fullmatch(commit.operation)
-    if several is not None:
-        return several["prepared"], several["number"]
+    match = _SEVERAL.fullmatch(commit.operation)
+    if match is not None:
+        return match["prepared"], match["number"]
     return relid, commit.version

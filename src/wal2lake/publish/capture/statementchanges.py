@@ -176,8 +176,8 @@ class Statements:
             state = self._tables.state_at(table.location, commit.version)
             relation = relation_of(table, state)
             # Between statements, two rows may have the same deferred key.
-            late = table.key_deferral.deferrable
-            key = [] if late else key_of(table, relation)
+            is_deferred = table.key_deferral.deferrable
+            key = [] if is_deferred else key_of(table, relation)
             for batch in row_changes(state, commit, relation, key, self._memory):
                 yield relation, batch
 

@@ -431,12 +431,12 @@ def _messages(messages: Mapping[Lsn, Emitted], commit: Lsn | None) -> pa.RecordB
 
 def _truncation(columns: int, options: int) -> pa.RecordBatch:
     none = pa.nulls(1, pa.binary())
-    some = {"options": pa.array([options], pa.uint8())} if options else {}
+    options_column = {"options": pa.array([options], pa.uint8())} if options else {}
     return pa.RecordBatch.from_pydict(
         {
             "op": pa.array([_TRUNCATE], pa.uint8()),
             "old": pa.array([0], pa.uint8()),
-            **some,
+            **options_column,
             **{f"c{i}": none for i in range(columns)},
         }
     )

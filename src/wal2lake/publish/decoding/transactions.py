@@ -92,11 +92,11 @@ def _of_segment(
     first = np.searchsorted(table.column("commit_lsn").to_numpy(), int(start))
     table = table.slice(int(first))
     for begin, end, together in divided(manifest, table):
-        some = table.slice(begin, end - begin)
+        range_rows = table.slice(begin, end - begin)
         if together:
-            yield _group(sources, some)
+            yield _group(sources, range_rows)
             continue
-        for row in some.to_pylist():
+        for row in range_rows.to_pylist():
             commit = Lsn(row["commit_lsn"])
             transaction = transaction_of(row)
             if commit in steps:
@@ -221,8 +221,8 @@ def truncations(runs: Iterator[Run | DecodedMessage]) -> Iterator[Piece]:
     waiting: list[Relation] = []
     ordinal = options = 0
     for piece in _pieces(runs):
-        same = isinstance(piece, Truncation) and piece.options == options
-        if waiting and not same:
+        continues = isinstance(piece, Truncation) and piece.options == options
+        if waiting and not continues:
             yield Truncation(tuple(waiting), ordinal, options)
             waiting = []
         if not isinstance(piece, Truncation):

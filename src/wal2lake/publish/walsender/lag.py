@@ -49,8 +49,8 @@ class _Head:
         if reached is not None:
             sent_us = reached[1]
         elif self.unread and self.last is not None and lsn >= self.last[0]:
-            (before, then_us), (behind, later_us) = self.last, self.unread[0]
-            fraction = (lsn - before) / (behind - before)
+            (before, then_us), (after, later_us) = self.last, self.unread[0]
+            fraction = (lsn - before) / (after - before)
             sent_us = int(then_us + (later_us - then_us) * fraction)
         else:
             return None

@@ -183,10 +183,10 @@ class Walsenders:
             self._lock.wait_for(lambda: not self._running, _STOP_SECONDS)
         self._template.close()
 
-    def _signal(self, number: int, which: Callable[[_Running], bool]) -> None:
+    def _signal(self, number: int, concerns: Callable[[_Running], bool]) -> None:
         with self._lock:
             for walsender in self._running.values():
-                if which(walsender):
+                if concerns(walsender):
                     with suppress(ProcessLookupError):
                         os.kill(walsender.process, number)
         self.grown()

@@ -94,21 +94,26 @@ class Template:
         if self._process is not None and self._process.poll() is not None:
             self._end()
         if self._socket is None:
-            ours, theirs = socket.socketpair()
-            with theirs:
+            engine_end, template_end = socket.socketpair()
+            with template_end:
                 try:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-m", self._module, str(theirs.fileno())],
-                        pass_fds=[theirs.fileno()],
+                        [
+                            sys.executable,
+                            "-m",
+                            self._module,
+                            str(template_end.fileno()),
+                        ],
+                        pass_fds=[template_end.fileno()],
                         stdin=subprocess.DEVNULL,
                         # Walsenders need no threads for numerics, and threads do not survive a
                         # fork.
                         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                     )
                 except OSError:
-                    ours.close()
+                    engine_end.close()
                     raise
-            self._socket = ours
+            self._socket = engine_end
         return self._socket
 
     def _end(self) -> None:

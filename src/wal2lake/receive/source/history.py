@@ -55,11 +55,11 @@ def check_history(
             hint=_REMEDY,
         )
     needed = max(logged, copied)
-    how = "received" if needed == logged else "copied"
+    verb = "received" if needed == logged else "copied"
     if now.position < needed:
         raise DivergedHistory(
             f"publisher's history ends at {now.position}, before {needed}, which has"
-            f" been {how} from it",
+            f" been {verb} from it",
             detail="It may be a lagging standby, or restored from a backup.",
             hint=_REMEDY,
         )
@@ -70,7 +70,7 @@ def check_history(
         raise DivergedHistory(
             f"publisher is on timeline {now.timeline}, which left timeline"
             f" {known_timeline} at {switch or 'an unknown position'}, before {needed},"
-            f" which has been {how}",
+            f" which has been {verb}",
             hint=_REMEDY,
         )
 

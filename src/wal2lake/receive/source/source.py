@@ -256,13 +256,13 @@ class SourceCheck:
         self._unfollowed = False
         self._learn_timeline(timeline, "has followed its upstream server to")
 
-    def _learn_timeline(self, timeline: int, how: str) -> None:
+    def _learn_timeline(self, timeline: int, event: str) -> None:
         if timeline == self._timeline:
             return
         self._catalog.update_subscription(self._subscription.oid, timeline=timeline)
         self._timeline = timeline
         get_logger().info(
-            f"publisher {how} timeline {timeline}",
+            f"publisher {event} timeline {timeline}",
             subscription=self._subscription.name,
         )
 

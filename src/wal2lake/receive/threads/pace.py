@@ -42,8 +42,8 @@ class Pace:
 
     def adapt(self, applied: Lsn, now: float) -> None:
         """Adapt the duration to the position that apply has reached."""
-        took = None
+        duration = None
         while self._waiting and self._waiting[0][0] <= applied:
-            took = now - self._waiting.popleft()[1]
-        if took is not None:
-            self.seconds = min(max(took / _SHARE, self._shortest), self._longest)
+            duration = now - self._waiting.popleft()[1]
+        if duration is not None:
+            self.seconds = min(max(duration / _SHARE, self._shortest), self._longest)

@@ -135,7 +135,7 @@ class Cascade:
             note, source = _sent(commit.remarks.sent), source_of(commit, node)
             if source is None:
                 raise NotAsSent("a commit is of no subscription")
-            own = [file for mark, file in files if mark in note.relations]
+            table_files = [file for mark, file in files if mark in note.relations]
             table = self._catalog.table_at(tables[relid], commit.version)
             state = self._tables.state_at(table.location, commit.version)
             relation = relation_of(table, state)
@@ -151,9 +151,9 @@ class Cascade:
             sent_relation, count = shown(table, relation), 0
             for batch in sent_changes(
                 part,
-                [source_file(reader, file) for file in own],
+                [source_file(reader, file) for file in table_files],
                 LsnRange(note.position, source.end),
-                has_unchanged=any(file.has_unchanged for file in own),
+                has_unchanged=any(file.has_unchanged for file in table_files),
             ):
                 count += batch.num_rows
                 yield sent_relation, batch
