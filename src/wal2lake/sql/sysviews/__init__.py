@@ -1,18 +1,18 @@
-"""System catalogs and views as tables that SQL can ask.
+"""System catalogs and views as tables for SQL queries.
 
 Takes: catalog queries in PostgreSQL's dialect, and a ``CatalogSource``. Gives: results with
 PostgreSQL's column names, types and text. Owns: an in-memory SQL engine, nothing durable.
 Never: runs Spark, connects to anything, changes the catalog.
 
-Catalogs that describe PostgreSQL's own implementation (functions, operators, casts, text
-search) are declared and empty: a node has none that SQL could change.
+Catalogs that describe PostgreSQL's own implementation (operators, casts, text search) are declared
+and empty: SQL cannot change them in a node.
 
     system_catalog   ``SystemCatalog``: answers a query; start here
-    source           what it needs to know of the node, as a port
+    source           the port through which the views read the node
     declarations/    which relations and columns there are
-    rows/            what is in them; ``arrow_table`` makes tables of it
+    rows/            their rows, of which ``arrow_table`` makes tables
     functions/       PostgreSQL's catalog functions
-    query/           a query for the embedded engine, its answer as PostgreSQL's
+    query/           translates queries for the embedded engine, and its results
 """
 
 from wal2lake.sql.sysviews.functions.call import FunctionRequest

@@ -1,8 +1,8 @@
-"""The system views' questions about the node, as a port.
+"""The port through which the system views read the node.
 
-Comes in: an implementation. Goes out: nothing; this module is types. Everything is asked for
-under the lock of the engine, from the thread of the session that asks, so answers should come
-from memory, from SQLite or from files of the change log, never from a publisher or Spark.
+Comes in: an implementation. Goes out: nothing; this module has types only. The methods are called
+under the lock of the engine, in the session's thread, so an implementation reads memory, SQLite or
+files of the change log, and never waits for a publisher or Spark.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LoggedMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """Contents of a change log's directory just now, with a way to ask for more."""
+    """The contents of a change log's directory at one moment, and its inventory."""
 
     contents: LogContents
     inventory: Inventory
@@ -75,7 +75,7 @@ class LogReading:
         return self.inventory.above(self.contents, lsn)
 
     def facts(self, numbers: Sequence[int]) -> list[SegmentFacts]:
-        """Some of the segments."""
+        """Return facts about these segments."""
         return self.inventory.facts(self.contents, numbers)
 
 
@@ -116,20 +116,20 @@ class ActiveSession(Protocol):
 
 
 class CatalogSource(Protocol):
-    """The durable facts (those of ``Catalog``), and what moves without a commit of it."""
+    """The durable facts (those of ``Catalog``), and facts that change without its commits."""
 
     @property
     def change_counter(self) -> int:
-        """Grows whenever a durable fact changes; equal numbers mean equal facts."""
+        """Counter that grows when a durable fact changes; equal numbers mean equal facts."""
         ...
 
     def over(self, catalog: Catalog) -> CatalogSource:
-        """The same with the durable facts of another catalog: of a transaction block."""
+        """Return a source with the durable facts of a transaction block's catalog."""
         ...
 
     @property
     def system_identifier(self) -> int:
-        """The node's own."""
+        """The node's system identifier."""
         ...
 
     def roles(self) -> Sequence[Role]:
@@ -157,11 +157,11 @@ class CatalogSource(Protocol):
         ...
 
     def applied_ends(self) -> Mapping[Oid, Lsn]:
-        """By subscription the end of the last transaction that all its tables have."""
+        """Return the end of the last transaction that all tables have, by subscription."""
         ...
 
     def local_ends(self) -> Mapping[str, Lsn]:
-        """By replication origin where its last transaction ends in the node's own log."""
+        """Return the end of the last transaction in the node's own log, by replication origin."""
         ...
 
     def origin_numbers(self) -> Mapping[str, int]:
@@ -205,15 +205,15 @@ class CatalogSource(Protocol):
         ...
 
     def stats(self) -> Sequence[SubscriptionStats]:
-        """How often the workers of subscriptions have failed."""
+        """Return the error counts of subscriptions."""
         ...
 
     def reset_stats(self, subid: Oid | None) -> None:
-        """Count from zero: one subscription's failures, or all."""
+        """Set the error counts of a subscription to zero; None: of all subscriptions."""
         ...
 
     def reload_settings(self) -> bool:
-        """Have the settings read again, by all processes; False: the supervisor is not told."""
+        """Make all processes read the settings again; False: the supervisor was not notified."""
         ...
 
     def sequences(self) -> Sequence[OwnedSequence]:
@@ -221,7 +221,7 @@ class CatalogSource(Protocol):
         ...
 
     def last_values(self) -> Mapping[Oid, int]:
-        """Last value of each sequence of which a value was taken."""
+        """Return the last values of the sequences that were used."""
         ...
 
     def comments(self) -> Sequence[Comment]:
@@ -229,7 +229,7 @@ class CatalogSource(Protocol):
         ...
 
     def progress(self, subid: Oid) -> Progress | None:
-        """Positions of a subscription's workers; None: it never ran."""
+        """Return the positions of a subscription's workers; None: it never ran."""
         ...
 
     def copies(self, subid: Oid) -> Sequence[RunningCopy]:
@@ -237,41 +237,41 @@ class CatalogSource(Protocol):
         ...
 
     def methods(self, rel: SubscriptionRel, location: str) -> Mapping[Method, Total]:
-        """How batches of a table were written since the engine started."""
+        """Return the methods by which batches of a table were written since the engine started."""
         ...
 
     def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
-        """The logical messages in a subscription's change log, in its order; an error if
-        they are too large to be shown."""
+        """Return the logical messages of a subscription's change log, in its order; raises an
+        error if they are too large to be shown."""
         ...
 
     def log(self, subid: Oid) -> LogReading | None:
-        """A subscription's change log as it is now; None: it has none."""
+        """Return a reading of a subscription's change log; None: it has none."""
         ...
 
     @property
     def log_settings(self) -> LogSettings:
-        """Settings that the logs are compared with."""
+        """The settings of the logs' limits."""
         ...
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
-        """The snapshot that copies of a subscription stand on, if one is held."""
+        """Return the snapshot that a subscription's copies use, if one is held."""
         ...
 
     def prepared(self, subid: Oid) -> Sequence[PreparedTransaction]:
-        """Transactions of a subscription that the publisher has prepared."""
+        """Return the transactions that a subscription's publisher has prepared."""
         ...
 
     def sessions(self) -> Sequence[ActiveSession]:
-        """The clients connected now."""
+        """Return the sessions of connected clients."""
         ...
 
     def signal(self, pid: int, *, terminate: bool) -> bool:
-        """Cancel what that session runs, or end it; False: there is none."""
+        """Cancel a session's query, or end the session; False: there is no such session."""
         ...
 
     def slots(self) -> Sequence[tuple[SlotUse, Room]]:
-        """All replication slots, who uses them, and how they stand to their limit."""
+        """Return all replication slots with their users, and the room to their limit."""
         ...
 
     @property
@@ -284,11 +284,11 @@ class CatalogSource(Protocol):
         ...
 
     def standbys(self) -> Standbys | None:
-        """Standbys that commits wait for; None: commits wait for nobody."""
+        """Return the standbys that commits wait for; None: commits do not wait."""
         ...
 
     def table_bytes(self, relid: Oid) -> int | None:
-        """Size of a table's current files; None: not known without asking Spark."""
+        """Return the bytes of a table's current files; None: only Spark knows them."""
         ...
 
     @property
@@ -298,5 +298,5 @@ class CatalogSource(Protocol):
 
     @property
     def started_at(self) -> datetime:
-        """When the node started, with a time zone."""
+        """The start time of the node, with a time zone."""
         ...

@@ -1,9 +1,9 @@
-"""PostgreSQL's functions that a node has, as pg_proc of PostgreSQL 18 declares them.
+"""A node's catalog functions, as pg_proc of PostgreSQL 18 declares them.
 
 Comes in: nothing. Goes out: ``FUNCTION_ROWS``, by OID, from a text in which a line ``oid name
 kind result`` is followed by the arguments as pg_get_function_arguments() shows them. The kind is
 provolatile and proparallel, and ``+`` for STRICT. Functions about replication, sessions and objects
-are among them, functions that compute values are not.
+are included; functions that compute values are not.
 
 Generated from pg_proc of a server; a test compares it with one.
 Source: src/include/catalog/pg_proc.dat, system_functions.sql.
@@ -296,24 +296,24 @@ _PSEUDO_TYPES: Final = {
     "internal": Oid(2281),
     "anyelement": Oid(2283),
 }
-"""No column can be of them."""
+"""Types that no column can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One of a function."""
+    """An argument of a function."""
 
     mode: str
     """pg_proc.proargmodes: i, o, b or v."""
     name: str
-    """Empty: it has none."""
+    """Empty: the argument has no name."""
     type_oid: Oid
     has_default: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionRow:
-    """A function as pg_proc and the functions about it show it."""
+    """A row of pg_proc."""
 
     oid: Oid
     name: str
@@ -323,12 +323,12 @@ class FunctionRow:
     result: str
     """Result type, as pg_get_function_result() shows it."""
     shown: str
-    """The arguments, as pg_get_function_arguments() shows them."""
+    """Arguments, as pg_get_function_arguments() shows them."""
     arguments: tuple[Argument, ...]
 
     @property
     def returns_set(self) -> bool:
-        """It gives rows."""
+        """Whether the function returns a set."""
         return self.result.startswith("SETOF ")
 
     @property
@@ -354,14 +354,14 @@ def _type_oid(name: str) -> Oid:
 
 
 def _parse(text: str) -> dict[Oid, FunctionRow]:
-    found = {}
+    rows = {}
     for entry in re.split(r"\n(?=\d)", text.strip()):
         head, _, rest = entry.partition("\n")
         match = _HEAD.fullmatch(head)
         assert match is not None
         oid, name, volatility, parallel, strict, result = match.groups()
         shown = " ".join(rest.split())
-        found[Oid(int(oid))] = FunctionRow(
+        rows[Oid(int(oid))] = FunctionRow(
             Oid(int(oid)),
             name,
             volatility,
@@ -371,7 +371,7 @@ def _parse(text: str) -> dict[Oid, FunctionRow]:
             shown,
             tuple(map(_argument, shown.split(", "))) if shown else (),
         )
-    return found
+    return rows
 
 
 FUNCTION_ROWS: Final = _parse(_TEXT)

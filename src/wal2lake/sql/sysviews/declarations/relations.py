@@ -1,11 +1,11 @@
-"""Every system relation that can be named: its schema, OID, kind and columns.
+"""All system relations with their schemas, OIDs, kinds and columns.
 
 Comes in: the column texts of the other modules and wal2lake's own views. Goes out: ``SYSTEM``, a
-mapping from (schema, name) to ``SystemRelation``. Called by whatever needs to know a view: the
-rows, the type inference, pg_class and pg_attribute themselves.
+mapping from (schema, name) to ``SystemRelation``. The views' rows, the type inference, pg_class and
+pg_attribute use it.
 
-Why text: 1,600 columns as data that a person can compare with the manual. PostgreSQL gives
-views their OIDs at initdb, so those here are only promised to be stable.
+The 1,600 columns are text, so that a person can compare them with the manual. PostgreSQL assigns
+the OIDs of views at initdb; those here are stable, and not PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SYSTEM_SCHEMAS: Final[Mapping[str, Oid]] = MappingProxyType(
 )
 
 ANYARRAY: Final = Oid(2277)
-"""pg_attribute.attmissingval and pg_stats have it; no column of a user can."""
+"""The type of pg_attribute.attmissingval and of columns of pg_stats; no user column has it."""
 
 _FIRST_VIEW_OID: Final = {PG_CATALOG: 12000, INFORMATION_SCHEMA: 13001, WAL2LAKE: 14001}
 
@@ -81,7 +81,7 @@ apply_methods
 
 @dataclass(frozen=True, slots=True)
 class SystemColumn:
-    """One column; ``not_null`` as pg_attribute has it (views have none)."""
+    """One column. ``not_null`` is pg_attribute.attnotnull, which is false for views."""
 
     name: str
     type_oid: Oid
@@ -108,9 +108,9 @@ def _column(text: str) -> SystemColumn:
     name, _, declared = text.strip().partition(" ")
     match = _TYPE.match(declared.strip())
     assert match is not None, text
-    known = type_by_name(match[1])
-    assert known is not None or match[1] == "anyarray", text
-    oid = ANYARRAY if known is None else known.oid
+    pg_type = type_by_name(match[1])
+    assert pg_type is not None or match[1] == "anyarray", text
+    oid = ANYARRAY if pg_type is None else pg_type.oid
     return SystemColumn(name, oid, match[2] is not None, int(match[3] or -1))
 
 
@@ -138,5 +138,5 @@ SYSTEM: Final[Mapping[tuple[str, str], SystemRelation]] = MappingProxyType(
 
 
 def system_relation(schema: str | None, name: str) -> SystemRelation | None:
-    """The relation of that name; without a schema it is one of pg_catalog's."""
+    """Return the relation of that name; the default schema is pg_catalog."""
     return SYSTEM.get((schema or PG_CATALOG, name))

@@ -2,11 +2,11 @@
 
 Comes in: the implementations, from the other modules of this room. Goes out: ``FUNCTIONS``, by
 PostgreSQL's name and the number of arguments, with the embedded engine's types and PostgreSQL's
-type of the result; and ``EMPTY_TABLE_FUNCTIONS``, set-returning functions that never give a row
-here.
+type of the result; ``ROW_FUNCTIONS``, which return rows; and ``EMPTY_TABLE_FUNCTIONS``, which
+return no row in a node.
 
-Functions about things that a node does not have (rules, triggers, statistics objects ...)
-answer null, as PostgreSQL does for an object that is not there.
+Functions about objects that a node does not have (rules, triggers, statistics objects ...) return
+null, as PostgreSQL's do for an object that does not exist.
 
 Source: the manual's chapters 9.26 to 9.30; pg_proc.dat.
 """
@@ -41,10 +41,10 @@ _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE = 2205, 2206, 4089, 4096
 
 
 EXPANDARRAY: Final = "_pg_expandarray"
-"""Function of information_schema that drivers use for the columns of an index, in a select list."""
+"""Function of information_schema that drivers call in a select list, for columns of an index."""
 
 OWN_SCHEMA: Final = "wal2lake."
-"""Begins the names of functions that are not in pg_catalog."""
+"""Prefix of the names of wal2lake's own functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Function:
     type_oid: int
     """PostgreSQL's type of the result."""
     changes: bool = False
-    """It changes something: to be run once a row, never ahead of the query."""
+    """Whether the function has side effects: the engine runs it once for each row."""
 
 
 _SIGNATURES: Final = """
@@ -295,7 +295,7 @@ _OIDS: Final[Mapping[str, int]] = {
     "void": 2278,
     "xid8": 5069,
 }
-"""PostgreSQL's types of results, by their words in the table."""
+"""PostgreSQL's types of results, by their names in the table."""
 
 
 def _constant(value: object) -> Callable[..., object]:
@@ -307,7 +307,7 @@ def _number(suffix: str) -> Callable[..., object]:
     return lambda call: call.ask(request)
 
 
-# Pools call pg_advisory_unlock_all(); there are no advisory locks to hold.
+# Connection pools call pg_advisory_unlock_all(). A node has no advisory locks.
 _OTHERS: Final[Mapping[str, Callable[..., Any]]] = {
     "null": _constant(None),
     "empty_text": _constant(""),
@@ -354,10 +354,12 @@ def _functions() -> dict[tuple[str, int], Function]:
         for entry in re.split(r"\n(?! )", entries.strip()):
             match = _ENTRY.fullmatch(" ".join(entry.split()))
             assert match is not None, entry
-            names, parameters, effect, result, returns, other, factory = match.groups()
+            names, parameters, effect, result, returns, named_otherwise, factory = (
+                match.groups()
+            )
             types = tuple(parameters.split())
             for name in names.split():
-                implementation = _MODULES[module][other or name]
+                implementation = _MODULES[module][named_otherwise or name]
                 table[name, len(types)] = Function(
                     implementation(name) if factory else implementation,
                     types,
@@ -381,7 +383,7 @@ def internal_name(name: str, arguments: int) -> str:
     return f"w_{name.replace('.', '_')}_{arguments}"
 
 
-# Functions that give rows, in FROM, and never any here: their columns, with types.
+# Set-returning functions that return no row in a node: their columns, with the engine's types.
 EMPTY_TABLE_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "pg_options_to_table": (("option_name", "VARCHAR"), ("option_value", "VARCHAR")),
     "pg_available_extensions": (

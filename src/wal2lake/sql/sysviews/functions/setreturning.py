@@ -1,8 +1,8 @@
-"""Functions that give rows of several columns: publications' tables, trees of partitions, and what
-the views of slots and subscriptions are made of.
+"""Functions that return rows of several columns: publications' tables, trees of partitions, and the
+functions under the views of slots and subscriptions.
 
-Comes in: names, OIDs. Goes out: lists of rows, each a dict by column; what a query makes of them is
-``query.rowfunctions``'s business.
+Comes in: names, OIDs. Goes out: lists of rows, each a dict by column. ``query.rowfunctions``
+rewrites queries that call these functions.
 
 Sources: pg_get_publication_tables() in pg_publication.c; partitionfuncs.c;
 pg_get_replication_slots() in slotfuncs.c; pg_stat_get_subscription() in launcher.c; pgstatfuncs.c.
@@ -84,34 +84,34 @@ STATE: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
         ("stats_reset", _TIMESTAMPTZ),
     ),
 }
-"""The functions of slots and subscriptions: columns with PostgreSQL's types."""
+"""Columns of the functions of slots and subscriptions, with PostgreSQL's types."""
 
 
 def struct_of(name: str) -> str:
-    """The engine's type of what one of them gives."""
+    """Return the engine's type for the result of one of these functions."""
     columns = (f"{column} {_ENGINE.get(oid, 'VARCHAR')}" for column, oid in STATE[name])
     return f"STRUCT({','.join(columns)})[]"
 
 
-def _rows(name: str, found: Iterator[Row]) -> list[Row]:
-    """With all columns, and none besides."""
+def _rows(name: str, rows: Iterator[Row]) -> list[Row]:
+    """Return rows with exactly the function's columns."""
     return [
-        {column: _plain(row.get(column)) for column, _ in STATE[name]} for row in found
+        {column: _plain(row.get(column)) for column, _ in STATE[name]} for row in rows
     ]
 
 
 def _plain(value: Any) -> Any:
-    """A number of a class of its own is a number."""
+    """Convert Lsn and Oid to int."""
     return int(value) if type(value) in (Lsn, Oid) else value
 
 
 def pg_get_replication_slots(call: Call) -> list[Row]:
-    """All slots."""
+    """Return all slots."""
     return _rows("pg_get_replication_slots", pg_replication_slots(_moment(call)))
 
 
 def pg_stat_get_subscription(call: Call, subid: int | None) -> list[Row]:
-    """The workers of a subscription that run; null: of all."""
+    """Return the running workers of a subscription; null: of all subscriptions."""
     running = (
         row
         for row in pg_stat_subscription(_moment(call))
@@ -128,7 +128,7 @@ def pg_stat_get_replication_slot(call: Call, slot: str | None) -> list[Row]:
 
 
 def pg_stat_get_subscription_stats(call: Call, subid: int | None) -> list[Row]:
-    """How often a subscription's workers have failed; zeros if there is none."""
+    """Return the error counts of a subscription; zeros if there is none."""
     return _counted(
         call,
         "pg_stat_get_subscription_stats",
@@ -138,16 +138,16 @@ def pg_stat_get_subscription_stats(call: Call, subid: int | None) -> list[Row]:
 
 
 def _counted(
-    call: Call, name: str, view: Callable[[Moment], Iterator[Row]], of: object
+    call: Call, name: str, view: Callable[[Moment], Iterator[Row]], key_value: object
 ) -> list[Row]:
-    """One row whatever is asked; that of null is of nulls."""
+    """Return one row: the view's row, or zeros if there is none; nulls for a null argument."""
     key, columns = STATE[name][0][0], STATE[name]
-    if of is None:
+    if key_value is None:
         return _rows(name, iter([{}]))
-    row = {column: 0 for column, oid in columns if oid == _INT8} | {key: of}
-    for found in view(_moment(call)):
-        if found[key] == of:
-            row |= found
+    row = {column: 0 for column, oid in columns if oid == _INT8} | {key: key_value}
+    for view_row in view(_moment(call)):
+        if view_row[key] == key_value:
+            row |= view_row
     return _rows(name, iter([row]))
 
 
@@ -159,25 +159,26 @@ def _moment(call: Call) -> Moment:
 def pg_get_publication_tables(
     call: Call, names: list[str | None] | None
 ) -> list[Row] | None:
-    """Return the tables that subscribers of these publications get; 42704 for a name without a
-    publication."""
+    """Return the tables that subscribers of these publications receive.
+
+    Raises 42704 if a publication does not exist."""
     if names is None:
         return None
-    known = {one.name: one for one in call.facts.publications}
-    wanted = []
+    publications = {entry.name: entry for entry in call.facts.publications}
+    selected = []
     for name in names:
-        if name is None or name not in known:
+        if name is None or name not in publications:
             raise UndefinedObjectError(f'publication "{name or ""}" does not exist')
-        wanted.append(known[name])
-    found = all_published(wanted, call.facts.tables, call.facts.namespaces)
+        selected.append(publications[name])
+    published = all_published(selected, call.facts.tables, call.facts.namespaces)
     return [
         {
-            "pubid": one.publication.oid,
-            "relid": one.table.oid,
-            "attrs": numbers(one.table, one.columns),
-            "qual": filter_text(one.named),
+            "pubid": entry.publication.oid,
+            "relid": entry.table.oid,
+            "attrs": numbers(entry.table, entry.columns),
+            "qual": filter_text(entry.named),
         }
-        for one in found
+        for entry in published
     ]
 
 
@@ -190,8 +191,8 @@ _KEYWORDS: Final = (
 
 
 def pg_get_keywords(call: Call) -> list[Row]:
-    """In their order."""
-    found = [
+    """Return the keywords in alphabetical order."""
+    rows = [
         {
             "word": word,
             "catcode": code,
@@ -202,29 +203,29 @@ def pg_get_keywords(call: Call) -> list[Row]:
         for code, described, words in _KEYWORDS
         for word in words
     ]
-    return sorted(found, key=lambda row: str(row["word"]))
+    return sorted(rows, key=lambda row: str(row["word"]))
 
 
 def pg_expandarray(call: Call, vector: list[int] | None) -> list[Row] | None:
-    """information_schema._pg_expandarray(): each element, and which it is, from 1."""
+    """information_schema._pg_expandarray(): return each element with its number, from 1."""
     if vector is None:
         return None
     return [{"x": x, "n": number} for number, x in enumerate(vector, 1)]
 
 
 def pg_partition_ancestors(call: Call, relid: object) -> list[Row] | None:
-    """A partition, or partitioned table, and what it is a partition of."""
+    """Return a partition or partitioned table, and its ancestors."""
     relation = _in_tree(call, relid)
-    found: list[Row] = []
+    rows: list[Row] = []
     while relation is not None and relation.table is not None:
-        found.append({"relid": relation.oid})
+        rows.append({"relid": relation.oid})
         parent = relation.table.partition_of
         relation = None if parent is None else call.facts.by_oid.get(parent)
-    return found
+    return rows
 
 
 def pg_partition_tree(call: Call, relid: object) -> list[Row] | None:
-    """A partitioned table and its partition, or a partition alone."""
+    """Return a partitioned table and its partition, or a partition alone."""
     relation = _in_tree(call, relid)
     return [] if relation is None else list(_tree(call, relation))
 
@@ -248,7 +249,7 @@ def _tree(call: Call, relation: RelationFacts) -> Iterator[Row]:
 
 
 def _in_tree(call: Call, relid: object) -> RelationFacts | None:
-    """A table that has to do with partitions, or none."""
+    """Return the table if it is partitioned or a partition, else None."""
     oid = regclass_in(call, relid)
     relation = None if oid is None else call.facts.by_oid.get(oid)
     if relation is None or relation.table is None or relation.kind not in "rp":

@@ -78,7 +78,7 @@ _OPERANDS: Final = {
 """PostgreSQL's names of types, by the engine's names in errors about operands and arguments.
 Counters and OIDs are stored as the engine's unsigned types."""
 
-Told = Callable[[re.Match[str]], Wal2LakeError]
+ErrorMaker = Callable[[re.Match[str]], Wal2LakeError]
 
 
 def _no_column(match: re.Match[str]) -> Wal2LakeError:
@@ -170,7 +170,7 @@ def _out_of_range(match: re.Match[str]) -> Wal2LakeError:
     )
 
 
-def _says(text: str, sqlstate: str) -> Told:
+def _says(text: str, sqlstate: str) -> ErrorMaker:
     return lambda match: UsageError(match.expand(text), sqlstate=sqlstate)
 
 
@@ -180,9 +180,9 @@ _INTERNAL: Final = re.compile(r"^w_(\w+)_\d+$")
 _COMMAS: Final = re.compile(r",(?![^(]*\))")
 """Between types, not inside DECIMAL(2,1)."""
 
-_TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
-    (re.compile(pattern, re.DOTALL), told)
-    for pattern, told in (
+_TEXTS: Final[tuple[tuple[re.Pattern[str], ErrorMaker], ...]] = tuple(
+    (re.compile(pattern, re.DOTALL), make_error)
+    for pattern, make_error in (
         (rf"{DIVISION_BY_ZERO}$", _says(DIVISION_BY_ZERO, "22012")),
         (r'Referenced column "(.*?)" (?:not found|was not found)', _no_column),
         (r'does not have a column named "(.*?)"', _no_column),
@@ -243,7 +243,7 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
         ),
         (
             r"UNNEST\(\) can only be applied to lists, structs and NULL, not (.+)$",
-            lambda found: _absent_function(f"unnest({_operand(found[1])})"),
+            lambda match: _absent_function(f"unnest({_operand(match[1])})"),
         ),
         (
             r"\* expression without FROM",
@@ -251,7 +251,7 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
         ),
         (
             r"STAR expression is",
-            lambda found: SqlSyntaxError('syntax error at or near "*"'),
+            lambda match: SqlSyntaxError('syntax error at or near "*"'),
         ),
         (
             r"GROUP BY clause cannot contain aggregates",
@@ -279,8 +279,8 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
         ),
         (
             r"(ORDER|GROUP BY) term out of range",
-            lambda found: UsageError(
-                f"{found[1].removesuffix(' BY')} BY position is not in select list",
+            lambda match: UsageError(
+                f"{match[1].removesuffix(' BY')} BY position is not in select list",
                 sqlstate="42P10",
             ),
         ),

@@ -235,7 +235,7 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     except SqlglotError:
         raise FeatureNotSupportedError("the query is not supported") from None
     shown = None if outputs is None else tuple(outputs)
-    signatures = rewriter.signatures.found()
+    signatures = rewriter.signatures.by_engine_name()
     return Translated(text, relations, signatures, shown, misplaced, counts(tree))
 
 

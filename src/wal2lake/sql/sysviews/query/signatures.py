@@ -63,7 +63,7 @@ class Signatures:
         for engine_name in dict.fromkeys(_engine_names(call, replacement)):
             self._by_engine.setdefault(engine_name, []).append(shown)
 
-    def found(self) -> dict[str, tuple[str, ...]]:
+    def by_engine_name(self) -> dict[str, tuple[str, ...]]:
         """Return the signatures by the engine's names."""
         return {name: tuple(shown) for name, shown in self._by_engine.items()}
 

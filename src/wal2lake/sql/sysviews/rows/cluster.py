@@ -30,7 +30,7 @@ _MASK: Final = "********"
 
 
 def pg_database(facts: Facts) -> Iterator[Row]:
-    """The one database. Text compares by its bytes: collation "C" of libc."""
+    """Yield the one database. Text compares by its bytes: collation "C" of libc."""
     yield {
         "oid": DATABASE_OID,
         "datname": DATABASE,
@@ -47,7 +47,7 @@ def pg_database(facts: Facts) -> Iterator[Row]:
 
 
 def pg_namespace(facts: Facts) -> Iterator[Row]:
-    """System schemas and those of lake tables."""
+    """Yield the system schemas and the schemas of lake tables."""
     for oid, name in facts.namespace_names.items():
         owner, acl = facts.namespace_access(oid)
         yield {
@@ -59,13 +59,13 @@ def pg_namespace(facts: Facts) -> Iterator[Row]:
 
 
 def pg_authid(facts: Facts) -> Iterator[Row]:
-    """Roles with their passwords' verifiers: only superusers may ask."""
+    """Yield roles with their passwords' verifiers; only superusers may read them."""
     for role in facts.roles:
         yield {"oid": role.oid, **_role(role), "rolpassword": role.password}
 
 
 def pg_roles(facts: Facts) -> Iterator[Row]:
-    """Roles."""
+    """Yield roles without passwords."""
     for role in facts.roles:
         yield {**_role(role), "rolpassword": _MASK, "oid": role.oid}
 
@@ -86,7 +86,7 @@ def _role(role: Role) -> Row:
 
 
 def _valid_until(role: Role) -> datetime | None:
-    """Null for infinity, which the engine's type does not have."""
+    """Return rolvaliduntil; null for infinity, which Python's type does not have."""
     if role.valid_until in (None, "infinity"):
         return None
     if role.valid_until == "-infinity":
@@ -95,16 +95,16 @@ def _valid_until(role: Role) -> datetime | None:
 
 
 def pg_auth_members(facts: Facts) -> Iterator[Row]:
-    """Which role was granted to which."""
-    for one in facts.authority.members:
+    """Yield the memberships of roles in roles."""
+    for membership in facts.authority.members:
         yield {
-            "oid": one.oid,
-            "roleid": one.roleid,
-            "member": one.member,
-            "grantor": one.grantor,
-            "admin_option": one.admin,
-            "inherit_option": one.inherit,
-            "set_option": one.set_role,
+            "oid": membership.oid,
+            "roleid": membership.roleid,
+            "member": membership.member,
+            "grantor": membership.grantor,
+            "admin_option": membership.admin,
+            "inherit_option": membership.inherit,
+            "set_option": membership.set_role,
         }
 
 
@@ -122,21 +122,21 @@ def _user(role: Role) -> Row:
 
 
 def pg_user(facts: Facts) -> Iterator[Row]:
-    """Roles that may log in."""
+    """Yield the roles that may log in."""
     for role in facts.roles:
         if role.login:
             yield _user(role)
 
 
 def pg_shadow(facts: Facts) -> Iterator[Row]:
-    """The same with their passwords' verifiers: only superusers may ask."""
+    """Yield these roles with their passwords' verifiers; only superusers may read them."""
     for role in facts.roles:
         if role.login:
             yield {**_user(role), "passwd": role.password}
 
 
 def pg_group(facts: Facts) -> Iterator[Row]:
-    """Roles that may not log in, with their members."""
+    """Yield the roles that may not log in, with their members."""
     for role in facts.roles:
         if not role.login:
             members = (m for m in facts.authority.members if m.roleid == role.oid)
@@ -148,7 +148,7 @@ def pg_group(facts: Facts) -> Iterator[Row]:
 
 
 def pg_am(facts: Facts) -> Iterator[Row]:
-    """The two access methods that relations claim to have."""
+    """Yield the two access methods in pg_class."""
     yield {
         "oid": HEAP_AM,
         "amname": "heap",
@@ -159,7 +159,7 @@ def pg_am(facts: Facts) -> Iterator[Row]:
 
 
 def pg_collation(facts: Facts) -> Iterator[Row]:
-    """The collations with fixed numbers."""
+    """Yield the collations with fixed OIDs."""
     for oid, name, provider, encoding, locale in (
         (100, "default", "d", -1, None),
         (950, "C", "c", -1, "C"),
@@ -179,53 +179,55 @@ def pg_collation(facts: Facts) -> Iterator[Row]:
 
 
 def pg_tablespace(facts: Facts) -> Iterator[Row]:
-    """The two that every cluster has."""
+    """Yield the two tablespaces that every cluster has."""
     for oid, name in ((1663, "pg_default"), (1664, "pg_global")):
         yield {"oid": oid, "spcname": name, "spcowner": BOOTSTRAP_SUPERUSER}
 
 
 def pg_language(facts: Facts) -> Iterator[Row]:
-    """The built-in languages, for whatever joins pg_proc with them."""
+    """Yield the built-in languages, for joins with pg_proc."""
     for oid, name in ((12, "internal"), (13, "c"), (14, "sql")):
         yield {"oid": oid, "lanname": name, "lanowner": BOOTSTRAP_SUPERUSER}
 
 
 def pg_proc(facts: Facts) -> Iterator[Row]:
-    """The functions about replication, sessions and objects."""
-    for one in FUNCTION_ROWS.values():
-        given = [a for a in one.arguments if a.mode != "o"]
-        named = any(argument.name for argument in one.arguments)
-        listed = any(argument.mode != "i" for argument in one.arguments)
-        rest = next((a.type_oid for a in given if a.mode == "v"), INVALID_OID)
-        array = type_by_oid(rest)
+    """Yield the functions about replication, sessions and objects."""
+    for function in FUNCTION_ROWS.values():
+        inputs = [a for a in function.arguments if a.mode != "o"]
+        has_names = any(argument.name for argument in function.arguments)
+        has_modes = any(argument.mode != "i" for argument in function.arguments)
+        variadic = next((a.type_oid for a in inputs if a.mode == "v"), INVALID_OID)
+        array = type_by_oid(variadic)
         yield {
-            "oid": one.oid,
-            "proname": one.name,
+            "oid": function.oid,
+            "proname": function.name,
             "pronamespace": 11,
             "proowner": BOOTSTRAP_SUPERUSER,
             "prolang": 12,
             "procost": 1.0,
-            "prorows": 1000.0 if one.returns_set else 0.0,
-            "provariadic": rest if array is None else array.element_oid,
+            "prorows": 1000.0 if function.returns_set else 0.0,
+            "provariadic": variadic if array is None else array.element_oid,
             "prosupport": "-",
             "prokind": "f",
-            "proisstrict": one.strict,
-            "proretset": one.returns_set,
-            "provolatile": one.volatility,
-            "proparallel": one.parallel,
-            "pronargs": len(given),
-            "pronargdefaults": sum(argument.has_default for argument in given),
-            "prorettype": one.result_oid,
-            "proargtypes": [argument.type_oid for argument in given],
-            "proallargtypes": [a.type_oid for a in one.arguments] if listed else None,
-            "proargmodes": [a.mode for a in one.arguments] if listed else None,
-            "proargnames": [a.name for a in one.arguments] if named else None,
-            "prosrc": one.name,
+            "proisstrict": function.strict,
+            "proretset": function.returns_set,
+            "provolatile": function.volatility,
+            "proparallel": function.parallel,
+            "pronargs": len(inputs),
+            "pronargdefaults": sum(argument.has_default for argument in inputs),
+            "prorettype": function.result_oid,
+            "proargtypes": [argument.type_oid for argument in inputs],
+            "proallargtypes": [a.type_oid for a in function.arguments]
+            if has_modes
+            else None,
+            "proargmodes": [a.mode for a in function.arguments] if has_modes else None,
+            "proargnames": [a.name for a in function.arguments] if has_names else None,
+            "prosrc": function.name,
         }
 
 
 def pg_description(facts: Facts) -> Iterator[Row]:
-    """Comments: PostgreSQL's own on schema public, and those of COMMENT ON."""
+    """Yield the comment that initdb makes on schema public, and those of COMMENT ON."""
     for (classid, objid), description in facts.comments.items():
         yield {
             "objoid": objid,

@@ -1,12 +1,12 @@
-"""The catalog's records as PostgreSQL's catalogs see them: relations with OIDs and attributes.
+"""The catalog's records in the form of PostgreSQL's catalogs: relations, OIDs and attributes.
 
 Comes in: roles, schemas, tables and comments of a ``CatalogSource``, and the system relations. Goes
-out: ``Facts``, immutable and indexed, which the rows of the views and the functions share.
+out: ``Facts``, immutable and indexed, which the views and the functions share.
 
-Objects that the catalog does not number (indexes, constraints, defaults) get OIDs here, far above
-those that it hands out. An index and a key's constraint follow their table's number and
-so never change; defaults and NOT NULL constraints are numbered in order, which nobody
-holds on to.
+The catalog assigns no OIDs to indexes, constraints and defaults. This module assigns OIDs that are
+far above those of the catalog. The OIDs of an index and a key constraint are computed from the
+table's OID and never change. Defaults and NOT NULL constraints are numbered in order, so their OIDs
+may change, and clients do not keep them.
 
 Sources: pg_class.h, pg_constraint.h (names: ChooseConstraintName), ruleutils.c.
 """
@@ -48,11 +48,11 @@ from wal2lake.sql.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
 HEAP_AM: Final = Oid(2)
 BTREE_AM: Final = Oid(403)
 UTF8: Final = 6
-"""pg_enc's number of UTF8."""
+"""The number of UTF8 in pg_enc."""
 
 _PG_NAMESPACE: Final = 2615
 _PUBLIC_COMMENT: Final = "standard public schema"
-"""Comment that initdb gives the schema."""
+"""The comment that initdb gives to schema public."""
 
 _INDEX_OIDS: Final = 0x4000_0000
 _KEY_OIDS: Final = 0x5000_0000
@@ -77,7 +77,7 @@ class Attribute:
     identity: str = ""
     """attidentity: a, d, or none."""
     generated: str = ""
-    """attgenerated: s, or none. ``default`` is the expression then."""
+    """attgenerated: s, or none. The expression of a generated column is in ``default``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class RelationFacts:
     owner: Oid
     attributes: tuple[Attribute, ...]
     table: TableDef | None = None
-    """The lake table that it is, or whose index or sequence it is."""
+    """The lake table; for an index or a sequence, its table."""
     acl: Acl | None = None
     """None: the defaults."""
 
@@ -106,7 +106,7 @@ class RelationFacts:
         return tuple(names.index(name) + 1 for name in self.table.key)
 
     def attribute(self, name: str) -> Attribute | None:
-        """The column of that name."""
+        """Return the column of that name."""
         return next((a for a in self.attributes if a.name == name), None)
 
     @property
@@ -116,33 +116,33 @@ class RelationFacts:
 
 
 def index_oid(table: TableDef) -> Oid:
-    """The OID of a table's primary key index."""
+    """Return the OID of a table's primary key index."""
     return Oid(_INDEX_OIDS + table.oid)
 
 
 def key_constraint_oid(table: TableDef) -> Oid:
-    """The OID of a table's primary key constraint."""
+    """Return the OID of a table's primary key constraint."""
     return Oid(_KEY_OIDS + table.oid)
 
 
 def key_name(table: TableDef) -> str:
-    """The name of a table's primary key, constraint and index."""
+    """Return the name of a table's primary key constraint and index."""
     return table.index_name
 
 
 def _not_null_name(table: TableDef, column: Attribute) -> str:
-    """The name that PostgreSQL gives to a NOT NULL constraint."""
+    """Return the name that PostgreSQL gives to a NOT NULL constraint."""
     return derived_name(table.name, column.name, "not_null")
 
 
-def expression_text(of: CheckConstraint, *, pretty: bool = False) -> str:
-    """The expression as pg_get_expr() shows it."""
-    tree = decode(of.expression)
-    return deparse(tree, of.columns, quote_identifier, pretty=pretty)
+def expression_text(check: CheckConstraint, *, pretty: bool = False) -> str:
+    """Return the expression as pg_get_expr() shows it."""
+    tree = decode(check.expression)
+    return deparse(tree, check.columns, quote_identifier, pretty=pretty)
 
 
 def generation_text(column: ColumnDef, *, pretty: bool = False) -> str | None:
-    """The same of a generated column; None: it is none."""
+    """Return the expression of a generated column, as pg_get_expr() shows it."""
     generation = column.generated
     if generation is None:
         return None
@@ -162,35 +162,35 @@ class Facts:
 
     roles: tuple[Role, ...]
     namespaces: tuple[Namespace, ...]
-    """The schemas of lake tables; the system's are in ``namespace_names`` too."""
+    """The schemas of lake tables. ``namespace_names`` also has the system schemas."""
     relations: tuple[RelationFacts, ...]
-    """Lake tables, their indexes, system relations."""
+    """Lake tables with their indexes and sequences, and system relations."""
     by_oid: dict[int, RelationFacts]
     by_name: dict[tuple[str, str], RelationFacts]
     partitions: dict[int, RelationFacts]
-    """By the partitioned table."""
+    """Default partitions by the OID of the partitioned table."""
     accesses: dict[int, tuple[Oid, Acl | None]]
-    """Owner and acl of the schemas of lake tables."""
+    """Owner and acl of the schemas of lake tables, by the schema's OID."""
     role_names: dict[int, str]
     namespace_names: dict[int, str]
     comments: dict[tuple[int, int], str]
-    """By the catalog that has the object, and the object."""
+    """By the OID of the catalog that has the object, and the object's OID."""
     authority: Authority
-    """The same roles, with their memberships."""
+    """The roles with their memberships."""
     database_acl: Acl | None
     tables: tuple[TableDef, ...]
-    """The lake tables, as the catalog has them."""
+    """The records of the lake tables."""
     publications: tuple[Publication, ...]
     sequences: tuple[OwnedSequence, ...]
     owned_by: dict[int, tuple[RelationFacts, Attribute]]
-    """The column that takes its values from a sequence, by that."""
+    """The columns that own sequences, by the sequence's OID."""
 
     def lake_tables(self) -> Iterator[RelationFacts]:
-        """The relations that are lake tables."""
+        """Return the relations that are lake tables."""
         return (r for r in self.relations if r.table is not None and r.kind in "rp")
 
     def parent(self, table: TableDef) -> TableDef | None:
-        """The partitioned table whose partition it is."""
+        """Return the partitioned table of a partition; None if the table is no partition."""
         if table.partition_of is None:
             return None
         return self.by_oid[table.partition_of].table
@@ -205,15 +205,15 @@ class Facts:
         return [(Oid(first + i), check) for i, check in enumerate(table.checks)]
 
     def partition(self, table: TableDef) -> RelationFacts | None:
-        """The default partition of a partitioned table."""
+        """Return the default partition of a partitioned table."""
         return self.partitions.get(table.oid)
 
     def not_null_name(self, table: TableDef, attribute: Attribute) -> str:
-        """A partition has the constraints of its partitioned table, under their names."""
+        """Return a constraint's name; a partition inherits the names of its partitioned table."""
         return _not_null_name(self.parent(table) or table, attribute)
 
     def namespace_access(self, oid: int) -> tuple[Oid, Acl | None]:
-        """Owner and acl of a schema."""
+        """Return the owner and the acl of a schema."""
         return self.accesses.get(oid, (BOOTSTRAP_SUPERUSER, SYSTEM_SCHEMA_ACL))
 
     def acl_text(self, acl: Acl | None) -> list[str] | None:
@@ -221,9 +221,13 @@ class Facts:
         return None if acl is None else acl.items_text(self.authority.names)
 
     def namespace_oid(self, name: str) -> Oid | None:
-        """pg_namespace.oid of a name."""
+        """Return pg_namespace.oid of a schema's name."""
         return next(
-            (Oid(oid) for oid, known in self.namespace_names.items() if known == name),
+            (
+                Oid(oid)
+                for oid, schema in self.namespace_names.items()
+                if schema == name
+            ),
             None,
         )
 
@@ -241,17 +245,17 @@ def build_facts(
     """Index the catalog's records."""
     oids = {n.name: n.oid for n in namespaces}
     owned_by: dict[int, tuple[RelationFacts, Attribute]] = {}
-    known = {one.oid: one for one in sequences}
+    sequence_by_oid = {sequence.oid: sequence for sequence in sequences}
     numbers = _Numbers()
     lake: list[RelationFacts] = []
     for table in tables:
-        relation = _lake_table(table, oids[table.namespace], numbers, known)
+        relation = _lake_table(table, oids[table.namespace], numbers, sequence_by_oid)
         lake.append(relation)
         if table.key:
             lake.append(_key_index(relation, table))
         lake += [_sequence(relation, s) for s in sequences if s.relid == table.oid]
         for column, attribute in zip(table.columns, relation.attributes, strict=True):
-            owned = known.get(column.sequence or INVALID_OID)
+            owned = sequence_by_oid.get(column.sequence or INVALID_OID)
             if owned is not None and owned.relid == table.oid:
                 owned_by[owned.oid] = (relation, attribute)
     relations = (*lake, *_SYSTEM_RELATIONS)
@@ -292,11 +296,11 @@ def build_facts(
 
 
 def current_role(facts: Facts, context: SessionContext) -> Oid:
-    """42704 if the role has been dropped meanwhile."""
-    found = facts.authority.by_name.get(context.current_user)
-    if found is None:
+    """Return the current role's OID; raises 42704 if the role has been dropped."""
+    role = facts.authority.by_name.get(context.current_user)
+    if role is None:
         raise UndefinedObjectError(f'role "{context.current_user}" does not exist')
-    return found.oid
+    return role.oid
 
 
 @dataclass(slots=True)
@@ -326,7 +330,7 @@ def _lake_table(
         default = column.default
         owned = sequences.get(column.sequence or INVALID_OID)
         if default is not None and owned is not None:
-            # Its schema may be another one by now.
+            # The sequence may have been moved to another schema.
             default = nextval(owned.namespace, owned.name)
         if column.generated is not None:
             default = generation_text(column)

@@ -1,8 +1,8 @@
 """Rows of information_schema.
 
-Comes in: ``Facts``. Goes out: rows as dicts by column name. As in PostgreSQL, schemata lists all
-schemas, and ``tables`` and ``columns`` list the system's relations too. Views about things that
-a node does not have (routines, triggers, domains, privileges of others ...) are empty.
+Comes in: ``Facts``. Goes out: rows as dicts by column name. As in PostgreSQL, ``schemata`` has all
+schemas, and ``tables`` and ``columns`` have the system relations, too. Views about objects that a
+node does not have (routines, triggers, domains ...) are empty.
 
 Source: src/backend/catalog/information_schema.sql.
 """
@@ -60,12 +60,12 @@ _PRIVILEGES: Final = (
 
 
 def information_schema_catalog_name(facts: Facts) -> Iterator[Row]:
-    """The database's name."""
+    """Yield the database's name."""
     yield {"catalog_name": DATABASE}
 
 
 def schemata(facts: Facts) -> Iterator[Row]:
-    """All schemas."""
+    """Yield all schemas."""
     owners = {n.name: facts.role_names.get(n.owner) for n in facts.namespaces}
     superuser = facts.role_names.get(10)
     for name in facts.namespace_names.values():
@@ -77,7 +77,7 @@ def schemata(facts: Facts) -> Iterator[Row]:
 
 
 def tables(facts: Facts) -> Iterator[Row]:
-    """Lake tables and system relations."""
+    """Yield lake tables and system relations."""
     for relation in facts.relations:
         if relation.kind in "iIS":
             continue
@@ -93,7 +93,7 @@ def tables(facts: Facts) -> Iterator[Row]:
 
 
 def views(facts: Facts) -> Iterator[Row]:
-    """The system views."""
+    """Yield the system views."""
     for relation in facts.relations:
         if relation.kind == "v":
             yield {
@@ -110,13 +110,13 @@ def views(facts: Facts) -> Iterator[Row]:
 
 
 def columns(facts: Facts) -> Iterator[Row]:
-    """Columns of all tables and views."""
+    """Yield the columns of all tables and views."""
     identities = _identities(facts)
     for relation in facts.relations:
         if relation.kind in "iIS":
             continue
         for attribute in relation.attributes:
-            known = type_by_oid(attribute.type_oid)
+            pg_type = type_by_oid(attribute.type_oid)
             yield {
                 "table_catalog": DATABASE,
                 "table_schema": relation.namespace,
@@ -125,10 +125,10 @@ def columns(facts: Facts) -> Iterator[Row]:
                 "ordinal_position": attribute.number,
                 "column_default": None if attribute.generated else attribute.default,
                 "is_nullable": _NO if attribute.not_null else _YES,
-                "data_type": _data_type(attribute, known),
+                "data_type": _data_type(attribute, pg_type),
                 "udt_catalog": DATABASE,
                 "udt_schema": "pg_catalog",
-                "udt_name": "anyarray" if known is None else known.name,
+                "udt_name": "anyarray" if pg_type is None else pg_type.name,
                 "dtd_identifier": str(attribute.number),
                 "is_self_referencing": _NO,
                 "is_identity": _NO,
@@ -139,39 +139,39 @@ def columns(facts: Facts) -> Iterator[Row]:
                 if attribute.generated
                 else None,
                 "is_updatable": _YES if relation.table is not None else _NO,
-                **({} if known is None else _limits(attribute.typmod, known)),
+                **({} if pg_type is None else _limits(attribute.typmod, pg_type)),
             }
 
 
 def _identities(facts: Facts) -> dict[tuple[int, int], Row]:
     """Return the facts about identity columns, by table and number."""
-    found: dict[tuple[int, int], Row] = {}
-    for one in facts.sequences:
-        relation, attribute = facts.owned_by.get(one.oid, (None, None))
+    identities: dict[tuple[int, int], Row] = {}
+    for sequence in facts.sequences:
+        relation, attribute = facts.owned_by.get(sequence.oid, (None, None))
         if relation is None or attribute is None or not attribute.identity:
             continue
-        least, most = one.limits
+        least, most = sequence.limits
         always = attribute.identity == "a"
-        found[relation.oid, attribute.number] = {
+        identities[relation.oid, attribute.number] = {
             "is_identity": _YES,
             "identity_generation": "ALWAYS" if always else "BY DEFAULT",
-            "identity_start": str(one.start),
-            "identity_increment": str(one.increment),
+            "identity_start": str(sequence.start),
+            "identity_increment": str(sequence.increment),
             "identity_maximum": str(most),
             "identity_minimum": str(least),
         }
-    return found
+    return identities
 
 
-def _data_type(attribute: Attribute, known: PgType | None) -> str:
-    if known is None or known.is_array:
+def _data_type(attribute: Attribute, pg_type: PgType | None) -> str:
+    if pg_type is None or pg_type.is_array:
         return "ARRAY"
     return format_type(attribute.type_oid)
 
 
-def _limits(typmod: int, known: PgType) -> Row:
-    """The columns about length and precision, by type."""
-    name = known.name
+def _limits(typmod: int, pg_type: PgType) -> Row:
+    """Return the columns about length and precision of a type."""
+    name = pg_type.name
     if name in ("bpchar", "varchar", "text"):
         length = typmod - 4 if typmod >= 4 else None
         octets = _OCTETS_MAXIMUM if length is None else min(length * 4, _OCTETS_MAXIMUM)
@@ -198,17 +198,17 @@ def _limits(typmod: int, known: PgType) -> Row:
         return {"datetime_precision": typmod if typmod >= 0 else 6}
     if name == "interval":
         precision = typmod & INTERVAL_FULL_PRECISION
-        given = typmod >= 0 and precision != INTERVAL_FULL_PRECISION
-        fields = format_type(known.oid, typmod).partition("(")[0]
+        has_precision = typmod >= 0 and precision != INTERVAL_FULL_PRECISION
+        fields = format_type(pg_type.oid, typmod).partition("(")[0]
         return {
-            "datetime_precision": precision if given else 6,
+            "datetime_precision": precision if has_precision else 6,
             "interval_type": fields.removeprefix("interval").strip().upper() or None,
         }
     return {}
 
 
 def table_constraints(facts: Facts) -> Iterator[Row]:
-    """Primary keys, and NOT NULL as the CHECK constraints that the standard makes it."""
+    """Yield primary keys, CHECK, and NOT NULL, which is a CHECK constraint in the standard."""
     for relation in facts.lake_tables():
         table = relation.table
         if table is None:
@@ -242,7 +242,7 @@ def table_constraints(facts: Facts) -> Iterator[Row]:
 
 
 def check_constraints(facts: Facts) -> Iterator[Row]:
-    """CHECK, and NOT NULL in the standard's form."""
+    """Yield CHECK constraints, and NOT NULL in the standard's form."""
     for relation in facts.lake_tables():
         for check in () if relation.table is None else relation.table.checks:
             yield {
@@ -262,7 +262,7 @@ def check_constraints(facts: Facts) -> Iterator[Row]:
 
 
 def key_column_usage(facts: Facts) -> Iterator[Row]:
-    """Columns of primary keys."""
+    """Yield the columns of primary keys."""
     for relation in facts.lake_tables():
         if relation.table is None:
             continue
@@ -280,13 +280,13 @@ def key_column_usage(facts: Facts) -> Iterator[Row]:
 
 
 def constraint_column_usage(facts: Facts) -> Iterator[Row]:
-    """The same columns, by constraint."""
+    """Yield the columns of primary keys, without positions."""
     for row in key_column_usage(facts):
         yield {name: value for name, value in row.items() if name != "ordinal_position"}
 
 
 def constraint_table_usage(facts: Facts) -> Iterator[Row]:
-    """Tables of primary keys."""
+    """Yield the tables of primary keys."""
     for row in table_constraints(facts):
         if row["constraint_type"] == "PRIMARY KEY":
             yield {
@@ -326,13 +326,13 @@ def table_privileges(facts: Facts) -> Iterator[Row]:
 
 
 def enabled_roles(facts: Facts) -> Iterator[Row]:
-    """All roles, whoever asks."""
+    """Yield all roles, whatever the current role is."""
     for role in facts.roles:
         yield {"role_name": role.name}
 
 
 def character_sets(facts: Facts) -> Iterator[Row]:
-    """The database's encoding."""
+    """Yield the database's encoding."""
     yield {
         "character_set_name": "UTF8",
         "character_repertoire": "UCS",

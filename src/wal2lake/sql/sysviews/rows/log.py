@@ -1,22 +1,22 @@
 """Rows about the change logs: wal2lake.log, wal2lake.log_segments and wal2lake.log_readers.
 
-Comes in: each subscription's reading of its log directory, its floor and the states of its
-tables. Goes out: what the log holds, how near it is to its limit, and who still needs it. A
-reading is one listing of a directory and some manifests, so that these answer while the log
-is large, apply stands still, or the receiver is down.
+Comes in: each subscription's reading of its log directory, its floor and the states of its tables.
+Goes out: the contents of the log, its size in percent of the limit, and its readers. A reading
+lists a directory and reads some manifests, so the views work while the log is large, apply stands
+still, or the receiver is down.
 
-Who needs what (docs/arch/3_changelog.md, Retention):
+The readers (docs/arch/3_changelog.md, Retention):
 
     reader    needs everything from        and holds
     -------   --------------------------   -------------------------------------------------
     seal      the last segment's end       the journal: what is durable but not yet sealed
     apply     the floor                    segments that some table has not applied
     copy      its snapshot's LSN           the same, of one table that has not joined yet
-    paused    where the table stands       the same, of a table that is paused
-    catch-up  the same                     the same, until it is where the others are
-    history   the oldest segment           segments that all have applied, for who looks back
+    paused    the table's position         the same, of a table that is paused
+    catch-up  the same                     the same, until the table has caught up
+    history   the oldest segment           segments that all tables have applied
 
-An LSN that nobody needs more of is an LSN above which everything may go.
+A reader needs everything above its LSN, and nothing below it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from wal2lake.sql.sysviews.rows.replication import Moment
 from wal2lake.sql.sysviews.source import LogReading
 
 LISTED: Final = 500
-"""``log_segments`` shows so many of the oldest and so many of the newest segments: a log of
-days has hundreds of thousands."""
+"""Number of the oldest and of the newest segments that ``log_segments`` shows: a log of days has
+hundreds of thousands."""
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def log(moment: Moment) -> Iterator[Row]:
-    """One row for each log."""
+    """Yield a row for each log."""
     settings = moment.source.log_settings
     for sub, reading in _logs(moment):
         contents, size = reading.contents, reading.contents.size
@@ -73,13 +73,13 @@ def log(moment: Moment) -> Iterator[Row]:
 
 
 def log_segments(moment: Moment) -> Iterator[Row]:
-    """The oldest and the newest segments of each log."""
+    """Yield the oldest and the newest segments of each log."""
     for sub, reading in _logs(moment):
         numbers = reading.contents.numbers
         if len(numbers) > 2 * LISTED:
             numbers = numbers[:LISTED] + numbers[-LISTED:]
-        for one in reading.facts(numbers):
-            manifest = one.manifest
+        for segment in reading.facts(numbers):
+            manifest = segment.manifest
             yield {
                 "subid": sub.oid,
                 "subname": sub.name,
@@ -91,12 +91,12 @@ def log_segments(moment: Moment) -> Iterator[Row]:
                 "rows": sum(file.rows for file in manifest.files),
                 "messages": sum(file.messages for file in manifest.messages_files),
                 "files": len(manifest.log_files),
-                "bytes": one.bytes,
+                "bytes": segment.bytes,
                 "last_commit_time": _EPOCH
                 + timedelta(microseconds=manifest.last_commit_time)
                 if manifest.transactions
                 else None,
-                "sealed_at": datetime.fromtimestamp(one.sealed_at, UTC),
+                "sealed_at": datetime.fromtimestamp(segment.sealed_at, UTC),
                 "applied": manifest.sealed_lsn <= sub.floor,
             }
 
@@ -112,32 +112,34 @@ def log_readers(moment: Moment) -> Iterator[Row]:
         oldest = edges[0].manifest.first_commit_lsn if edges else None
 
         def row(
-            reader: str, lsn: Lsn | None, held: Held, sub: Subscription = sub
+            reader: str, lsn: Lsn | None, snapshot: Held, sub: Subscription = sub
         ) -> Row:
             return {
                 "subid": sub.oid,
                 "subname": sub.name,
                 "reader": reader,
                 "needed_lsn": lsn or None,
-                "segments": held.segments,
-                "bytes": held.bytes,
+                "segments": snapshot.segments,
+                "bytes": snapshot.bytes,
             }
 
         journal = contents.journal_bytes + contents.open_bytes
         yield row("seal", sealed, Held(0, journal))
         yield row("apply", sub.floor, needed)
-        held = moment.source.snapshot_held(sub.oid)
+        snapshot = moment.source.snapshot_held(sub.oid)
         for rel in moment.state.rels:
             lsn = rel.lsn if rel.state is SyncState.FINISHEDCOPY else None
             if rel.state is SyncState.DATASYNC:
-                # Not covered yet: its snapshot will not be below the floor.
-                covered = held is not None and int(rel.relid) in held.relids
-                lsn = held.lsn if held is not None and covered else sub.floor
+                # A table without a snapshot will get one that is not below the floor.
+                is_covered = snapshot is not None and int(rel.relid) in snapshot.relids
+                lsn = snapshot.lsn if snapshot is not None and is_covered else sub.floor
             if rel.subid == sub.oid and lsn is not None:
                 table = moment.state.tables.get(rel.relid)
-                behind = "catch-up" if rel.rejoins else "copy"
+                reader_name = "catch-up" if rel.rejoins else "copy"
                 yield {
-                    **row("paused" if rel.paused else behind, lsn, reading.above(lsn)),
+                    **row(
+                        "paused" if rel.paused else reader_name, lsn, reading.above(lsn)
+                    ),
                     "schemaname": table.namespace if table else rel.remote_namespace,
                     "tablename": table.name if table else rel.remote_name,
                 }

@@ -1,7 +1,7 @@
-"""Rows about publications: pg_publication and its kin.
+"""Rows about publications.
 
 Comes in: ``Facts``. Goes out: rows as dicts by column name, as in ``relations``. A row filter is
-shown as its text, which pg_get_expr() gives back.
+shown as its text, which pg_get_expr() returns.
 
 Sources: pg_publication.h, pg_publication_rel.h, pg_publication_namespace.h; system_views.sql.
 """
@@ -20,68 +20,72 @@ from wal2lake.sql.sysviews.rows.relations import Row, RowMaker
 
 
 def pg_publication(facts: Facts) -> Iterator[Row]:
-    """All publications."""
-    for one in facts.publications:
+    """Yield all publications."""
+    for publication in facts.publications:
         yield {
-            "oid": one.oid,
-            "pubname": one.name,
-            "pubowner": one.owner,
-            "puballtables": one.all_tables,
-            "pubinsert": PublishedOperation.INSERT in one.publishes,
-            "pubupdate": PublishedOperation.UPDATE in one.publishes,
-            "pubdelete": PublishedOperation.DELETE in one.publishes,
-            "pubtruncate": PublishedOperation.TRUNCATE in one.publishes,
-            "pubviaroot": one.via_root,
-            "pubgencols": one.generated_columns,
+            "oid": publication.oid,
+            "pubname": publication.name,
+            "pubowner": publication.owner,
+            "puballtables": publication.all_tables,
+            "pubinsert": PublishedOperation.INSERT in publication.publishes,
+            "pubupdate": PublishedOperation.UPDATE in publication.publishes,
+            "pubdelete": PublishedOperation.DELETE in publication.publishes,
+            "pubtruncate": PublishedOperation.TRUNCATE in publication.publishes,
+            "pubviaroot": publication.via_root,
+            "pubgencols": publication.generated_columns,
         }
 
 
 def pg_publication_rel(facts: Facts) -> Iterator[Row]:
-    """The tables that they name."""
+    """Yield the tables that publications name."""
     for publication in facts.publications:
-        for one in publication.tables:
-            relation = facts.by_oid.get(one.relid)
+        for published in publication.tables:
+            relation = facts.by_oid.get(published.relid)
             if relation is None or relation.table is None:
                 continue
             yield {
-                "oid": one.oid,
+                "oid": published.oid,
                 "prpubid": publication.oid,
-                "prrelid": one.relid,
-                "prqual": filter_text(one),
+                "prrelid": published.relid,
+                "prqual": filter_text(published),
                 "prattrs": None
-                if one.columns is None
-                else numbers(relation.table, one.columns),
+                if published.columns is None
+                else numbers(relation.table, published.columns),
             }
 
 
 def pg_publication_namespace(facts: Facts) -> Iterator[Row]:
-    """The schemas that they name."""
+    """Yield the schemas that publications name."""
     for publication in facts.publications:
-        for one in publication.schemas:
-            yield {"oid": one.oid, "pnpubid": publication.oid, "pnnspid": one.nspid}
+        for schema in publication.schemas:
+            yield {
+                "oid": schema.oid,
+                "pnpubid": publication.oid,
+                "pnnspid": schema.nspid,
+            }
 
 
 def pg_publication_tables(facts: Facts) -> Iterator[Row]:
-    """The tables that they have, each with what is sent of it."""
+    """Yield the tables of publications, with the columns and the filter of each."""
     for publication in facts.publications:
-        for one in published_tables(publication, facts.tables, facts.namespaces):
+        for published in published_tables(publication, facts.tables, facts.namespaces):
             yield {
                 "pubname": publication.name,
-                "schemaname": one.table.namespace,
-                "tablename": one.table.name,
-                "attnames": list(one.columns),
-                "rowfilter": filter_text(one.named),
+                "schemaname": published.table.namespace,
+                "tablename": published.table.name,
+                "attnames": list(published.columns),
+                "rowfilter": filter_text(published.named),
             }
 
 
 def numbers(table: TableDef, columns: Sequence[str]) -> list[int]:
-    """Attribute numbers."""
+    """Return the attribute numbers of columns."""
     names = [column.name for column in table.columns]
     return [names.index(name) + 1 for name in columns]
 
 
 def filter_text(named: PublishedTable | None) -> str | None:
-    """A row filter as pg_get_expr() shows it."""
+    """Return a row filter as pg_get_expr() shows it."""
     if named is None or named.filter is None:
         return None
     return deparse(decode(named.filter), named.filter_columns, quote_identifier)

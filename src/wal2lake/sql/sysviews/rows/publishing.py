@@ -1,7 +1,7 @@
-"""Rows about what this node publishes: its slots, and who streams from them.
+"""Rows about the node as a publisher: replication slots and walsenders.
 
-Comes in: the source's slots and walsenders. Goes out: rows as dicts by column name, made anew for
-each query.
+Comes in: the source's slots and walsenders. Goes out: rows as dicts by column name, made for each
+query.
 
 Sources: pg_get_replication_slots() in slotfuncs.c; pg_stat_get_wal_senders() in walsender.c.
 """
@@ -22,10 +22,10 @@ _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def pg_replication_slots(moment: Moment) -> Iterator[Row]:
-    """All of them."""
+    """Yield all replication slots."""
     for use, room in moment.source.slots():
         slot = use.slot
-        # A temporary one is its session's for as long as it is there.
+        # A temporary slot is always active: its session uses it.
         user = use.session or slot.temporary or None
         lost = slot.invalidation is not None
         yield {
@@ -57,31 +57,35 @@ def pg_stat_replication_slots(moment: Moment) -> Iterator[Row]:
     """Yield the decoding statistics of each slot."""
     for use, _ in moment.source.slots():
         name = use.slot.name
-        found = moment.source.slot_statistics.slot(name)
+        statistics = moment.source.slot_statistics.slot(name)
         yield {
             "slot_name": name,
             "spill_txns": 0,
             "spill_count": 0,
             "spill_bytes": 0,
-            **asdict(found.counts),
+            **asdict(statistics.counts),
             "stats_reset": None
-            if found.reset_at is None
-            else datetime.fromtimestamp(found.reset_at, UTC),
+            if statistics.reset_at is None
+            else datetime.fromtimestamp(statistics.reset_at, UTC),
         }
 
 
 def pg_stat_replication(moment: Moment) -> Iterator[Row]:
     """Yield the walsenders that stream now."""
     users = {role.name: role.oid for role in moment.facts.roles}
-    sessions = {one.pid: one for one in moment.source.sessions()}
+    sessions = {walsender.pid: walsender for walsender in moment.source.sessions()}
     standbys = moment.source.standbys()
     streaming = [
         Walsender(pid, sessions[pid].application_name, positions)
         for pid, _, positions in moment.source.walsenders()
         if pid in sessions
     ]
-    for one in streaming:
-        pid, positions, session = one.pid, one.positions, sessions[one.pid]
+    for walsender in streaming:
+        pid, positions, session = (
+            walsender.pid,
+            walsender.positions,
+            sessions[walsender.pid],
+        )
         yield {
             "pid": pid,
             "usesysid": users.get(session.user),
@@ -100,10 +104,10 @@ def pg_stat_replication(moment: Moment) -> Iterator[Row]:
             "replay_lag": _interval(positions.apply_lag_us),
             "sync_priority": 0
             if standbys is None
-            else standbys.priority(one.application_name),
+            else standbys.priority(walsender.application_name),
             "sync_state": "async"
             if standbys is None
-            else standbys.state(one, streaming),
+            else standbys.state(walsender, streaming),
             "reply_time": _EPOCH + timedelta(microseconds=positions.reply_time)
             if positions.reply_time
             else None,

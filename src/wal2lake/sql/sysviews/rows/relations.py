@@ -1,9 +1,8 @@
-"""Rows of pg_catalog that follow from the schema: relations, columns, keys, types.
+"""Rows of pg_catalog that depend on the schema: relations, columns, keys, types.
 
-Comes in: ``Facts``. Goes out: rows as dicts by column name; a missing column is null, or the
-type's zero where pg_attribute says NOT NULL. One generator per view, registered in
-``RELATION_ROWS``. What PostgreSQL shows of a heap's storage is shown as it would be for an empty
-one: a lake table has no pages.
+Comes in: ``Facts``. Goes out: rows as dicts by column name; a missing column is null, or the type's
+zero if the column is NOT NULL. Each view has a generator, registered in ``RELATION_ROWS``. A lake
+table has no pages, so its storage is shown like that of an empty heap.
 
 Sources: the manual's chapter 52 (system catalogs), 53 (system views); heap.c, index.c.
 """
@@ -34,7 +33,7 @@ Row = Mapping[str, Any]
 RowMaker = Callable[[Facts], Iterator[Row]]
 
 UNSTORED: Final = frozenset("vpI")
-"""pg_class.relkind of what has no file: views, partitioned tables and indexes."""
+"""pg_class.relkind of relations without a file: views, partitioned tables and indexes."""
 
 _BTREE_OPCLASS: Final = {
     # pg_opclass.dat: the default btree operator classes with fixed numbers.
@@ -54,7 +53,7 @@ _BTREE_OPCLASS: Final = {
 
 
 def pg_class(facts: Facts) -> Iterator[Row]:
-    """Tables, their primary key indexes, and the system relations."""
+    """Yield tables, their primary key indexes, sequences, and the system relations."""
     for relation in facts.relations:
         is_index, is_sequence = relation.kind in "iI", relation.kind == "S"
         table = relation.table
@@ -98,7 +97,7 @@ def _options(kind: str, table: TableDef | None) -> list[str] | None:
 
 
 def pg_inherits(facts: Facts) -> Iterator[Row]:
-    """Partitions, and the indexes of their keys."""
+    """Yield partitions and the indexes of their keys."""
     for relation in facts.lake_tables():
         table = relation.table
         parent = None if table is None else facts.parent(table)
@@ -107,12 +106,12 @@ def pg_inherits(facts: Facts) -> Iterator[Row]:
         pairs = [(table.oid, parent.oid)]
         if table.key:
             pairs.append((index_oid(table), index_oid(parent)))
-        for child, of in pairs:
-            yield {"inhrelid": child, "inhparent": of, "inhseqno": 1}
+        for child, inherited in pairs:
+            yield {"inhrelid": child, "inhparent": inherited, "inhseqno": 1}
 
 
 def pg_partitioned_table(facts: Facts) -> Iterator[Row]:
-    """Partitioned tables."""
+    """Yield partitioned tables."""
     for relation in facts.lake_tables():
         table = relation.table
         if table is None or table.partition_key is None:
@@ -133,7 +132,7 @@ def pg_partitioned_table(facts: Facts) -> Iterator[Row]:
 
 
 def pg_attribute(facts: Facts) -> Iterator[Row]:
-    """Columns of all relations; there are no system columns."""
+    """Yield the columns of all relations, without system columns."""
     for relation in facts.relations:
         inherited = (
             relation.kind == "r"
@@ -141,30 +140,32 @@ def pg_attribute(facts: Facts) -> Iterator[Row]:
             and relation.table.partition_of is not None
         )
         for attribute in relation.attributes:
-            known = type_by_oid(attribute.type_oid)
+            pg_type_row = type_by_oid(attribute.type_oid)
             yield {
                 "attrelid": relation.oid,
                 "attname": attribute.name,
                 "atttypid": attribute.type_oid,
-                "attlen": -1 if known is None else known.length,
+                "attlen": -1 if pg_type_row is None else pg_type_row.length,
                 "attnum": attribute.number,
                 "atttypmod": attribute.typmod,
-                "attndims": 1 if known is not None and known.is_array else 0,
-                "attbyval": known is not None and known.by_value,
-                "attalign": "d" if known is None else known.align,
-                "attstorage": "x" if known is None else known.storage,
+                "attndims": 1
+                if pg_type_row is not None and pg_type_row.is_array
+                else 0,
+                "attbyval": pg_type_row is not None and pg_type_row.by_value,
+                "attalign": "d" if pg_type_row is None else pg_type_row.align,
+                "attstorage": "x" if pg_type_row is None else pg_type_row.storage,
                 "attnotnull": attribute.not_null,
                 "atthasdef": attribute.default is not None,
                 "attidentity": attribute.identity,
                 "attgenerated": attribute.generated,
                 "attislocal": not inherited,
                 "attinhcount": int(inherited),
-                "attcollation": 0 if known is None else known.collation,
+                "attcollation": 0 if pg_type_row is None else pg_type_row.collation,
             }
 
 
 def pg_attrdef(facts: Facts) -> Iterator[Row]:
-    """Column defaults; ``adbin`` is the expression's text, as pg_get_expr() shows it."""
+    """Yield column defaults; ``adbin`` is the text that pg_get_expr() returns."""
     for relation, attribute in _attributes(facts):
         if attribute.default is not None:
             yield {
@@ -176,7 +177,7 @@ def pg_attrdef(facts: Facts) -> Iterator[Row]:
 
 
 def pg_index(facts: Facts) -> Iterator[Row]:
-    """Primary keys, as the unique indexes that PostgreSQL would have."""
+    """Yield a unique index for each primary key, as PostgreSQL has it."""
     for relation in facts.lake_tables():
         key = relation.key_numbers
         if not key or relation.table is None:
@@ -202,7 +203,7 @@ def pg_index(facts: Facts) -> Iterator[Row]:
 
 
 def pg_constraint(facts: Facts) -> Iterator[Row]:
-    """Primary keys, CHECK and NOT NULL."""
+    """Yield primary keys, CHECK and NOT NULL constraints."""
     for relation in facts.lake_tables():
         table = relation.table
         if table is None:
@@ -255,36 +256,36 @@ def pg_constraint(facts: Facts) -> Iterator[Row]:
 
 
 def pg_type(facts: Facts) -> Iterator[Row]:
-    """The built-in types; user-defined ones of a publisher are text here."""
-    for known in BUILT_IN.values():
+    """Yield the built-in types; a publisher's user-defined types are text here."""
+    for row in BUILT_IN.values():
         yield {
-            "oid": known.oid,
-            "typname": known.name,
+            "oid": row.oid,
+            "typname": row.name,
             "typnamespace": 11,
             "typowner": BOOTSTRAP_SUPERUSER,
-            "typlen": known.length,
-            "typbyval": known.by_value,
-            "typtype": known.kind,
-            "typcategory": known.category,
-            "typispreferred": known.preferred,
+            "typlen": row.length,
+            "typbyval": row.by_value,
+            "typtype": row.kind,
+            "typcategory": row.category,
+            "typispreferred": row.preferred,
             "typisdefined": True,
-            "typdelim": known.delimiter,
+            "typdelim": row.delimiter,
             "typsubscript": _subscript(
-                known.is_array, known.name.endswith("vector"), known.element_oid
+                row.is_array, row.name.endswith("vector"), row.element_oid
             ),
-            "typelem": known.element_oid,
-            "typarray": known.array_oid,
-            "typinput": known.input_function,
-            "typoutput": known.output_function,
-            "typreceive": known.receive_function or "-",
-            "typsend": known.send_function or "-",
-            "typmodin": _typmod_function(known.oid, "in"),
-            "typmodout": _typmod_function(known.oid, "out"),
-            "typanalyze": "array_typanalyze" if known.is_array else "-",
-            "typalign": known.align,
-            "typstorage": known.storage,
+            "typelem": row.element_oid,
+            "typarray": row.array_oid,
+            "typinput": row.input_function,
+            "typoutput": row.output_function,
+            "typreceive": row.receive_function or "-",
+            "typsend": row.send_function or "-",
+            "typmodin": _typmod_function(row.oid, "in"),
+            "typmodout": _typmod_function(row.oid, "out"),
+            "typanalyze": "array_typanalyze" if row.is_array else "-",
+            "typalign": row.align,
+            "typstorage": row.storage,
             "typtypmod": -1,
-            "typcollation": known.collation,
+            "typcollation": row.collation,
         }
 
 
@@ -295,15 +296,15 @@ def _subscript(is_array: bool, vector: bool, element: int) -> str:
 
 
 def _typmod_function(oid: int, suffix: str) -> str:
-    known = BUILT_IN[oid]
-    if not known.has_typmod:
+    row = BUILT_IN[oid]
+    if not row.has_typmod:
         return "-"
-    name = BUILT_IN[known.element_oid].name if known.is_array else known.name
+    name = BUILT_IN[row.element_oid].name if row.is_array else row.name
     return f"{name}typmod{suffix}"
 
 
 def pg_range(facts: Facts) -> Iterator[Row]:
-    """The built-in range types."""
+    """Yield the built-in range types."""
     for oid, (subtype, multirange) in RANGES.items():
         yield {
             "rngtypid": oid,
@@ -318,7 +319,7 @@ def pg_range(facts: Facts) -> Iterator[Row]:
 
 
 def pg_tables(facts: Facts) -> Iterator[Row]:
-    """Lake tables and pg_catalog's tables."""
+    """Yield lake tables and pg_catalog's tables."""
     for relation in facts.relations:
         if relation.kind in "rp":
             yield {
@@ -333,7 +334,7 @@ def pg_tables(facts: Facts) -> Iterator[Row]:
 
 
 def pg_stat_all_tables(facts: Facts) -> Iterator[Row]:
-    """Lake tables and pg_catalog's tables; a node counts nothing of their use."""
+    """Yield lake tables and pg_catalog's tables; a node counts no use of them."""
     for relation in facts.relations:
         if relation.kind in "rp":
             yield {
@@ -344,7 +345,7 @@ def pg_stat_all_tables(facts: Facts) -> Iterator[Row]:
 
 
 def pg_stat_user_tables(facts: Facts) -> Iterator[Row]:
-    """The same of lake tables."""
+    """Yield lake tables; a node counts no use of them."""
     for relation in facts.lake_tables():
         yield {
             "relid": relation.oid,
@@ -354,7 +355,7 @@ def pg_stat_user_tables(facts: Facts) -> Iterator[Row]:
 
 
 def pg_views(facts: Facts) -> Iterator[Row]:
-    """The system views; they have no SQL definition."""
+    """Yield the system views; they have no SQL definition."""
     for relation in facts.relations:
         if relation.kind == "v":
             yield {
@@ -365,7 +366,7 @@ def pg_views(facts: Facts) -> Iterator[Row]:
 
 
 def pg_indexes(facts: Facts) -> Iterator[Row]:
-    """The primary keys."""
+    """Yield the indexes of primary keys."""
     for relation in facts.relations:
         if relation.kind in "iI" and relation.table is not None:
             yield {
@@ -377,7 +378,7 @@ def pg_indexes(facts: Facts) -> Iterator[Row]:
 
 
 def index_definition(index: RelationFacts, *, schema: bool = True) -> str:
-    """pg_get_indexdef() of a primary key's index, its table qualified or not."""
+    """Return CREATE INDEX for a primary key; ``schema``: the table is qualified."""
     assert index.table is not None
     table = index.table
     columns = ", ".join(quote_identifier(a.name) for a in index.attributes)

@@ -1,15 +1,15 @@
-"""Rows about subscriptions: pg_subscription and its kin, and wal2lake's own views.
+"""Rows about subscriptions: the catalogs and views of PostgreSQL, and wal2lake's own views.
 
 Comes in: the source's subscriptions, their tables, snapshot vectors and live positions. Goes
 out: rows as dicts by column name.
 
-A connection string is shown to the subscription's owner; to superusers without its password; to
-others not at all. (PostgreSQL shows it whole to superusers, and nobody else may read the column.)
-What may quote values of rows (errors, coercions, messages) is for the owner and for members
-of a role that reads everything of the kind: ``guarded``.
+The subscription's owner sees the connection string; superusers see it without its password; other
+roles do not see it. (In PostgreSQL superusers see all of it, and other roles may not read the
+column.) Errors, coercions and messages may quote values of rows. Only the subscription's owner and
+members of a predefined role see them (``guarded``).
 
-Two sorts: SUBSCRIPTION_ROWS change with the catalog's counter, LIVE_ROWS are asked for anew by
-each query, as is what depends on who asks.
+SUBSCRIPTION_ROWS change with the catalog's counter. LIVE_ROWS are made for each query, and so are
+rows that depend on the current role.
 
 Sources: pg_subscription.h, pg_subscription_rel.h; pg_stat_get_subscription() in launcher.c;
 pg_show_replication_origin_status() in origin.c.
@@ -73,12 +73,12 @@ class Replication:
     origins: tuple[ReplicationOrigin, ...]
 
     def name(self, subid: int) -> str | None:
-        """A subscription's name."""
+        """Return a subscription's name."""
         return next((s.name for s in self.subscriptions if s.oid == subid), None)
 
 
 def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Replication:
-    """Ask the source."""
+    """Read the source."""
     return Replication(
         tuple(source.subscriptions()),
         tuple(source.rels()),
@@ -98,7 +98,7 @@ _STREAMING: Final = {"off": "f", "on": "t", "parallel": "p"}
 
 
 def pg_subscription(moment: Moment) -> Iterator[Row]:
-    """All subscriptions; options that were not given have the node's defaults."""
+    """Yield all subscriptions; options without a value have the node's defaults."""
     for sub in moment.state.subscriptions:
         yield {
             "oid": sub.oid,
@@ -124,7 +124,7 @@ def pg_subscription(moment: Moment) -> Iterator[Row]:
 
 def _conninfo(moment: Moment, sub: Subscription) -> str:
     authority = moment.facts.authority
-    # Not for a superuser: he is not the owner, though he has all privileges.
+    # A superuser has all privileges, but is not the owner.
     if sub.owner in authority.inherited(moment.role):
         return sub.conninfo
     if authority.is_superuser(moment.role):
@@ -133,7 +133,7 @@ def _conninfo(moment: Moment, sub: Subscription) -> str:
 
 
 def pg_subscription_rel(state: Replication) -> Iterator[Row]:
-    """The tables of subscriptions and their states."""
+    """Yield the tables of subscriptions and their states."""
     for rel in state.rels:
         copying = rel.state in (SyncState.INIT, SyncState.DATASYNC)
         yield {
@@ -145,15 +145,15 @@ def pg_subscription_rel(state: Replication) -> Iterator[Row]:
 
 
 def pg_replication_origin(state: Replication) -> Iterator[Row]:
-    """One origin per subscription, numbered in order, and those that were created."""
+    """Yield an origin for each subscription, numbered in order, and created origins."""
     for number, sub in enumerate(state.subscriptions, 1):
         yield {"roident": number, "roname": f"pg_{sub.oid}"}
-    for one in state.origins:
-        yield {"roident": one.number, "roname": one.name}
+    for origin in state.origins:
+        yield {"roident": origin.number, "roname": origin.name}
 
 
 def sync_progress(state: Replication) -> Iterator[Row]:
-    """How far each table's initial copy is, and where a table stands that is apart."""
+    """Yield the progress of each table's copy, and the position of a table that is paused."""
     for rel in state.rels:
         table = state.tables.get(rel.relid)
         yield {
@@ -174,13 +174,13 @@ def sync_progress(state: Replication) -> Iterator[Row]:
 
 def subscription_errors(state: Replication) -> Iterator[Row]:
     """Yield the present errors of subscriptions and of copies of their tables."""
-    for one in state.errors:
+    for failure in state.errors:
         yield {
-            "subid": one.subid,
-            "subname": state.name(one.subid),
-            "error": one.error,
-            "worker": one.worker.value,
-            "sqlstate": one.sqlstate,
+            "subid": failure.subid,
+            "subname": state.name(failure.subid),
+            "error": failure.error,
+            "worker": failure.worker.value,
+            "sqlstate": failure.sqlstate,
         }
     for rel in state.rels:
         if rel.error is not None:
@@ -196,15 +196,15 @@ def subscription_errors(state: Replication) -> Iterator[Row]:
 
 
 def pg_stat_subscription_stats(state: Replication) -> Iterator[Row]:
-    """How often the workers of each subscription have failed, and its conflicts."""
-    for one in state.stats:
-        reset = one.stats_reset
+    """Yield the counts of errors and conflicts of each subscription."""
+    for counts in state.stats:
+        reset = counts.stats_reset
         yield {
-            "subid": one.subid,
-            "subname": state.name(one.subid),
-            "apply_error_count": one.apply_errors,
-            "sync_error_count": one.sync_errors,
-            **{f"confl_{kind}": one.conflicts.get(kind, 0) for kind in ConflictType},
+            "subid": counts.subid,
+            "subname": state.name(counts.subid),
+            "apply_error_count": counts.apply_errors,
+            "sync_error_count": counts.sync_errors,
+            **{f"confl_{kind}": counts.conflicts.get(kind, 0) for kind in ConflictType},
             "stats_reset": None if reset is None else datetime.fromisoformat(reset),
         }
 
@@ -215,49 +215,49 @@ def coercions(state: Replication) -> Iterator[Row]:
         table = state.tables.get(total.relid)
         if table is None:
             continue
-        found = total.coercion
+        coercion = total.coercion
         yield {
             "subid": total.subid,
             "subname": state.name(total.subid),
             "schemaname": table.namespace,
             "tablename": table.name,
-            "columnname": found.column,
+            "columnname": coercion.column,
             "phase": total.phase,
-            "policy": found.policy,
-            "reason": found.reason,
-            "events": found.count,
-            "first_lsn": found.first_lsn,
-            "last_lsn": found.last_lsn,
+            "policy": coercion.policy,
+            "reason": coercion.reason,
+            "events": coercion.count,
+            "first_lsn": coercion.first_lsn,
+            "last_lsn": coercion.last_lsn,
             "first_at": datetime.fromisoformat(total.first_at),
             "last_at": datetime.fromisoformat(total.last_at),
-            "example": found.example,
+            "example": coercion.example,
         }
 
 
 def conflicts(state: Replication) -> Iterator[Row]:
-    """Changes that met another state of the table, and what became of them."""
+    """Yield the conflicts of applied changes, and their resolutions."""
     for noted in state.conflicts:
-        found = noted.conflict
-        table = state.tables.get(found.relid)
+        conflict = noted.conflict
+        table = state.tables.get(conflict.relid)
         yield {
             "subid": noted.subid,
             "subname": state.name(noted.subid),
             "noted_at": datetime.fromisoformat(noted.noted_at),
             "schemaname": None if table is None else table.namespace,
             "tablename": None if table is None else table.name,
-            "conflict_type": found.type.value,
-            "resolution": found.resolution.value,
-            "key": found.key,
-            "commit_lsn": found.commit_lsn,
-            "xid": found.xid,
-            "origin": found.origin,
-            "committed_at": found.committed_at,
-            "events": found.count,
+            "conflict_type": conflict.type.value,
+            "resolution": conflict.resolution.value,
+            "key": conflict.key,
+            "commit_lsn": conflict.commit_lsn,
+            "xid": conflict.xid,
+            "origin": conflict.origin,
+            "committed_at": conflict.committed_at,
+            "events": conflict.count,
         }
 
 
 def subscription_options(state: Replication) -> Iterator[Row]:
-    """The options that PostgreSQL does not have."""
+    """Yield the options that PostgreSQL does not have."""
     for sub in state.subscriptions:
         yield {
             "subid": sub.oid,
@@ -271,7 +271,7 @@ def subscription_options(state: Replication) -> Iterator[Row]:
 
 
 def schema_history(state: Replication) -> Iterator[Row]:
-    """Changes of tables at their publishers, and what was done about them."""
+    """Yield the changes of tables at their publishers, and the outcomes here."""
     for noted in state.schema_history:
         table = state.tables.get(noted.relid)
         yield {
@@ -307,7 +307,7 @@ SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] =
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Facts from which the rows of a moving view are made."""
+    """The facts that the rows of a moving view are made from."""
 
     facts: Facts
     state: Replication
@@ -316,15 +316,15 @@ class Moment:
 
     @property
     def role(self) -> Oid:
-        """The current user's."""
+        """The OID of the current role."""
         return current_role(self.facts, self.context)
 
     def sees_all(self, name: str) -> bool:
-        """Whether who asks sees every row of a guarded view."""
+        """Whether the current role sees every row of a guarded view."""
         return self.facts.authority.has_privileges_of(self.role, GUARDED[name])
 
     def guarded(self) -> Replication:
-        """Without what others' subscriptions may quote of their rows."""
+        """Return the subscriptions of the current role only."""
         authority, role = self.facts.authority, self.role
         state = self.state
         mine = {s.oid for s in state.subscriptions if authority.owns(role, s.owner)}
@@ -339,8 +339,9 @@ class Moment:
 
 
 def pg_replication_origin_status(moment: Moment) -> Iterator[Row]:
-    """Where the last transaction of each subscription that all its tables have ends, and those of
-    created origins; and where it ends in the node's own log, if that has been captured."""
+    """Yield the position of each origin: the end of the last transaction that all tables have.
+
+    ``local_lsn`` is the end of that transaction in the node's own log, if it was captured."""
     state, remote = moment.state, moment.source.applied_ends()
     local = moment.source.local_ends()
     for number, sub in enumerate(state.subscriptions, 1):
@@ -351,20 +352,21 @@ def pg_replication_origin_status(moment: Moment) -> Iterator[Row]:
             "remote_lsn": remote.get(sub.oid, INVALID_LSN),
             "local_lsn": local.get(name, INVALID_LSN),
         }
-    for one in state.origins:
-        # PostgreSQL lists those that have been at work.
-        if one.remote_lsn:
+    for origin in state.origins:
+        # PostgreSQL lists only origins that have a position.
+        if origin.remote_lsn:
             yield {
-                "local_id": one.number,
-                "external_id": one.name,
-                "remote_lsn": one.remote_lsn,
-                "local_lsn": local.get(one.name, INVALID_LSN),
+                "local_id": origin.number,
+                "external_id": origin.name,
+                "remote_lsn": origin.remote_lsn,
+                "local_lsn": local.get(origin.name, INVALID_LSN),
             }
 
 
 def pg_stat_subscription(moment: Moment) -> Iterator[Row]:
-    """The apply worker of each subscription, and the workers that copy its tables. What a copy
-    worker was sent has no position before its table streams; when, is known."""
+    """Yield the apply worker of each subscription, and the workers that copy its tables.
+
+    A copy worker has receipt times, and no positions."""
     for sub in moment.state.subscriptions:
         progress = moment.source.progress(sub.oid)
         running = progress is not None and progress.receiver_pid != 0
@@ -401,8 +403,9 @@ def _time(microseconds: int) -> datetime | None:
 
 
 def snapshots(moment: Moment) -> Iterator[Row]:
-    """Each published state: the version of every table of a subscription. There are thousands
-    of them, so they are read when somebody asks."""
+    """Yield each published state: the version of every table of a subscription.
+
+    There are thousands of states, so they are read for each query and not kept."""
     state = moment.state
     for vector in moment.source.vectors():
         name = state.name(vector.subid)
@@ -421,25 +424,26 @@ def snapshots(moment: Moment) -> Iterator[Row]:
 
 
 def messages(moment: Moment) -> Iterator[Row]:
-    """The logical messages that the change logs hold."""
-    all_of_them = moment.sees_all("messages")
-    state = moment.state if all_of_them else moment.guarded()
+    """Yield the logical messages in the change logs."""
+    sees_all = moment.sees_all("messages")
+    state = moment.state if sees_all else moment.guarded()
     for sub in state.subscriptions:
-        for one in moment.source.messages(sub.oid):
+        for message in moment.source.messages(sub.oid):
             yield {
                 "subid": sub.oid,
                 "subname": sub.name,
-                "lsn": one.lsn,
-                "commit_lsn": one.commit_lsn,
-                "transactional": one.commit_lsn is not None,
-                "prefix": one.prefix,
-                "content": one.content,
+                "lsn": message.lsn,
+                "commit_lsn": message.commit_lsn,
+                "transactional": message.commit_lsn is not None,
+                "prefix": message.prefix,
+                "content": message.content,
             }
 
 
 def pg_prepared_xacts(moment: Moment) -> Iterator[Row]:
-    """Yield the transactions that sessions have prepared, and those that publishers have, under the
-    names that PostgreSQL's subscriber gives."""
+    """Yield the transactions that sessions or publishers have prepared.
+
+    A publisher's transaction has the name that a PostgreSQL subscriber would give it."""
     owners = {role.oid: role.name for role in moment.facts.roles}
     for local in moment.source.prepared_commits():
         if local.state is PreparedState.PREPARED:
@@ -451,18 +455,18 @@ def pg_prepared_xacts(moment: Moment) -> Iterator[Row]:
                 "database": DATABASE,
             }
     for sub in moment.state.subscriptions:
-        for one in moment.source.prepared(sub.oid):
+        for prepared in moment.source.prepared(sub.oid):
             yield {
-                "transaction": int(one.xid),
-                "gid": f"pg_gid_{sub.oid}_{one.xid}",
-                "prepared": _time(one.prepare_time),
+                "transaction": int(prepared.xid),
+                "gid": f"pg_gid_{sub.oid}_{prepared.xid}",
+                "prepared": _time(prepared.prepare_time),
                 "owner": owners.get(sub.owner),
                 "database": DATABASE,
             }
 
 
 def pg_stat_activity(moment: Moment) -> Iterator[Row]:
-    """The clients' sessions, and the workers of subscriptions."""
+    """Yield the clients' sessions and the workers of subscriptions."""
     yield from _workers(moment)
     users = {role.name: role.oid for role in moment.facts.roles}
     for session in moment.source.sessions():
@@ -486,7 +490,7 @@ def pg_stat_activity(moment: Moment) -> Iterator[Row]:
 
 
 def _shown(moment: Moment, user: Oid | None, public: Row, guarded: Row) -> Row:
-    """A backend's row; what is guarded is for members of its role, and of pg_read_all_stats."""
+    """Return a backend's row; members of its role and of pg_read_all_stats see ``guarded``."""
     seen = _sees_backend(moment, user)
     return {
         "datid": DATABASE_OID,
@@ -506,7 +510,7 @@ def _sees_backend(moment: Moment, user: Oid | None) -> bool:
 
 
 def _workers(moment: Moment) -> Iterator[Row]:
-    """The workers that pg_stat_subscription shows, each as its subscription's owner."""
+    """Yield the workers of pg_stat_subscription; each runs as its subscription's owner."""
     names = {role.oid: role.name for role in moment.facts.roles}
     owners = {sub.oid: sub.owner for sub in moment.state.subscriptions}
     for worker in pg_stat_subscription(moment):
@@ -531,7 +535,7 @@ def _workers(moment: Moment) -> Iterator[Row]:
 
 
 def pg_stat_ssl(moment: Moment) -> Iterator[Row]:
-    """Which of them are encrypted. PostgreSQL shows no row of a session that is guarded."""
+    """Yield the encryption of sessions; as in PostgreSQL, guarded sessions have no row."""
     users = {role.name: role.oid for role in moment.facts.roles}
     for session in moment.source.sessions():
         if not _sees_backend(moment, users.get(session.user)):
@@ -548,7 +552,7 @@ def pg_stat_ssl(moment: Moment) -> Iterator[Row]:
 
 
 def pg_stat_database(moment: Moment) -> Iterator[Row]:
-    """The one database; a node counts sessions, nothing else of it."""
+    """Yield the one database; a node counts only its sessions."""
     yield {
         "datid": DATABASE_OID,
         "datname": DATABASE,
@@ -565,7 +569,7 @@ def _limits(definition: ParameterDefinition) -> tuple[str | None, str | None]:
 
 
 def pg_settings(moment: Moment) -> Iterator[Row]:
-    """The session's parameters."""
+    """Yield the session's parameters."""
     parameters = moment.context.parameters
     for name in parameters:
         definition = parameters.definition(name)
@@ -592,7 +596,7 @@ def pg_settings(moment: Moment) -> Iterator[Row]:
 
 
 def apply_methods(moment: Moment) -> Iterator[Row]:
-    """How each table's batches were written since the engine started."""
+    """Yield the methods by which each table's batches were written since the engine started."""
     for rel in moment.state.rels:
         table = moment.state.tables.get(rel.relid)
         if table is None:
@@ -617,8 +621,8 @@ GUARDED: Final[Mapping[str, Oid]] = {
     "conflicts": PG_READ_ALL_DATA,
     "messages": PG_READ_ALL_DATA,
 }
-"""Views of which others see the rows of their own subscriptions only, and the role that sees
-all."""
+"""Views with rows that only a subscription's owner may see, and the predefined role that sees all
+rows."""
 
 LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
     maker.__name__: maker

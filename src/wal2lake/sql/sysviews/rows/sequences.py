@@ -1,7 +1,7 @@
-"""Rows about sequences: what they are, whose they are, and how far.
+"""Rows about sequences: definitions, owning columns and last values.
 
-Comes in: ``Facts``; for what moves, the source. Goes out: rows as dicts by column name. Each
-sequence is owned by a serial or identity column, and is of its table's owner.
+Comes in: ``Facts``; for last values, the source. Goes out: rows as dicts by column name. A serial
+or identity column owns each sequence, and the owner of its table owns the sequence.
 
 Sources: pg_sequence.h, pg_depend.h; pg_sequences in system_views.sql; information_schema.sql.
 """
@@ -24,14 +24,14 @@ _BITS: Final = {21: 16, 23: 32, 20: 64}
 
 
 def pg_sequence(facts: Facts) -> Iterator[Row]:
-    """All of them."""
-    for one in facts.sequences:
-        least, most = one.limits
+    """Yield all sequences."""
+    for sequence in facts.sequences:
+        least, most = sequence.limits
         yield {
-            "seqrelid": one.oid,
-            "seqtypid": one.type_oid,
-            "seqstart": one.start,
-            "seqincrement": one.increment,
+            "seqrelid": sequence.oid,
+            "seqtypid": sequence.type_oid,
+            "seqstart": sequence.start,
+            "seqincrement": sequence.increment,
             "seqmax": most,
             "seqmin": least,
             "seqcache": 1,
@@ -40,14 +40,14 @@ def pg_sequence(facts: Facts) -> Iterator[Row]:
 
 
 def pg_depend(facts: Facts) -> Iterator[Row]:
-    """The columns that own sequences, and the defaults that take their values."""
-    for one in facts.sequences:
-        relation, attribute = facts.owned_by.get(one.oid, (None, None))
+    """Yield the columns that own sequences, and the defaults that use sequences."""
+    for sequence in facts.sequences:
+        relation, attribute = facts.owned_by.get(sequence.oid, (None, None))
         if relation is None or attribute is None:
             continue
         yield {
             "classid": _PG_CLASS,
-            "objid": one.oid,
+            "objid": sequence.oid,
             "refclassid": _PG_CLASS,
             "refobjid": relation.oid,
             "refobjsubid": attribute.number,
@@ -58,53 +58,53 @@ def pg_depend(facts: Facts) -> Iterator[Row]:
                 "classid": _PG_ATTRDEF,
                 "objid": attribute.default_oid,
                 "refclassid": _PG_CLASS,
-                "refobjid": one.oid,
+                "refobjid": sequence.oid,
                 "deptype": "n",
             }
 
 
 def sequences(facts: Facts) -> Iterator[Row]:
-    """information_schema's: not those of identity columns."""
-    for one in facts.sequences:
-        _, attribute = facts.owned_by.get(one.oid, (None, None))
+    """Yield the sequences of information_schema, which omits those of identity columns."""
+    for sequence in facts.sequences:
+        _, attribute = facts.owned_by.get(sequence.oid, (None, None))
         if attribute is not None and attribute.identity:
             continue
-        least, most = one.limits
+        least, most = sequence.limits
         yield {
             "sequence_catalog": DATABASE,
-            "sequence_schema": one.namespace,
-            "sequence_name": one.name,
-            "data_type": format_type(one.type_oid),
-            "numeric_precision": _BITS.get(one.type_oid, 64),
+            "sequence_schema": sequence.namespace,
+            "sequence_name": sequence.name,
+            "data_type": format_type(sequence.type_oid),
+            "numeric_precision": _BITS.get(sequence.type_oid, 64),
             "numeric_precision_radix": 2,
             "numeric_scale": 0,
-            "start_value": str(one.start),
+            "start_value": str(sequence.start),
             "minimum_value": str(least),
             "maximum_value": str(most),
-            "increment": str(one.increment),
+            "increment": str(sequence.increment),
             "cycle_option": "NO",
         }
 
 
 def pg_sequences(moment: Moment) -> Iterator[Row]:
-    """All of them, with the last value that was taken, for those who may know it."""
+    """Yield all sequences; only their owners see the last values."""
     values = moment.source.last_values()
     facts = moment.facts
-    for one in facts.sequences:
-        least, most = one.limits
-        owner = facts.by_oid[one.oid].owner
+    for sequence in facts.sequences:
+        least, most = sequence.limits
+        owner = facts.by_oid[sequence.oid].owner
         yield {
-            "schemaname": one.namespace,
-            "sequencename": one.name,
+            "schemaname": sequence.namespace,
+            "sequencename": sequence.name,
             "sequenceowner": facts.role_names.get(owner),
-            "data_type": one.type_oid,
-            "start_value": one.start,
+            "data_type": sequence.type_oid,
+            "start_value": sequence.start,
             "min_value": least,
             "max_value": most,
-            "increment_by": one.increment,
+            "increment_by": sequence.increment,
             "cycle": False,
             "cache_size": 1,
-            "last_value": values.get(one.oid)
+            "last_value": values.get(sequence.oid)
             if facts.authority.owns(moment.role, owner)
             else None,
         }
