@@ -4,7 +4,7 @@ In: a subscription, one of its tables, the operations. Out: the error that stops
 or None. No trigger, default or index expression runs here, so run_as_owner decides nothing else:
 
     run_as_owner = false   as the table's owner: the subscription's owner must be able to SET ROLE
-                           to the table's owner, who must not have revoked the own privileges
+                           to the table's owner, whose own privileges must not be revoked
     run_as_owner = true    as the subscription's owner, who needs the privileges
 
 Source: SwitchToUntrustedUser() in usercontext.c; TargetPrivilegesCheck() in worker.c, which also

@@ -6,7 +6,7 @@ Each coercion is counted exactly once. The coercions of a batch are recorded as 
 position that the batch reaches, before any of its tables commits. They are added to the totals in
 the transaction that publishes that position. A batch that is evaluated again first deletes pending
 entries above the table's position, because nothing above it has been committed: after a crash
-before the table's commit, the batch is repeated and replaces the entry; after a crash behind the
+before the table's commit, the batch is repeated and replaces the entry; after a crash after the
 commit, the entry is published with the table's version.
 
 A copy's coercions are recorded with its ranges. When the copy is done, they replace the totals of

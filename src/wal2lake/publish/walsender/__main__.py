@@ -1,5 +1,6 @@
-"""The process of one walsender, and the template process that walsenders are forked from: ``python
--m wal2lake.publish.walsender SOCKET``, where SOCKET is the number of ``template``'s descriptor.
+"""The process of one walsender, and the template process that walsenders are forked from:
+``python -m wal2lake.publish.walsender SOCKET``, where SOCKET is the number of ``template``'s
+descriptor.
 
 A walsender gets a ``Task`` as JSON, the client's socket, a pipe that announces growth of the log,
 and a pipe for the outcome. At its end it writes the outcome as JSON: how the stream ended, the
