@@ -8,7 +8,7 @@
     (d)     this module, at an attempt's begin   its plan, and the S that its commit may have
     (d)     this module, per range               the range's files, fsynced; its row in copy_range
     f       this module                          ONE commit: all files, cursor S
-    s, r    the apply worker                     see apply.worker
+    s, r    the apply worker                     see apply.step.nextbatch
 
 A copy needs a snapshot that the receiver holds and that covers the table. One query reads the
 publisher's descriptions of all waiting tables. Then workers, at most
