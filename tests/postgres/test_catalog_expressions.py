@@ -105,6 +105,7 @@ QUERIES = (
     "select '1 day 01:02:03.456'::interval(2) from pg_class limit 1",
     "select '1 day 01:02:03.456'::interval(0) from pg_class limit 1",
     "select interval '1 day 01:02:03.456' from pg_class limit 1",
+    "select interval '0', interval '1 day 5', interval '-1.5' from pg_class limit 1",
     "select interval(1) '1 day 01:02:03.456' from pg_class limit 1",
     "select '1 day 01:02:03.456'::interval day from pg_class limit 1",
     "select '1 day 01:02:03.456'::interval day to second(2) from pg_class limit 1",

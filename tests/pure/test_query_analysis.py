@@ -317,6 +317,9 @@ def test_an_output_column_does_not_hide_an_input_column() -> None:
         ("-00:00:00.000001", (0, 0, -1)),
         ("infinity", (2**31 - 1, 2**31 - 1, 2**63 - 1)),
         ("90 minutes", (0, 0, 5_400_000_000)),
+        # A number without a unit counts seconds.
+        ("0", (0, 0, 0)),
+        (" 1 day -2.5 ", (0, 1, -2_500_000)),
     ],
 )
 def test_intervals_are_read_and_sent_as_three_fields(

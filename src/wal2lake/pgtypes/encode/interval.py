@@ -46,6 +46,8 @@ _IRREGULAR: Final = {"centuries": "century", "millennia": "millennium"}
 _PART = re.compile(
     r"\s*(?:([+-]?)(\d+):(\d\d)(?::(\d\d(?:\.\d*)?))?|([+-]?\d+(?:\.\d+)?)\s*([a-z]+))"
 )
+_BARE_NUMBER: Final = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)$")
+"""A number without a unit at the end, which counts seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,10 @@ def _read(text: str) -> Interval:
     position = 0
     while position < len(bare):
         match = _PART.match(bare, position)
+        if match is None and (seconds := _BARE_NUMBER.match(bare, position)):
+            total["microseconds"] += round(Decimal(seconds[1]) * _SECOND)
+            position = seconds.end()
+            continue
         if match is None:
             break
         position = match.end()
