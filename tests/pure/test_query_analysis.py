@@ -18,7 +18,7 @@ from wal2lake.sql.query.translate import (
     TableRef,
     translate_query,
 )
-from wal2lake.sql.query.writes import translate_write
+from wal2lake.sql.query.writes import default_sql, translate_write
 
 COLUMNS = {
     "i": "int",
@@ -87,7 +87,7 @@ def item(expression: str, *parameters: BoundParameter, zone: str = "UTC") -> str
             "(CAST(nn AS DECIMAL(18, 5)) * CAST(nn AS DECIMAL(19, 5)))",
         ),
         ("by = '\\x00FF'", "by = X'00ff'"),
-        ("ch = 'ab'", "TRIM(TRAILING ' ' FROM ch) = TRIM(TRAILING ' ' FROM 'ab')"),
+        ("ch = 'ab'", "TRIM(TRAILING ' ' FROM ch) = 'ab'"),
         (
             "f8 = 0",
             "(CAST(f8 AS DOUBLE) + CAST(0 AS DOUBLE))"
@@ -474,6 +474,11 @@ def test_hours_of_a_timestamptz_are_cut_without_a_new_offset() -> None:
 )
 def test_an_interval_constant_keeps_all_its_units(constant: str, shown: str) -> None:
     assert f"'{shown}'" in item(constant)
+
+
+def test_a_default_of_type_char_stays_a_constant() -> None:
+    column = ColumnDef("k", Oid(1042), 7, default="'z '::bpchar")
+    assert default_sql(column, "UTC") == "'z  '"
 
 
 _PARAMETERS = r"(?:\((\w+), (\w+)\)|(\w+)) ->"

@@ -53,6 +53,9 @@ def text_of(operand: Operand, zone: str) -> exp.Expression:
     """Translate ``CAST(operand AS text)``."""
     source, node = operand.type, operand.node
     if source.oid == t.BPCHAR and source.foreign is None:
+        if isinstance(node, exp.Literal):
+            # A constant stays one: an INSERT of constants needs no Spark.
+            return exp.Literal.string(node.name.rstrip(" "))
         return spark("rtrim(' ', :x)", x=node)
     if source.oid == t.BOOL:
         return cast(node, "STRING")
