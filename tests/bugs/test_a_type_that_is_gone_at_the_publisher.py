@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,8 @@ def test_it_stays_known_but_is_not_asked_for_again(
     now = catalog.subscription(Oid(1))
     assert now is not None
     keeper = RemoteTypesKeeper(catalog, now)
-    assert keeper.learn(None, received=Lsn(5), position=Lsn(9))  # type: ignore[arg-type]
+    unused: Any = None
+    assert keeper.learn(unused, received=Lsn(5), position=Lsn(9))
 
     after = catalog.subscription(Oid(1))
     assert after is not None

@@ -17,7 +17,7 @@ from tests.fakes.publisher import (
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.files import journal_name, journal_numbers
 from wal2lake.errors import InternalError, ProtocolViolation
-from wal2lake.model import Lsn
+from wal2lake.model import Lsn, Relation
 from wal2lake.settings import LogSettings
 from wal2lake.wire.columnar.timeline import CLASS_OF_KIND
 from wal2lake.wire.copyboth import XLogData, write_xlogdata
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 def stream(transactions: list[Transaction] = SENT) -> list[bytes]:
-    known: dict[int, object] = {}
-    return [m for t in transactions for m in payloads(t, known)]  # type: ignore[arg-type]
+    known: dict[int, Relation] = {}
+    return [m for t in transactions for m in payloads(t, known)]
 
 
 # Messages 0 to 5 are the first transaction (Begin, Relation, three rows, Commit), 6 the Begin

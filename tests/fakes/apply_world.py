@@ -35,7 +35,15 @@ from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.lake.staging.layout import RowConflict, RowFailure, Seq
 from wal2lake.lake.upsert.conflicts import unresolved
-from wal2lake.model import Coercion, ConflictType, Lsn, Oid, SyncState, merged
+from wal2lake.model import (
+    Coercion,
+    ConflictType,
+    Lsn,
+    Oid,
+    Relation,
+    SyncState,
+    merged,
+)
 from wal2lake.observe import LockRank, OrderedLock
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.testing.waits import wait_until
@@ -350,7 +358,7 @@ class Side:
             world.settings.log_directory / str(int(subid)), world.settings.log
         )
         self.log.connected(Lsn(0))
-        self.known: dict[int, object] = {}
+        self.known: dict[int, Relation] = {}
         self.worker: ApplyWorker | None = None
         self.lock = OrderedLock(LockRank.SUBSCRIPTION)
         """Held by whoever writes the subscription's tables."""

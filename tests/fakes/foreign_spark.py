@@ -12,6 +12,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TRIES = 20
 
@@ -84,10 +88,10 @@ def main() -> None:
     spark.stop()
 
 
-def _run(spark: object, statement: str) -> str:
+def _run(spark: SparkSession, statement: str) -> str:
     for tried in range(1, TRIES + 1):
         try:
-            spark.sql(statement).collect()  # type: ignore[attr-defined]
+            spark.sql(statement).collect()
         except Exception as error:
             text = " ".join(str(error).split())
             if "DELTA_CONCURRENT" not in text or tried == TRIES:

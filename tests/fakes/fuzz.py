@@ -24,6 +24,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -105,7 +106,7 @@ def _cuts(length: int, rng: random.Random) -> list[int]:
 
 def _check_alone(payload: bytes) -> None:
     for read in (read_from_server, read_from_client):
-        _violation_or_value(lambda read=read: read(payload), len(payload))  # type: ignore[misc]
+        _violation_or_value(partial(read, payload), len(payload))
     message = payload[_HEADER:]
     for protocol in range(1, PROTOCOL_MAX + 1):
         modes = ((False, False), (True, False)) + ((((False, True),)) * (protocol > 3))
@@ -162,7 +163,10 @@ def _events(
     message: Message, transaction: OpenTransaction | None, state: StreamState
 ) -> list[Event]:
     if isinstance(message, LogicalMessage):
-        commit = int(transaction.final_lsn) if message.transactional else None  # type: ignore[union-attr]
+        commit = None
+        if message.transactional:
+            assert transaction is not None
+            commit = int(transaction.final_lsn)
         return [("message", int(message.lsn), commit, message.prefix, message.content)]
     if transaction is None:
         return []

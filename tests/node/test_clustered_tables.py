@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ def commits(table: Path) -> list[list[dict[str, Any]]]:
     logs = sorted((table / "_delta_log").glob(f"{'[0-9]' * 20}.json"))
     found = [list(map(json.loads, log.read_text().splitlines())) for log in logs]
     return [one for one in found if not any("metaData" in action for action in one)]
+
+
+def has_more_commits(table: Path, than: int) -> bool:
+    return len(commits(table)) > than
 
 
 def word(commit: list[dict[str, Any]]) -> str | None:
@@ -94,7 +99,7 @@ def test_a_clustered_table_is_copied_followed_written_and_clustered(
             f" insert into cl.t select {i} * 10000 + n, 'n', 'new' from"
             " generate_series(1, 20) n"
         )
-        wait_until(lambda least=before: len(commits(table)) > least)  # type: ignore[misc]
+        wait_until(partial(has_more_commits, table, before))
         compactions = [one for one in commits(table) if word(one) == "compaction"]
         if compactions:
             break

@@ -34,7 +34,7 @@ from wal2lake.changelog.files import journal_name, journal_numbers
 from wal2lake.changelog.journal.format import JournalRecord
 from wal2lake.changelog.journal.journal import Journal, Place
 from wal2lake.errors import ConfigurationError, CorruptLogError
-from wal2lake.model import Lsn
+from wal2lake.model import Lsn, Relation
 from wal2lake.settings import LogSettings
 
 SMALL = LogSettings(journal_file_bytes=600, segment_bytes=3000)
@@ -103,8 +103,8 @@ def test_recovery_skips_what_is_sealed_and_drops_what_is_open(tmp_path: Path) ->
     send(log, SENT[:1])
     absorb_all(log)
     log.seal()
-    known: dict[int, object] = {}
-    rest = [m for t in SENT[1:] for m in payloads(t, known)]  # type: ignore[arg-type]
+    known: dict[int, Relation] = {}
+    rest = [m for t in SENT[1:] for m in payloads(t, known)]
     log.append(*gulp(rest[:-1]))
     log.sync()
     log.close()
@@ -283,11 +283,11 @@ class Machine(RuleBasedStateMachine):
         assert self.log is not None
         start = self.log.logged
         self.log.connected(start)
-        known: dict[int, object] = {}
+        known: dict[int, Relation] = {}
         self.wire = []
         for one in self.committed:
             if one.commit_lsn >= start:
-                self.wire.extend(payloads(one, known))  # type: ignore[arg-type]
+                self.wire.extend(payloads(one, known))
         self.known = known
 
     def note_synced(self) -> None:
@@ -311,7 +311,7 @@ class Machine(RuleBasedStateMachine):
 
     def happen(self, one: Event) -> None:
         self.committed.append(one)
-        self.wire.extend(payloads(one, self.known))  # type: ignore[arg-type]
+        self.wire.extend(payloads(one, self.known))
 
     @precondition(lambda self: self.wire)
     @rule(count=st.integers(1, 20))

@@ -42,7 +42,7 @@ from wal2lake.errors import (
     InternalError,
     StorageError,
 )
-from wal2lake.model import Lsn
+from wal2lake.model import Lsn, Relation
 from wal2lake.settings import LogSettings
 from wal2lake.wire.columnar import Decoded, Decoder
 
@@ -259,8 +259,8 @@ def test_discarding_the_open_transaction_removes_its_rows_and_files(
 def test_discarding_keeps_what_is_complete(tmp_path: Path) -> None:
     writer = open_writer(tmp_path)
     decoder = Decoder()
-    known: dict[int, object] = {}
-    messages = payloads(inserts(100, 2), known) + payloads(inserts(200, 4), known)[:3]  # type: ignore[arg-type]
+    known: dict[int, Relation] = {}
+    messages = payloads(inserts(100, 2), known) + payloads(inserts(200, 4), known)[:3]
     writer.add(decoder.feed(*gulp(messages)))
     writer.discard_open()
     for one in decoded([inserts(300, 1)]):

@@ -80,7 +80,7 @@ def test_rows_come_in_the_order_of_the_key(tmp_path: Path) -> None:
         )
         added = write_data_file(table, str(tmp_path), fields, physical)
         stored.append(DataFile(add_action(added, data_change=True)))
-    (vector,) = write_vectors(str(tmp_path), [[2]])  # type: ignore[list-item]
+    (vector,) = write_vectors(str(tmp_path), [np.array([2], np.uint64)])
     stored[1] = DataFile({**stored[1].action, "deletionVector": vector})
 
     def order(key: tuple[int, ...]) -> list[str]:

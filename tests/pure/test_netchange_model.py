@@ -14,7 +14,9 @@ from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
     HistoryShape,
+    Key,
     KeyTaken,
+    Row,
     RowEvent,
     TableModel,
     batches,
@@ -27,9 +29,9 @@ def model(*rows: tuple[object, ...]) -> TableModel:
     return TableModel((0,), {(row[0],): row for row in rows})
 
 
-def apply(table: TableModel, *steps: tuple[object, ...]) -> TableModel:
+def apply(table: TableModel, *steps: tuple[str, Row | None, Key | None]) -> TableModel:
     for ordinal, (kind, new, old) in enumerate(steps):
-        table.apply(RowEvent(1, ordinal, kind, new, old))  # type: ignore[arg-type]
+        table.apply(RowEvent(1, ordinal, kind, new, old))
     return table
 
 

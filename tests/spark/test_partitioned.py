@@ -20,6 +20,7 @@ from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.port import Cursor, FieldSpec, NextField
 from wal2lake.lake.spark.batches import DeltaBatches
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
+from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.testing.rowmodel import (
     KEY,
@@ -219,7 +220,7 @@ def test_a_key_is_looked_up_in_partitions_and_columns_change_but_for_theirs(
     lake.create(location, WIDE, partition_columns=["größe", "day"])
     state = lake.state(location)
 
-    def written(*keys: tuple[int, int | None]) -> list[object]:
+    def written(*keys: tuple[int, int | None]) -> list[AddedFile]:
         kinds = [pa.int32(), pa.date32(), pa.timestamp("us", "UTC")]
         kinds += [pa.timestamp("us"), pa.decimal128(10, 2), pa.int64()]
         kinds += [pa.bool_(), pa.string()]
@@ -231,12 +232,12 @@ def test_a_key_is_looked_up_in_partitions_and_columns_change_but_for_theirs(
             return list(writer.finish())
 
     first = written((1, 1), (1, 2), (2, 2))
-    lake.commit_files(location, first, Cursor("app", 1))  # type: ignore[arg-type]
+    lake.commit_files(location, first, Cursor("app", 1))
     state = lake.state(location)
     key = ["id", "größe"]
     for coming, taken in (((1, 3), False), ((2, 1), False), ((2, 2), True)):
         files = written(coming)
-        assert lake.any_key_taken(state, files, key) is taken  # type: ignore[arg-type]
+        assert lake.any_key_taken(state, files, key) is taken
 
     fields = [NextField(field, field.name) for field in WIDE]
     fewer = [one for one in fields if one.source not in ("größe", "v")]
