@@ -8,7 +8,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from tests.node.test_hints_of_queries import hint_of
 
 from wal2lake.errors import PublisherError
@@ -28,6 +30,14 @@ TEXT = "Cast them to text where that will do."
 A_LOGICAL_SLOT = "Use a logical replication slot: pg_create_logical_replication_slot()."
 
 
+MANY = ", ".join(f"c{number} int" for number in range(40))
+KEY = "A" * 43 + "="
+
+
+def nested(times: int) -> str:
+    return "not " * times + "(id > 1)"
+
+
 @pytest.fixture(scope="module")
 def schema(node: Node) -> Iterator[Node]:
     node.sql("create schema hs; create table hs.t (id int)")
@@ -39,7 +49,14 @@ def schema(node: Node) -> Iterator[Node]:
         "insert into hs.n values"
         " (1.5, 2.25, 7, 'abc', '{\"a\": 1}', '2024-01-31 23:59:59.5', 2.5)"
     )
+    node.sql("create table hs.o (a int, b int, c int, d int) partition by list (a)")
+    node.sql("create table hs.o1 partition of hs.o default")
+    node.sql("create table hs.w (id int, v text)")
+    node.sql("insert into hs.w values (1, '7')")
+    node.sql("create publication hs_w for table hs.w where (id > 0)")
+    node.sql("create schema hs_s; create table hs_s.t (id int)")
     yield node
+    node.sql("drop publication hs_w")
     node.sql("drop schema hs cascade")
 
 
@@ -137,6 +154,114 @@ STATEMENTS: Sequence[tuple[str, str, Sequence[str]]] = (
         [
             'create table hs.v (a int) with ("delta.enableDeletionVectors" = false)',
             'create table hs.v2 (a int) with ("delta.enableDeletionVectors" = true)',
+        ],
+    ),
+)
+
+STATEMENTS = (
+    *STATEMENTS,
+    (
+        "create table hs.q (a text, b int) with (partition_columns = 'a')",
+        "Partition by columns of type smallint, integer, bigint, numeric(p,s), boolean,"
+        " date or timestamp.",
+        [
+            "create table hs.q (a smallint, b integer, c bigint, d numeric(9,2), e boolean,"
+            " f date, g timestamp, h text) with (partition_columns = 'a,b,c,d,e,f,g')"
+        ],
+    ),
+    (
+        "create table hs.z (a boolean, b int) with (cluster_by = 'a')",
+        "Cluster by columns of a type that is stored as whole number, decimal, date,"
+        " timestamp or text.",
+        [
+            "create table hs.z (a int, b numeric(9,2), c date, d timestamp)"
+            " with (cluster_by = 'a, b, c, d')",
+            "create table hs.z2 (a text, b bigint) with (cluster_by = 'a, b')",
+        ],
+    ),
+    (
+        f"create table hs.wide ({MANY}, last int) with (cluster_by = 'last')",
+        "Declare the column among them.",
+        [f"create table hs.wide (last int, {MANY}) with (cluster_by = 'last')"],
+    ),
+    (
+        "truncate only hs.o",
+        "Do not specify the ONLY keyword, or use TRUNCATE ONLY on the partitions directly.",
+        ["truncate hs.o", "truncate only hs.o1"],
+    ),
+    (
+        "alter table only hs.o drop column b",
+        "Do not specify the ONLY keyword.",
+        ["alter table hs.o drop column b"],
+    ),
+    (
+        "alter table only hs.o alter c set not null",
+        "Do not specify the ONLY keyword.",
+        ["alter table hs.o alter c set not null"],
+    ),
+    (
+        "alter table hs.o1 alter c drop not null",
+        "Alter the partitioned table.",
+        ["alter table hs.o alter c drop not null"],
+    ),
+    ("drop table hs.o1", "Drop the partitioned table.", ["drop table hs.o"]),
+    (
+        "alter table hs.w alter v type integer",
+        'You might need to specify "USING v::integer".',
+        ["alter table hs.w alter v type integer using v::integer"],
+    ),
+    (
+        "alter table hs.w alter v type integer using 'x' || v::text",
+        "You might need to add an explicit cast.",
+        ["alter table hs.w alter v type integer using ('1' || v::text)::integer"],
+    ),
+    (
+        "alter table hs.w add column n int default 5, add check (n > 0)",
+        "Add the column first, and then the constraint or generated column.",
+        [
+            "alter table hs.w add column n int default 5",
+            "alter table hs.w add check (n > 0)",
+        ],
+    ),
+    (
+        "alter table hs.w drop column id",
+        "Use DROP ... CASCADE to drop the dependent objects too.",
+        ["alter table hs.w drop column id cascade"],
+    ),
+    (
+        f"create publication hs_n for table hs.t where ({nested(250)})",
+        "An expression may be nested 200 times.",
+        [
+            f"create publication hs_n for table hs.t where ({nested(190)})",
+            "drop publication hs_n",
+        ],
+    ),
+    (
+        f"create role hs_m password 'md5{'0' * 32}'",
+        "Give the password itself, or a SCRAM-SHA-256 verifier.",
+        [
+            "create role hs_m password 'itself'",
+            f"alter role hs_m password 'SCRAM-SHA-256$4096:{'A' * 22}==${KEY}:{KEY}'",
+            "drop role hs_m",
+        ],
+    ),
+    (
+        "drop schema hs_s",
+        "Use DROP ... CASCADE to drop the dependent objects too.",
+        ["drop schema hs_s cascade"],
+    ),
+    (
+        "begin; create role hs_x; commit",
+        "Run it outside of BEGIN ... COMMIT (autocommit): each statement is a transaction.",
+        ["create role hs_x", "drop role hs_x"],
+    ),
+    (
+        "begin; insert into hs.t values (8); create publication hs_y; commit",
+        "Use two transactions.",
+        [
+            "begin; insert into hs.t values (8); commit",
+            "begin; create publication hs_y; commit",
+            "drop publication hs_y",
         ],
     ),
 )
@@ -399,6 +524,73 @@ def test_psql_copies_to_a_file(schema: Node, tmp_path: Path) -> None:
         check=True,
     )
     assert (tmp_path / "file").read_text() == "7\n"
+
+
+def test_grants_that_others_depend_on(schema: Node) -> None:
+    node = schema
+    node.sql("create role hs_g; create role hs_1; create role hs_2")
+    node.sql("grant usage on schema hs to hs_1")
+    node.sql("grant hs_g to hs_1 with admin option")
+    node.sql("grant select on hs.n to hs_1 with grant option")
+    try:
+        node.sql("set role hs_1; grant hs_g to hs_2; grant select on hs.n to hs_2")
+        for revoke in ("hs_g from hs_1", "select on hs.n from hs_1"):
+            hint = hint_of(node, f"revoke {revoke}")
+            assert hint == "Use CASCADE to revoke them too."
+            node.sql(f"revoke {revoke} cascade")
+        assert node.value("select pg_has_role('hs_2', 'hs_g', 'member')") == "f"
+    finally:
+        node.sql("revoke usage on schema hs from hs_1")
+        node.sql("drop role hs_g, hs_1, hs_2")
+
+
+def test_a_table_of_somebody_else_is_in_the_way(schema: Node) -> None:
+    node = schema
+    place = node.directory / "warehouse" / "hs" / "alien"
+    write_deltalake(str(place), pa.table({"a": [1]}))
+    create = "create table hs.alien (a int)"
+    assert hint_of(node, create) == (
+        "This node did not create it. Move it away, or use another schema."
+    )
+    place.rename(place.with_name("away"))
+    node.sql(create)
+    assert node.sql("select * from hs.alien") == []
+
+
+def test_prepared_transactions(schema: Node) -> None:
+    node = schema
+    node.sql("create table hs.x (id int); create table hs.y (id int)")
+    node.sql("create role hs_p login password 'x'; grant usage on schema hs to hs_p")
+    node.sql("grant insert on hs.y to hs_p")
+    prepare = "begin; insert into hs.{} values (1); prepare transaction '{}'"
+    node.sql(prepare.format("x", "hs"))
+    try:
+        with node.connect(user="hs_p", password="x") as other:
+            with pytest.raises(PublisherError) as refused:
+                other.rows("commit prepared 'hs'")
+            assert refused.value.hint == (
+                "Must be superuser or the user that prepared the transaction."
+            )
+            other.rows(prepare.format("y", "hs_p"))
+            other.rows("commit prepared 'hs_p'")
+        node.sql("commit prepared 'hs'")
+        assert len(node.sql("select * from hs.x")) == 1
+        node.sql(prepare.format("x", "hs"))
+        # Somebody else commits the table's definition.
+        log = sorted((node.directory / "warehouse/hs/x/_delta_log").glob("*.json"))
+        newer = log[-1].with_name(f"{int(log[-1].stem) + 1:020d}.json")
+        actions = log[0].read_text().splitlines()
+        newer.write_text(next(one for one in actions if "metaData" in one) + "\n")
+        assert hint_of(node, "commit prepared 'hs'") == (
+            "ROLLBACK PREPARED, and run the transaction again."
+        )
+        node.sql("rollback prepared 'hs'")
+        node.sql(prepare.format("x", "hs"))
+        node.sql("commit prepared 'hs'")
+        assert len(node.sql("select * from hs.x")) == 2
+    finally:
+        node.sql("revoke all on schema hs from hs_p; revoke all on hs.y from hs_p")
+        node.sql("drop role hs_p")
 
 
 def test_a_session_whose_role_is_gone(schema: Node) -> None:
