@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ import pytest
 from tests.conftest import Database
 from tests.node.conftest import Psql
 
+from wal2lake.testing.cluster import Cluster
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, find_installation
 from wal2lake.testing.waits import wait_until
@@ -76,6 +78,8 @@ class Reader:
     node: Node
     psql: Psql
     folder: Path
+    settings: str = ""
+    """The node's wal2lake.toml; empty: as ``init`` writes it."""
 
     def follow(self, page: str) -> int:
         """Do all that the page says; returns how many blocks that was."""
@@ -138,8 +142,12 @@ class Reader:
             command, _, shown = part.replace("\\\n", "").partition("\n")
             if command == "wal2lake init -D node -U me":
                 self.node.init("-U", "me")
+                if self.settings:
+                    (self.node.directory / "wal2lake.toml").write_text(self.settings)
             elif command == "wal2lake start -D node":
                 self.node.start()
+            elif command == "wal2lake stop -D node":
+                assert self.node.stop() == 0
             else:
                 self._shell(command, shown)
 
@@ -205,6 +213,7 @@ def reader(
         pytest.param("schema-changes.md", marks=pytest.mark.slow),
         pytest.param("types-and-values.md", marks=pytest.mark.slow),
         pytest.param("reading.md", marks=pytest.mark.slow),
+        pytest.param("operation.md", marks=pytest.mark.slow),
         pytest.param("from-debezium.md", marks=pytest.mark.slow),
     ],
 )
@@ -214,6 +223,42 @@ def test_a_page_does_what_it_says(page: str, reader: Reader) -> None:
     executed = reader.follow(page)
     text = (GUIDE / page).read_text(encoding="utf-8")
     assert executed == len(re.findall(r"(?m)^```(?:sql|console|python)$", text)) > 5
+
+
+SETTINGS = re.compile(r"(?m)^    \[log\]\n(?:(?:    .*)?\n)*")
+
+
+@pytest.mark.slow
+def test_a_node_on_a_cluster_has_the_settings_of_its_page(
+    database: Callable[..., Database],
+    postgres_server: Callable[[int], PostgresServer],
+    psql: Psql,
+    tmp_path: Path,
+) -> None:
+    page = (GUIDE / "cluster.md").read_text(encoding="utf-8")
+    found = SETTINGS.search(page)
+    assert found is not None
+    with (
+        Cluster(tmp_path / "cluster") as cluster,
+        Node(tmp_path / "node", environ=environ(postgres_server(18))) as node,
+    ):
+        here = {
+            "spark://head:7077": cluster.url,
+            "/mnt/lake": str(tmp_path / "lake"),
+            "10.0.0.5": "127.0.0.1",
+            '"4g"': '"512m"',
+        }
+        settings = textwrap.dedent(found[0])
+        for shown, real in here.items():
+            assert shown in settings
+            settings = settings.replace(shown, real)
+        source, subscriber = database(18, "app"), database(18, "reports")
+        reader = Reader(source, subscriber, node, psql, tmp_path)
+        reader.settings = settings
+        assert reader.follow("cluster.md") == 7
+        applications = cluster.log_text("master")
+        assert node.stop() == 0
+    assert "Registered app" in applications
 
 
 def test_each_page_is_followed_and_linked() -> None:
