@@ -4,7 +4,8 @@ Takes: a node's settings, the supervisor's sockets. Gives: a node that replicate
 Owns: the order in which the parts start and stop, and which part answers a statement. Never:
 does a part's work.
 
-    __main__        puts the parts together
+    __main__        starts the parts, waits, stops them
+    assembly        puts the parts together
     session/        executes the statements of one session, through ``lakebackend``
     rows/           reads the rows of a query
     viewsource      provides the node's state to system views

@@ -24,29 +24,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
 
-from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog, TableDef
 from wal2lake.commands.subscription import UnfinishedCommands, remove_orphans
 from wal2lake.door import Door, Entrance, Listener, ListenerSettings
-from wal2lake.engine.columndefaults import EvaluatedDefaults
-from wal2lake.engine.followedtables import FollowedTables
+from wal2lake.engine.assembly import Assembly, assemble, session_options
 from wal2lake.engine.publishing import PublisherHalf, in_force
 from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import ConfigurationError, UndefinedObjectError, Wal2LakeError
-from wal2lake.lake import JarSource, KeyIndex, locate_jars
-from wal2lake.lake.compaction import Compactor
+from wal2lake.lake import TablePort
 from wal2lake.lake.spark import (
-    Branches,
-    BranchKeys,
-    DeltaBatches,
-    DeltaTables,
-    Queries,
     SessionOptions,
-    SparkExecutors,
-    SparkExpressions,
-    class_archive_path,
-    place_of_branches,
+    SparkSession,
     session_alive,
     start_session,
     stop_session,
@@ -56,17 +45,14 @@ from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
 from wal2lake.local.commits.prepared import finish_interrupted
-from wal2lake.local.concurrency.sequencevalues import SequenceLocks
 from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.recovery import recover
-from wal2lake.model import DATABASE, Oid
-from wal2lake.observe import KeyedLocks, LockRank, configure, get_logger
-from wal2lake.pg import limit_connecting
+from wal2lake.model import DATABASE
+from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings, load
 from wal2lake.sql.backend import Backend, SessionContext
 from wal2lake.sql.parameters.node import node_parameters
 from wal2lake.sql.sysviews import SystemCatalog
-from wal2lake.tablesync.worker import TableSync
 
 _WATCH_SECONDS: Final = 0.5
 """How soon the death of the JVM is noticed."""
@@ -113,123 +99,66 @@ class _Engine:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             signal.signal(number, self._on_signal)
         self._listener.start()
-        settings = self._settings
-        limit = limit_connecting(settings.subscription.connect_timeout_ms)
-        # The ranges of a copy are read there.
-        for_executors = {f"spark.executorEnv.{k}": v for k, v in limit.items()}
-        environment = dict(os.environ)
-        if settings.spark.jars_dir:
-            environment["WAL2LAKE_JARS_DIR"] = settings.spark.jars_dir
-        options = SessionOptions(
-            jars=locate_jars(JarSource.from_environment(environment), environment),
-            local_dir=settings.run_directory / "spark",
-            exchange_dir=settings.exchange_directory,
-            warehouse=settings.warehouse,
-            master=settings.spark.master,
-            driver_memory=settings.spark.driver_memory,
-            class_archive=class_archive_path(),
-            extra={**for_executors, **settings.spark.conf},
-        )
-        exchange = settings.exchange_directory
+        options = session_options(self._settings)
         spark = start_session(options)
         try:
-            tables = DeltaTables(spark)
-            locks: KeyedLocks[Oid] = KeyedLocks(LockRank.SUBSCRIPTION)
-            index = KeyIndex(
-                settings.run_directory / "keyindex", settings.apply.key_index_bytes
-            )
-            compactor = Compactor(tables)
-            batches = DeltaBatches(
-                spark,
-                tables,
-                exchange / "staging",
-                cores=options.cores,
-                upsert_bytes=settings.apply.upsert_bytes,
-                branches_at=place_of_branches(
-                    settings.warehouse, self._catalog.system_identifier
-                ),
-                index=index,
-                compactor=compactor,
-            )
-
-            alter = FollowedTables(lambda: node)
-            queries = Queries(spark)
-            sequences = SequenceLocks()
-            defaults = EvaluatedDefaults(self._catalog, queries, sequences)
-            apply = ApplyLauncher(
-                self._catalog,
-                settings,
-                tables,
-                batches,
-                locks.of,
-                alter,
-                defaults,
-                lambda: node.committed(),
-            )
-            sync = TableSync(
-                self._catalog,
-                settings,
-                tables,
-                SparkExecutors(spark),
-                options.readers,
-                alter,
-                defaults,
-            )
-            node = EngineParts(
-                catalog=self._catalog,
-                settings=settings,
-                tables=tables,
-                queries=queries,
-                branches=Branches(spark, tables, queries),
-                keys=BranchKeys(spark, tables, queries, index),
-                compactor=compactor,
-                apply=apply,
-                sync=sync,
-                locks=locks,
-                changed=lambda: _tell(settings, CHANGED),
-                expressions=SparkExpressions(spark),
-                sequences=sequences,
-            )
-            recover(node)
-            remove_orphans(node)
-            unfinished = UnfinishedCommands(node)
-            apply.start()
-            sync.start()
-            unfinished.start()
-            publisher = PublisherHalf(node, self._listener.sessions)
-            publisher.start()
-            finish_interrupted(node)
-            source = ViewSource(
-                self._catalog,
-                settings,
-                self._listener.sessions,
-                sync.running,
-                batches.methods,
-                publisher.rooms,
-                publisher.walsenders.positions,
-                publisher.standbys,
-                publisher.statistics,
-                lambda pid, terminate: self._signal(publisher, pid, terminate),
-                publisher.capture.origins,
-                partial(_size_of, tables),
-            )
-            self._open_doors(node, source, publisher)
-            _tell(settings, READY)
-            get_logger().info("node is ready to accept connections")
-            if not self._catalog.subscriptions():
-                warm_up(spark, exchange / "warm-up")
-            alive = self._wait(
-                lambda: session_alive(spark),
-                (node, apply, sync, source, unfinished, publisher),
-            )
-            publisher.stop()
-            self._listener.stop()
-            unfinished.stop()
-            sync.stop()
-            apply.stop(settings.node.shutdown_timeout_ms / 2000)
+            alive = self._serve(spark, options)
         finally:
             stop_session(spark)
         return 0 if alive else 1
+
+    def _serve(self, spark: SparkSession, options: SessionOptions) -> bool:
+        """Run on a session until told to stop; False if its JVM has died."""
+        settings = self._settings
+        assembly = assemble(
+            spark,
+            options,
+            settings,
+            self._catalog,
+            lambda: _tell(settings, CHANGED),
+        )
+        node = assembly.node
+        recover(node)
+        remove_orphans(node)
+        unfinished = UnfinishedCommands(node)
+        node.apply.start()
+        node.sync.start()
+        unfinished.start()
+        publisher = PublisherHalf(node, self._listener.sessions)
+        publisher.start()
+        finish_interrupted(node)
+        source = self._view_source(assembly, publisher)
+        self._open_doors(node, source, publisher)
+        _tell(settings, READY)
+        get_logger().info("node is ready to accept connections")
+        if not self._catalog.subscriptions():
+            warm_up(spark, settings.exchange_directory / "warm-up")
+        alive = self._wait(
+            lambda: session_alive(spark),
+            (node, node.apply, node.sync, source, unfinished, publisher),
+        )
+        publisher.stop()
+        self._listener.stop()
+        unfinished.stop()
+        node.sync.stop()
+        node.apply.stop(settings.node.shutdown_timeout_ms / 2000)
+        return alive
+
+    def _view_source(self, assembly: Assembly, publisher: PublisherHalf) -> ViewSource:
+        return ViewSource(
+            self._catalog,
+            self._settings,
+            self._listener.sessions,
+            assembly.node.sync.running,
+            assembly.batches.methods,
+            publisher.rooms,
+            publisher.walsenders.positions,
+            publisher.standbys,
+            publisher.statistics,
+            lambda pid, terminate: self._signal(publisher, pid, terminate),
+            publisher.capture.origins,
+            partial(_size_of, assembly.node.tables),
+        )
 
     def _signal(self, publisher: PublisherHalf, pid: int, terminate: bool) -> bool:
         """pg_cancel_backend and pg_terminate_backend."""
@@ -309,7 +238,7 @@ class _Reloadable(Protocol):
         """Obey these from now on."""
 
 
-def _size_of(tables: DeltaTables, table: TableDef) -> int | None:
+def _size_of(tables: TablePort, table: TableDef) -> int | None:
     """Bytes of the newest version's files, for pg_table_size()."""
     try:
         files = tables.files(tables.state(table.location))

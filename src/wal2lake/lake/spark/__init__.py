@@ -15,6 +15,8 @@ pools. Never: decides what to write.
     batches       the batch port: it chooses between ``lake.upsert`` and ``merge``
 """
 
+from pyspark.sql import SparkSession
+
 from wal2lake.lake.spark.batches import DeltaBatches
 from wal2lake.lake.spark.branch.branches import Branch, Branches, place_of_branches
 from wal2lake.lake.spark.branch.generated import RowRefused, generate, generated_rows
@@ -46,6 +48,7 @@ __all__ = [
     "SessionOptions",
     "SparkExecutors",
     "SparkExpressions",
+    "SparkSession",
     "class_archive_path",
     "generate",
     "generated_rows",

@@ -1,0 +1,133 @@
+"""Puts the engine's parts together: the lake on its Spark session, the workers, the ports.
+
+Comes in: settings, the catalog, a Spark session. Goes out: the options of a session; the parts, of
+which nothing runs yet. Called by ``engine.__main__`` at the start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wal2lake.apply.launcher import ApplyLauncher
+from wal2lake.catalog import Catalog
+from wal2lake.engine.columndefaults import EvaluatedDefaults
+from wal2lake.engine.followedtables import FollowedTables
+from wal2lake.lake import JarSource, KeyIndex, locate_jars
+from wal2lake.lake.compaction import Compactor
+from wal2lake.lake.spark import (
+    Branches,
+    BranchKeys,
+    DeltaBatches,
+    DeltaTables,
+    Queries,
+    SessionOptions,
+    SparkExecutors,
+    SparkExpressions,
+    SparkSession,
+    class_archive_path,
+    place_of_branches,
+)
+from wal2lake.local.concurrency.sequencevalues import SequenceLocks
+from wal2lake.local.node import EngineParts
+from wal2lake.model import Oid
+from wal2lake.observe import KeyedLocks, LockRank
+from wal2lake.pg import limit_connecting
+from wal2lake.settings import Settings
+from wal2lake.tablesync.worker import TableSync
+
+
+def session_options(settings: Settings) -> SessionOptions:
+    """Return the options of the engine's Spark session.
+
+    Raises ConfigurationError for a setting that does not allow a session."""
+    limit = limit_connecting(settings.subscription.connect_timeout_ms)
+    # Executors read the ranges of a copy.
+    for_executors = {f"spark.executorEnv.{k}": v for k, v in limit.items()}
+    environment = dict(os.environ)
+    if settings.spark.jars_dir:
+        environment["WAL2LAKE_JARS_DIR"] = settings.spark.jars_dir
+    return SessionOptions(
+        jars=locate_jars(JarSource.from_environment(environment), environment),
+        local_dir=settings.run_directory / "spark",
+        exchange_dir=settings.exchange_directory,
+        warehouse=settings.warehouse,
+        master=settings.spark.master,
+        driver_memory=settings.spark.driver_memory,
+        class_archive=class_archive_path(),
+        extra={**for_executors, **settings.spark.conf},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """The parts with what only the engine needs of them."""
+
+    node: EngineParts
+    batches: DeltaBatches
+
+
+def assemble(
+    spark: SparkSession,
+    options: SessionOptions,
+    settings: Settings,
+    catalog: Catalog,
+    changed: Callable[[], None],
+) -> Assembly:
+    """Make the parts. ``changed`` tells the supervisor that subscriptions have changed."""
+    tables = DeltaTables(spark)
+    locks: KeyedLocks[Oid] = KeyedLocks(LockRank.SUBSCRIPTION)
+    index = KeyIndex(
+        settings.run_directory / "keyindex", settings.apply.key_index_bytes
+    )
+    compactor = Compactor(tables)
+    batches = DeltaBatches(
+        spark,
+        tables,
+        settings.exchange_directory / "staging",
+        cores=options.cores,
+        upsert_bytes=settings.apply.upsert_bytes,
+        branches_at=place_of_branches(settings.warehouse, catalog.system_identifier),
+        index=index,
+        compactor=compactor,
+    )
+    alter = FollowedTables(lambda: node)
+    queries = Queries(spark)
+    sequences = SequenceLocks()
+    defaults = EvaluatedDefaults(catalog, queries, sequences)
+    apply = ApplyLauncher(
+        catalog,
+        settings,
+        tables,
+        batches,
+        locks.of,
+        alter,
+        defaults,
+        lambda: node.committed(),
+    )
+    sync = TableSync(
+        catalog,
+        settings,
+        tables,
+        SparkExecutors(spark),
+        options.readers,
+        alter,
+        defaults,
+    )
+    node = EngineParts(
+        catalog=catalog,
+        settings=settings,
+        tables=tables,
+        queries=queries,
+        branches=Branches(spark, tables, queries),
+        keys=BranchKeys(spark, tables, queries, index),
+        compactor=compactor,
+        apply=apply,
+        sync=sync,
+        locks=locks,
+        changed=changed,
+        expressions=SparkExpressions(spark),
+        sequences=sequences,
+    )
+    return Assembly(node, batches)
