@@ -19,18 +19,24 @@ from wal2lake.commands.tables import altertable
 from wal2lake.commands.tables import table as tables
 from wal2lake.engine.viewsource import ViewSource
 from wal2lake.errors import Wal2LakeError
+from wal2lake.lake.batch import Method, Total
 from wal2lake.lake.capture.comparison import ComparisonMemory
 from wal2lake.local.node import Caller, EngineParts
-from wal2lake.model import Oid
+from wal2lake.model import Lsn, Oid
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock
 from wal2lake.publish.capture.cascading.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
+from wal2lake.publish.limits import Room
+from wal2lake.publish.slots import SlotUse
 from wal2lake.publish.statistics import Statistics
+from wal2lake.publish.synchronous import Standbys
+from wal2lake.publish.walsender.page import WalsenderPositions
 from wal2lake.settings import Settings
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar import parse
 from wal2lake.sql.grammar.statements import CommandKind, OtherStatement
-from wal2lake.sql.sysviews import SystemCatalog
+from wal2lake.sql.sysviews import ActiveSession, SystemCatalog
+from wal2lake.tablesync.attempt import RunningCopy
 
 Answer = tuple[object, ...]
 """Of an error or notice: severity, SQLSTATE, message, detail, hint; of the rest the tag."""
@@ -103,6 +109,39 @@ def capture_of(
     )
 
 
+class _NothingRuns:
+    """An engine without sessions, copies, slots and walsenders."""
+
+    statistics = Statistics()
+
+    def sessions(self) -> Sequence[ActiveSession]:
+        return ()
+
+    def copies(self, subid: Oid) -> Sequence[RunningCopy]:
+        return ()
+
+    def methods(self, cursor: str, location: str) -> Mapping[Method, Total]:
+        return {}
+
+    def slots(self) -> Sequence[tuple[SlotUse, Room]]:
+        return ()
+
+    def walsenders(self) -> Sequence[tuple[int, str, WalsenderPositions]]:
+        return ()
+
+    def standbys(self) -> Standbys | None:
+        return None
+
+    def local_ends(self) -> Mapping[str, Lsn]:
+        return {}
+
+    def size_of(self, table: TableDef) -> int | None:
+        return None
+
+    def signal(self, pid: int, terminate: bool) -> bool:
+        return False
+
+
 class PublishingNode:
     """A node of which only the catalog is real."""
 
@@ -125,21 +164,7 @@ class PublishingNode:
             compactor=unused,
             changed=lambda: None,
         )
-        self.views = SystemCatalog(
-            ViewSource(
-                self.catalog,
-                settings,
-                lambda: (),
-                lambda _: (),
-                lambda *_: {},
-                slots=lambda: (),
-                walsenders=lambda: (),
-                standbys=lambda: None,
-                statistics=Statistics(),
-                signal=lambda pid, terminate: False,
-                local_ends=dict,
-            )
-        )
+        self.views = SystemCatalog(ViewSource(self.catalog, settings, _NothingRuns()))
 
         def redefine(
             catalog: Catalog, _: object, plan: ColumnPlan, *__: object, **___: object

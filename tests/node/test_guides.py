@@ -234,7 +234,13 @@ def test_a_node_on_a_cluster_has_the_settings_of_its_page(
     postgres_server: Callable[[int], PostgresServer],
     psql: Psql,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A variable wins over the file.
+    monkeypatch.delenv("WAL2LAKE_SPARK_CONF", raising=False)
+    # Executors read the copy: their machines must find the source, too.
+    for name, value in environ(postgres_server(18)).items():
+        monkeypatch.setenv(name, value)
     page = (GUIDE / "cluster.md").read_text(encoding="utf-8")
     found = SETTINGS.search(page)
     assert found is not None

@@ -19,20 +19,19 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
 
-from wal2lake.catalog import Catalog, TableDef
+from wal2lake.catalog import Catalog
 from wal2lake.commands.subscription import UnfinishedCommands, remove_orphans
 from wal2lake.door import Door, Entrance, Listener, ListenerSettings
-from wal2lake.engine.assembly import Assembly, assemble, session_options
+from wal2lake.engine.assembly import assemble, session_options
 from wal2lake.engine.publishing import PublisherHalf, in_force
+from wal2lake.engine.running import RunningEngine
 from wal2lake.engine.session.lakebackend import LakeBackend
 from wal2lake.engine.viewsource import ViewSource
-from wal2lake.errors import ConfigurationError, UndefinedObjectError, Wal2LakeError
-from wal2lake.lake import TablePort
+from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.lake.spark import (
     SessionOptions,
     SparkSession,
@@ -127,7 +126,8 @@ class _Engine:
         publisher = PublisherHalf(node, self._listener.sessions)
         publisher.start()
         finish_interrupted(node)
-        source = self._view_source(assembly, publisher)
+        state = RunningEngine(assembly, publisher, self._listener)
+        source = ViewSource(self._catalog, settings, state)
         self._open_doors(node, source, publisher)
         _tell(settings, READY)
         get_logger().info("node is ready to accept connections")
@@ -143,30 +143,6 @@ class _Engine:
         node.sync.stop()
         node.apply.stop(settings.node.shutdown_timeout_ms / 2000)
         return alive
-
-    def _view_source(self, assembly: Assembly, publisher: PublisherHalf) -> ViewSource:
-        return ViewSource(
-            self._catalog,
-            self._settings,
-            self._listener.sessions,
-            assembly.node.sync.running,
-            assembly.batches.methods,
-            publisher.rooms,
-            publisher.walsenders.positions,
-            publisher.standbys,
-            publisher.statistics,
-            lambda pid, terminate: self._signal(publisher, pid, terminate),
-            publisher.capture.origins,
-            partial(_size_of, assembly.node.tables),
-        )
-
-    def _signal(self, publisher: PublisherHalf, pid: int, terminate: bool) -> bool:
-        """pg_cancel_backend and pg_terminate_backend."""
-        if not terminate:
-            return self._listener.cancel(pid)
-        found = self._listener.terminate(pid)
-        publisher.walsenders.end(pid)
-        return found
 
     def _open_doors(
         self, node: EngineParts, source: ViewSource, publisher: PublisherHalf
@@ -236,15 +212,6 @@ class _Reloadable(Protocol):
 
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""
-
-
-def _size_of(tables: TablePort, table: TableDef) -> int | None:
-    """Bytes of the newest version's files, for pg_table_size()."""
-    try:
-        files = tables.files(tables.state(table.location))
-    except UndefinedObjectError:
-        return None
-    return None if files is None else sum(file.size for file in files)
 
 
 def _tell(settings: Settings, word: str) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from wal2lake.catalog import (
     Catalog,
@@ -56,47 +57,64 @@ from wal2lake.settings import LogSettings, Settings
 from wal2lake.sql.sysviews import ActiveSession, LoggedMessage, LogReading
 from wal2lake.tablesync.attempt import RunningCopy
 
-Signal = Callable[[int, bool], bool]
-"""``signal(pid, terminate)``; returns False if there is no such session."""
+
+class LiveState(Protocol):
+    """What runs in the engine, as system views show it."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """Statistics of slots."""
+        ...
+
+    def sessions(self) -> Sequence[ActiveSession]:
+        """Return the connected sessions."""
+        ...
+
+    def copies(self, subid: Oid) -> Sequence[RunningCopy]:
+        """Return the running copies of a subscription."""
+        ...
+
+    def methods(self, cursor: str, location: str) -> Mapping[Method, Total]:
+        """Return how batches of a table were written, as ``Batches.methods``."""
+        ...
+
+    def slots(self) -> Sequence[tuple[SlotUse, Room]]:
+        """Return the slots with their users and their distance from the limit."""
+        ...
+
+    def walsenders(self) -> Sequence[tuple[int, str, WalsenderPositions]]:
+        """Return the streaming walsenders: session, slot, positions."""
+        ...
+
+    def standbys(self) -> Standbys | None:
+        """Return the standbys that commits wait for; None: they wait for none."""
+        ...
+
+    def local_ends(self) -> Mapping[str, Lsn]:
+        """Return the local end of each origin's last transaction."""
+        ...
+
+    def size_of(self, table: TableDef) -> int | None:
+        """Return the bytes of a table's files; None if they are not known."""
+        ...
+
+    def signal(self, pid: int, terminate: bool) -> bool:
+        """Cancel a session's statement, or end the session; False if there is no such one."""
+        ...
 
 
 class ViewSource:
     """Answers the questions of system views, as ``CatalogSource`` specifies."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        settings: Settings,
-        sessions: Callable[[], Sequence[ActiveSession]],
-        copies: Callable[[Oid], Sequence[RunningCopy]],
-        methods: Callable[[str, str], Mapping[Method, Total]],
-        slots: Callable[[], Sequence[tuple[SlotUse, Room]]],
-        walsenders: Callable[[], Sequence[tuple[int, str, WalsenderPositions]]],
-        standbys: Callable[[], Standbys | None],
-        statistics: Statistics,
-        signal: Signal,
-        local_ends: Callable[[], Mapping[str, Lsn]],
-        size_of: Callable[[TableDef], int | None] = lambda table: None,
-    ) -> None:
-        """The functions return: ``sessions`` the connected sessions, ``copies`` the running copies,
-        ``methods`` how batches were written (``Batches.methods``), ``slots`` the slots with their
-        users and their distance from the limit, ``walsenders`` the streaming walsenders,
-        ``standbys`` the standbys that commits wait for, ``local_ends`` the local end of each
-        origin's last transaction, ``size_of`` the bytes of a table's files. ``signal`` cancels a
-        session's statement, or ends the session."""
+    def __init__(self, catalog: Catalog, settings: Settings, state: LiveState) -> None:
         self._catalog = catalog
         self._run_directory = settings.run_directory
         self._settings = settings
-        self._sessions = sessions
-        self._copies = copies
-        self._methods = methods
-        self.slots = slots
-        self.walsenders = walsenders
-        self.standbys = standbys
-        self.slot_statistics = statistics
-        self._signal = signal
-        self._local_ends = local_ends
-        self._size_of = size_of
+        self._state = state
+        self.slots = state.slots
+        self.walsenders = state.walsenders
+        self.standbys = state.standbys
+        self.slot_statistics = state.statistics
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}
@@ -168,7 +186,7 @@ class ViewSource:
 
     def local_ends(self) -> Mapping[str, Lsn]:
         """Positions of the origins whose transactions were captured since the node started."""
-        return self._local_ends()
+        return self._state.local_ends()
 
     def origin_numbers(self) -> Mapping[str, int]:
         """From the catalog."""
@@ -224,7 +242,7 @@ class ViewSource:
 
     def signal(self, pid: int, *, terminate: bool) -> bool:
         """Signal a session of the front door."""
-        return self._signal(pid, terminate)
+        return self._state.signal(pid, terminate)
 
     def comments(self) -> Sequence[Comment]:
         """From the catalog."""
@@ -246,11 +264,11 @@ class ViewSource:
 
     def copies(self, subid: Oid) -> Sequence[RunningCopy]:
         """From the tablesync worker."""
-        return self._copies(subid)
+        return self._state.copies(subid)
 
     def methods(self, rel: SubscriptionRel, location: str) -> Mapping[Method, Total]:
         """From the writer of the batches."""
-        return self._methods(rel.cursor_name(self.system_identifier), location)
+        return self._state.methods(rel.cursor_name(self.system_identifier), location)
 
     @property
     def engine_pid(self) -> int:
@@ -312,9 +330,9 @@ class ViewSource:
 
     def sessions(self) -> Sequence[ActiveSession]:
         """From the listeners."""
-        return self._sessions()
+        return self._state.sessions()
 
     def table_bytes(self, relid: Oid) -> int | None:
         """Bytes of the newest version's files; None if they cannot be listed."""
         table = self._catalog.table_by_oid(relid)
-        return None if table is None else self._size_of(table)
+        return None if table is None else self._state.size_of(table)
