@@ -8,7 +8,7 @@ does a part's work.
     assembly        puts the parts together
     session/        executes the statements of one session, through ``lakebackend``
     rows/           reads the rows of a query
-    running         what the parts do at the moment, for viewsource
+    running         the state of the parts at the moment, for viewsource
     viewsource      provides the node's state to system views
     publishing      puts the publisher's half together
     followedtables  carries out a publisher's ALTER TABLE

@@ -59,7 +59,7 @@ from wal2lake.tablesync.attempt import RunningCopy
 
 
 class LiveState(Protocol):
-    """What runs in the engine, as system views show it."""
+    """State of the running engine, as system views show it."""
 
     @property
     def statistics(self) -> Statistics:
