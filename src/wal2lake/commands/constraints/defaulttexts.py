@@ -93,8 +93,8 @@ def _shown_constant(column: ColumnDef, raw: RawExpression) -> str | None:
     oid = int(column.type_oid)
     if raw.kind is not RawExpressionKind.STRING:
         return None
-    known = type_by_oid(oid)
-    if known is not None and known.is_array and _PLAIN_ARRAY.fullmatch(raw.word):
+    pg_type = type_by_oid(oid)
+    if pg_type is not None and pg_type.is_array and _PLAIN_ARRAY.fullmatch(raw.word):
         return f"{quote_literal(raw.word).strip()}::{format_type(column.type_oid)}"
     if oid == _INTERVAL:
         shown = str(interval_of(raw.word, column.typmod))

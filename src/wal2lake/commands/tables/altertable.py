@@ -148,8 +148,7 @@ def follow(
     """Carry out a publisher's changes of its table.
 
     ``replaced``: a copy will replace all rows. The rows then need not satisfy the columns'
-    constraints, and a value that cannot be converted is null until the copy.
-    """
+    constraints, and a value that cannot be converted is null until the copy."""
     table = node.catalog.table_by_oid(relid)
     owner = None if table is None else node.catalog.role_by_oid(table.owner)
     if table is None or owner is None:
