@@ -304,7 +304,8 @@ def test_a_damaged_log_of_the_publisher(own: Node) -> None:
     assert error.sqlstate == "XX001"
     assert error.hint == (
         "Restore the file from a backup, or drop the replication slots that have not"
-        " confirmed what is in it (of the newest segment's manifest: all slots); their"
+        " confirmed the segment's changes (all slots, if the file is the newest"
+        " segment's manifest); their"
         " subscribers then copy the tables anew."
     )
     for path, good in files.items():

@@ -387,6 +387,9 @@ QUERIES = (
     "select '{int4,text}'::regtype[]",
     r"""select '{"\"int4\"","timestamp with time zone"}'::regtype[]""",
     "select '{pg_catalog.int4}'::regtype[]",
+    "select '{int4,text}'::regtype[]::text[]",
+    "select coalesce(proallargtypes::regtype[], proargtypes::regtype[])::text[] from pg_proc"
+    " where proname = 'pg_export_snapshot'",
     "select array['int4'::regtype, 'text'::regtype]",
     "select '{pg_class}'::regclass[]",
     "select to_regtype('other.public.f')",

@@ -17,7 +17,6 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.errors import (
-    FeatureNotSupportedError,
     UndefinedObjectError,
     UsageError,
 )
@@ -210,9 +209,10 @@ def _array_cast(value: exp.Expression, target: int, typmod: int) -> exp.Expressi
         elements = [_typed(item, element, typmod) for item in value.expressions]
         return exp.Array(expressions=elements)
     if source in REG_TYPES and element == TEXT:
-        raise FeatureNotSupportedError(
-            "arrays of OID types as text are not supported on system catalogs"
-        )
+        item = exp.to_identifier("item")
+        text = call(f"{REG_TYPES[source]}_out", exp.Column(this=item))
+        transform = exp.Lambda(this=text, expressions=[item.copy()])
+        return exp.Anonymous(this="list_transform", expressions=[value, transform])
     return as_type(value, kind)
 
 
