@@ -4,11 +4,12 @@ PostgreSQL in the middle: between servers, through a node."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.conftest import FAST_RETRY, Database
+from tests.conftest import Database
 from tests.node.test_walsender import same
-from tests.node.test_walsender import source as at
 
+from wal2lake.launch.directory.passfile import connection_parameters
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -51,7 +52,7 @@ class Chain:
         )
         node.sql("create publication p for all tables")
         leaf.psql(
-            f"create subscription {leaf.name} connection {quote_literal(at(node))}"
+            f"create subscription {leaf.name} connection {self.address()}"
             " publication p with (two_phase = on, streaming = off)"
         )
         state = f"select subtwophasestate from pg_subscription where subname = '{leaf.name}'"
@@ -62,6 +63,16 @@ class Chain:
         )
         node.sql(
             "select pg_create_logical_replication_slot('two', 'test_decoding', false, true)"
+        )
+
+    def address(self) -> str:
+        """Where the subscriber finds the node, as SQL has it; its server cannot read the node's
+        password file."""
+        passfile = str(connection_parameters(self.node.directory)["passfile"])
+        password = Path(passfile).read_text().strip().rpartition(":")[2]
+        name = self.leaf.name
+        return quote_literal(
+            self.node.conninfo(password=password, application_name=name)
         )
 
     def prepare(self, gid: str, sql: str) -> None:
@@ -90,14 +101,17 @@ class Chain:
 
 
 def test_what_a_publisher_prepares_is_prepared_behind_the_node(
-    make_node: Callable[..., Node], database: Callable[[int], Database]
+    lend_node: Callable[[Path], Node],
+    database: Callable[[int], Database],
+    tmp_path: Path,
 ) -> None:
-    node = make_node(settings={**FAST_RETRY, "node.authentication": "trust"}).start()
+    node = lend_node(tmp_path)
     chain = Chain(node, database(18), database(18))
     try:
         committed_and_rolled_back(chain)
     finally:
         chain.leaf.psql(f"drop subscription {chain.leaf.name}")
+        node.sql("drop publication p")
         for one in (chain.leaf, chain.source):
             for gid in one.psql(GIDS).split():
                 one.psql(f"rollback prepared '{gid}'")
@@ -132,7 +146,9 @@ def committed_and_rolled_back(chain: Chain) -> None:
     chain.lines()
     node.kill("tree")
     node.start()
-    chain.leaf.psql(f"alter subscription {chain.leaf.name} connection '{at(node)}'")
+    chain.leaf.psql(
+        f"alter subscription {chain.leaf.name} connection {chain.address()}"
+    )
     chain.prepared(1)
     chain.end("one")
     chain.prepared(0)
