@@ -99,7 +99,9 @@ def test_a_write_that_has_waited_for_it_tells_the_subscription(world: World) -> 
         return known(location)
 
     world.node.tables.writing = noted  # type: ignore[method-assign]
-    with world.writing.of(T.location):
+    node = world.node
+    # All that REFRESH takes, in their order: the writer waits for the last one.
+    with node.ddl_lock, node.locks.of(SUB), world.writing.of(T.location):
         writing.start()
         assert asked.wait(10)
         world.run(REFRESH)
