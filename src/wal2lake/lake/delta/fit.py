@@ -25,15 +25,14 @@ from wal2lake.pgtypes import arrow_from_ddl
 
 def check_files(state: TableState, adds: Sequence[AddedFile], root: Path) -> None:
     """Raise StorageError for a missing or torn file, InternalError for a misfit."""
-    types = {
-        field.physical_name: arrow_from_ddl(field.spark_ddl)
-        for field in state.physical_fields
-    }
+    ddls = {field.physical_name: field.spark_ddl for field in state.physical_fields}
     for name in COLUMNS:
-        types.setdefault(name, pa.int64())
+        ddls.setdefault(name, "bigint")
     for added in adds:
         for column in _schema(root / added.path, added.size):
-            expected = types.get(column.name)
+            # A table may have columns of types that only other writers write.
+            ddl = ddls.get(column.name)
+            expected = None if ddl is None else arrow_from_ddl(ddl)
             if expected is None or not _same_type(column.type, expected):
                 raise InternalError(
                     f'file "{added.path}" does not fit the table at'
