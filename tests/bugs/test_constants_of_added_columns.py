@@ -56,6 +56,27 @@ def test_what_can_be_written_in_one_way_is_taken(oid: int, default: str) -> None
     }
 
 
+@pytest.mark.parametrize(
+    ("oid", "default", "value"),
+    [
+        (25, "'it''s'::text", "it's"),
+        (25, "'a'::text", "a"),
+        (23, "'-1'::integer", "-1"),
+        (20, "'5000000000'::bigint", "5000000000"),
+        (1700, "'-2'::integer", "-2"),
+    ],
+)
+def test_a_constant_as_it_is_shown_is_taken(oid: int, default: str, value: str) -> None:
+    assert _constants(adding(oid, default), canonical=False) == {"c": value}
+
+
+@pytest.mark.parametrize(
+    ("oid", "default"), [(25, "'a'::name"), (23, "'7'::text"), (25, "'a' || 'b'::text")]
+)
+def test_another_expression_is_computed(oid: int, default: str) -> None:
+    assert _constants(adding(oid, default), canonical=False) is None
+
+
 def test_a_key_of_fewer_columns_is_looked_at() -> None:
     column = ColumnDef("c", Oid(23), default="1")
     plan = plan_changes(TABLE, [SetKey(("a",)), AddColumn(column)])

@@ -62,7 +62,13 @@ _PAUSE_SECONDS: Final = 0.5
 """Pause between two attempts."""
 
 _TEXT_CONSTANT: Final = re.compile(r"'((?:[^']|'')*)'")
-_INTEGER: Final = re.compile(r"-?[0-9]+")
+_INTEGER: Final = re.compile(
+    r"(?P<bare>-?[0-9]+)|'(?P<cast>-?[0-9]+)'::(?:smallint|integer|bigint|numeric)"
+)
+"""A whole number as users write it, or as pg_get_expr() shows it."""
+
+_TEXT_CAST: Final = "::text"
+"""Behind a constant that pg_get_expr() shows."""
 _NUMBERS: Final = frozenset({20, 21, 23, 1700})
 """OIDs of the types whose input function takes an integer's text: bigint, smallint, integer,
 numeric."""
@@ -356,12 +362,15 @@ def _constants(plan: ColumnPlan, *, canonical: bool) -> dict[str, str | None] | 
             if planned.column.not_null or planned.column.sequence is not None:
                 return None
             constants[planned.column.name] = None
-        elif (quoted := _TEXT_CONSTANT.fullmatch(default)) and (
-            canonical or planned.column.type_oid == _TEXT
-        ):
+        elif (
+            planned.column.type_oid == _TEXT
+            and (quoted := _TEXT_CONSTANT.fullmatch(default.removesuffix(_TEXT_CAST)))
+        ) or (canonical and (quoted := _TEXT_CONSTANT.fullmatch(default))):
             constants[planned.column.name] = quoted[1].replace("''", "'")
-        elif _INTEGER.fullmatch(default) and planned.column.type_oid in _NUMBERS:
-            constants[planned.column.name] = default
+        elif planned.column.type_oid in _NUMBERS and (
+            number := _INTEGER.fullmatch(default)
+        ):
+            constants[planned.column.name] = number["bare"] or number["cast"]
         else:
             return None
     return constants
