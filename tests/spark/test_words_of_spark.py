@@ -14,8 +14,8 @@ from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.spark.session import SessionOptions
 
 OF_JAVA = (
-    "Its own message is above in this log; check spark.driver_memory and the [spark]"
-    " settings."
+    "The JVM's own message is above in this log; check spark.driver_memory and the"
+    " [spark] settings."
 )
 
 START = """
