@@ -211,7 +211,7 @@ class _Reloadable(Protocol):
     """A part that obeys settings which may change."""
 
     def reload(self, settings: Settings) -> None:
-        """Obey these from now on."""
+        """Use these settings from now on."""
 
 
 def _tell(settings: Settings, word: str) -> None:

@@ -118,7 +118,7 @@ class PublisherHalf:
         self.walsenders.stop()
 
     def reload(self, settings: Settings) -> None:
-        """Obey these from now on."""
+        """Use these settings from now on."""
         self._settings = settings
         self._standbys = parse_standbys(settings.publish.synchronous_standby_names)
 

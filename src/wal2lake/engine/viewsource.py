@@ -75,7 +75,7 @@ class LiveState(Protocol):
         ...
 
     def methods(self, cursor: str, location: str) -> Mapping[Method, Total]:
-        """Return how batches of a table were written, as ``Batches.methods``."""
+        """Return how batches of a table were written, as ``BatchPort.methods``."""
         ...
 
     def slots(self) -> Sequence[tuple[SlotUse, Room]]:

@@ -26,7 +26,7 @@ from wal2lake.catalog.records import CoercionTotal
 from wal2lake.model import Coercion, Lsn, Oid, merged
 
 _WIDEN: Final = "widen"
-"""``Policy.WIDEN`` in a coercion."""
+"""``ValuePolicy.WIDEN`` in a coercion."""
 
 
 def to_json(coercions: Iterable[Coercion]) -> str:

@@ -89,7 +89,7 @@ def _first_refused(numbers: Index, counts: Index, more_than: int) -> Index:
     """Return the first row that PostgreSQL would refuse, or none: its key existed before the
     statement, or an earlier row has it.
 
-    ``numbers``: the rows' keys. ``there``: how often the stored files have each key; with
+    ``numbers``: the rows' keys. ``counts``: how often the stored files have each key; with
     ``more_than`` they include the rows themselves.
     """
     brought = np.bincount(numbers, minlength=len(counts)) if more_than else 0

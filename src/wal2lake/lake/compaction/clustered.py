@@ -124,7 +124,7 @@ def cluster(
     chosen: Sequence[DataFile],
     is_left: Callable[[], bool] = lambda: False,
 ) -> Compaction:
-    """Write the rows of the chosen files as a cube; nothing is visible yet. Raises ``Left`` as
+    """Write the rows of the chosen files as a cube; nothing is visible yet. Raises ``Abandoned`` as
     soon as ``is_left`` is true: a large cube takes a minute."""
     stored = StoredRows(state, chosen)
     file, row = _read_order(state, stored, is_left)

@@ -1,7 +1,7 @@
 """Converts one batch of log rows to staged changes of one target table.
 
 Comes in: a record batch in log layout, of one relation version, and the target. Goes out: a typed
-table in the layout of ``changes.py``, a summary of its contents, and the rows that cannot be
+table in the layout of ``staging.layout``, a summary of its contents, and the rows that cannot be
 applied. Pure; called inside Spark's Python workers by ``stage``.
 
 Decided here, once for both ways of applying:

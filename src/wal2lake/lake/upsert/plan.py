@@ -123,7 +123,7 @@ class Loaded:
 
     shape: ChangeShape
     table: pa.Table
-    """Rows in the layout of ``changes.py``, optional columns included."""
+    """Rows in the layout of ``staging.layout``, optional columns included."""
     passed_over: int
     """Number of events before the last TRUNCATE."""
 

@@ -5,7 +5,7 @@ spelling. Owns: the table of built-in types. Never: depends on Arrow or Spark, h
 types.
 
     pg_type      facts by OID and by name, format_type, typmods
-    rows         the facts as data
+    builtin      the facts as data
     type_names   the grammar of type names
     lengths      declared lengths
 """

@@ -4,7 +4,7 @@ In: the whole payload of one XLogData. Out: a frozen dataclass; or ProtocolViola
 bytes that PostgreSQL would not send: unknown kinds, flags, lengths, trailing bytes.
 ``read_message(write_message(m))`` is ``m`` for every message.
 
-The layouts are in transactions.py (B C O S E c A b P K r p) and changes.py (R Y I U D T M),
+The layouts are in transactions.py (B C O S E c A b P K r p) and datamessages.py (R Y I U D T M),
 readers below writers. This module is the table of kinds: which protocol introduces a kind, and
 whether the kind may occur inside a stream block. wire/stream.py has the rules between messages (a
 change needs a Begin, a tuple needs its relation).

@@ -110,7 +110,7 @@ class BranchKeys:
         committed.
 
         The branch has the files ``added`` (its own, or its table's with the same path), and the
-        table the files ``others``, as its log names them. None if there is no such key.
+        table the files ``foreign``, as its log names them. None if there is no such key.
         """
         state = self._tables.state(branch.location)
         coming = [DataFile(add) for add in added]

@@ -4,9 +4,9 @@ Takes: locations, fields, finished Parquet files, cursors. Gives: versions that 
 cut. Owns: the order of commits in this process. Never: interprets rows, or decides which rows to
 write.
 
-    tables       the port; it writes plain versions with ``lake.delta.log``, others with Delta
+    deltatables  the port; it writes plain versions with ``lake.delta.log``, others with Delta
     creation     a table's version 0
     jvm          calls of Delta's own code
     uniqueness   finds repeated keys in files that join a table
-    rows         columns of data files as a DataFrame
+    filerows     columns of data files as a DataFrame
 """

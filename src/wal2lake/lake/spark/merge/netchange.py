@@ -1,7 +1,7 @@
 """Reduces staged changes to the net change: at most one row per key.
 
-Comes in: a DataFrame in the layout of ``changes.py``, its ``ChangeShape``, and for key changes the
-table as it is. Goes out: a DataFrame with one row per touched key,
+Comes in: a DataFrame in the layout of ``staging.layout``, its ``ChangeShape``, and for key changes
+the table as it is. Goes out: a DataFrame with one row per touched key,
 
     op tinyint    I: the row is exactly these values; U: the stored row, if there is one,
                   gets the values that are known; D: no row

@@ -1,6 +1,6 @@
 """Prints ALTER TABLE as text that parses to the same value.
 
-Comes in: a statement value of ``altering.statements``. Goes out: SQL. Called by
+Comes in: a statement value of ``altering.alterstatements``. Goes out: SQL. Called by
 ``grammar.printing``. Source: gram.y, with the same rules as ``parsing``.
 """
 

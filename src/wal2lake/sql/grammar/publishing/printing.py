@@ -1,6 +1,6 @@
 """Prints statements about publications as text that parses to the same value.
 
-Comes in: a statement value of ``publishing.statements``. Goes out: SQL. Called by
+Comes in: a statement value of ``publishing.publicationstatements``. Goes out: SQL. Called by
 ``grammar.printing``.
 """
 
