@@ -199,7 +199,9 @@ class _Demo:
                 if reached >= end:
                     return
                 if time.monotonic() > deadline:
-                    raise WaitTimeout(f"not at {end} within {_CATCH_UP_SECONDS:g} s")
+                    raise WaitTimeout(
+                        f"the node has not applied {end} within {_CATCH_UP_SECONDS:g} s"
+                    )
                 if time.monotonic() - reported_at > 2 * _REPORT_SECONDS:
                     reported_at = time.monotonic()
                     entry = workload.at(reached)

@@ -23,7 +23,9 @@ def next_value(node: SessionState, caller: Caller, number: int, oid: Oid) -> int
     )
     if sequence is None:
         # The sequence has just been dropped.
-        raise UndefinedObjectError("the sequence does not exist", sqlstate="42P01")
+        raise UndefinedObjectError(
+            f"sequence with OID {oid} does not exist", sqlstate="42P01"
+        )
     with held(node.sequences.of(oid), caller.check):
         return _session(caller).take(sequence, 1)
 

@@ -163,6 +163,6 @@ def refuse_unless_plain(state: TableState, fields: Sequence[NextField]) -> None:
             )
     if state.partition_columns and len(fields) == len(state.partition_columns):
         raise FeatureNotSupportedError(
-            "cannot drop the last column by which the table is not partitioned",
+            "cannot drop the last column that is not a partition column",
             hint="Create another table without partitions, and copy the rows.",
         )

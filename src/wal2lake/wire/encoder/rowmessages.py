@@ -114,7 +114,7 @@ class RowsEncoder:
             raise UsageError(
                 f"a change of relation {relid} does not fit a message",
                 sqlstate="54000",
-                detail=f"It has {self.sizes.max()} bytes, and {LARGEST_MESSAGE} is the most.",
+                detail=f"It has {self.sizes.max()} bytes; the limit is {LARGEST_MESSAGE}.",
             )
 
     def encode(self, first: int, last: int) -> Any:
