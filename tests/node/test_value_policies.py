@@ -284,7 +284,8 @@ def test_a_column_becomes_text_for_a_value_of_its_first_copy(
     mirror.assert_equal(["vp_w.t"])
     nan = 'numeric "NaN" cannot be stored as decimal(6,2)'
     noted = node.sql(EVENTS.format("vp_w"))
-    assert [row for row in noted if row[0] != "l"] == [
+    # "g" is noted at each attempt to copy its table, and forgotten when it stays a number.
+    assert [row for row in noted if row[0] not in ("g", "l")] == [
         ("m", "copy", "widen", nan, "1", "NaN"),
         ("n", "copy", "widen", nan, "1", "NaN"),
     ]
@@ -305,7 +306,9 @@ def test_a_column_becomes_text_for_a_value_of_its_first_copy(
             and "The column cannot become text: cannot alter column" in str(rows)
         ),
     )
-    assert not [row for row in node.sql(EVENTS.format("vp_w")) if row[0] == "g"]
+    node.wait_for(
+        EVENTS.format("vp_w"), lambda rows: "g" not in [row[0] for row in rows]
+    )
     pg18.psql("update vp_w.here set v = '1'; update vp_w.part set g = 1")
     node.sql("alter subscription vp_w disable")
     node.sql("alter subscription vp_w enable")
