@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,10 @@ def test_a_version_that_somebody_else_takes_first_is_a_conflict(
     def late(*args: Any, **more: Any) -> Any:
         monkeypatch.setattr(tables, "write_next", real)
         added = [_write(state, range(5))]
-        other.commit_files(location, added, Cursor("other", next(positions)))
+        # In a thread of its own, as another process would: this one holds the table's lock.
+        with ThreadPoolExecutor(1) as process:
+            cursor = Cursor("other", next(positions))
+            process.submit(other.commit_files, location, added, cursor).result()
         return real(*args, **more)
 
     monkeypatch.setattr(tables, "write_next", late)
