@@ -206,7 +206,7 @@ def test_a_standby_that_is_promoted_while_it_streams_is_the_same_source(
     receiver = StandbyReceiver(tmp_path / "node", primary, standby)
 
     if not seen:
-        monkeypatch.setattr(SourceCheck, "look", lambda self, session: None)
+        monkeypatch.setattr(SourceCheck, "check_timeline", lambda self, session: None)
     with receiver.running():
         wait_until(lambda: receiver._facts("active") == "t")
         standby.psql("select pg_promote()")
