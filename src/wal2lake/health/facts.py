@@ -1,0 +1,204 @@
+"""The facts of a node at one moment, as values.
+
+``reading`` collects them, ``problems`` judges them; the views, metrics, page, terminal and alerts
+show them. Positions are LSNs of the source, sizes are bytes, times are aware datetimes in UTC,
+durations are seconds. None is a fact that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
+
+
+@dataclass(frozen=True, slots=True)
+class StageLag:
+    """Lag at one stage of a subscription's pipeline."""
+
+    lsn: Lsn
+    """Position that the stage has reached."""
+    behind_bytes: int
+    """Distance to the last known position of the source."""
+    behind_seconds: float | None
+    """Age of the oldest transaction that the stage has not passed, by its commit time at the
+    source; 0 if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFacts:
+    """A table's running initial copy."""
+
+    rows: int
+    rows_expected: int | None
+    """The source's estimate (pg_class.reltuples); None if unknown."""
+    bytes_done: int
+    bytes_expected: int | None
+    ranges_done: int
+    ranges: int | None
+    started_at: datetime | None
+    ends_at: datetime | None
+    """Expected end; None while too little is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """One table of one subscription."""
+
+    oid: Oid
+    namespace: str
+    name: str
+    state: SyncState
+    paused_since: datetime | None = None
+    error: str | None = None
+    """Text of the error that stops the table alone."""
+    freshness: float | None = None
+    """Most seconds that the table may be behind, as ALTER TABLE ... SET (freshness) says."""
+    behind_seconds: float | None = None
+    """Seconds that the visible version of the table is behind the source."""
+    applied_lsn: Lsn = INVALID_LSN
+    version: int | None = None
+    """Delta version that readers see."""
+    files: int | None = None
+    size_bytes: int | None = None
+    deletion_vectors: int | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Row changes applied since the engine's start, by kind: inserted, updated, deleted,
+    truncated, copied."""
+    batches: Mapping[str, int] = field(default_factory=dict)
+    """Commits since the engine's start, by method."""
+    conflicts: int = 0
+    coercions: int = 0
+    copy: CopyFacts | None = None
+
+    @property
+    def qualified(self) -> str:
+        """``schema.table``, unquoted."""
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """Facts about our slot, as the publisher has last reported them."""
+
+    asked_at: datetime | None = None
+    wal_lsn: Lsn = INVALID_LSN
+    """Last known position of the publisher's WAL."""
+    slot_name: str | None = None
+    slot_active: bool | None = None
+    wal_status: str | None = None
+    """reserved, extended, unreserved or lost (pg_replication_slots)."""
+    retained_bytes: int | None = None
+    """WAL that our slot holds at the source."""
+    safe_wal_bytes: int | None = None
+    """pg_replication_slots.safe_wal_size; None without a limit."""
+    limit_bytes: int | None = None
+    """max_slot_wal_keep_size; None without a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionFacts:
+    """One subscription."""
+
+    oid: Oid
+    name: str
+    enabled: bool
+    state: str
+    """streaming, retrying, disabled, down or no slot: the words of wal2lake status."""
+    receiver_pid: int | None
+    publications: tuple[str, ...]
+    received: StageLag
+    durable: StageLag
+    applied: StageLag
+    visible: StageLag
+    source: SourceFacts
+    last_message_at: datetime | None
+    log_bytes: int
+    log_limit_bytes: int | None
+    errors: Mapping[str, tuple[str, str | None, datetime | None]]
+    """Text, SQLSTATE and first time of the error that stops a worker, by worker."""
+    error_counts: Mapping[str, int]
+    """Failed attempts by worker since the statistics were reset."""
+    conflicts: Mapping[str, int]
+    """Conflicts by type."""
+    tables: tuple[TableFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFacts:
+    """A replication slot of the publisher half."""
+
+    name: str
+    plugin: str
+    active_pid: int | None
+    confirmed_lsn: Lsn
+    retained_bytes: int
+    wal_status: str
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WalsenderFacts:
+    """A subscriber that is connected to the publisher half."""
+
+    pid: int
+    application_name: str
+    client: str
+    slot_name: str | None
+    state: str
+    sent_lsn: Lsn
+    flushed_lsn: Lsn
+    replayed_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """One process of the node."""
+
+    role: str
+    pid: int
+    started_at: datetime | None
+    restarts: int
+    subscription: str | None = None
+    rss_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """A file system that the node writes."""
+
+    purpose: str
+    """catalog, log or warehouse."""
+    path: str
+    free_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """The whole node."""
+
+    taken_at: datetime
+    directory: str
+    state: str
+    """stopped, starting, ready or stopping."""
+    version: str | None
+    pid: int | None
+    address: str | None
+    port: int | None
+    started_at: datetime | None
+    processes: tuple[ProcessFacts, ...]
+    disks: tuple[DiskFacts, ...]
+    certificate_ends: datetime | None
+    """End of the validity of the TLS certificate; None without TLS."""
+    heap_bytes: int | None
+    heap_limit_bytes: int | None
+    engine_told_at: datetime | None
+    """Time of the engine's last report; old if the engine is down or stuck."""
+    subscriptions: tuple[SubscriptionFacts, ...]
+    slots: tuple[SlotFacts, ...]
+    walsenders: tuple[WalsenderFacts, ...]
+    published_lsn: Lsn = INVALID_LSN
+    """End of the publisher's log."""
