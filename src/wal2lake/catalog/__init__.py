@@ -19,6 +19,7 @@ connects to a server, imports Spark or NumPy.
                        of all of them
     access/            roles, and the privileges that follow from them
     progress           the positions of a running subscription, in a mapped file
+    overview           what monitoring needs, read at once by another process
 """
 
 from wal2lake.catalog.access.authority import DATABASE_OWNER, Authority
@@ -54,7 +55,14 @@ from wal2lake.catalog.definitions.publications import (
     PublishedTable,
 )
 from wal2lake.catalog.objects.ownedsequence import OwnedSequence
-from wal2lake.catalog.progress import Progress, ProgressFile
+from wal2lake.catalog.overview import (
+    CatalogReader,
+    KnownSlot,
+    Overview,
+    PreparedTransactionName,
+    TableName,
+)
+from wal2lake.catalog.progress import Progress, ProgressFile, read_progress
 from wal2lake.catalog.records import (
     ENUM_LABELS,
     LABELS_LEFT,
@@ -122,6 +130,7 @@ __all__ = [
     "Altered",
     "Authority",
     "Catalog",
+    "CatalogReader",
     "ChangeType",
     "CoercionTotal",
     "ColumnChange",
@@ -133,11 +142,13 @@ __all__ = [
     "DropColumn",
     "FollowedSchema",
     "HistoricDefinitions",
+    "KnownSlot",
     "LocalCommit",
     "Namespace",
     "NewSource",
     "NotedConflict",
     "NotedSchemaChange",
+    "Overview",
     "OwnedSequence",
     "Parsed",
     "ParsedSchemas",
@@ -146,6 +157,7 @@ __all__ = [
     "PlannedSlot",
     "PreparedCommit",
     "PreparedState",
+    "PreparedTransactionName",
     "Progress",
     "ProgressFile",
     "Publication",
@@ -171,9 +183,11 @@ __all__ = [
     "SyncSnapshot",
     "TableChange",
     "TableDef",
+    "TableName",
     "TargetRights",
     "UncommittedCatalog",
     "WorkerKind",
     "local_writer",
     "plan_changes",
+    "read_progress",
 ]

@@ -95,22 +95,7 @@ class ProgressFile:
     def read(self) -> Progress:
         """Read all words, in the order applied, logged, received, so that received >= logged >=
         applied holds even if words change meanwhile."""
-        applied = self.word("applied")
-        logged = max(self.word("logged"), applied)
-        received = max(self.word("received"), logged)
-        return Progress(
-            receiver_pid=self.word("receiver_pid"),
-            received=Lsn(received),
-            logged=Lsn(logged),
-            applied=Lsn(applied),
-            sealed=Lsn(self.word("sealed")),
-            last_msg_send_time=self.word("last_msg_send_time"),
-            last_msg_receipt_time=self.word("last_msg_receipt_time"),
-            latest_end_lsn=Lsn(self.word("latest_end_lsn")),
-            latest_end_time=self.word("latest_end_time"),
-            engine_pid=self.word("engine_pid"),
-            replay_lsn=Lsn(self.word("replay_lsn")),
-        )
+        return _progress(self._words)
 
     def close(self) -> None:
         """Unmap the file. The file stays."""
@@ -128,6 +113,46 @@ class ProgressFile:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def read_progress(directory: Path, subid: Oid) -> Progress | None:
+    """Read the words once, without a change of the file. None if there is no such file."""
+    try:
+        descriptor = os.open(progress_path(directory, subid), os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        if os.fstat(descriptor).st_size < _SIZE:
+            return None
+        with (
+            mmap.mmap(descriptor, _SIZE, prot=mmap.PROT_READ) as mapped,
+            memoryview(mapped) as view,
+            view.cast("Q") as words,
+        ):
+            return _progress(words)
+    finally:
+        os.close(descriptor)
+
+
+def _progress(words: memoryview[int]) -> Progress:
+    """Build the value. The order of the first three reads matters, as ``ProgressFile.read``
+    says."""
+    applied = words[_INDEX["applied"]]
+    logged = max(words[_INDEX["logged"]], applied)
+    received = max(words[_INDEX["received"]], logged)
+    return Progress(
+        receiver_pid=words[_INDEX["receiver_pid"]],
+        received=Lsn(received),
+        logged=Lsn(logged),
+        applied=Lsn(applied),
+        sealed=Lsn(words[_INDEX["sealed"]]),
+        last_msg_send_time=words[_INDEX["last_msg_send_time"]],
+        last_msg_receipt_time=words[_INDEX["last_msg_receipt_time"]],
+        latest_end_lsn=Lsn(words[_INDEX["latest_end_lsn"]]),
+        latest_end_time=words[_INDEX["latest_end_time"]],
+        engine_pid=words[_INDEX["engine_pid"]],
+        replay_lsn=Lsn(words[_INDEX["replay_lsn"]]),
+    )
 
 
 def progress_path(directory: Path, subid: Oid) -> Path:

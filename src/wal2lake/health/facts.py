@@ -24,7 +24,8 @@ class StageLag:
     """Distance to the last known position of the source."""
     behind_seconds: float | None
     """Age of the oldest transaction that the stage has not passed, by its commit time at the
-    source; 0 if there is none."""
+    source; 0 if there is none. While the source cannot be reached: the time since its last
+    message, if that is longer, because later transactions are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,11 @@ class TableFacts:
     conflicts: int = 0
     coercions: int = 0
     copy: CopyFacts | None = None
+    sqlstate: str | None = None
+    """SQLSTATE of ``error``."""
+    remote_namespace: str = ""
+    remote_name: str = ""
+    """Name of the table at the publisher."""
 
     @property
     def qualified(self) -> str:
@@ -124,6 +130,11 @@ class SubscriptionFacts:
     conflicts: Mapping[str, int]
     """Conflicts by type."""
     tables: tuple[TableFacts, ...]
+    disable_on_error: bool = False
+    connected: bool = False
+    """Whether a receiver runs and streams, as far as is known."""
+    log_warning_bytes: int | None = None
+    """Size of the log from which it is near its limit; None without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,11 @@ class SlotFacts:
     confirmed_lsn: Lsn
     retained_bytes: int
     wal_status: str
+    """reserved, unreserved or lost."""
     limit_bytes: int | None
+    temporary: bool = False
+    invalidation: str | None = None
+    """Why the slot is lost, in PostgreSQL's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +166,14 @@ class WalsenderFacts:
     sent_lsn: Lsn
     flushed_lsn: Lsn
     replayed_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransactionFacts:
+    """A prepared transaction of the node's own sessions."""
+
+    gid: str
+    prepared_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +225,9 @@ class NodeFacts:
     walsenders: tuple[WalsenderFacts, ...]
     published_lsn: Lsn = INVALID_LSN
     """End of the publisher's log."""
+    prepared: tuple[PreparedTransactionFacts, ...] = ()
+    unfinished_commits: int = 0
+    """Commits to several tables that have begun and not ended."""
+    settings_error: str | None = None
+    """Why wal2lake.toml cannot be read: the facts that depend on settings are those of the
+    defaults, and the next start would fail."""

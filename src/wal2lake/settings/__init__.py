@@ -24,6 +24,7 @@ from wal2lake.settings.sections import (
     Settings,
     SparkSettings,
     SubscriptionSettings,
+    file_url_path,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "SparkSettings",
     "SubscriptionSettings",
     "changes",
+    "file_url_path",
     "fixed_at_start",
     "load",
     "parameter_names",

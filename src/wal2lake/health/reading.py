@@ -1,0 +1,313 @@
+"""Collects the facts of a node from its files, in any process, whether the node runs or not.
+
+    wal2lake.pid, run/status.json ──┐
+    catalog.sqlite ─────────────────┤
+    run/sub-<oid>.progress, .times ─┼──▶ FactReader.read ──▶ NodeFacts
+    run/telemetry/*.json ───────────┤
+    log/, /proc, file systems ──────┘
+
+Nothing is created, locked or waited for. Keep the reader: what is expensive (the catalog's rows,
+the sizes of sealed files, the certificate) is remembered until it changes. Called by: the command
+line, the web process, the engine's views.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from wal2lake.catalog import (
+    CatalogReader,
+    Overview,
+    Progress,
+    Subscription,
+    WorkerKind,
+    read_progress,
+)
+from wal2lake.errors import ConfigurationError
+from wal2lake.health.facts import (
+    NodeFacts,
+    PreparedTransactionFacts,
+    ProcessFacts,
+    SlotFacts,
+    SourceFacts,
+    SubscriptionFacts,
+)
+from wal2lake.health.lag import LagClock, from_microseconds, stage_positions
+from wal2lake.health.surroundings import (
+    CertificateEnd,
+    LogSizes,
+    child_named,
+    disks,
+    rss_bytes,
+)
+from wal2lake.health.tables import table_facts
+from wal2lake.launch import LockFacts, NodeStatus, is_locked, read_lock, read_status
+from wal2lake.model import Lsn
+from wal2lake.settings import Settings, load
+
+
+class FactReader:
+    """Reads the facts of one node. Safe for all threads, one at a time."""
+
+    def __init__(self, node: Settings | Path) -> None:
+        """``node``: the settings of a process that has read them, or the node's directory, whose
+        settings are read then."""
+        self._settings_error: str | None = None
+        if isinstance(node, Path):
+            node = self._load(node)
+        self._settings = node
+        self._catalog = CatalogReader(node.catalog_file)
+        self._logs = LogSizes()
+        self._certificate = CertificateEnd()
+        self._lock = threading.Lock()
+
+    def _load(self, directory: Path) -> Settings:
+        try:
+            return load(directory, os.environ)
+        except ConfigurationError as error:
+            # A node that runs has read an earlier file.
+            self._settings_error = error.message
+            return Settings(directory=directory.absolute())
+
+    def reload(self, settings: Settings) -> None:
+        """Use new settings from now on."""
+        with self._lock:
+            self._settings = settings
+            self._settings_error = None
+
+    def read(self, now: datetime | None = None) -> NodeFacts:
+        """Return the facts of this moment.
+
+        Raises ConfigurationError if the directory is no node's, is another user's, or belongs to
+        another version; StorageError if the catalog cannot be read."""
+        with self._lock:
+            return self._read(now or datetime.now(UTC))
+
+    def close(self) -> None:
+        """Close the catalog."""
+        with self._lock:
+            self._catalog.close()
+
+    def _read(self, now: datetime) -> NodeFacts:
+        settings = self._settings
+        locked = is_locked(settings.directory)
+        lock = read_lock(settings.directory) if locked else None
+        status = read_status(settings.run_directory) if lock else None
+        if status is not None and lock is not None:
+            # With another pid, the file is from an earlier start.
+            status = status if status.supervisor_pid == lock.pid else None
+        overview = self._catalog.read()
+        subscriptions = tuple(
+            self._subscription(subscription, overview, status, now)
+            for subscription in overview.subscriptions
+        )
+        self._logs.keep(_log_directory(settings, s) for s in overview.subscriptions)
+        state = "stopped" if not locked else "starting" if lock is None else lock.state
+        return NodeFacts(
+            taken_at=now,
+            directory=str(settings.directory),
+            state=state,
+            version=None if status is None else status.version,
+            pid=None if lock is None else lock.pid,
+            address=None if lock is None else lock.address,
+            port=None if lock is None else lock.port,
+            started_at=None if lock is None else _time(lock.started_at),
+            processes=_processes(lock, status),
+            disks=disks(settings),
+            certificate_ends=self._certificate.read(settings),
+            heap_bytes=None,
+            heap_limit_bytes=None,
+            engine_told_at=None,
+            subscriptions=subscriptions,
+            slots=self._slots(overview),
+            walsenders=(),
+            prepared=tuple(
+                PreparedTransactionFacts(
+                    prepared.gid, from_microseconds(prepared.prepared_at)
+                )
+                for prepared in overview.prepared
+            ),
+            unfinished_commits=overview.local_commits,
+            settings_error=self._settings_error,
+        )
+
+    def _subscription(
+        self,
+        subscription: Subscription,
+        overview: Overview,
+        status: NodeStatus | None,
+        now: datetime,
+    ) -> SubscriptionFacts:
+        settings, oid = self._settings, subscription.oid
+        progress = read_progress(settings.run_directory, oid)
+        vector = overview.vectors.get(oid)
+        receiver = _receiver_pid(status, subscription)
+        errors = _errors(overview, subscription)
+        connected = receiver is not None and WorkerKind.RECEIVER.value not in errors
+        last_message = _last_message(progress)
+        source = SourceFacts(slot_name=subscription.slot_name)
+        positions = stage_positions(subscription, progress, vector, source.wal_lsn)
+        silent = (
+            None
+            if connected or last_message is None
+            else (now - last_message).total_seconds()
+        )
+        clock = LagClock(positions, _no_commit_known, now, silent)
+        received, durable, applied, visible = clock.stages()
+        tables = table_facts(subscription, overview, clock)
+        of_copy = next((table for table in tables if table.error is not None), None)
+        limit = settings.log.size_limit_bytes or None
+        failing = bool(errors) or of_copy is not None
+        if of_copy is not None and of_copy.error is not None:
+            errors[WorkerKind.COPY.value] = (of_copy.error, of_copy.sqlstate, None)
+        return SubscriptionFacts(
+            oid=oid,
+            name=subscription.name,
+            enabled=subscription.enabled,
+            state=_state(subscription, receiver, failing=failing),
+            receiver_pid=receiver,
+            publications=subscription.publications,
+            received=received,
+            durable=durable,
+            applied=applied,
+            visible=visible,
+            source=source,
+            last_message_at=last_message,
+            log_bytes=self._logs.measure(_log_directory(settings, subscription)),
+            log_limit_bytes=limit,
+            log_warning_bytes=None
+            if limit is None
+            else limit * settings.log.size_warning_percent // 100,
+            errors=errors,
+            error_counts=_error_counts(overview, subscription),
+            conflicts=_conflicts(overview, subscription),
+            tables=tables,
+            disable_on_error=subscription.disable_on_error,
+            connected=connected,
+        )
+
+    def _slots(self, overview: Overview) -> tuple[SlotFacts, ...]:
+        keep = self._settings.publish.max_slot_wal_keep_size
+        return tuple(
+            SlotFacts(
+                name=slot.name,
+                plugin=slot.plugin,
+                active_pid=None,
+                confirmed_lsn=slot.confirmed_lsn,
+                retained_bytes=0,
+                wal_status="reserved" if slot.invalidation is None else "lost",
+                limit_bytes=None if keep < 0 else keep << 20,
+                temporary=slot.temporary,
+                invalidation=slot.invalidation,
+            )
+            for slot in overview.slots
+        )
+
+
+def _no_commit_known(lsn: Lsn) -> int | None:
+    return None
+
+
+def _log_directory(settings: Settings, subscription: Subscription) -> Path:
+    return settings.log_directory / str(int(subscription.oid))
+
+
+def _processes(
+    lock: LockFacts | None, status: NodeStatus | None
+) -> tuple[ProcessFacts, ...]:
+    if lock is None or status is None:
+        return ()
+    started = _time(lock.started_at)
+    found = [
+        ProcessFacts("supervisor", lock.pid, started, 0, None, rss_bytes(lock.pid)),
+        ProcessFacts(
+            "guardian",
+            status.guardian_pid,
+            started,
+            0,
+            None,
+            rss_bytes(status.guardian_pid),
+        ),
+    ]
+    for worker in status.workers:
+        found.append(
+            ProcessFacts(
+                worker.role,
+                worker.pid,
+                _time(worker.started_at),
+                worker.starts - 1,
+                worker.subscription or None,
+                rss_bytes(worker.pid),
+            )
+        )
+        jvm = child_named(worker.pid, "java") if worker.role == "engine" else None
+        if jvm is not None:
+            began = _time(worker.started_at)
+            found.append(ProcessFacts("jvm", jvm, began, 0, None, rss_bytes(jvm)))
+    return tuple(found)
+
+
+def _receiver_pid(status: NodeStatus | None, subscription: Subscription) -> int | None:
+    workers = () if status is None else status.workers
+    return next(
+        (
+            w.pid
+            for w in workers
+            if w.role == "receiver" and w.subid == subscription.oid
+        ),
+        None,
+    )
+
+
+def _errors(
+    overview: Overview, subscription: Subscription
+) -> dict[str, tuple[str, str | None, datetime | None]]:
+    """Return errors by worker, the newest one last."""
+    noted = overview.errors.get(subscription.oid, ())
+    return {
+        error.worker.value: (
+            error.error,
+            error.sqlstate,
+            datetime.fromisoformat(error.noted_at),
+        )
+        for error in sorted(noted, key=lambda error: error.noted_at)
+    }
+
+
+def _error_counts(overview: Overview, subscription: Subscription) -> Mapping[str, int]:
+    stats = overview.stats.get(subscription.oid)
+    if stats is None:
+        return {}
+    return {
+        WorkerKind.APPLY.value: stats.apply_errors,
+        WorkerKind.COPY.value: stats.sync_errors,
+    }
+
+
+def _conflicts(overview: Overview, subscription: Subscription) -> Mapping[str, int]:
+    stats = overview.stats.get(subscription.oid)
+    counts = {} if stats is None else stats.conflicts
+    return Counter({kind.value: count for kind, count in counts.items() if count})
+
+
+def _last_message(progress: Progress | None) -> datetime | None:
+    if progress is None or not progress.last_msg_receipt_time:
+        return None
+    return from_microseconds(progress.last_msg_receipt_time)
+
+
+def _state(subscription: Subscription, receiver: int | None, *, failing: bool) -> str:
+    if not subscription.enabled:
+        return "disabled"
+    if receiver is not None:
+        return "retrying" if failing else "streaming"
+    return "down" if subscription.slot_name is not None else "no slot"
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

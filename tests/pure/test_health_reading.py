@@ -1,0 +1,242 @@
+"""Facts of a node, read from its files."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from wal2lake.catalog import (
+    Catalog,
+    ProgressFile,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+    WorkerKind,
+)
+from wal2lake.errors import ConfigurationError
+from wal2lake.health import FactReader, SubscriptionFacts
+from wal2lake.health.lag import LagClock, StagePositions
+from wal2lake.launch import NodeStatus, WorkerStatus
+from wal2lake.launch.directory.lockfile import LockFacts, LockFile
+from wal2lake.launch.directory.status import write_status
+from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.settings import LogSettings, Settings
+
+SUB = Oid(20000)
+NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def us(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def rel(number: int, state: SyncState = SyncState.READY) -> SubscriptionRel:
+    return SubscriptionRel(SUB, Oid(number), "public", f"t{number}", state, None, 1)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    catalog = Catalog.create(tmp_path / "catalog.sqlite", "me", None)
+    for number in (30000, 30001):
+        catalog.create_table(
+            TableDef(
+                Oid(number), "public", f"t{number}", Oid(10), (), (), f"/t{number}"
+            )
+        )
+    catalog.create_subscription(
+        Subscription(
+            SUB, "s", Oid(10), True, "host=p", "slot", ("p",), floor=Lsn(1000)
+        ),
+        [rel(30000), rel(30001)],
+        {30000: 1, 30001: 1},
+    )
+    (tmp_path / "run").mkdir()
+    return catalog
+
+
+def files(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*")}
+
+
+def only(reader: FactReader) -> SubscriptionFacts:
+    (found,) = reader.read(NOW).subscriptions
+    return found
+
+
+def test_a_stopped_node_is_read_without_a_trace(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    catalog.close()
+    before = files(tmp_path)
+    assert "catalog.sqlite-wal" not in before
+    reader = FactReader(Settings(tmp_path))
+    facts = reader.read(NOW)
+    reader.close()
+    assert files(tmp_path) == before
+    assert (facts.state, facts.pid, facts.processes) == ("stopped", None, ())
+    (found,) = facts.subscriptions
+    assert (found.name, found.state, found.applied.lsn) == ("s", "down", Lsn(1000))
+    assert [table.qualified for table in found.tables] == [
+        "public.t30000",
+        "public.t30001",
+    ]
+    assert {disk.purpose for disk in facts.disks} == {"catalog", "log", "warehouse"}
+
+
+def test_the_catalog_is_read_again_only_after_a_change(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    reader = FactReader(Settings(tmp_path))
+    assert only(reader).enabled
+    first = reader._catalog.read()
+    assert reader._catalog.read() is first
+    catalog.update_subscription(SUB, enabled=False)
+    assert only(reader).state == "disabled"
+
+
+def test_a_catalog_that_is_replaced_is_opened_again(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    reader = FactReader(Settings(tmp_path))
+    assert len(reader.read(NOW).subscriptions) == 1
+    catalog.close()
+    for path in tmp_path.glob("catalog.sqlite*"):
+        path.unlink()
+    Catalog.create(tmp_path / "catalog.sqlite", "me", None)
+    assert reader.read(NOW).subscriptions == ()
+
+
+def test_a_directory_without_a_catalog_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        FactReader(Settings(tmp_path)).read()
+
+
+def test_an_invalid_settings_file_is_a_fact(catalog: Catalog, tmp_path: Path) -> None:
+    (tmp_path / "wal2lake.toml").write_text("[node]\nportt = 1\n")
+    facts = FactReader(tmp_path).read(NOW)
+    assert "portt" in (facts.settings_error or "")
+    assert len(facts.subscriptions) == 1
+
+
+def test_a_running_node_shows_its_processes(catalog: Catalog, tmp_path: Path) -> None:
+    lock = LockFile.acquire(tmp_path)
+    started = NOW.timestamp()
+    lock.write(LockFacts(1, str(tmp_path), started, 5480, "127.0.0.1", "ready"))
+    status = NodeStatus(
+        1,
+        2,
+        "ready",
+        "9.9",
+        "127.0.0.1",
+        5480,
+        started,
+        (
+            WorkerStatus("engine", 3, started, 2),
+            WorkerStatus("receiver", 4, started, 1, SUB, "s"),
+        ),
+    )
+    try:
+        write_status(tmp_path / "run", status)
+        facts = FactReader(Settings(tmp_path)).read(NOW)
+    finally:
+        lock.release()
+    assert (facts.state, facts.version, facts.port) == ("ready", "9.9", 5480)
+    assert [(p.role, p.pid, p.restarts, p.subscription) for p in facts.processes] == [
+        ("supervisor", 1, 0, None),
+        ("guardian", 2, 0, None),
+        ("engine", 3, 1, None),
+        ("receiver", 4, 0, "s"),
+    ]
+    assert facts.processes[0].rss_bytes
+    (found,) = facts.subscriptions
+    assert (found.state, found.receiver_pid, found.connected) == ("streaming", 4, True)
+
+
+def test_positions_errors_and_log_sizes_are_read(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    with ProgressFile(tmp_path / "run", SUB) as file:
+        file.set(
+            received=5000,
+            logged=4000,
+            applied=3000,
+            last_msg_receipt_time=us(NOW - timedelta(seconds=90)),
+        )
+    catalog.note_error(SUB, WorkerKind.APPLY, "duplicate key", "23505")
+    log = tmp_path / "log" / str(SUB)
+    log.mkdir(parents=True)
+    (log / "journal-00000000000000000001").write_bytes(b"x" * 100)
+    (log / "seg-00000000000000000001.json").write_bytes(b"x" * 20)
+    (log / "spool-00000000000000000001.json").write_bytes(b"x" * 7)
+    settings = Settings(tmp_path, log=LogSettings(size_limit_bytes=1000))
+    reader = FactReader(settings)
+    found = only(reader)
+    positions = [found.received.lsn, found.durable.lsn, found.applied.lsn]
+    assert positions == [Lsn(5000), Lsn(4000), Lsn(3000)]
+    assert (found.durable.behind_bytes, found.applied.behind_bytes) == (1000, 2000)
+    # The receiver does not run: what the source has done since its last message is not known.
+    assert found.received.behind_seconds == pytest.approx(90)
+    text, sqlstate, noted_at = found.errors["apply"]
+    assert (text, sqlstate) == ("duplicate key", "23505")
+    assert noted_at is not None
+    assert (found.log_bytes, found.log_limit_bytes) == (120, 1000)
+    assert found.log_warning_bytes == 800
+    (log / "journal-00000000000000000001").write_bytes(b"x" * 200)
+    assert only(reader).log_bytes == 220
+
+
+def test_a_paused_table_has_a_position_of_its_own(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    catalog.publish(SUB, Lsn(2000), {30000: 2}, participants=[30000, 30001])
+    catalog.pause_table(SUB, Oid(30001), Lsn(2000), 1)
+    catalog.publish(SUB, Lsn(3000), {30000: 3}, participants=[30000])
+    found = only(FactReader(Settings(tmp_path)))
+    running, paused = found.tables
+    assert (running.applied_lsn, running.version) == (Lsn(3000), 3)
+    assert running.paused_since is None
+    assert (paused.applied_lsn, paused.version) == (Lsn(2000), 1)
+    assert paused.paused_since is not None
+    assert found.visible.lsn == Lsn(3000)
+
+
+def test_a_stage_is_as_old_as_the_first_commit_above_it() -> None:
+    commits = {1500: 30, 2500: 20, 3500: 10}
+
+    def first_after(lsn: Lsn) -> int | None:
+        ages = [age for end, age in commits.items() if end > lsn]
+        return us(NOW - timedelta(seconds=ages[0])) if ages else None
+
+    positions = StagePositions(*map(Lsn, (5000, 4000, 3000, 2000, 1000)))
+    stages = LagClock(positions, first_after, NOW, None).stages()
+    assert [stage.behind_seconds for stage in stages] == [0, 10, 20, 30]
+    assert [stage.behind_bytes for stage in stages] == [1000, 2000, 3000, 4000]
+    stages = LagClock(positions, first_after, NOW, 25).stages()
+    assert [stage.behind_seconds for stage in stages] == [25, 25, 25, 30]
+
+
+def test_a_thousand_tables_are_read_in_milliseconds(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    numbers = range(40000, 41000)
+    for number in numbers:
+        catalog._database._connection().execute(
+            "insert into relation (oid, namespace, name, owner, location, columns, key)"
+            " values (?, 'public', ?, 10, ?, '[]', '[]')",
+            (number, f"t{number}", f"/t{number}"),
+        )
+    catalog.add_rels([rel(number) for number in numbers])
+    catalog.publish(SUB, Lsn(2000), dict.fromkeys(numbers, 1), participants=numbers)
+    reader = FactReader(Settings(tmp_path))
+    took = []
+    for lsn in range(3000, 3005):
+        catalog.publish(SUB, Lsn(lsn), {40000: lsn}, participants=numbers)
+        began = time.perf_counter()
+        assert len(only(reader).tables) == 1002
+        took.append(time.perf_counter() - began)
+    # A generous bound for the best of five: the machine may be busy.
+    assert min(took) < 0.2
