@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from wal2lake.cli.print import Layout, render
 from wal2lake.cli.sql import failure_lines
+from wal2lake.cli.terminal.print import Layout, render
 from wal2lake.errors import PublisherError
 from wal2lake.pg.client import Client, Failure, ResultRows
 

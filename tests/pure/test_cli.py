@@ -16,13 +16,15 @@ from tests.fakes.node import FakeNode
 from wal2lake import __version__
 from wal2lake.catalog import Catalog, Role
 from wal2lake.cli import __main__ as cli
-from wal2lake.cli.print import Layout, render
+from wal2lake.cli.options import EXIT_CODES
 from wal2lake.cli.start import parse_listen
+from wal2lake.cli.terminal.print import Layout, render
 from wal2lake.errors import ConfigurationError
 from wal2lake.launch.directory.passfile import passfile_user, write_passfile
 from wal2lake.pg.client import ResultRows
 from wal2lake.settings import FILE_NAME, load
 from wal2lake.testing.node import run_cli
+from wal2lake.testing.waits import wait_until
 from wal2lake.wire.scram import parse_verifier
 
 
@@ -199,6 +201,30 @@ def test_a_stop_that_takes_too_long_says_how_to_go_on(tmp_path, capsys):
     node.close()
 
 
+def test_reload_signals_a_running_node_and_refuses_settings_with_errors(
+    tmp_path, capsys
+):
+    node = FakeNode(tmp_path)
+    assert cli.main(["reload", "-D", str(tmp_path)]) == 1
+    assert "no node is running in directory" in capsys.readouterr().err
+    node.start()
+    settings = tmp_path / FILE_NAME
+    good = settings.read_text()
+    settings.write_text(good + "\n[node]\nprot = 1\n")
+    assert cli.main(["reload", "-D", str(tmp_path)]) == 1
+    assert "error: " in capsys.readouterr().err
+    assert "received SIGHUP" not in node.log_text()
+    settings.write_text(
+        good.replace("# segment_interval_ms = 250", "segment_interval_ms = 9")
+    )
+    assert cli.main(["reload", "-D", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "server signaled\n"
+    wait_until(
+        lambda: 'parameter "log.segment_interval_ms" changed to "9"' in node.log_text()
+    )
+    node.close()
+
+
 @pytest.mark.parametrize(
     ("text", "host", "port"),
     [
@@ -223,11 +249,13 @@ def test_listen_refuses_what_is_no_address(text):
 
 
 def test_every_command_explains_itself(capsys):
-    for command in ("init", "start", "stop", "status", "sql", "check", "demo"):
+    for command in EXIT_CODES:
         with pytest.raises(SystemExit) as ended:
             cli.main([command, "--help"])
         assert ended.value.code == 0
-        assert capsys.readouterr().out.startswith(f"usage: wal2lake {command}")
+        told = capsys.readouterr().out
+        assert told.startswith(f"usage: wal2lake {command}")
+        assert "exit codes:\n  0  " in told
 
 
 @pytest.mark.parametrize(

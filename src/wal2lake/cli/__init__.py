@@ -4,10 +4,12 @@ Takes: argument lists. Gives: print, exit codes, a node's directory, a running n
 wording of the command line. Never: does what SQL can do, loads Spark, keeps a fact of its own.
 
     __main__             passes arguments to a subcommand; ``python -m wal2lake.cli``
-    init start stop status sql    one subcommand each, with ``run``
+    options              the arguments and exit codes of all subcommands
+    init start stop reload status sql    one subcommand each, with ``run``
     check/               asks a publisher and prints the findings
     demo/                the whole product on a PostgreSQL of its own
-    print, errors        rows as psql prints them, errors as PostgreSQL's programs do
+    completion/          scripts for bash, zsh and fish
+    terminal/            rows as psql prints them, errors as PostgreSQL's programs do
 
 This package imports nothing, so that a subcommand loads only what it needs.
 """

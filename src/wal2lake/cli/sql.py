@@ -15,8 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from wal2lake.cli.errors import print_error
-from wal2lake.cli.print import Layout, render
+from wal2lake.cli.terminal.errors import print_error
+from wal2lake.cli.terminal.print import Layout, render
 from wal2lake.errors import (
     ConfigurationError,
     PublisherError,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, WorkerKind
 from wal2lake.catalog.progress import progress_path
-from wal2lake.cli.errors import print_error
+from wal2lake.cli.terminal.errors import print_error
 from wal2lake.errors import ConfigurationError, StorageError
 from wal2lake.launch import is_locked, read_lock, read_status
 from wal2lake.model import Lsn, SyncState

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -24,24 +25,8 @@ _DOT_SECONDS: Final = 1.0
 def run(options: argparse.Namespace) -> int:
     """Stop the node; returns 1 if it does not end in time."""
     directory: Path = options.directory
-    if not is_locked(directory):
-        raise ConfigurationError(
-            f'no node is running in directory "{directory}"',
-            hint=f'"wal2lake status -D {directory}" says more.',
-        )
-    facts = read_lock(directory)
-    if facts is not None:
-        try:
-            os.kill(facts.pid, SIGNAL_OF_MODE[Mode(options.mode)])
-        except ProcessLookupError:
-            # It was killed a moment ago, and its guardian is at work.
-            pass
-        except PermissionError:
-            raise ConfigurationError(
-                f"could not send stop signal (PID: {facts.pid}): Operation not"
-                " permitted",
-                hint="Use the OS user that started the node, or root.",
-            ) from None
+    pid = running_pid(directory)
+    signal_node(pid, SIGNAL_OF_MODE[Mode(options.mode)], "stop")
     print("waiting for server to shut down...", end="", flush=True)
     begin = dot = time.monotonic()
     while is_locked(directory):
@@ -62,3 +47,38 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(_POLL_SECONDS)
     print(" done\nserver stopped")
     return 0
+
+
+def running_pid(directory: Path) -> int | None:
+    """Return the pid of the supervisor; None if it was killed a moment ago, and its guardian is
+    at work. ConfigurationError if no node runs."""
+    if not is_locked(directory):
+        raise not_running(directory)
+    facts = read_lock(directory)
+    return None if facts is None else facts.pid
+
+
+def not_running(directory: Path) -> ConfigurationError:
+    """Return the error of a command that needs a running node."""
+    return ConfigurationError(
+        f'no node is running in directory "{directory}"',
+        hint=f'"wal2lake status -D {directory}" says more.',
+    )
+
+
+def signal_node(pid: int | None, number: signal.Signals, purpose: str) -> bool:
+    """Send a signal to the supervisor; False if it is gone.
+
+    ConfigurationError if it is another user's."""
+    try:
+        if pid is not None:
+            os.kill(pid, number)
+            return True
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        raise ConfigurationError(
+            f"could not send {purpose} signal (PID: {pid}): Operation not permitted",
+            hint="Use the OS user that started the node, or root.",
+        ) from None
+    return False

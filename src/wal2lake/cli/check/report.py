@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wal2lake.cli.print import table as aligned
+from wal2lake.cli.terminal.print import table as aligned
 from wal2lake.commands.preflight.finding import Finding, Level
 from wal2lake.commands.preflight.tablefindings import Table
 from wal2lake.pg import RemoteColumn

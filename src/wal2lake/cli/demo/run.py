@@ -26,7 +26,7 @@ from typing import Final
 
 from wal2lake.cli.demo.compare import compare_tables, describe
 from wal2lake.cli.demo.workload import SCHEMA, TABLES, LedgerEntry, ShopWorkload
-from wal2lake.cli.errors import print_error
+from wal2lake.cli.terminal.errors import print_error
 from wal2lake.errors import PublisherError, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.pg.client import Client

@@ -1,0 +1,278 @@
+"""The arguments of ``wal2lake`` and the exit codes of its subcommands.
+
+``build_parser`` declares every subcommand, and ``EXIT_CODES`` what its exit codes mean. ``--help``,
+the reference and the completion of shells are made of both.
+
+Called by: the program, ``completion``, tools/reference.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NoReturn
+
+from wal2lake import __version__
+
+_EPILOG: Final = """\
+A first look, with everything in one command:   wal2lake demo
+A node of your own:                             wal2lake init -D DIR
+                                                wal2lake start -D DIR
+                                                wal2lake sql -D DIR
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints argument errors in the form of PostgreSQL's programs."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print two lines and exit with 2."""
+        print(f"wal2lake: error: {message}", file=sys.stderr)
+        print(
+            f'wal2lake: hint: Try "{self.prog} --help" for more information.',
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all subcommands (DESIGN 2.1)."""
+    parser = _Parser(
+        prog="wal2lake",
+        description="PostgreSQL logical replication with a Spark lakehouse on either"
+        " end.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"wal2lake {__version__}"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (text, declare) in _COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=text,
+            epilog=_exit_codes(name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        declare(command)
+    return parser
+
+
+def _exit_codes(command: str) -> str:
+    lines = (f"  {code}  {text}" for code, text in EXIT_CODES[command].items())
+    return "\n".join(("exit codes:", *lines))
+
+
+def _init_options(init: argparse.ArgumentParser) -> None:
+    _directory(init)
+    init.add_argument(
+        "-U", "--username", metavar="NAME", help="superuser (default: your OS user)"
+    )
+    init.add_argument(
+        "-A",
+        "--auth",
+        choices=("scram-sha-256", "trust"),
+        default="scram-sha-256",
+        help="authentication of clients (default: scram-sha-256)",
+    )
+    init.add_argument(
+        "--pwfile",
+        type=Path,
+        metavar="FILE",
+        help="read the superuser's password from FILE (default: make one up)",
+    )
+
+
+def _start_options(start: argparse.ArgumentParser) -> None:
+    _directory(start)
+    start.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="address to listen on (default: 127.0.0.1:5480)",
+    )
+    start.add_argument(
+        "-c",
+        dest="parameters",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="set a parameter of wal2lake.toml, for example -c spark.master=local[4]",
+    )
+
+
+def _stop_options(stop: argparse.ArgumentParser) -> None:
+    _directory(stop)
+    stop.add_argument(
+        "-m",
+        "--mode",
+        choices=("smart", "fast", "immediate"),
+        default="fast",
+        help="smart: wait for clients to leave; fast (default): disconnect them;"
+        " immediate: end now",
+    )
+    stop.add_argument(
+        "-t",
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long to wait for the end (default: 60)",
+    )
+
+
+def _reload_options(reload: argparse.ArgumentParser) -> None:
+    _directory(reload)
+
+
+def _status_options(status: argparse.ArgumentParser) -> None:
+    _directory(status)
+    status.add_argument("--json", action="store_true", help="for programs")
+
+
+def _sql_options(sql: argparse.ArgumentParser) -> None:
+    _directory(sql)
+    sql.add_argument("-U", "--username", metavar="NAME", help="connect as this role")
+    sql.add_argument(
+        "-c",
+        "--command",
+        dest="commands",
+        metavar="SQL",
+        action="append",
+        default=[],
+        help="run this and exit (may be given more than once)",
+    )
+    sql.add_argument(
+        "-f",
+        "--file",
+        dest="files",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="run the statements of a file and exit; - is standard input",
+    )
+    sql.add_argument("-A", "--no-align", action="store_true", help="unaligned output")
+    sql.add_argument(
+        "-t", "--tuples-only", action="store_true", help="rows only, no names or counts"
+    )
+
+
+def _check_options(check: argparse.ArgumentParser) -> None:
+    check.add_argument("conninfo", metavar="CONNINFO", help="libpq connection string")
+    check.add_argument(
+        "--publication",
+        "-p",
+        dest="publications",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="publication to look at (may be given more than once; default: all)",
+    )
+
+
+def _demo_options(demo: argparse.ArgumentParser) -> None:
+    demo.add_argument(
+        "--keep", action="store_true", help="leave the node's directory behind"
+    )
+    demo.add_argument(
+        "--seconds",
+        type=float,
+        default=30.0,
+        metavar="N",
+        help="how long the workload runs (default: 30)",
+    )
+
+
+def _completion_options(completion: argparse.ArgumentParser) -> None:
+    completion.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), help="shell to complete commands in"
+    )
+
+
+def _directory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-D",
+        "--directory",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the node's directory",
+    )
+
+
+_COMMANDS: Final[
+    Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]]
+] = MappingProxyType(
+    {
+        "init": ("make a new node's directory", _init_options),
+        "start": ("run a node in the foreground", _start_options),
+        "stop": ("stop a running node", _stop_options),
+        "reload": ("have a running node read its settings again", _reload_options),
+        "status": ("say what a node does", _status_options),
+        "sql": ("talk SQL to a running node", _sql_options),
+        "check": (
+            "look at a publisher, change nothing, say what will happen",
+            _check_options,
+        ),
+        "demo": ("the whole product on an embedded PostgreSQL", _demo_options),
+        "completion": (
+            "print a shell's completion of this program",
+            _completion_options,
+        ),
+    }
+)
+"""The purpose of each subcommand, and the function that declares its arguments."""
+
+_ARGUMENTS: Final = "the arguments are wrong"
+
+EXIT_CODES: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
+    {
+        "init": {
+            0: "the directory is a node's",
+            1: "it could not be made; nothing is left of it",
+            2: _ARGUMENTS,
+        },
+        "start": {
+            0: "the node has run, and was stopped",
+            1: "it could not start",
+            2: _ARGUMENTS,
+        },
+        "stop": {
+            0: "the node has ended",
+            1: "none runs, or it has not ended in time",
+            2: _ARGUMENTS,
+        },
+        "reload": {
+            0: "the node was signalled",
+            1: "none runs, or its settings have errors",
+            2: _ARGUMENTS,
+        },
+        "status": {
+            0: "the node runs, or starts or stops",
+            1: "the catalog could not be read",
+            2: _ARGUMENTS,
+            3: "it does not run",
+            4: "there is no node in the directory",
+        },
+        "sql": {
+            0: "all statements have succeeded",
+            1: "one has failed; no further one was run",
+            2: "no connection, or it was lost, or the arguments are wrong",
+        },
+        "check": {
+            0: "nothing stands in the way of a subscription",
+            1: "there are problems, or the server could not be asked",
+            2: _ARGUMENTS,
+        },
+        "demo": {
+            0: "all rows were equal",
+            1: "they were not, or a step has failed",
+            2: _ARGUMENTS,
+        },
+        "completion": {0: "the script was printed", 2: _ARGUMENTS},
+    }
+)
+"""Meaning of each exit code, by subcommand. Every one ends with 130 when it is interrupted."""

@@ -1,0 +1,10 @@
+"""Terminal output of subcommands: rows, errors, progress.
+
+Takes: rows, errors, parts of work. Gives: lines on stdout and stderr. Owns: their form. Never:
+asks a server, reads a node.
+
+    print      rows as psql prints them
+    errors     errors as PostgreSQL's programs print them
+
+This package imports nothing, so that a subcommand loads only what it needs.
+"""
