@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/reference: settings, views, functions, error codes.
+"""Write the generated pages of docs/reference: settings, views, commands ...
 
     .venv/bin/python tools/reference.py            write the pages
     .venv/bin/python tools/reference.py --check    fail if a page is not what would be written
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from wal2lake import errors
+from wal2lake.cli.completion.describe import ProgramOption, describe_program
+from wal2lake.cli.options import EXIT_CODES, build_parser
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.settings.rendering import facts
 from wal2lake.settings.sections import SECTIONS
@@ -150,6 +152,40 @@ def functions_page() -> Iterator[str]:
         yield from _paragraph(_FUNCTIONS[name])
 
 
+def commands_page() -> Iterator[str]:
+    """Every subcommand of ``wal2lake``: its options, and what its exit codes mean."""
+    program = describe_program(build_parser())
+    yield "# Commands"
+    yield ""
+    yield from _paragraph(
+        "`wal2lake COMMAND --help` has the same. Errors go to standard error, with a hint that says"
+        " what to do. A command that is interrupted ends with exit code 130. `wal2lake completion"
+        " SHELL` prints what completes all this in bash, zsh and fish."
+    )
+    for command in program.commands:
+        yield f"## wal2lake {command.name}"
+        yield ""
+        yield from _paragraph(f"{command.help[0].upper()}{command.help[1:]}.")
+        for option in command.options:
+            if "--help" not in option.names:
+                yield from _item(_option(option))
+        yield ""
+        yield "Exit codes:"
+        yield ""
+        for code, meaning in EXIT_CODES[command.name].items():
+            yield from _item(f"{code}: {meaning}")
+        yield ""
+
+
+def _option(option: ProgramOption) -> str:
+    shown = ", ".join(f"`{name}`" for name in option.names)
+    value = "|".join(option.choices) or option.metavar
+    if value:
+        shown = f"{shown} `{value}`".strip()
+    required = " (required)" if option.required and option.names else ""
+    return f"{shown}{required}: {option.help}"
+
+
 _REMEDIES: Final[Mapping[str, str]] = {
     "UsageError": "Correct the statement as DETAIL and HINT say.",
     "SqlSyntaxError": "Correct the statement; the error has its position.",
@@ -205,6 +241,7 @@ PAGES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "views.md": views_page,
     "functions.md": functions_page,
     "errors.md": errors_page,
+    "commands.md": commands_page,
 }
 
 
