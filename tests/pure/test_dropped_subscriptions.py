@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from tests.fakes.commands import SUB, World
 
+from wal2lake.catalog.progress import receiver_name
 from wal2lake.commands.subscription import remove_orphans
 from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.definitions import TransactionDefinitions
+from wal2lake.model import Oid
+from wal2lake.observe.telemetry import telemetry_folder, telemetry_path
 
 
 @pytest.fixture
@@ -54,11 +57,19 @@ def test_only_what_a_dropped_subscription_has_left_is_removed(world: World) -> N
         run / f"sub-{int(SUB)}.progress",
         run / "sub-20001.progress.bak",
         run / "sub-x.progress",
+        run / f"sub-{int(SUB)}.times",
+        telemetry_path(run, receiver_name(SUB)),
+        telemetry_path(run, "engine"),
     ]
-    left = run / "sub-20001.progress"
-    for path in [*files, left]:
+    left = [
+        run / "sub-20001.progress",
+        run / "sub-20001.times",
+        telemetry_path(run, receiver_name(Oid(20001))),
+    ]
+    telemetry_folder(run).mkdir()
+    for path in [*files, *left]:
         path.touch()
     (logs / "20010").symlink_to(logs / "publish")
     remove_orphans(world.node)
     assert [path for path in [*kept, *files, logs / "20010"] if not path.exists()] == []
-    assert [path for path in [*gone, left] if path.exists()] == []
+    assert [path for path in [*gone, *left] if path.exists()] == []

@@ -158,3 +158,8 @@ def _progress(words: memoryview[int]) -> Progress:
 def progress_path(directory: Path, subid: Oid) -> Path:
     """Return the path of a subscription's positions under ``run/``."""
     return directory / f"sub-{int(subid)}.progress"
+
+
+def receiver_name(subid: Oid) -> str:
+    """Return the name of a subscription's receiver among the processes with telemetry."""
+    return f"receiver-{int(subid)}"

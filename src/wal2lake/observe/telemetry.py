@@ -299,7 +299,7 @@ def read_telemetry(directory: Path) -> tuple[ProcessTelemetry, ...]:
     """Read the files of all processes below ``directory`` (the node's ``run/``), by name. A file
     that is missing, unreadable or broken is left out."""
     found = []
-    for path in sorted((directory / _FOLDER).glob(f"*{_SUFFIX}")):
+    for path in sorted(telemetry_folder(directory).glob(f"*{_SUFFIX}")):
         # Whatever an interrupted or foreign writer has left.
         with contextlib.suppress(
             OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError
@@ -308,9 +308,14 @@ def read_telemetry(directory: Path) -> tuple[ProcessTelemetry, ...]:
     return tuple(found)
 
 
+def telemetry_folder(directory: Path) -> Path:
+    """Return the directory of all processes' files under ``run/``."""
+    return directory / _FOLDER
+
+
 def telemetry_path(directory: Path, process: str) -> Path:
     """Return the path of a process's file under ``run/``."""
-    return directory / _FOLDER / f"{process}{_SUFFIX}"
+    return telemetry_folder(directory) / f"{process}{_SUFFIX}"
 
 
 def _read(value: Any) -> ProcessTelemetry:

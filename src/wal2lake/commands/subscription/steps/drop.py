@@ -7,7 +7,7 @@
     drop the slot (the publisher waits until        publisher
       the walsender has released it)
     forget the slot's name                          catalog
-    remove the log and the progress file            storage
+    remove the log and the files of positions       storage
     delete the subscription                         catalog
 
 A failure before the slot is dropped removes the mark. Afterwards the command can only go forward,
@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import Recopy, Subscription
-from wal2lake.catalog.progress import ProgressFile, progress_path
+from wal2lake.catalog.committimes import times_path
+from wal2lake.catalog.progress import ProgressFile, progress_path, receiver_name
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import altering
 from wal2lake.commands.subscription.publisher import (
@@ -49,6 +50,7 @@ from wal2lake.local.ports import (
 )
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
+from wal2lake.observe.telemetry import telemetry_folder, telemetry_path
 from wal2lake.pg import Check, Session
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar.statements import DropSubscription
@@ -218,22 +220,27 @@ def _remove_log(oid: Oid, node: HasSettings) -> None:
     # An interrupted re-copy may have left the log that it gave up.
     for path in (directory, given_up(directory)):
         shutil.rmtree(path, ignore_errors=True)
-    progress_path(node.settings.run_directory, oid).unlink(missing_ok=True)
+    run_directory = node.settings.run_directory
+    progress_path(run_directory, oid).unlink(missing_ok=True)
+    times_path(run_directory, oid).unlink(missing_ok=True)
+    telemetry_path(run_directory, receiver_name(oid)).unlink(missing_ok=True)
 
 
 _LOG_NAME: Final = re.compile(r"([1-9]\d*)(?:\.old)?")
-_PROGRESS_NAME: Final = re.compile(r"sub-([1-9]\d*)\.progress")
+_POSITIONS_NAME: Final = re.compile(r"sub-([1-9]\d*)\.(?:progress|times)")
+_TELEMETRY_NAME: Final = re.compile(r"receiver-([1-9]\d*)\.json")
 
 
 def remove_orphans(node: HasSettings) -> None:
-    """Remove, at start, logs and progress files of subscriptions that a block has dropped.
+    """Remove, at start, logs and files in ``run/`` of subscriptions that a block has dropped.
 
     They exist after a crash between a commit and the removal. Only paths named by an OID are
     considered."""
     oids = {int(subscription.oid) for subscription in node.catalog.subscriptions()}
     for directory, pattern in (
         (node.settings.log_directory, _LOG_NAME),
-        (node.settings.run_directory, _PROGRESS_NAME),
+        (node.settings.run_directory, _POSITIONS_NAME),
+        (telemetry_folder(node.settings.run_directory), _TELEMETRY_NAME),
     ):
         for path in directory.iterdir() if directory.is_dir() else ():
             match = pattern.fullmatch(path.name)

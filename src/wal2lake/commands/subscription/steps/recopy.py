@@ -41,6 +41,7 @@ from typing import Final
 from wal2lake.catalog import NewSource, ProgressFile, Recopy, Subscription
 from wal2lake.catalog import SubscriptionRel as Rel
 from wal2lake.catalog.access.targets import INSERT, TRUNCATE
+from wal2lake.catalog.committimes import CommitTimes
 from wal2lake.changelog import ChangeLog, LogReader, files
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.commands.subscription.publisher import create_slot, drop_slot
@@ -380,6 +381,8 @@ def _remove_log(node: HasSettings, subid: Oid) -> None:
             shutil.rmtree(old)
         with ProgressFile(node.settings.run_directory, subid) as progress:
             progress.reset()
+        with CommitTimes.open_writer(node.settings.run_directory, subid) as times:
+            times.clear()
         files.sync_directory(node.settings.run_directory)
     except OSError as error:
         raise files.storage_error("remove directory", directory, error) from error
