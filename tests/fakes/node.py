@@ -26,7 +26,11 @@ class FakeNode:
     def __init__(self, directory: Path, **chosen: object) -> None:
         self.directory = directory
         (directory / "fake").mkdir()
-        defaults = {"node.port": 0, "subscription.wal_retrieve_retry_interval_ms": 700}
+        defaults = {
+            "node.port": 0,
+            "web.listen": "",
+            "subscription.wal_retrieve_retry_interval_ms": 700,
+        }
         dotted = {k.replace("__", "."): v for k, v in chosen.items()}
         (directory / FILE_NAME).write_text(render_default_toml({**defaults, **dotted}))
         self.catalog = Catalog.create(directory / "catalog.sqlite", "me", None)

@@ -43,7 +43,7 @@ def main() -> None:
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, stop)
-    if role == "engine":
+    if role in ("engine", "web"):
         signal.signal(signal.SIGHUP, stop)
     for listener in listening_sockets():
         note(f"listening {listener.getsockname()[1]}")

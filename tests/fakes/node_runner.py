@@ -25,6 +25,7 @@ def main() -> int:
         catalog=Catalog(settings.catalog_file),
         commands=Commands(
             engine=(*CHILD, "engine", str(directory)),
+            web=(*CHILD, "web", str(directory)),
             receiver=lambda subid: (*CHILD, f"receiver{int(subid)}", str(directory)),
         ),
         reload=lambda: load(directory, os.environ),

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from datetime import UTC, datetime
 from enum import Enum
 
 from wal2lake.catalog import Role
 from wal2lake.door.client.conversation import ClientConversation
 from wal2lake.errors import ProtocolViolation, UsageError
+from wal2lake.login.passwords import has_expired
 from wal2lake.wire.frontback import (
     AuthenticationData,
     AuthenticationRequest,
@@ -66,22 +66,13 @@ def authenticate(
         if role is None:
             raise UsageError(f'role "{user}" does not exist', sqlstate="28000")
         return role
-    password = None if role is None or _expired(role) else role.password
+    password = None if role is None or has_expired(role) else role.password
     proved = _proves(conversation, user, password, mock_secret, end_point)
     if role is None or not proved:
         raise UsageError(
             f'password authentication failed for user "{user}"', sqlstate="28P01"
         )
     return role
-
-
-def _expired(role: Role) -> bool:
-    """True if the password has expired; VALID UNTIL does not limit the role itself."""
-    if role.valid_until in (None, "infinity"):
-        return False
-    if role.valid_until == "-infinity":
-        return True
-    return datetime.fromisoformat(str(role.valid_until)) < datetime.now(UTC)
 
 
 def _proves(

@@ -3,33 +3,24 @@
 Takes settings and the administrator's files; returns an ``Encryption``, or None if TLS is off, and
 the facts about a client after its handshake. Errors name the file and the remedy.
 
-Source: src/backend/libpq/be-secure-openssl.c, be-secure-common.c (check_ssl_key_file_permissions);
-PostgreSQL manual, sections 18.9 and 19.3.3; RFC 5929, section 4.
+Source: src/backend/libpq/be-secure-openssl.c; PostgreSQL manual, sections 18.9 and 19.3.3;
+RFC 5929, section 4.
 """
 
 from __future__ import annotations
 
-import os
 import ssl
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wal2lake.errors import ConfigurationError
+from wal2lake.login.certificate import server_context, unusable
 from wal2lake.settings import Settings
 
 ALPN: Final = "postgresql"
 """Protocol that a client must name if it begins with TLS at once (sslnegotiation=direct)."""
-"""Protocol that a client must name if it begins with TLS at once (sslnegotiation=direct)."""
 HANDSHAKE_BYTE: Final = 0x16
 """First byte of a TLS connection. As a startup packet it would exceed the length limit."""
-
-_VERSIONS: Final = {
-    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
-    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
-}
-
 
 _SHORT_NAMES: Final = {
     "commonName": "CN",
@@ -72,28 +63,17 @@ def make_encryption(settings: Settings) -> Encryption | None:
     node = settings.node
     if not node.ssl:
         return None
-    certificate = settings.directory / node.ssl_cert_file
-    key = settings.directory / node.ssl_key_file
-    _check_permissions(key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _VERSIONS[node.ssl_min_protocol_version]
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context = server_context(settings)
     context.set_alpn_protocols([ALPN])
-    try:
-        # Never ask the terminal for a passphrase.
-        context.load_cert_chain(certificate, key, password=lambda: "")
-    except (OSError, ValueError) as error:
-        raise _unusable(
-            "server certificate or private key", certificate, error
-        ) from error
     if node.ssl_ca_file:
         authorities = settings.directory / node.ssl_ca_file
         try:
             context.load_verify_locations(authorities)
         except (OSError, ValueError) as error:
-            raise _unusable("root certificate", authorities, error) from error
+            raise unusable("root certificate", authorities, error) from error
         # pg_hba.conf decides which clients need a certificate.
         context.verify_mode = ssl.CERT_OPTIONAL
+    certificate = settings.directory / node.ssl_cert_file
     return Encryption(context, _end_point(certificate))
 
 
@@ -132,31 +112,3 @@ def _end_point(certificate: Path) -> bytes | None:
     if isinstance(algorithm, hashes.MD5 | hashes.SHA1):
         algorithm = hashes.SHA256()
     return None if algorithm is None else own.fingerprint(algorithm)
-
-
-def _check_permissions(key: Path) -> None:
-    try:
-        status = key.stat()
-    except OSError as error:
-        raise ConfigurationError(
-            f'could not access private key file "{key}": {error.strerror}',
-            hint='Set "ssl_key_file" and "ssl_cert_file" of [node], or "ssl" to false.',
-        ) from error
-    allowed = 0o640 if status.st_uid == 0 and os.geteuid() != 0 else 0o600
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigurationError(f'private key file "{key}" is not a regular file')
-    if stat.S_IMODE(status.st_mode) & 0o777 & ~(allowed | 0o100):
-        raise ConfigurationError(
-            f'private key file "{key}" has group or world access',
-            detail="File must have permissions u=rw (0600) or less if owned by the database"
-            " user, or permissions u=rw,g=r (0640) or less if owned by root.",
-        )
-
-
-def _unusable(description: str, path: Path, error: Exception) -> ConfigurationError:
-    reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
-    return ConfigurationError(
-        f'could not load {description} file "{path}": {reason or error}',
-        hint="Both must be in PEM format; the key must fit the certificate and have no"
-        " passphrase.",
-    )

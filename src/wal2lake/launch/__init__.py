@@ -1,8 +1,9 @@
 """The supervisor of a node: starts and stops processes until those that run are those that should.
 
 Takes: settings, the catalog's subscriptions, signals. Gives: one engine, one receiver for each
-enabled subscription, an exit code. Owns: the directory's lock, the listening sockets, the life of
-every other process of the node. Never: imports Spark or NumPy, opens a connection, reads a table.
+enabled subscription, the web process, an exit code. Owns: the directory's lock, the listening
+sockets, the life of every other process of the node. Never: imports Spark or NumPy, opens a
+connection, reads a table.
 
     supervisor, wakeup, shutdown      the loop, its only wait, its end; start here
     plan                              what to start, stop and kill: pure
@@ -10,7 +11,7 @@ every other process of the node. Never: imports Spark or NumPy, opens a connecti
     processes                         the processes that belong to a node
     java                              checks the Java that Spark needs
     listeners                         the sockets, which outlive the engine
-    directory/                        files for other programs: lock file, passfile, status
+    directory/                        files for other programs: lock file, passfile, status, web
 
 Public names: ``listening_sockets``, ``notify`` and ``EXIT_CONFIGURATION`` for the engine;
 ``read_status`` and the lock file's facts for the command line. ``supervisor.run_node``, the process
@@ -21,16 +22,19 @@ must start quickly.
 from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.directory.lockfile import LockFacts, is_locked, read_lock
 from wal2lake.launch.directory.status import NodeStatus, WorkerStatus, read_status
+from wal2lake.launch.directory.webstatus import WebStatus, read_web_status
 from wal2lake.launch.wakeup import notify
 
 __all__ = [
     "EXIT_CONFIGURATION",
     "LockFacts",
     "NodeStatus",
+    "WebStatus",
     "WorkerStatus",
     "is_locked",
     "listening_sockets",
     "notify",
     "read_lock",
     "read_status",
+    "read_web_status",
 ]

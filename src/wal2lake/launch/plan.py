@@ -15,7 +15,8 @@ The rules are those of PostgreSQL's logical replication launcher:
 A receiver is due ``wal_retrieve_retry_interval`` after its last *start*: a receiver that ran for
 long is restarted at once, and one that fails at once is throttled. A new generation (ALTER
 SUBSCRIPTION) is never throttled. The engine is due at once after its first death, since every
-client waits for it. Later it is due after growing pauses, counted from its end.
+client waits for it. Later it is due after growing pauses, counted from its end. The web process
+follows the engine's rule.
 
 Sources: launcher.c, ApplyLauncherMain and logicalrep_worker_stop.
 """
@@ -31,7 +32,7 @@ from wal2lake.model import INVALID_OID, Oid
 
 ENGINE_PAUSES_SECONDS: Final = (0.0, 1.0, 2.0, 4.0, 5.0)
 """Pauses before the restarts of an engine that keeps dying; the last one repeats. A session needs
-about five seconds to start, so longer pauses would save little."""
+about five seconds to start, so longer pauses would save little. The web process has the same."""
 
 ENGINE_STABLE_SECONDS: Final = 60.0
 """An engine that has lived this long did not die of its start. Chosen arbitrarily."""
@@ -44,6 +45,8 @@ class ChildRole(Enum):
     """Spark's driver, the workers and the listener. There is one."""
     RECEIVER = "receiver"
     """The walreceiver of one subscription."""
+    WEB = "web"
+    """Metrics, health and the page. There is one, unless [web] listen is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class WorkerKey:
 
 
 ENGINE: Final = WorkerKey(ChildRole.ENGINE)
+WEB: Final = WorkerKey(ChildRole.WEB)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,15 @@
 
     phase               wanted                    clients    left when
     -----------------   ----------------------    -------    -------------------------
-    RUNNING             engine and receivers      yes        a shutdown request
+    RUNNING             engine, receivers, web    yes        a shutdown request
     DRAINING (smart)    running ones, no restart  old ones   the engine has ended
-    STOPPING_ENGINE     the running receivers     no         the engine has ended
-    STOPPING_RECEIVERS  nothing                   no         the receivers have ended
+    STOPPING_ENGINE     receivers and web         no         the engine has ended
+    STOPPING_RECEIVERS  nothing                   no         all have ended
     ABORTING            nothing, by SIGKILL       no         all have ended
     DONE
 
 The engine goes first: it finishes or abandons its batch, and the receivers' last feedback still
-tells the publisher what it has applied.
+tells the publisher what it has applied. The web process tells until then that the node is stopping.
 
 Requests only go down the table: a fast shutdown can overtake a smart one, and an immediate one
 both. Called by: supervisor. Source: PostgreSQL manual, 18.5 (shutting down).
@@ -59,7 +59,8 @@ class Phase(Enum):
     STOPPING_ENGINE = 2
     """The engine has been told to end."""
     STOPPING_RECEIVERS = 3
-    """The receivers have been told to send their last feedback and end."""
+    """The receivers have been told to send their last feedback and end, and the web process to
+    end."""
     ABORTING = 4
     """Everything has been killed."""
     DONE = 5
@@ -98,15 +99,19 @@ def advance(phase: Phase, running: Sequence[ChildRole]) -> Phase:
 
 
 def wanted(
-    phase: Phase, subscribed: Sequence[Desired], receivers: Sequence[Desired]
+    phase: Phase,
+    subscribed: Sequence[Desired],
+    receivers: Sequence[Desired],
+    web: Sequence[Desired] = (),
 ) -> list[Desired]:
     """Return the children that should run.
 
-    ``subscribed``: by the catalog; ``receivers``: those that run now."""
+    ``subscribed``: by the catalog; ``receivers``: those that run now; ``web``: the web process,
+    if the settings want one."""
     if phase is Phase.RUNNING:
-        return [Desired(ENGINE), *subscribed]
+        return [Desired(ENGINE), *subscribed, *web]
     if phase is Phase.DRAINING:
-        return [Desired(ENGINE), *receivers]
+        return [Desired(ENGINE), *receivers, *web]
     if phase is Phase.STOPPING_ENGINE:
-        return list(receivers)
+        return [*receivers, *web]
     return []

@@ -48,6 +48,7 @@ from wal2lake.launch.directory.warehouse import check_warehouse
 from wal2lake.launch.java import check_java
 from wal2lake.launch.plan import (
     ENGINE,
+    WEB,
     ChildRole,
     Desired,
     Kill,
@@ -70,8 +71,8 @@ POLL_SECONDS: Final = 1.0
 """Interval for reading the catalog, even without a word about changes."""
 
 RECEIVER_STOP_SECONDS: Final = 5.0
-"""A receiver that must end has only one message to send; it is killed after this time. Chosen
-arbitrarily."""
+"""A receiver that must end has only one message to send; it is killed after this time. So is the
+web process, which ends its connections. Chosen arbitrarily."""
 
 _RELOAD_STEP: Final = 1 << 32
 """The catalog's generations are smaller, so each reload makes a new generation of each."""
@@ -221,6 +222,7 @@ class Supervisor:
                 self._phase,
                 self._subscribed,
                 self._children.desired(ChildRole.RECEIVER),
+                self._web(),
             ),
             self._children.running(),
             self._past,
@@ -377,6 +379,8 @@ class Supervisor:
         # Even without differences, the certificate or the hba_file may have changed.
         self._engine_is_told = False
         self._tell_engine()
+        # It ignores the signal until it can handle it, and reads the settings after that.
+        self._children.send(ChildRole.WEB, signal.SIGHUP)
 
     def _tell_engine(self) -> None:
         """Signal a reload. Not while the engine starts: it does not handle the signal yet."""
@@ -406,9 +410,13 @@ class Supervisor:
             for s in subscriptions
             if s.runs and s.slot_name is not None
         ]
-        keys = {d.key for d in self._subscribed} | {ENGINE}
+        keys = {d.key for d in self._subscribed} | {ENGINE, WEB}
         keys.update(self._children.workers())
         self._past = {k: p for k, p in self._past.items() if k in keys}
+
+    def _web(self) -> list[Desired]:
+        wanted = self._commands.web and self._settings.web.listen
+        return [Desired(WEB)] if wanted else []
 
     def _policy(self) -> LaunchPolicy:
         subscription = self._settings.subscription
@@ -418,6 +426,7 @@ class Supervisor:
                 ChildRole.ENGINE: self._settings.node.shutdown_timeout_ms / 1000
                 + _GRACE_SECONDS,
                 ChildRole.RECEIVER: RECEIVER_STOP_SECONDS,
+                ChildRole.WEB: RECEIVER_STOP_SECONDS,
             },
             subscription.max_logical_replication_workers,
         )

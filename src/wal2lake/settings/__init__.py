@@ -6,6 +6,7 @@ names, units, defaults and ranges of all settings. Never: applies a setting, rea
 catalog.
 """
 
+from wal2lake.settings.addresses import ListenAddress, parse_web_listen
 from wal2lake.settings.loading import (
     FILE_NAME,
     SettingChange,
@@ -24,6 +25,7 @@ from wal2lake.settings.sections import (
     Settings,
     SparkSettings,
     SubscriptionSettings,
+    WebSettings,
     file_url_path,
 )
 
@@ -31,6 +33,7 @@ __all__ = [
     "FILE_NAME",
     "PUBLISHER_LOG",
     "ApplySettings",
+    "ListenAddress",
     "LogSettings",
     "NodeSettings",
     "PublishSettings",
@@ -38,10 +41,12 @@ __all__ = [
     "Settings",
     "SparkSettings",
     "SubscriptionSettings",
+    "WebSettings",
     "changes",
     "file_url_path",
     "fixed_at_start",
     "load",
     "parameter_names",
+    "parse_web_listen",
     "render_default_toml",
 ]

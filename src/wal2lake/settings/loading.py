@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from wal2lake.errors import ConfigurationError, reason_of
+from wal2lake.settings.addresses import check_web_listen
 from wal2lake.settings.sections import SECTIONS, Settings, file_url_path
 
 FILE_NAME: Final = "wal2lake.toml"
@@ -69,6 +70,7 @@ def load(
         sections[section] = kind(**values)
     settings = Settings(directory=directory.absolute(), **sections)
     _check_places(settings)
+    check_web_listen(settings.web.listen, ssl=settings.node.ssl)
     return settings
 
 

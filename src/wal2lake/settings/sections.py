@@ -436,6 +436,20 @@ class PublishSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WebSettings:
+    """Metrics, health checks and the page, served over HTTP by a process of its own."""
+
+    listen: str = setting(
+        "127.0.0.1:5481",
+        "Addresses to listen on, each as HOST:PORT, comma-separated; '*' for all hosts, port 0"
+        " lets the system choose (see wal2lake status). Empty: no web process. Beyond this"
+        " machine TLS is needed (ssl of [node]), and clients log in as a superuser or a member"
+        " of pg_monitor.",
+        receivers=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the node in ``directory``."""
 
@@ -447,6 +461,7 @@ class Settings:
     apply: ApplySettings = ApplySettings()
     publish: PublishSettings = PublishSettings()
     spark: SparkSettings = SparkSettings()
+    web: WebSettings = WebSettings()
 
     @property
     def log_directory(self) -> Path:
@@ -507,6 +522,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "subscription": SubscriptionSettings,
         "apply": ApplySettings,
         "spark": SparkSettings,
+        "web": WebSettings,
     }
 )
 """Class of each section, in the order of the file."""

@@ -34,6 +34,10 @@ COMMAND: Final = (sys.executable, "-m", "wal2lake.cli")
 START_SECONDS: Final = 120.0
 """A first Spark session took 18 s on a busy machine; the rest is reserve for slower ones."""
 
+_DEFAULTS: Final[Mapping[str, object]] = {"node.port": 0, "web.listen": ""}
+"""Most nodes of tests need no web process; those that do let the system choose its port, too
+(``"web.listen": "127.0.0.1:0"``)."""
+
 Role = Literal["engine", "receiver", "supervisor", "tree"]
 
 
@@ -72,7 +76,7 @@ class Node:
         self._environ = {
             **{
                 "WAL2LAKE_" + name.replace(".", "_", 1).upper(): str(value)
-                for name, value in {"node.port": 0, **(settings or {})}.items()
+                for name, value in {**_DEFAULTS, **(settings or {})}.items()
             },
             **(environ or {}),
         }

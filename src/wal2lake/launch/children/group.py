@@ -37,6 +37,8 @@ class Commands:
 
     engine: tuple[str, ...]
     receiver: Callable[[Oid], tuple[str, ...]]
+    web: tuple[str, ...] = ()
+    """Starts the web process; empty for none."""
     spare: tuple[str, ...] = ()
     """Starts a process that can become a receiver; empty for none."""
 
@@ -57,6 +59,7 @@ def node_commands(directory: Path) -> Commands:
     return Commands(
         engine=(*_CHILD, "wal2lake.engine", "-D", str(directory)),
         receiver=receiver,
+        web=(*_CHILD, "wal2lake.web", "-D", str(directory)),
         spare=(*_CHILD, SPARE, "wal2lake.receive"),
     )
 
@@ -89,8 +92,8 @@ class Ended:
 
 def describe(worker: Desired) -> str:
     """Return ``engine process``, or ``receiver process for subscription "s"``."""
-    if worker.key.role is ChildRole.ENGINE:
-        return "engine process"
+    if worker.key.role is not ChildRole.RECEIVER:
+        return f"{worker.key.role.value} process"
     return f'receiver process for subscription "{worker.name}"'
 
 
@@ -143,7 +146,7 @@ class Children:
         return [c.desired for k, c in self._children.items() if k.role is role]
 
     def statuses(self) -> tuple[WorkerStatus, ...]:
-        """Return all children for the status file, the engine first."""
+        """Return all children for the status file, engine and web process first."""
         return tuple(
             WorkerStatus(
                 role=key.role.value,
@@ -154,7 +157,8 @@ class Children:
                 subscription=child.desired.name,
             )
             for key, child in sorted(
-                self._children.items(), key=lambda item: int(item[0].subid)
+                self._children.items(),
+                key=lambda item: (int(item[0].subid), item[0].role.value),
             )
         )
 
@@ -188,6 +192,8 @@ class Children:
             command = self._commands.engine
             environ[LISTEN_FD] = ",".join(map(str, self._listeners))
             descriptors.extend(self._listeners)
+        elif worker.key.role is ChildRole.WEB:
+            command = self._commands.web
         else:
             command = self._commands.receiver(worker.key.subid)
             process = self._spare.become(command[len(_CHILD) :], now)

@@ -22,7 +22,7 @@ class WorkerStatus:
     """The state of one child."""
 
     role: str
-    """Either engine or receiver."""
+    """One of engine, receiver and web."""
     pid: int
     started_at: float
     """Seconds since 1970."""
