@@ -77,13 +77,15 @@ class CommitTimes:
     def open_writer(cls, directory: Path, subid: Oid) -> CommitTimes:
         """Map the file in ``directory`` (the node's ``run/``) for the receiver, the only writer.
 
-        Creates the file if it is missing, and empties what a crash of the machine has damaged."""
+        Creates the file if it is missing, and empties what a crash of the machine has damaged.
+        Raises OSError."""
         path = times_path(directory, subid)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size != _SIZE:
                 os.ftruncate(descriptor, 0)
-                os.ftruncate(descriptor, _SIZE)
+                # A store to a page without a place on a full disk would end the process.
+                os.posix_fallocate(descriptor, 0, _SIZE)
             times = cls(mmap.mmap(descriptor, _SIZE))
         finally:
             os.close(descriptor)

@@ -105,6 +105,11 @@ class Telemetry:
             self._counters[key] = self._counters.get(key, 0) + amount
             self._changes += 1
 
+    def counter(self, name: str, **labels: str) -> float | None:
+        """Return a counter's value; None if there is no such series."""
+        with self._lock:
+            return self._counters.get((name, _sorted(labels)))
+
     def gauge(self, name: str, value: float | None, **labels: str) -> None:
         """Set a gauge. None removes it: its value is not known."""
         key = (name, _sorted(labels))
@@ -182,6 +187,16 @@ class Telemetry:
                 for key in over:
                     del series[key]
                 self._changes += len(over)
+
+    def resume(self, before: ProcessTelemetry) -> None:
+        """Go on with the counters and histograms of an earlier process. Gauges are facts of a
+        process, and are not taken over."""
+        with self._lock:
+            for key, value in before.counters.items():
+                self._counters[key] = self._counters.get(key, 0) + value
+            self._changes += 1
+        for (name, labels), histogram in before.histograms.items():
+            self.observe_all(name, histogram.counts, histogram.total, **dict(labels))
 
     def as_json(self) -> dict[str, Any]:
         """Return all series as JSON values. Changes of other threads wait for a copy only."""
@@ -298,14 +313,22 @@ class ProcessTelemetry:
 def read_telemetry(directory: Path) -> tuple[ProcessTelemetry, ...]:
     """Read the files of all processes below ``directory`` (the node's ``run/``), by name. A file
     that is missing, unreadable or broken is left out."""
-    found = []
-    for path in sorted(telemetry_folder(directory).glob(f"*{_SUFFIX}")):
-        # Whatever an interrupted or foreign writer has left.
-        with contextlib.suppress(
-            OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError
-        ):
-            found.append(_read(json.loads(path.read_bytes())))
-    return tuple(found)
+    paths = sorted(telemetry_folder(directory).glob(f"*{_SUFFIX}"))
+    return tuple(one for path in paths if (one := _read_file(path)) is not None)
+
+
+def read_process(directory: Path, process: str) -> ProcessTelemetry | None:
+    """Read the file of one process; None if it is missing, unreadable or broken."""
+    return _read_file(telemetry_path(directory, process))
+
+
+def _read_file(path: Path) -> ProcessTelemetry | None:
+    # Whatever an interrupted or foreign writer has left.
+    with contextlib.suppress(
+        OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError
+    ):
+        return _read(json.loads(path.read_bytes()))
+    return None
 
 
 def telemetry_folder(directory: Path) -> Path:

@@ -55,6 +55,31 @@ class SlotCreated:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotWal:
+    """A slot and the WAL that the server keeps for it."""
+
+    wal_lsn: Lsn
+    """Flush position of the server's WAL; on a standby, the replay position."""
+    exists: bool
+    """False: the server has no such slot, and the fields below say nothing."""
+    is_active: bool = False
+    wal_status: str | None = None
+    restart_lsn: Lsn | None = None
+    confirmed_lsn: Lsn | None = None
+    safe_bytes: int | None = None
+    """WAL that can be written before the slot may be lost; None without a limit."""
+    limit_bytes: int | None = None
+    """max_slot_wal_keep_size; None without a limit."""
+
+    @property
+    def retained_bytes(self) -> int | None:
+        """WAL that the slot holds; None if it holds none."""
+        if self.restart_lsn is None:
+            return None
+        return max(0, int(self.wal_lsn) - int(self.restart_lsn))
+
+
+@dataclass(frozen=True, slots=True)
 class LockWaiter:
     """A session that waits for an ACCESS EXCLUSIVE lock, and a session that blocks it."""
 
@@ -313,6 +338,33 @@ class Publisher:
             "invalidation_reason",
         )
         return dict(zip(names, rows[0], strict=True))
+
+    def slot_wal(self, name: str) -> SlotWal:
+        """Describe a slot and the WAL that is kept for it."""
+        wal_lsn = self.flushed_lsn()
+        rows = self.session.query(
+            "SELECT s.active, s.wal_status, s.restart_lsn, s.confirmed_flush_lsn,"
+            " s.safe_wal_size FROM pg_catalog.pg_replication_slots s"
+            f" WHERE s.slot_name = {quote_literal(name)}"
+        )
+        if not rows:
+            return SlotWal(wal_lsn, exists=False)
+        active, status, restart, confirmed, safe = rows[0]
+        megabytes = self.session.value(
+            "SELECT s.setting FROM pg_catalog.pg_settings s"
+            " WHERE s.name = 'max_slot_wal_keep_size'"
+        )
+        limit = int(megabytes or -1)
+        return SlotWal(
+            wal_lsn,
+            exists=True,
+            is_active=active == "t",
+            wal_status=status,
+            restart_lsn=None if restart is None else Lsn.parse(restart),
+            confirmed_lsn=None if confirmed is None else Lsn.parse(confirmed),
+            safe_bytes=None if safe is None else int(safe),
+            limit_bytes=None if limit < 0 else limit << 20,
+        )
 
     # ---- publications ----------------------------------------------------------------
 

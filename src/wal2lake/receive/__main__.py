@@ -13,13 +13,16 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, WorkerKind
+from wal2lake.catalog.progress import receiver_name
 from wal2lake.changelog import ChangeLog
 from wal2lake.errors import Wal2LakeError, description_of, sqlstate_of
 from wal2lake.model import Oid
 from wal2lake.observe import configure, get_logger
+from wal2lake.observe.telemetry import Telemetry, TelemetryFile, read_process
 from wal2lake.pg import limit_connecting
 from wal2lake.receive.keeper import SnapshotKeeper
 from wal2lake.receive.walreceiver import WalReceiver
@@ -43,11 +46,32 @@ def main(arguments: list[str] | None = None) -> int:
     if subscription is None or subscription.slot_name is None:
         return 0
     streaming = threading.Event()
-    try:
-        return _run(settings, catalog, subscription, streaming)
-    except Exception as error:
-        _report(catalog, subscription, error, streaming=streaming.is_set())
-        return 1
+    telemetry, name = Telemetry(), receiver_name(subscription.oid)
+    # A receiver ends with each error, and its counters go on.
+    before = read_process(settings.run_directory, name)
+    if before is not None:
+        telemetry.resume(before)
+    with TelemetryFile(settings.run_directory, name, telemetry):
+        try:
+            return _run(settings, catalog, subscription, streaming, telemetry)
+        except Exception as error:
+            _count(telemetry, subscription, WorkerKind.RECEIVER, error)
+            _report(catalog, subscription, error, streaming=streaming.is_set())
+            return 1
+
+
+def _count(
+    telemetry: Telemetry,
+    subscription: Subscription,
+    worker: WorkerKind,
+    error: Exception,
+) -> None:
+    telemetry.count(
+        "errors_total",
+        subscription=subscription.name,
+        worker=worker.value,
+        sqlstate=sqlstate_of(error),
+    )
 
 
 def _report(
@@ -88,6 +112,7 @@ def _run(
     catalog: Catalog,
     subscription: Subscription,
     streaming: threading.Event,
+    telemetry: Telemetry,
 ) -> int:
     directory = settings.log_directory / str(int(subscription.oid))
     log = ChangeLog.open(
@@ -106,7 +131,9 @@ def _run(
             progress.set(receiver_pid=0)
             log.close()
             return 0
-        receiver = WalReceiver(catalog, subscription, settings, log, progress)
+        receiver = WalReceiver(
+            catalog, subscription, settings, log, progress, telemetry
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: receiver.request_stop())
         keeper = SnapshotKeeper(
@@ -116,6 +143,7 @@ def _run(
             retry_interval_seconds=settings.subscription.wal_retrieve_retry_interval_ms
             / 1000,
             max_lock_wait_seconds=settings.subscription.max_lock_wait_ms / 1000,
+            count_error=partial(_count, telemetry, subscription, WorkerKind.SNAPSHOT),
         )
         keeper.start()
         try:

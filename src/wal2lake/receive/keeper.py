@@ -49,7 +49,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,6 +120,7 @@ class SnapshotKeeper:
         *,
         retry_interval_seconds: float,
         max_lock_wait_seconds: float,
+        count_error: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         """``subscription`` is the version that the receiver streams. ``streaming`` is set once the
         walsender has accepted START_REPLICATION with its publications. ``retry_interval_seconds``
@@ -130,6 +131,7 @@ class SnapshotKeeper:
         self._subid = subscription.oid
         self._retry_seconds = retry_interval_seconds
         self._lock_seconds = max_lock_wait_seconds
+        self._count_error = count_error
         self._stop = threading.Event()
         self._streaming = streaming
         self._held: _Held | None = None
@@ -173,6 +175,7 @@ class SnapshotKeeper:
     def _report(self, error: Exception) -> None:
         text = "could not hold a snapshot for the copy"
         self._repeated.say(get_logger(), text, error)
+        self._count_error(error)
         try:
             self._release()
             self._catalog.note_error(

@@ -43,6 +43,7 @@ from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import (
     CopyBothStream,
     CopyDataPayloads,
@@ -52,6 +53,7 @@ from wal2lake.pg import (
 )
 from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.gulps import Gulp, divide
+from wal2lake.receive.measures import ReceiverMeasures
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
 from wal2lake.receive.source.publicationwatch import PublicationKeeper
@@ -94,6 +96,7 @@ class WalReceiver:
         settings: Settings,
         log: ChangeLog,
         progress: ProgressFile,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """``log`` is open and recovered. The caller closes it (see ``at_work``)."""
         self._catalog = catalog
@@ -115,12 +118,19 @@ class WalReceiver:
             catalog, subscription, self._session, self._labels.check
         )
         self._publications = PublicationKeeper(catalog, subscription, self._session)
+        self._measures = ReceiverMeasures(
+            telemetry or Telemetry(),
+            subscription,
+            settings,
+            log,
+        )
         self._writer = LogWriter(
             log,
             self._pauses,
             stop=self._stop,
             wake=self._wake,
             before=self._note,
+            observer=self._measures,
         )
         self._types = RemoteTypesKeeper(catalog, subscription)
         self._two_phase = TwoPhaseState(catalog, subscription)
@@ -192,6 +202,7 @@ class WalReceiver:
             self._start("journal", self._writer.work)
             self._start("seal", self._new_sealer().work)
             self._start("labels", self._labels.work)
+            self._measures.connected()
             self._read(stream, feedback, verifier)
             self._send(stream, feedback)
             stream.finish()
@@ -201,6 +212,9 @@ class WalReceiver:
             self._log.wake()
             for thread in self._threads:
                 thread.join(timeout=_JOIN_SECONDS)
+            self._measures.flush()
+            if not self.at_work:
+                self._measures.close()
             session.close()
             if verifier is not None:
                 self._threads.append(verifier.stop())
@@ -247,6 +261,7 @@ class WalReceiver:
             retry_interval_seconds=settings.wal_retrieve_retry_interval_ms / 1000,
             subscription=self._subscription.name,
             look=source.check_timeline,
+            watch=self._measures.watching(slot_name),
         )
 
     def _new_sealer(self) -> Sealer:
@@ -320,6 +335,7 @@ class WalReceiver:
             # decode must, if possible, be sent again.
             self._raise_failure()
             now = time.monotonic()
+            self._measures.tick(now)
             self._two_phase.check(now)
             silence = now - last_heard
             if timeout and silence >= timeout:
@@ -339,6 +355,7 @@ class WalReceiver:
     def _take(self, payloads: CopyDataPayloads, feedback: Feedback) -> bool:
         """Hand changes to the journal thread. Return True if a keepalive requests a reply."""
         stamp = now_us()
+        self._measures.received(len(payloads.data), len(payloads.sizes))
         taken = divide(payloads, is_open=self._open)
         if taken.gulp is not None and not self._types.admit(taken.gulp):
             # Later messages and keepalives are dropped, too: the publisher will send everything

@@ -16,11 +16,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from wal2lake.changelog import ChangeLog
+from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.errors import StorageError, UnusableLogError
 from wal2lake.model import Lsn
 from wal2lake.receive.gulps import Gulp
@@ -49,6 +50,16 @@ class Logged:
     gulp: Gulp
 
 
+class Observer(Protocol):
+    """Measurements of the journal's thread."""
+
+    def logging(self, data: bytes, lengths: Lengths) -> None:
+        """Note messages that are about to be logged."""
+
+    def durable(self) -> None:
+        """Note that they are durable."""
+
+
 class LogWriter:
     """Writes the journal of one connection. The walreceiver starts and joins the thread."""
 
@@ -60,6 +71,7 @@ class LogWriter:
         stop: threading.Event,
         wake: Callable[[], None],
         before: Callable[[Gulp], None] = lambda gulp: None,
+        observer: Observer | None = None,
     ) -> None:
         """``wake`` tells the reader that there are positions to collect. ``before`` is called with
         each gulp before the gulp is logged, and may block."""
@@ -68,6 +80,7 @@ class LogWriter:
         self._stop = stop
         self._wake = wake
         self._before = before
+        self._observer = observer
         self._queue: queue.SimpleQueue[Gulp | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Logged] = queue.SimpleQueue()
         self._waiting_bytes = 0
@@ -138,6 +151,8 @@ class LogWriter:
         if len(group) > 1:
             data = b"".join(gulp.data for gulp in group)
             lengths = np.concatenate([gulp.lengths for gulp in group])
+        if self._observer is not None:
+            self._observer.logging(data, lengths)
         while True:
             try:
                 self._log.append(data, lengths)
@@ -152,6 +167,8 @@ class LogWriter:
         for gulp in group:
             self._done.put(Logged(logged, gulp))
         self._wake()
+        if self._observer is not None:
+            self._observer.durable()
         # Report durable positions first: the catalog's disk may be slow, or full.
         self._pauses.end(_UNWRITABLE)
         return True

@@ -18,6 +18,9 @@ publisher's WAL. The reader only sets the wanted position and reads the verified
 unresponsive server, nor a refused connection, nor a slow disk keeps the reader from answering
 keepalives.
 
+Every ten seconds the thread also calls ``watch`` with the session, for facts that others show. Its
+failure is no failure of the verification, and is not logged: the facts say how old they are.
+
 The session is an ordinary one: it needs no walsender, and pg_stat_replication shows one row for the
 subscription.
 """
@@ -25,6 +28,7 @@ subscription.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -39,6 +43,12 @@ Chosen arbitrarily: only synchronous commits that concern no table here wait for
 
 _NOT_THERE_SECONDS: Final = 1.0
 """Pause if the server has not flushed up to the position of its own keepalive."""
+
+_WATCH_SECONDS: Final = 10.0
+"""Interval between two calls of ``watch``."""
+
+_FIRST_WATCH_SECONDS: Final = 1.0
+"""Time until the first call of ``watch``. A receiver that fails at once asks nothing."""
 
 _STOP_SECONDS: Final = 1.0
 """Time to wait for the thread at the end. A thread that still waits for the server ends with the
@@ -59,11 +69,14 @@ class PositionVerifier:
         retry_interval_seconds: float,
         subscription: str,
         look: Callable[[Session], None] = lambda session: None,
+        watch: Callable[[Session], None] | None = None,
     ) -> None:
         """``record`` makes a position durable, or raises. ``verified`` is durable already."""
         self._connect = connect
         self._record = record
         self._look = look
+        self._watch = watch
+        self._next_watch = time.monotonic() + _FIRST_WATCH_SECONDS
         self._wake = wake
         self._retry_seconds = retry_interval_seconds
         self._subscription = subscription
@@ -77,7 +90,7 @@ class PositionVerifier:
         self._thread = threading.Thread(target=self._run, name="verify", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. It connects later, because many subscriptions never need it."""
+        """Start the thread. It connects later."""
         self._thread.start()
 
     def stop(self) -> threading.Thread:
@@ -105,14 +118,36 @@ class PositionVerifier:
             while not self._stopped:
                 with self._changed:
                     self._changed.wait_for(
-                        lambda: self._stopped or self._wanted > self._position
+                        lambda: self._stopped or self._wanted > self._position,
+                        self._seconds_to_watch(),
                     )
                     wanted = self._wanted
-                pause = 0.0 if self._stopped else self._verify(wanted)
+                pause = 0.0
+                if not self._stopped and wanted > self._position:
+                    pause = self._verify(wanted)
+                if not self._stopped and self._seconds_to_watch() == 0.0:
+                    self._call_watch()
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopped, pause)
         finally:
             self._close()
+
+    def _seconds_to_watch(self) -> float | None:
+        if self._watch is None:
+            return None
+        return max(0.0, self._next_watch - time.monotonic())
+
+    def _call_watch(self) -> None:
+        if self._watch is None:
+            return
+        try:
+            if self._session is None:
+                self._session = self._connect()
+            self._watch(self._session)
+        except Exception:
+            self._close()
+        # After the call: an answer that takes long must not be followed by the next question.
+        self._next_watch = time.monotonic() + _WATCH_SECONDS
 
     def _verify(self, wanted: Lsn) -> float:
         """Verify a position. Return the seconds until the next query."""

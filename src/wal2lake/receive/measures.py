@@ -1,0 +1,281 @@
+"""Measurements of one receiver: commit times by position, counters, the time from commit to disk.
+
+    LogWriter ── logging(data, lengths) ──▶ commits of the gulps ─▶ ring of commit times
+              ── durable() ───────────────▶ counters, histogram commit -> durable
+    reader    ── received(), tick() ──────▶ counters
+    verifier  ── watch(session) ──────────▶ gauges: the slot, and the WAL that it holds
+
+The journal's thread finds the commits in the raw messages before it appends them, so a log that
+cannot be written shows as a lag of the durable stage. Nothing here is per row or per transaction:
+300,000 changes take 2 ms of that thread, and 300,000 transactions of one row 20 ms (measured).
+
+Measurements are never a reason to stop: a ring that cannot be made on a full disk is tried again
+later. At its first use it is compared with the log: transactions behind ``logged`` come again, and
+those that only the log has (the ring is new, or a crash of the machine took its newest pages) are
+read from the segments.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wal2lake.catalog import Subscription
+from wal2lake.catalog.committimes import INTERVALS_US, CommitTimes
+from wal2lake.changelog import ChangeLog, LogReader, Manifest
+from wal2lake.changelog.journal.gulp import Lengths
+from wal2lake.errors import Wal2LakeError
+from wal2lake.model import Lsn
+from wal2lake.observe import get_logger
+from wal2lake.observe.telemetry import BUCKETS, Telemetry
+from wal2lake.pg import Publisher, Session
+from wal2lake.settings import Settings
+from wal2lake.wire.copyboth import XLOGDATA_HEADER
+
+_PAIRS: Final = 64
+"""Most pairs that one gulp adds to the ring. A gulp of a backlog may have hours of commits, whose
+lag is hours, so that an hour's 64th is precise enough."""
+
+_SEGMENTS: Final = 256
+"""Most segments that are read to fill the ring."""
+
+_RETRY_SECONDS: Final = 10.0
+"""Interval between attempts to make the ring. Chosen arbitrarily."""
+
+_EPOCH_SECONDS: Final = 946_684_800
+"""2000-01-01 UTC in Unix time."""
+
+_COMMITS: Final = (b"C", 1 + 1 + 8), (b"K", 1 + 1 + 8), (b"c", 1 + 4 + 1 + 8)
+"""Messages that end a transaction, and the position of its end LSN in them, before the commit time:
+Commit and Commit Prepared (kind, flags, LSN), Stream Commit (kind, xid, flags, LSN)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """Transactions that end in a run of messages, in order."""
+
+    ends: NDArray[np.int64]
+    """End LSNs."""
+    times: NDArray[np.int64]
+    """Commit times in microseconds since 2000-01-01 UTC."""
+
+    def pairs(self) -> Iterator[tuple[Lsn, int]]:
+        """Yield pairs for the ring, each of neighbouring commits: the end of the last and the time
+        of the first. Commits that the finest level would gather anyway are one pair."""
+        count = len(self.ends)
+        if not count:
+            return
+        span = int(self.times.max() - self.times.min())
+        parts = min(count, _PAIRS, 1 + span // INTERVALS_US[0])
+        starts = np.arange(parts) * count // parts
+        ends = self.ends[np.append(starts[1:], count) - 1]
+        times = np.minimum.reduceat(self.times, starts)
+        for end, when in zip(ends.tolist(), times.tolist(), strict=True):
+            yield Lsn(end), when
+
+
+def find_commits(data: bytes, lengths: Lengths) -> Commits:
+    """Find the commits in XLogData payloads. A malformed message is no commit here; the decoder
+    reports it."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    bodies = ends - lengths + XLOGDATA_HEADER
+    kinds = np.frombuffer(data, np.uint8)[np.minimum(bodies, ends - 1)]
+    found: list[NDArray[np.int64]] = []
+    for kind, place in _COMMITS:
+        of_kind = np.flatnonzero(kinds == ord(kind))
+        if len(of_kind):
+            fields = bodies[of_kind] + place
+            found.append(fields[fields + 16 <= ends[of_kind]])
+    fields = np.concatenate(found) if found else np.empty(0, np.int64)
+    if len(found) > 1:
+        fields.sort()
+    # A view with a word at every byte allows unaligned gathers.
+    words = np.ndarray((max(len(data) - 7, 0),), np.int64, data, 0, (1,))
+    return Commits(_big_endian(words[fields]), _big_endian(words[fields + 8]))
+
+
+def _big_endian(words: NDArray[np.int64]) -> NDArray[np.int64]:
+    return words.byteswap() if sys.byteorder == "little" else words
+
+
+class ReceiverMeasures:
+    """Measurements of one run. ``logging`` and ``durable`` belong to the journal's thread,
+    ``received``, ``tick`` and ``flush`` to the reader."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        subscription: Subscription,
+        settings: Settings,
+        log: ChangeLog,
+    ) -> None:
+        """All series are labelled with the subscription's name. Series of earlier names that were
+        taken over from a previous process end here."""
+        self._telemetry = telemetry
+        self._name = subscription.name
+        self._subid = subscription.oid
+        self._run_directory = settings.run_directory
+        self._log_directory = settings.log_directory / str(int(subscription.oid))
+        self._log = log
+        self._times: CommitTimes | None = None
+        self._next_attempt = 0.0
+        self._commits: Commits | None = None
+        self._logging = (0, 0)
+        self._received = [0, 0]
+        self._next_flush = 0.0
+        telemetry.keep_only(("subscription",), {(self._name,)})
+
+    # ---- the reader --------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """Note that the publisher has begun to stream."""
+        # The first connection is none that was lost before.
+        known = self._telemetry.counter("reconnects_total", subscription=self._name)
+        self._count("reconnects_total", 0 if known is None else 1)
+
+    def received(self, size: int, messages: int) -> None:
+        """Add what was read from the socket, keepalives included."""
+        self._received[0] += size
+        self._received[1] += messages
+
+    def tick(self, now: float) -> None:
+        """Make the sums known, once a second. ``now`` is a monotonic time."""
+        if now >= self._next_flush:
+            self._next_flush = now + 1.0
+            self.flush()
+
+    def flush(self) -> None:
+        """Make the sums known."""
+        size, messages = self._received
+        if messages:
+            self._received = [0, 0]
+            self._count("received_bytes_total", size)
+            self._count("received_messages_total", messages)
+
+    # ---- the verifier's thread -----------------------------------------------------------
+
+    def watching(self, slot_name: str) -> Callable[[Session], None]:
+        """Return a function that asks the publisher about the subscription's slot."""
+
+        def watch(session: Session) -> None:
+            slot = Publisher(session).slot_wal(slot_name)
+            gauge = partial(self._telemetry.gauge, subscription=self._name)
+            gauge("source_asked_timestamp_seconds", time.time())
+            gauge("source_wal_lsn", int(slot.wal_lsn))
+            gauge("source_slot_exists", int(slot.exists))
+            gauge("source_slot_active", int(slot.is_active))
+            gauge("source_slot_restart_lsn", slot.restart_lsn)
+            gauge("source_slot_confirmed_lsn", slot.confirmed_lsn)
+            gauge("source_slot_retained_bytes", slot.retained_bytes)
+            gauge("source_slot_safe_wal_bytes", slot.safe_bytes)
+            gauge("source_slot_limit_bytes", slot.limit_bytes)
+            self._telemetry.state(
+                "source_slot_wal_status",
+                "status",
+                slot.wal_status,
+                subscription=self._name,
+            )
+
+        return watch
+
+    # ---- the journal's thread ------------------------------------------------------
+
+    def logging(self, data: bytes, lengths: Lengths) -> None:
+        """Note messages that are about to be logged."""
+        self._logging = len(data), len(lengths)
+        self._commits = find_commits(data, lengths)
+        times = self._opened()
+        if times is not None:
+            for end, when in self._commits.pairs():
+                times.append(end, when)
+
+    def durable(self) -> None:
+        """Note that the messages of the last ``logging`` are durable."""
+        commits, self._commits = self._commits, None
+        if commits is None:
+            return
+        size, messages = self._logging
+        self._count("durable_bytes_total", size)
+        self._count("durable_messages_total", messages)
+        if len(commits.times):
+            self._count("durable_transactions_total", len(commits.times))
+            self._telemetry.observe_all(
+                "commit_to_durable_seconds",
+                *ages(commits.times, time.time()),
+                subscription=self._name,
+            )
+
+    def _count(self, name: str, amount: int) -> None:
+        self._telemetry.count(name, amount, subscription=self._name)
+
+    def _opened(self) -> CommitTimes | None:
+        now = time.monotonic()
+        if self._times is None and now >= self._next_attempt:
+            self._next_attempt = now + _RETRY_SECONDS
+            try:
+                times = CommitTimes.open_writer(self._run_directory, self._subid)
+            except OSError as error:
+                get_logger().warning(
+                    "could not open the file of commit times", error=str(error)
+                )
+                return None
+            times.cut(self._log.logged)
+            self._fill(times)
+            self._times = times
+        return self._times
+
+    def _fill(self, times: CommitTimes) -> None:
+        """Add the transactions that only the segments have."""
+        try:
+            reader = LogReader(self._log_directory)
+            segments = [s for s in reader.above(times.last_end) if s.transactions]
+            step = 1 + len(segments) // _SEGMENTS
+            for first in range(0, len(segments), step):
+                last = segments[min(first + step, len(segments)) - 1]
+                commits = _sealed_commits(reader, segments[first])
+                if step > 1:
+                    # The file of the first of them stands for the others, too.
+                    commits = Commits(
+                        np.array([last.sealed_lsn], np.int64), commits.times[:1]
+                    )
+                for end, when in commits.pairs():
+                    times.append(end, when)
+        except Wal2LakeError as error:
+            get_logger().warning(
+                "could not read commit times from the change log", error=error
+            )
+
+    def close(self) -> None:
+        """Unmap the ring. Called once the journal's thread has ended."""
+        if self._times is not None:
+            self._times.close()
+            self._times = None
+
+
+def _sealed_commits(reader: LogReader, segment: Manifest) -> Commits:
+    table = reader.read(segment.transactions_file, ["end_lsn", "commit_time"])
+    return Commits(
+        table.column("end_lsn").to_numpy(), table.column("commit_time").to_numpy()
+    )
+
+
+def ages(times: NDArray[np.int64], now: float) -> tuple[list[int], float]:
+    """Return how many commit times are in each bucket of a histogram of their ages, and the sum of
+    the ages in seconds. ``now`` is in Unix time. A commit in the future has age 0: the clocks of
+    two machines differ."""
+    now_us = round((now - _EPOCH_SECONDS) * 1e6)
+    waited = np.sort(np.maximum(now_us - times, 0))
+    # Bounds are inclusive, as in the histogram.
+    below = np.searchsorted(waited, _BOUNDS_US, side="right")
+    counts = np.diff(below, prepend=0, append=len(waited))
+    return counts.tolist(), float(waited.sum()) / 1e6
+
+
+_BOUNDS_US: Final = np.array([round(bound * 1e6) for bound in BUCKETS], np.int64)
