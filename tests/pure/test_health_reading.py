@@ -18,7 +18,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.errors import ConfigurationError
 from wal2lake.health import FactReader, SubscriptionFacts
-from wal2lake.health.lag import LagClock, StagePositions
+from wal2lake.health.collecting.lag import LagClock, StagePositions
 from wal2lake.launch import NodeStatus, WorkerStatus
 from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.status import write_status

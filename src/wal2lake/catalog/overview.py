@@ -92,6 +92,8 @@ class Overview:
     """Finished ranges of running copies, by subscription and table."""
     local_commits: int
     """Commits to several tables that have begun and not ended."""
+    oldest_local_commit: int | None
+    """Number of the oldest of them."""
 
 
 class CatalogReader:
@@ -203,6 +205,9 @@ def _overview(connection: sqlite3.Connection, counter: int) -> Overview:
     errors = defaultdict(list)
     for error in subscriptions.errors(connection):
         errors[error.subid].append(error)
+    commits = connection.execute(
+        "select count(*), min(number) from local_commit"
+    ).fetchone()
     return Overview(
         change_counter=counter,
         subscriptions=tuple(subscriptions.all_subscriptions(connection)),
@@ -232,9 +237,8 @@ def _overview(connection: sqlite3.Connection, counter: int) -> Overview:
             connection,
             "select subid, relid, count(*) from copy_range group by subid, relid",
         ),
-        local_commits=connection.execute(
-            "select count(*) from local_commit"
-        ).fetchone()[0],
+        local_commits=commits[0],
+        oldest_local_commit=commits[1],
     )
 
 

@@ -3,10 +3,13 @@
 Takes: the catalog, mapped positions, log directories, files of the supervisor and the engine.
 Gives: ``NodeFacts``, ``Problem``. Never: blocks a worker, writes, loads Spark, NumPy or Arrow.
 
-    facts                        the facts as values
-    reading                      ``FactReader``: files -> NodeFacts; start here
-    tables, lag, surroundings    parts of that
-    problems                     the problems as values
+    facts         the facts as values
+    reading       ``FactReader``: files -> NodeFacts; start here
+    collecting/   parts of that
+    problem       a problem as a value; the closed list of kinds
+    problems      NodeFacts -> Problems: pure
+    rules/        parts of that
+    since         when each problem began
 """
 
 from wal2lake.health.facts import (
@@ -22,8 +25,16 @@ from wal2lake.health.facts import (
     TableFacts,
     WalsenderFacts,
 )
-from wal2lake.health.problems import Concern, Problem, Severity
+from wal2lake.health.problem import (
+    Concern,
+    Problem,
+    ProblemKey,
+    ProblemKind,
+    Severity,
+)
+from wal2lake.health.problems import problems
 from wal2lake.health.reading import FactReader
+from wal2lake.health.since import ProblemClock, load_seen, save_seen
 
 __all__ = [
     "Concern",
@@ -33,6 +44,9 @@ __all__ = [
     "NodeFacts",
     "PreparedTransactionFacts",
     "Problem",
+    "ProblemClock",
+    "ProblemKey",
+    "ProblemKind",
     "ProcessFacts",
     "Severity",
     "SlotFacts",
@@ -41,4 +55,7 @@ __all__ = [
     "SubscriptionFacts",
     "TableFacts",
     "WalsenderFacts",
+    "load_seen",
+    "problems",
+    "save_seen",
 ]

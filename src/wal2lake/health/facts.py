@@ -42,6 +42,8 @@ class CopyFacts:
     started_at: datetime | None
     ends_at: datetime | None
     """Expected end; None while too little is known."""
+    progressed_at: datetime | None = None
+    """Time of the last progress, as far as the reader of the facts has seen it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ class SubscriptionFacts:
     """Conflicts by type."""
     tables: tuple[TableFacts, ...]
     disable_on_error: bool = False
+    value_policies: str = ""
+    """The option, as text."""
     connected: bool = False
     """Whether a receiver runs and streams, as far as is known."""
     log_warning_bytes: int | None = None
@@ -197,6 +201,8 @@ class DiskFacts:
     path: str
     free_bytes: int
     size_bytes: int
+    device: int = 0
+    """Number of the file system: purposes with the same one share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +234,8 @@ class NodeFacts:
     prepared: tuple[PreparedTransactionFacts, ...] = ()
     unfinished_commits: int = 0
     """Commits to several tables that have begun and not ended."""
+    unfinished_since: datetime | None = None
+    """Time since which the oldest of them has been seen."""
     settings_error: str | None = None
     """Why wal2lake.toml cannot be read: the facts that depend on settings are those of the
     defaults, and the next start would fail."""

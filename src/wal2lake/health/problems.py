@@ -1,67 +1,49 @@
-"""A problem: one thing that is wrong, in words that every surface shows alike.
+"""Judges the facts of a node: which problems it has.
 
-Surfaces are the view ``wal2lake.problems``, the page, ``wal2lake status``, ``wal2lake top``, the
-metrics and the alerts.
+In: ``NodeFacts``, the time. Out: ``Problem``s, the worst and oldest first. Pure: equal facts give
+equal problems, so every surface that has the facts has the problems. Limits are constants of
+``rules``, each with its reason.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from wal2lake.health.facts import NodeFacts
+from wal2lake.health.problem import (
+    Concern,
+    Problem,
+    ProblemKey,
+    ProblemKind,
+    Severity,
+)
+from wal2lake.health.rules.node import node_problems
+from wal2lake.health.rules.publisher import publisher_problems
+from wal2lake.health.rules.subscription import subscription_problems
+
+__all__ = ["Concern", "Problem", "ProblemKey", "ProblemKind", "Severity", "problems"]
+
+_ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1}
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
-class Severity(StrEnum):
-    """How bad a problem is."""
-
-    WARNING = "warning"
-    """Something will fail, or is late."""
-    ERROR = "error"
-    """Something has stopped."""
-
-
-class Concern(StrEnum):
-    """Person who can end a problem."""
-
-    OPERATOR = "operator"
-    """The operator of this node."""
-    SOURCE = "source"
-    """The administrator of the source."""
-    NOBODY = "nobody"
-    """It passes by itself."""
+def problems(facts: NodeFacts, now: datetime) -> tuple[Problem, ...]:
+    """Return all problems: errors before warnings, and older ones before newer ones."""
+    found: dict[ProblemKey, Problem] = {}
+    for problem in _all(facts, now):
+        # Two sources of one problem: the first one knows more.
+        found.setdefault(problem.key, problem)
+    return tuple(sorted(found.values(), key=_rank))
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One problem. Problems with the same ``key`` are the same problem at different times."""
+def _rank(problem: Problem) -> tuple[int, datetime, ProblemKey]:
+    return (_ORDER[problem.severity], problem.since or _LATEST, problem.key)
 
-    kind: str
-    """Identifier from a closed list: late, errored, paused, log_limit ..."""
-    severity: Severity
-    message: str
-    """One sentence, in PostgreSQL's style: no capital letter, no full stop."""
-    concern: Concern
-    since: datetime | None = None
-    subscription: str | None = None
-    table: str | None = None
-    """``schema.table``; None if the problem is not a table's."""
-    subject: str | None = None
-    """Worker, slot, disk or process, if the kind can occur more than once."""
-    stage: str | None = None
-    """Stage of the pipeline that is late: source, received, durable, applied or visible."""
-    sqlstate: str | None = None
-    detail: str | None = None
-    remedy: str | None = None
-    """SQL that repairs it; None if there is none."""
-    hint: str | None = None
-    """Advice in one sentence."""
 
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """Identity of the problem."""
-        return (
-            self.kind,
-            self.subscription or "",
-            self.table or "",
-            self.subject or "",
-        )
+def _all(facts: NodeFacts, now: datetime) -> Iterator[Problem]:
+    yield from node_problems(facts, now)
+    for subscription in facts.subscriptions:
+        yield from subscription_problems(facts, subscription, now)
+    yield from publisher_problems(facts, now)

@@ -29,6 +29,16 @@ from wal2lake.catalog import (
     read_progress,
 )
 from wal2lake.errors import ConfigurationError
+from wal2lake.health.collecting.changes import LastChanges
+from wal2lake.health.collecting.lag import LagClock, from_microseconds, stage_positions
+from wal2lake.health.collecting.surroundings import (
+    CertificateEnd,
+    LogSizes,
+    child_named,
+    disks,
+    rss_bytes,
+)
+from wal2lake.health.collecting.tables import table_facts
 from wal2lake.health.facts import (
     NodeFacts,
     PreparedTransactionFacts,
@@ -37,15 +47,6 @@ from wal2lake.health.facts import (
     SourceFacts,
     SubscriptionFacts,
 )
-from wal2lake.health.lag import LagClock, from_microseconds, stage_positions
-from wal2lake.health.surroundings import (
-    CertificateEnd,
-    LogSizes,
-    child_named,
-    disks,
-    rss_bytes,
-)
-from wal2lake.health.tables import table_facts
 from wal2lake.launch import LockFacts, NodeStatus, is_locked, read_lock, read_status
 from wal2lake.model import Lsn
 from wal2lake.settings import Settings, load
@@ -64,6 +65,7 @@ class FactReader:
         self._catalog = CatalogReader(node.catalog_file)
         self._logs = LogSizes()
         self._certificate = CertificateEnd()
+        self._changes = LastChanges()
         self._lock = threading.Lock()
 
     def _load(self, directory: Path) -> Settings:
@@ -106,6 +108,8 @@ class FactReader:
             self._subscription(subscription, overview, status, now)
             for subscription in overview.subscriptions
         )
+        unfinished_since = self._unfinished_since(overview, now)
+        self._changes.end_round()
         self._logs.keep(_log_directory(settings, s) for s in overview.subscriptions)
         state = "stopped" if not locked else "starting" if lock is None else lock.state
         return NodeFacts(
@@ -133,8 +137,14 @@ class FactReader:
                 for prepared in overview.prepared
             ),
             unfinished_commits=overview.local_commits,
+            unfinished_since=unfinished_since,
             settings_error=self._settings_error,
         )
+
+    def _unfinished_since(self, overview: Overview, now: datetime) -> datetime | None:
+        oldest = overview.oldest_local_commit
+        since = self._changes.since("local commit", oldest, now)
+        return None if oldest is None else since
 
     def _subscription(
         self,
@@ -159,7 +169,7 @@ class FactReader:
         )
         clock = LagClock(positions, _no_commit_known, now, silent)
         received, durable, applied, visible = clock.stages()
-        tables = table_facts(subscription, overview, clock)
+        tables = tuple(table_facts(subscription, overview, clock, self._changes, now))
         of_copy = next((table for table in tables if table.error is not None), None)
         limit = settings.log.size_limit_bytes or None
         failing = bool(errors) or of_copy is not None
@@ -188,6 +198,7 @@ class FactReader:
             conflicts=_conflicts(overview, subscription),
             tables=tables,
             disable_on_error=subscription.disable_on_error,
+            value_policies=subscription.value_policies,
             connected=connected,
         )
 

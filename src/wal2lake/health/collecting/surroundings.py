@@ -74,14 +74,14 @@ def _disk(purpose: str, path: Path) -> DiskFacts | None:
     # A log that nobody has written yet will be on the file system of its parent.
     for place in (path, *path.parents):
         try:
-            status = os.statvfs(place)
+            status, device = os.statvfs(place), place.stat().st_dev
         except FileNotFoundError:
             continue
         except OSError:
             return None
         unit = status.f_frsize
         return DiskFacts(
-            purpose, str(path), status.f_bavail * unit, status.f_blocks * unit
+            purpose, str(path), status.f_bavail * unit, status.f_blocks * unit, device
         )
     return None
 

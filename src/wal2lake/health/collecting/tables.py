@@ -11,23 +11,22 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from wal2lake.catalog import Overview, Subscription, SubscriptionRel
+from wal2lake.health.collecting.changes import LastChanges
+from wal2lake.health.collecting.lag import LagClock
 from wal2lake.health.facts import CopyFacts, TableFacts
-from wal2lake.health.lag import LagClock
 from wal2lake.model import SyncState
 
 _COPYING = SyncState.DATASYNC
 
 
 def table_facts(
-    subscription: Subscription, overview: Overview, clock: LagClock
-) -> tuple[TableFacts, ...]:
-    """Return the facts of all tables, by OID."""
-    return tuple(_tables(subscription, overview, clock))
-
-
-def _tables(
-    subscription: Subscription, overview: Overview, clock: LagClock
+    subscription: Subscription,
+    overview: Overview,
+    clock: LagClock,
+    changes: LastChanges,
+    now: datetime,
 ) -> Iterator[TableFacts]:
+    """Yield the facts of all tables, by OID."""
     vector = overview.vectors.get(subscription.oid)
     versions = {} if vector is None else vector.versions
     for rel in overview.rels.get(subscription.oid, ()):
@@ -49,22 +48,27 @@ def _tables(
             version=versions.get(int(rel.relid)),
             conflicts=overview.conflicts.get(key, 0),
             coercions=overview.coercions.get(key, 0),
-            copy=_copy(rel, overview) if rel.state is _COPYING else None,
+            copy=_copy(rel, overview, changes, now) if rel.state is _COPYING else None,
             remote_namespace=rel.remote_namespace,
             remote_name=rel.remote_name,
         )
 
 
-def _copy(rel: SubscriptionRel, overview: Overview) -> CopyFacts:
+def _copy(
+    rel: SubscriptionRel, overview: Overview, changes: LastChanges, now: datetime
+) -> CopyFacts:
+    ranges = overview.ranges.get((rel.subid, rel.relid), 0)
+    progress = (rel.epoch, rel.rows_copied, rel.bytes_copied, ranges)
     return CopyFacts(
         rows=rel.rows_copied,
         rows_expected=rel.rows_expected,
         bytes_done=rel.bytes_copied,
         bytes_expected=None,
-        ranges_done=overview.ranges.get((rel.subid, rel.relid), 0),
+        ranges_done=ranges,
         ranges=_planned_ranges(rel.copy_plan),
         started_at=None,
         ends_at=None,
+        progressed_at=changes.since((rel.subid, rel.relid), progress, now),
     )
 
 
