@@ -24,6 +24,7 @@ from wal2lake.settings.rendering import facts
 from wal2lake.settings.sections import SECTIONS
 from wal2lake.sql.sysviews.declarations.relations import SYSTEM, WAL2LAKE
 from wal2lake.sql.sysviews.functions.pg_proc import FUNCTIONS, OWN_SCHEMA
+from wal2lake.web.metrics import METRICS
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"
 COMMAND: Final = ".venv/bin/python tools/reference.py"
@@ -236,12 +237,41 @@ def _classes(root: type[errors.Wal2LakeError]) -> Iterator[type[errors.Wal2LakeE
         yield from _classes(kind)
 
 
+def metrics_page() -> Iterator[str]:
+    """docs/reference/metrics.md."""
+    yield "# Metrics"
+    yield ""
+    yield from _paragraph(
+        "`/metrics` of the web process (`listen` of `[web]`) has these in the OpenMetrics or the"
+        " Prometheus text format, as the scraper asks. A value that is not known has no series. A"
+        " metric with the label `table` has one series for each mirrored table, up to 5,000"
+        " tables; `subscription` is the subscription's name, `table` is `schema.table`. The other"
+        " labels have few values, which the text lists. [Monitoring](../guide/monitoring.md) says"
+        " which to look at."
+    )
+    group = ""
+    for metric in METRICS:
+        if metric.group != group:
+            group = metric.group
+            if metric is not METRICS[0]:
+                yield ""
+            yield f"## {group}"
+            yield ""
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield from _item(
+            f"`{metric.name}` ({metric.kind.value}{': ' if labels else ''}{labels}):"
+            f" {metric.help}"
+        )
+    yield ""
+
+
 PAGES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "settings.md": settings_page,
     "views.md": views_page,
     "functions.md": functions_page,
     "errors.md": errors_page,
     "commands.md": commands_page,
+    "metrics.md": metrics_page,
 }
 
 

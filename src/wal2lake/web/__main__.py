@@ -24,6 +24,7 @@ from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings, load
 from wal2lake.web.app import WebContext, make_app
 from wal2lake.web.listening import RETRY_SECONDS, Listening, redirect_logs
+from wal2lake.web.reading import NodeReadings
 from wal2lake.web.visitors import Visitors
 
 MAX_FILES: Final = 512
@@ -65,7 +66,8 @@ class _WebProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         self._settings = self._read()
-        context = WebContext(lambda: self._settings)
+        self._readings = NodeReadings(self._settings)
+        context = WebContext(lambda: self._settings, self._readings)
         catalog = Catalog(self._settings.catalog_file, self._settings.warehouse)
         visitors = Visitors(catalog)
         listening = Listening(
@@ -85,6 +87,7 @@ class _WebProcess:
         finally:
             context.stopping.set()
             await listening.close()
+            self._readings.close()
 
     async def _wait(self, seconds: float | None) -> None:
         try:
@@ -100,6 +103,8 @@ class _WebProcess:
         except Wal2LakeError as error:
             # The supervisor could read it: it has been written to again.
             get_logger().error("could not reload the settings", error=error)
+            return
+        self._readings.reload(self._settings)
 
     def _tell(self, listening: Listening) -> None:
         status = WebStatus(os.getpid(), listening.urls, listening.error)

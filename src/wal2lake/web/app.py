@@ -19,6 +19,8 @@ from starlette.types import ASGIApp
 from wal2lake.settings import Settings
 from wal2lake.web import checks
 from wal2lake.web.guard import Guard
+from wal2lake.web.metrics import MetricsRoute
+from wal2lake.web.reading import NodeReadings
 from wal2lake.web.visitors import Visitors
 
 
@@ -28,12 +30,17 @@ class WebContext:
 
     settings: Callable[[], Settings]
     """Returns the settings in force."""
+    readings: NodeReadings
+    """The node's state, read at most once a second for all routes."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends: an endless answer must end, too."""
 
 
 def _routes(context: WebContext) -> list[BaseRoute]:
-    return [*checks.routes(context.settings)]
+    return [
+        *checks.routes(context.readings),
+        *MetricsRoute(context.readings).routes(),
+    ]
 
 
 def make_app(context: WebContext, visitors: Visitors | None) -> ASGIApp:

@@ -1,0 +1,84 @@
+"""Readings of the node that all surfaces of the web process share.
+
+Takes the settings in force; returns the node's facts, problems and measurements of one moment. One
+thread reads, at most once a second however many ask: a reading is a few hundred small files and one
+look at the catalog. Nobody waits for the engine; a file system that hangs holds up this thread, and
+no other.
+
+Called by: the routes. Used in the event loop (``submit``) and in other threads (``read``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+from wal2lake.health import FactReader, NodeFacts, Problem
+from wal2lake.observe.telemetry import ProcessTelemetry, read_telemetry
+from wal2lake.settings import Settings
+
+T = TypeVar("T")
+
+FRESH_SECONDS: Final = 1.0
+"""A reading is used again for this time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeReading:
+    """The node at one moment."""
+
+    facts: NodeFacts
+    problems: tuple[Problem, ...]
+    telemetry: tuple[ProcessTelemetry, ...]
+    took_seconds: float
+
+
+class NodeReadings:
+    """Makes readings in a thread of its own."""
+
+    def __init__(
+        self, settings: Settings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._reader = FactReader(settings)
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="readings")
+        self._latest: tuple[float, NodeReading] | None = None
+
+    def reload(self, settings: Settings) -> None:
+        """Use new settings from now on."""
+        self._settings = settings
+        self._reader.reload(settings)
+
+    def submit(self, use: Callable[[NodeReading], T]) -> Future[T]:
+        """Have the thread read, if the last reading is too old, and call ``use`` with it.
+
+        The future raises ConfigurationError or StorageError if the node cannot be read."""
+        return self._thread.submit(lambda: use(self._fresh()))
+
+    def read(self) -> NodeReading:
+        """Return a reading; waits for the thread. Raises as ``submit`` does."""
+        return self.submit(lambda reading: reading).result()
+
+    def close(self) -> None:
+        """End the thread, without waiting for what it does."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _fresh(self) -> NodeReading:
+        began = self._clock()
+        if self._latest is not None and began - self._latest[0] < FRESH_SECONDS:
+            return self._latest[1]
+        now = datetime.now(UTC)
+        facts = self._reader.read(now)
+        reading = NodeReading(
+            facts=facts,
+            problems=(),
+            telemetry=read_telemetry(self._settings.run_directory),
+            took_seconds=self._clock() - began,
+        )
+        self._latest = began, reading
+        return reading

@@ -1,0 +1,189 @@
+"""The text of /metrics: names, formats, bounds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+from tests.fakes.node_facts import (
+    NAMES,
+    NOW,
+    full_reading,
+    node,
+    reading,
+    subscription,
+    table,
+    telemetry,
+)
+
+from wal2lake.model import Lsn
+from wal2lake.observe.telemetry import BUCKETS
+from wal2lake.web.metrics import METRICS, MetricKind, MetricSheet, fill
+from wal2lake.web.metrics.samples import MAX_TABLES
+from wal2lake.web.metrics.sheet import label_text
+from wal2lake.web.reading import NodeReading
+
+UNITS = ("_bytes", "_seconds", "_total", "_info", "_timestamp_seconds")
+
+
+def text(reading: NodeReading, *, openmetrics: bool = False) -> str:
+    sheet = MetricSheet()
+    fill(sheet, reading)
+    return sheet.render(openmetrics=openmetrics).decode()
+
+
+def values(reading: NodeReading) -> dict[tuple[str, frozenset[str]], float]:
+    """Return the samples by name and label values."""
+    return {
+        (sample.name, frozenset(sample.labels.values())): sample.value
+        for family in parse_openmetrics(text(reading, openmetrics=True))
+        for sample in family.samples
+    }
+
+
+def test_every_metric_has_a_value_when_everything_happens():
+    shown = text(full_reading())
+    missing = [
+        m.name for m in METRICS if f"# TYPE {m.name} {m.kind.value}\n" not in shown
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.name)
+def test_names_and_help_follow_the_rules_for_exporters(metric):
+    assert re.fullmatch(r"wal2lake_[a-z0-9_]+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+    assert not re.search(r"_(ms|millis|kb|mb|percent|count|sum|bucket)$", metric.name)
+    assert metric.help.endswith(".") and len(metric.help) > 10
+    assert len(set(metric.labels)) == len(metric.labels) <= 3
+    assert "pid" not in metric.labels and "le" not in metric.labels
+
+
+def test_names_are_unique():
+    assert len({m.name for m in METRICS}) == len(METRICS)
+
+
+def test_both_formats_are_read_by_the_library_and_say_the_same():
+    made = full_reading()
+    plain, openmetrics = (
+        {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in families
+            for sample in family.samples
+        }
+        for families in (
+            parse_plain(text(made)),
+            parse_openmetrics(text(made, openmetrics=True)),
+        )
+    )
+    assert plain == openmetrics
+    tables = {dict(labels).get("table") for _, labels in plain}
+    assert {f"public.{name}" for name in NAMES} <= tables
+
+
+def test_a_histogram_is_cumulated_and_has_a_bucket_without_bound():
+    lines = [
+        line
+        for line in text(full_reading()).splitlines()
+        if line.startswith("wal2lake_commit_to_durable_seconds")
+    ]
+    counts = [int(line.rpartition(" ")[2]) for line in lines if "_bucket" in line]
+    assert len(counts) == len(BUCKETS) + 1 and counts == sorted(counts)
+    assert 'le="+Inf"' in lines[len(BUCKETS)]
+    assert lines[-2].endswith(f'_count{{subscription="s"}} {counts[-1]}')
+    assert lines[-1].endswith('_sum{subscription="s"} 12.5')
+
+
+def test_what_is_not_known_has_no_series():
+    unknown = table(1, behind_seconds=None, freshness=None, version=None, files=None)
+    shown = text(reading(unknown))
+    for name in ("lag_seconds", "freshness_seconds", "version", "files"):
+        assert f"wal2lake_table_{name}{{" not in shown
+    assert "None" not in shown
+
+
+def test_positions_are_exact():
+    shown = text(full_reading())
+    assert f'{{subscription="s",stage="visible"}} {2**60 + 1}' in shown
+
+
+def test_a_table_is_behind_by_what_the_source_has_and_it_has_not():
+    ahead = table(2, applied_lsn=Lsn(5000))
+    found = values(reading(table(1), ahead))
+    assert found["wal2lake_table_lag_bytes", frozenset({"s", "public.table_1"})] == 100
+    assert found["wal2lake_table_lag_bytes", frozenset({"s", "public.table_2"})] == 0
+
+
+def test_paused_and_failed_tables_are_counted_apart():
+    found = values(
+        reading(table(1), table(2, paused_since=NOW), table(3, error="broken"))
+    )
+    counts = [
+        found["wal2lake_subscription_tables", frozenset({"s", state})]
+        for state in ("ready", "paused", "failed", "init")
+    ]
+    assert counts == [1, 1, 1, 0]
+
+
+def test_two_subscribers_with_one_name_and_slot_are_one_series_with_the_largest_lag():
+    found = values(full_reading())
+    labels = ("a", "down")
+    assert found["wal2lake_walsender_lag_bytes", frozenset({*labels, "sent"})] == 10
+    assert found["wal2lake_walsender_lag_bytes", frozenset({*labels, "flushed"})] == 50
+
+
+def test_temporary_slots_have_no_series():
+    made = full_reading()
+    [slot] = made.facts.slots
+    hidden = replace(slot, name="of_a_copy", temporary=True)
+    assert "of_a_copy" not in text(
+        replace(made, facts=replace(made.facts, slots=(slot, hidden)))
+    )
+
+
+def test_what_processes_have_measured_of_dropped_subscriptions_is_left_out():
+    made = replace(reading(name="s"), telemetry=(telemetry("s"), telemetry("gone")))
+    shown = text(made)
+    assert 'received_bytes_total{subscription="s"} 17' in shown
+    assert "gone" not in shown and "not_declared" not in shown
+
+
+def test_more_tables_than_the_bound_lose_their_series_but_not_those_in_trouble():
+    tables = [table(number) for number in range(MAX_TABLES)]
+    tables.append(table(MAX_TABLES, paused_since=NOW))
+    tables.append(table(MAX_TABLES + 1, behind_seconds=99.0))
+    shown = text(reading(*tables))
+    assert shown.count("wal2lake_table_ready{") == MAX_TABLES
+    assert "wal2lake_tables_left_out 2" in shown
+    for number in (MAX_TABLES, MAX_TABLES + 1):
+        assert f'table_ready{{subscription="s",table="public.table_{number}"}}' in shown
+
+
+def test_a_node_without_anything_is_valid_too():
+    empty = NodeReading(replace(node(), version=None), (), (), 0.0)
+    families = list(parse_openmetrics(text(empty, openmetrics=True)))
+    assert families and list(parse_plain(text(empty)))
+
+
+def test_labels_of_a_table_are_written_once_for_all_its_metrics(monkeypatch):
+    written: list[tuple[str, ...]] = []
+
+    def counted(names: tuple[str, ...], of: tuple[str, ...]) -> str:
+        written.append(of)
+        return label_text(names, of)
+
+    monkeypatch.setattr("wal2lake.web.metrics.samples.label_text", counted)
+    shown = text(reading(*(table(number) for number in range(1000))))
+    assert shown.count("\n") > 15_000
+    assert len(written) == 1000
+
+
+def test_a_name_with_half_a_surrogate_does_not_end_the_scrape():
+    sheet = MetricSheet()
+    fill(sheet, replace(reading(), facts=node(subscription("\ud800", ()))))
+    assert b"?" in sheet.render(openmetrics=False)
