@@ -34,6 +34,7 @@ from wal2lake.errors import ConfigurationError, StorageError, Wal2LakeError
 from wal2lake.launch import listeners as listening
 from wal2lake.launch import shutdown
 from wal2lake.launch.children.child import EXIT_CONFIGURATION
+from wal2lake.launch.children.collector import LogCollector, collecting
 from wal2lake.launch.children.group import (
     Children,
     Commands,
@@ -116,14 +117,17 @@ class Supervisor:
         commands: Commands,
         reload: Callable[[], Settings],
         environ: Mapping[str, str],
+        collector: LogCollector | None = None,
     ) -> None:
-        """``environ`` is passed to the children; ``reload`` reads the settings again."""
+        """``environ`` is passed to the children; ``reload`` reads the settings again.
+        ``collector`` writes the log file, if there is one."""
         self._settings = settings
         self._directory = settings.directory.resolve()
         self._catalog = catalog
         self._commands = commands
         self._reload = reload
         self._environ = environ
+        self._collector = collector
         self._log = get_logger()
         self._phase = Phase.RUNNING
         self._state = "starting"
@@ -288,6 +292,9 @@ class Supervisor:
             if info.si_pid == self._guardian:
                 self._log.warning("guardian process ended, starting another")
                 self._start_guardian(self._fixed.lock, self._fixed.lifeline)
+            elif self._collector is not None and info.si_pid == self._collector.pid:
+                self._collector.restart()
+                self._log.warning("log collector process ended, started another")
 
     def _on_end(self, ended: Ended) -> None:
         child, now = ended.child, time.monotonic()
@@ -351,6 +358,8 @@ class Supervisor:
 
     def _reload_settings(self) -> None:
         self._log.info("received SIGHUP, reloading configuration files")
+        if self._collector is not None:
+            self._collector.reload()
         try:
             settings = self._reload()
         except Wal2LakeError as error:
@@ -492,34 +501,45 @@ class Supervisor:
 
 
 def run_node(
-    directory: Path, overrides: Mapping[str, str], environ: Mapping[str, str]
+    directory: Path,
+    overrides: Mapping[str, str],
+    environ: Mapping[str, str],
+    *,
+    foreground: bool = True,
 ) -> int:
     """Run the supervisor of the node in ``directory``; returns the exit code.
 
     ``overrides`` (``section.name`` to text) come from the command line and apply to the children,
-    too. ConfigurationError if the node cannot start.
+    too. With ``foreground``, a log file leaves stderr as it is. ConfigurationError if the node
+    cannot start.
     """
     configure("supervisor")
     settings = load(directory, environ, overrides)
-    check_java(environ)
-    inherited = {
-        **environ,
-        **fixed_at_start(settings),
-        **{
-            "WAL2LAKE_" + name.replace(".", "_", 1).upper(): text
-            for name, text in overrides.items()
-        },
-    }
-    if os.geteuid() == 0:
-        get_logger().warning("running as root; any other user would do")
-    supervisor = Supervisor(
-        settings,
-        catalog=Catalog(settings.catalog_file, settings.warehouse, migrate=True),
-        commands=node_commands(settings.directory),
-        reload=lambda: load(directory, environ, overrides),
-        environ=inherited,
-    )
-    return supervisor.run()
+
+    def reload() -> Settings:
+        return load(directory, environ, overrides)
+
+    with collecting(settings, reload, echo=foreground) as collector:
+        check_java(environ)
+        inherited = {
+            **environ,
+            **fixed_at_start(settings),
+            **{
+                "WAL2LAKE_" + name.replace(".", "_", 1).upper(): text
+                for name, text in overrides.items()
+            },
+        }
+        if os.geteuid() == 0:
+            get_logger().warning("running as root; any other user would do")
+        supervisor = Supervisor(
+            settings,
+            catalog=Catalog(settings.catalog_file, settings.warehouse, migrate=True),
+            commands=node_commands(settings.directory),
+            reload=reload,
+            environ=inherited,
+            collector=collector,
+        )
+        return supervisor.run()
 
 
 def _platform() -> str:

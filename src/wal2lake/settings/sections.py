@@ -71,7 +71,7 @@ PUBLISHER_LOG: Final = "publish"
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Listening and client authentication."""
+    """Listening, client authentication, and the server log."""
 
     listen_addresses: str = setting(
         "127.0.0.1",
@@ -145,6 +145,35 @@ class NodeSettings:
         minimum=0,
         maximum=_INT_MAX,
         restart=True,
+    )
+    log_file: str = setting(
+        "",
+        "File that the server log is written to; empty: standard error alone. A relative path"
+        " is in the node's directory. A node in the foreground writes to standard error, too.",
+        restart=True,
+        receivers=False,
+    )
+    log_rotation_size: int = setting(
+        10_240,
+        "Size of log_file in kB at which a new file begins; 0: at any size.",
+        minimum=0,
+        maximum=_INT_MAX // 1024,
+        receivers=False,
+    )
+    log_rotation_age: int = setting(
+        1_440,
+        "Minutes after which a new log_file begins, counted in whole periods (1440: at midnight"
+        " UTC); 0: at any age.",
+        minimum=0,
+        maximum=_INT_MAX // 60,
+        receivers=False,
+    )
+    log_keep_files: int = setting(
+        10,
+        "Ended log files that are kept, as log_file with .1 (the newest), .2 and so on.",
+        minimum=0,
+        maximum=10_000,
+        receivers=False,
     )
 
 
@@ -496,6 +525,12 @@ class Settings:
     def run_directory(self) -> Path:
         """Directory of sockets, positions and other facts of running processes."""
         return self.directory / "run"
+
+    @property
+    def log_file(self) -> Path | None:
+        """File of the server log; None: there is none."""
+        chosen = self.node.log_file
+        return self.directory / chosen if chosen else None
 
     @property
     def catalog_file(self) -> Path:

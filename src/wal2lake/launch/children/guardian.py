@@ -57,13 +57,14 @@ def _guard(directory: Path, lifeline: int, keep: Collection[int]) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.setsid()
-    _close_all_but(keep)
+    close_all_but(keep)
     while os.read(lifeline, 1) != b"":
         pass
     kill_marked(directory)
 
 
-def _close_all_but(keep: Collection[int]) -> None:
+def close_all_but(keep: Collection[int]) -> None:
+    """Close all descriptors of this process except ``keep``."""
     for entry in list(Path("/dev/fd").iterdir()):
         if int(entry.name) not in keep:
             # One of the descriptors was the listing's own.

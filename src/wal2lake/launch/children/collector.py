@@ -1,0 +1,198 @@
+"""The process that writes the node's log file: everything that any process prints.
+
+    supervisor, engine, JVM, receivers ... ──▶ a pipe (their stderr and stdout)
+                                                  │
+                                     collector ◀──┘ ──▶ the file, and stderr in the foreground
+
+All children inherit the pipe, so what is no log line of ours (a JVM's warning, the stack of
+a crash) is in the file, too, and one process alone renames files. The collector is a fork of
+the supervisor, as the guardian is, without the node's marker: it ends when the last writer has
+ended, and so writes the last words of all. The supervisor keeps both ends of the pipe, so that
+a collector that was killed loses nothing that its successor cannot read.
+
+A line of up to ``PIPE_BUF`` bytes is never mixed with another; a longer one could be while the pipe
+is full, and the pipe is as large as the system allows.
+
+Called by: supervisor. Source: PostgreSQL's syslogger.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from wal2lake.errors import ConfigurationError, Wal2LakeError
+from wal2lake.launch.children.guardian import close_all_but
+from wal2lake.launch.children.logfile import LogRotation, RotatedFile
+from wal2lake.observe import get_logger
+from wal2lake.settings import Settings
+
+_PIPE_BYTES: Final = 1 << 20
+"""Linux's default limit of a pipe for users."""
+
+_READ_BYTES: Final = 1 << 16
+
+_END_SECONDS: Final = 5.0
+"""Longest wait for the collector at the end of the node. Chosen arbitrarily."""
+
+_IGNORED: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+)
+
+_STDOUT: Final = 1
+_STDERR: Final = 2
+
+
+class LogCollector:
+    """The collector process as its parent sees it. Only ``collecting`` makes one."""
+
+    def __init__(
+        self, settings: Settings, reload: Callable[[], Settings], *, echo: bool
+    ) -> None:
+        path = settings.log_file
+        assert path is not None
+        self._path = path
+        self._settings = settings
+        self._reload = reload
+        self._reader, self._writer = os.pipe()
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._outputs = (os.dup(_STDOUT), os.dup(_STDERR))
+        self._echo = self._outputs[1] if echo else None
+        self._hung_up = False
+        self.pid = self._fork()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(self._writer, _STDOUT)
+        os.dup2(self._writer, _STDERR)
+
+    def restart(self) -> None:
+        """Start another collector, after the death of this one was reaped."""
+        self.pid = self._fork()
+
+    def reload(self) -> None:
+        """Have the collector read its settings, and open its file, again."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGHUP)
+
+    def close(self) -> None:
+        """Give stdout and stderr back, and wait until everything is written."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for saved, number in zip(self._outputs, (_STDOUT, _STDERR), strict=True):
+            os.dup2(saved, number)
+            os.close(saved)
+        os.close(self._reader)
+        os.close(self._writer)
+        deadline = time.monotonic() + _END_SECONDS
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                # Something that cannot be killed holds the pipe.
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.005)
+
+    def _fork(self) -> int:
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid != 0:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            for ignored in _IGNORED:
+                signal.signal(ignored, signal.SIG_IGN)
+            os.setsid()
+            kept = {self._reader} | ({self._echo} if self._echo is not None else set())
+            # The descriptors of stdout and stderr must not become those of files.
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in (_STDOUT, _STDERR):
+                os.dup2(null, number)
+            close_all_but({*kept, _STDOUT, _STDERR})
+            self._collect()
+        finally:
+            # Never return into the supervisor's code.
+            os._exit(0)
+
+    def _collect(self) -> None:
+        file = RotatedFile(self._path, rotation_of(self._settings))
+        signal.signal(signal.SIGHUP, self._on_hangup)
+        echo = self._echo
+        while data := os.read(self._reader, _READ_BYTES):
+            if self._hung_up:
+                self._hung_up = False
+                with contextlib.suppress(Wal2LakeError):
+                    file.rotation = rotation_of(self._reload())
+                file.reopen()
+            file.write(data)
+            if echo is not None:
+                try:
+                    _write_all(echo, data)
+                except OSError:
+                    # Its reader has gone.
+                    echo = None
+        file.close()
+
+    def _on_hangup(self, *_: object) -> None:
+        # Obeyed before the next line: a signal must not come between the parts of a write.
+        self._hung_up = True
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def rotation_of(settings: Settings) -> LogRotation:
+    """Return the rotation that the settings ask for."""
+    node = settings.node
+    return LogRotation(
+        size_bytes=node.log_rotation_size * 1024,
+        age_seconds=node.log_rotation_age * 60,
+        keep=node.log_keep_files,
+    )
+
+
+@contextlib.contextmanager
+def collecting(
+    settings: Settings, reload: Callable[[], Settings], *, echo: bool
+) -> Iterator[LogCollector | None]:
+    """Send the log of this process and of its children to the log file, if there is one.
+
+    ``echo``: to stderr, too. An error that ends the node is written to the file before it is
+    passed on. ConfigurationError if the file cannot be written.
+    """
+    if settings.log_file is None:
+        yield None
+        return
+    _check(settings.log_file)
+    collector = LogCollector(settings, reload, echo=echo)
+    try:
+        yield collector
+    except Wal2LakeError as error:
+        get_logger().critical(error.message, error=error)
+        raise
+    finally:
+        collector.close()
+
+
+def _check(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    except OSError as error:
+        raise ConfigurationError(
+            f'could not open log file "{path}": {error.strerror}',
+            hint='Set "log_file" of [node] to a file that the node\'s operating system'
+            " user may write.",
+        ) from None
