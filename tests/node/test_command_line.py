@@ -247,6 +247,27 @@ def test_a_catalog_of_a_newer_version_is_refused_and_left_alone(stopped: Node) -
     assert stopped.sql("select * from kept order by id") == [("1", "a"), ("2", None)]
 
 
+def test_a_node_in_the_background_is_ready_when_its_start_returns(
+    stopped: Node,
+) -> None:
+    environ = {"WAL2LAKE_NODE_PORT": "0"}
+    done = run_cli("start", "-D", stopped.directory, "--daemon", environ=environ)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "waiting for server to start... done\nserver started\n",
+        "",
+    )
+    assert stopped.sql("select * from kept order by id") == [("1", "a"), ("2", None)]
+    again = run_cli("start", "-D", stopped.directory, "--daemon", environ=environ)
+    assert again.returncode == 1
+    assert 'lock file "wal2lake.pid" already exists' in again.stderr
+    assert run_cli("reload", "-D", stopped.directory).stdout == "server signaled\n"
+    assert run_cli("stop", "-D", stopped.directory).returncode == 0
+    log = (stopped.directory / "wal2lake.log").read_text()
+    assert "database system is ready to accept connections" in log
+    assert "received SIGHUP, reloading configuration files" in log
+
+
 def test_an_immediate_stop_does_not_wait(own: Node) -> None:
     pids = own.pids()
     with own.connect():

@@ -102,6 +102,27 @@ def _start_options(start: argparse.ArgumentParser) -> None:
         default=[],
         help="set a parameter of wal2lake.toml, for example -c spark.master=local[4]",
     )
+    start.add_argument(
+        "-l",
+        "--log-file",
+        type=Path,
+        metavar="FILE",
+        help="write the server log to FILE (sets node.log_file)",
+    )
+    start.add_argument(
+        "--daemon",
+        action="store_true",
+        help="return when the node is ready; it runs on in the background and writes to its"
+        " log file (default: wal2lake.log in its directory)",
+    )
+    start.add_argument(
+        "-t",
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long --daemon waits for the node (default: 300)",
+    )
 
 
 def _stop_options(stop: argparse.ArgumentParser) -> None:
@@ -208,7 +229,10 @@ _COMMANDS: Final[
 ] = MappingProxyType(
     {
         "init": ("make a new node's directory", _init_options),
-        "start": ("run a node in the foreground", _start_options),
+        "start": (
+            "run a node, in the foreground unless told otherwise",
+            _start_options,
+        ),
         "stop": ("stop a running node", _stop_options),
         "reload": ("have a running node read its settings again", _reload_options),
         "status": ("say what a node does", _status_options),
@@ -236,8 +260,8 @@ EXIT_CODES: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
             2: _ARGUMENTS,
         },
         "start": {
-            0: "the node has run, and was stopped",
-            1: "it could not start",
+            0: "the node has run, and was stopped; with --daemon: it is ready",
+            1: "it could not start, or not in time",
             2: _ARGUMENTS,
         },
         "stop": {

@@ -4,6 +4,7 @@ Takes: rows, errors, parts of work. Gives: lines on stdout and stderr. Owns: the
 asks a server, reads a node.
 
     print      rows as psql prints them
+    progress   spinners and bars, on terminals only
     errors     errors as PostgreSQL's programs print them
 
 This package imports nothing, so that a subcommand loads only what it needs.

@@ -1,0 +1,236 @@
+"""The log file: rotation by size and age, a disk that is full, a node that writes through it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fakes.node import HERE, ROOT, FakeNode
+
+from wal2lake.launch import is_locked, read_lock
+from wal2lake.launch.children.logfile import LogRotation, RotatedFile
+from wal2lake.launch.processes import Process, processes
+from wal2lake.settings import FILE_NAME
+from wal2lake.testing.waits import wait_until
+
+DAY = 86400.0
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def files(path: Path) -> dict[str, str]:
+    return {p.name: p.read_text() for p in sorted(path.parent.iterdir())}
+
+
+def test_a_full_file_ends_at_a_line_and_old_ones_are_removed(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    file = RotatedFile(path, LogRotation(10, 0, keep=2))
+    for data in (b"one\n", b"two, of", b" more\nthree\n", b"four five six\n", b"7\n"):
+        file.write(data)
+    assert files(path) == {
+        "log": "7\n",
+        "log.1": "four five six\n",
+        "log.2": "three\n",
+    }
+    assert path.stat().st_mode & 0o777 == 0o600
+    file.rotation = LogRotation(2, 0, keep=1)
+    file.write(b"8\n")
+    assert files(path) == {"log": "8\n", "log.1": "7\n"}
+    file.rotation = LogRotation(2, 0, keep=0)
+    file.write(b"9\n")
+    assert files(path) == {"log": "9\n"}
+    file.close()
+
+
+def test_a_file_ends_with_its_period_also_across_restarts(tmp_path: Path) -> None:
+    path, clock = tmp_path / "log", Clock(10 * DAY + 5)
+    file = RotatedFile(path, LogRotation(0, DAY, keep=5), clock=clock)
+    file.write(b"monday\n")
+    clock.now += DAY - 10
+    file.write(b"evening\n")
+    clock.now += 10
+    file.write(b"tuesday\n")
+    assert files(path) == {"log": "tuesday\n", "log.1": "monday\nevening\n"}
+    file.close()
+    os.utime(path, (clock.now, clock.now))
+    clock.now += DAY
+    file = RotatedFile(path, LogRotation(0, DAY, keep=5), clock=clock)
+    file.write(b"wednesday\n")
+    assert files(path)["log.1"] == "tuesday\n"
+    file.close()
+
+
+def test_a_file_that_was_moved_or_truncated_by_others(tmp_path: Path) -> None:
+    path, clock = tmp_path / "log", Clock(1000.0)
+    file = RotatedFile(path, LogRotation(100, 0, keep=5), clock=clock)
+    file.write(b"a\n")
+    path.rename(tmp_path / "log-old")
+    clock.now += 2
+    file.write(b"b\n")
+    assert files(path) == {"log": "b\n", "log-old": "a\n"}
+    file.write(b"x" * 90 + b"\n")
+    os.truncate(path, 0)
+    clock.now += 2
+    file.write(b"y" * 90 + b"\n")
+    assert "log.1" not in files(path)
+    path.rename(tmp_path / "log-older")
+    file.reopen()
+    file.write(b"c\n")
+    assert files(path)["log"] == "c\n"
+    file.close()
+
+
+def test_lines_that_could_not_be_written_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    file = RotatedFile(path, LogRotation(0, 0, keep=5))
+    file.write(b"a\n")
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    file.write(b"lost\n")
+    monkeypatch.setattr(os, "write", write)
+    file.write(b"b\n")
+    assert path.read_text() == "a\n5 bytes of the log could not be written\nb\n"
+    file.close()
+
+
+def test_a_folder_that_refuses_to_rename_does_not_stop_the_log(tmp_path: Path) -> None:
+    path, clock = tmp_path / "log", Clock(1000.0)
+    (tmp_path / "log.1" / "x").mkdir(parents=True)
+    file = RotatedFile(path, LogRotation(4, 0, keep=1), clock=clock)
+    for number in range(3):
+        file.write(f"{number}..\n".encode())
+    assert path.read_text() == (
+        "0..\ncould not rotate log file: Is a directory\n1..\n2..\n"
+    )
+    file.close()
+
+
+def collector_of(node: FakeNode, status_pids: set[int]) -> Process:
+    """The child of the supervisor that is none of the others."""
+    assert node.process is not None
+    (found,) = [
+        p
+        for p in processes()
+        if p.parent == node.process.pid and p.pid not in status_pids
+    ]
+    return found
+
+
+def test_a_node_writes_its_log_file_and_stderr(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path, node__log_file="server.log", node__log_rotation_size=1)
+    subid = node.subscribe(1)
+    node.start()
+    node.wait_events(f"receiver{subid}", 1)
+    path = tmp_path / "server.log"
+    ready = "database system is ready to accept connections"
+    wait_until(lambda: ready in path.read_text())
+    assert ready in node.log_text()
+
+    # The collector is killed: its successor goes on, and a moved file is made anew.
+    collector = collector_of(node, {*node.pids()})
+    os.kill(collector.pid, signal.SIGKILL)
+    wait_until(lambda: "log collector process ended" in path.read_text())
+    path.rename(tmp_path / "moved")
+    settings = tmp_path / FILE_NAME
+    text = settings.read_text()
+    settings.write_text(text.replace("log_rotation_size = 1\n", ""))
+    node.signal(signal.SIGHUP)
+    changed = 'parameter "node.log_rotation_size" changed to "10240"'
+    wait_until(lambda: path.exists() and changed in path.read_text())
+
+    node.signal(signal.SIGTERM)
+    assert node.wait_end() == 0
+    assert path.read_text().endswith("database system is shut down\n")
+    assert node.log_text().endswith("database system is shut down\n")
+    assert not [p for p in processes() if p.pid == collector.pid]
+    node.close()
+
+
+def test_a_killed_node_leaves_no_collector(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path, node__log_file="server.log").start()
+    collector = collector_of(node, {*node.pids()})
+    node.signal(signal.SIGKILL)
+    node.wait_end()
+    wait_until(lambda: not is_locked(tmp_path))
+    wait_until(lambda: collector.pid not in {p.pid for p in processes()})
+    node.close()
+
+
+def test_a_log_file_that_cannot_be_written_is_an_error_with_a_remedy(
+    tmp_path: Path,
+) -> None:
+    node = FakeNode(tmp_path, node__log_file="nowhere/server.log")
+    process = node.launch()
+    assert process.wait(20) == 1
+    assert (
+        "could not open log file" in node.log_text()
+        and 'Set "log_file" of [node] to a file that the node' in node.log_text()
+    )
+    (tmp_path / "nowhere").mkdir()
+    node.start()
+    node.close()
+
+
+def detached(directory: Path, seconds: float = 20) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(HERE / "node_runner.py"), str(directory), "--daemon"],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+            "FAKE_TIMEOUT": str(seconds),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_node_in_the_background_is_ready_or_says_why_not(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path, node__log_file="server.log")
+    (tmp_path / "fake" / "engine.exit").write_text("78")
+    done = detached(tmp_path)
+    assert done.returncode == 1
+    assert "could not start server" in done.stderr
+    assert "the engine could not start, shutting down" in done.stderr
+    assert f'Examine the log output in "{tmp_path}/server.log".' in done.stderr
+    (tmp_path / "fake" / "engine.exit").unlink()
+
+    done = detached(tmp_path, 0)
+    assert done.returncode == 1
+    assert "server did not start in time" in done.stderr
+    assert "or give it more time with --timeout." in done.stderr
+    wait_until(lambda: (lock := read_lock(tmp_path)) and lock.state == "ready")
+    lock = read_lock(tmp_path)
+    assert lock is not None
+    os.kill(lock.pid, signal.SIGTERM)
+    wait_until(lambda: not is_locked(tmp_path))
+
+    done = detached(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lock = read_lock(tmp_path)
+    assert lock is not None
+    assert (lock.state, str(lock.pid)) == ("ready", done.stdout.strip())
+    again = detached(tmp_path)
+    assert again.returncode == 1
+    assert 'lock file "wal2lake.pid" already exists' in again.stderr
+    os.kill(lock.pid, signal.SIGTERM)
+    wait_until(lambda: not is_locked(tmp_path))
+    log, end = tmp_path / "server.log", "database system is shut down\n"
+    wait_until(lambda: log.read_text().endswith(end))
+    node.close()
