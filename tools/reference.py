@@ -49,6 +49,8 @@ _VIEWS: Final[Mapping[str, str]] = {
     "subscription_options": "Options of a subscription that PostgreSQL does not have.",
     "conflicts": "Conflicts between replicated rows and rows that are here, and what was done.",
     "schema_history": "Changes of the source's tables that were followed, or why they were not.",
+    "problems": "What is wrong with the node and its subscriptions, the worst first: since when,"
+    " whom it concerns, and the SQL that repairs it ([Problems](problems.md)).",
     "apply_methods": "The ways in which batches were written to each table, and the time spent.",
 }
 

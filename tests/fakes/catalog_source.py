@@ -33,6 +33,7 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.changelog import Inventory, PreparedTransaction
+from wal2lake.health import Problem
 from wal2lake.lake.batch.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid, SyncState
 from wal2lake.publish.limits import Room
@@ -189,6 +190,7 @@ class FakeSource:
     log_settings: LogSettings = field(default_factory=LogSettings)
     prepared_by_sub: dict[int, list[PreparedTransaction]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
+    problem_list: list[Problem] = field(default_factory=list)
     reads: int = 0
     """How often the tables were asked for."""
 
@@ -307,6 +309,9 @@ class FakeSource:
         return ()
 
     slot_statistics = Statistics()
+
+    def problems(self) -> Sequence[Problem]:
+        return self.problem_list
 
     def standbys(self) -> Standbys | None:
         return None

@@ -16,6 +16,7 @@ from wal2lake.catalog import (
     TableDef,
     WorkerKind,
 )
+from wal2lake.catalog.committimes import CommitTimes
 from wal2lake.errors import ConfigurationError
 from wal2lake.health import FactReader, SubscriptionFacts
 from wal2lake.health.collecting.lag import LagClock, StagePositions
@@ -23,6 +24,7 @@ from wal2lake.launch import NodeStatus, WorkerStatus
 from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.status import write_status
 from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.observe.telemetry import Telemetry, TelemetryFile
 from wal2lake.settings import LogSettings, Settings
 
 SUB = Oid(20000)
@@ -187,6 +189,47 @@ def test_positions_errors_and_log_sizes_are_read(
     assert found.log_warning_bytes == 800
     (log / "journal-00000000000000000001").write_bytes(b"x" * 200)
     assert only(reader).log_bytes == 220
+
+
+def test_lags_are_measured_in_commit_times(catalog: Catalog, tmp_path: Path) -> None:
+    catalog.publish(SUB, Lsn(2000), {30000: 2}, participants=[30000, 30001])
+    with ProgressFile(tmp_path / "run", SUB) as file:
+        file.set(received=5000, logged=4000, applied=2000)
+    with CommitTimes.open_writer(tmp_path / "run", SUB) as times:
+        for end, age in ((2000, 40), (3000, 30), (5000, 10)):
+            times.append(Lsn(end), us(NOW - timedelta(seconds=age)))
+    reader = FactReader(Settings(tmp_path))
+    found = only(reader)
+    stages = (found.received, found.durable, found.applied, found.visible)
+    assert [stage.behind_seconds for stage in stages] == [0, 10, 30, 30]
+    assert [table.behind_seconds for table in found.tables] == [30, 30]
+    catalog.publish(SUB, Lsn(5000), {30000: 3}, participants=[30000, 30001])
+    assert only(reader).visible.behind_seconds == 0
+
+
+def test_the_source_is_what_the_receiver_has_reported(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    telemetry = Telemetry()
+    telemetry.gauge("source_asked_timestamp_seconds", 1.8e9, subscription="s")
+    telemetry.gauge("source_wal_lsn", 1 << 62, subscription="s")
+    telemetry.gauge("source_slot_active", 1, subscription="s")
+    telemetry.gauge("source_slot_retained_bytes", 12, subscription="s")
+    telemetry.gauge("source_slot_limit_bytes", 34, subscription="s")
+    telemetry.state("source_slot_wal_status", "status", "extended", subscription="s")
+    reader = FactReader(Settings(tmp_path))
+    with TelemetryFile(tmp_path / "run", "receiver-20000", telemetry) as file:
+        file.write()
+        source = only(reader).source
+        telemetry.gauge("source_slot_retained_bytes", 13, subscription="s")
+        file.write()
+        later = only(reader).source
+    assert source.asked_at == datetime.fromtimestamp(1.8e9, UTC)
+    assert (source.wal_lsn, source.slot_name) == (Lsn(1 << 62), "slot")
+    assert (source.slot_active, source.wal_status) == (True, "extended")
+    assert (source.retained_bytes, source.limit_bytes) == (12, 34)
+    assert source.safe_wal_bytes is None
+    assert later.retained_bytes == 13
 
 
 def test_a_paused_table_has_a_position_of_its_own(

@@ -45,6 +45,7 @@ from wal2lake.changelog import (
     PreparedTransaction,
     prepared_transactions,
 )
+from wal2lake.health import FactReader, Problem, ProblemClock, load_seen, problems
 from wal2lake.lake.batch import Method, Total
 from wal2lake.launch.wakeup import RELOAD, notify
 from wal2lake.model import Acl, Lsn, Oid
@@ -120,6 +121,8 @@ class ViewSource:
         self._inventories: dict[Oid, Inventory] = {}
         self._inodes: dict[Oid, int] = {}
         """Inodes of the directories that the readings belong to: a re-copy may begin a new log."""
+        self._facts = FactReader(settings)
+        self._clock = ProblemClock()
         self._guard = threading.Lock()
         self._started_at = datetime.now(UTC)
 
@@ -132,6 +135,7 @@ class ViewSource:
     def reload(self, settings: Settings) -> None:
         """Use new settings from now on."""
         self._settings = settings
+        self._facts.reload(settings)
 
     @property
     def change_counter(self) -> int:
@@ -269,6 +273,14 @@ class ViewSource:
     def methods(self, rel: SubscriptionRel, location: str) -> Mapping[Method, Total]:
         """From the writer of the batches."""
         return self._state.methods(rel.cursor_name(self.system_identifier), location)
+
+    def problems(self) -> Sequence[Problem]:
+        """From the node's files, as every other surface has them."""
+        now = datetime.now(UTC)
+        found = problems(self._facts.read(now), now)
+        with self._guard:
+            self._clock.learn(load_seen(self._run_directory, now))
+            return self._clock.follow(found, now)
 
     @property
     def engine_pid(self) -> int:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,9 +29,16 @@ from wal2lake.catalog import (
     WorkerKind,
     read_progress,
 )
+from wal2lake.catalog.committimes import CommitTimes
 from wal2lake.errors import ConfigurationError
 from wal2lake.health.collecting.changes import LastChanges
-from wal2lake.health.collecting.lag import LagClock, from_microseconds, stage_positions
+from wal2lake.health.collecting.lag import (
+    FirstAfter,
+    LagClock,
+    from_microseconds,
+    stage_positions,
+)
+from wal2lake.health.collecting.reports import ReportReader, Reports
 from wal2lake.health.collecting.surroundings import (
     CertificateEnd,
     LogSizes,
@@ -63,6 +71,7 @@ class FactReader:
             node = self._load(node)
         self._settings = node
         self._catalog = CatalogReader(node.catalog_file)
+        self._reports = ReportReader(node.run_directory)
         self._logs = LogSizes()
         self._certificate = CertificateEnd()
         self._changes = LastChanges()
@@ -103,9 +112,9 @@ class FactReader:
         if status is not None and lock is not None:
             # With another pid, the file is from an earlier start.
             status = status if status.supervisor_pid == lock.pid else None
-        overview = self._catalog.read()
+        overview, reports = self._catalog.read(), self._reports.read()
         subscriptions = tuple(
-            self._subscription(subscription, overview, status, now)
+            self._subscription(subscription, overview, status, reports, now)
             for subscription in overview.subscriptions
         )
         unfinished_since = self._unfinished_since(overview, now)
@@ -126,7 +135,7 @@ class FactReader:
             certificate_ends=self._certificate.read(settings),
             heap_bytes=None,
             heap_limit_bytes=None,
-            engine_told_at=None,
+            engine_told_at=reports.engine_told_at,
             subscriptions=subscriptions,
             slots=self._slots(overview),
             walsenders=(),
@@ -151,6 +160,7 @@ class FactReader:
         subscription: Subscription,
         overview: Overview,
         status: NodeStatus | None,
+        reports: Reports,
         now: datetime,
     ) -> SubscriptionFacts:
         settings, oid = self._settings, subscription.oid
@@ -160,16 +170,19 @@ class FactReader:
         errors = _errors(overview, subscription)
         connected = receiver is not None and WorkerKind.RECEIVER.value not in errors
         last_message = _last_message(progress)
-        source = SourceFacts(slot_name=subscription.slot_name)
+        source = _source(reports, subscription)
         positions = stage_positions(subscription, progress, vector, source.wal_lsn)
         silent = (
             None
             if connected or last_message is None
             else (now - last_message).total_seconds()
         )
-        clock = LagClock(positions, _no_commit_known, now, silent)
-        received, durable, applied, visible = clock.stages()
-        tables = tuple(table_facts(subscription, overview, clock, self._changes, now))
+        with _commit_times(settings, subscription) as first_after:
+            clock = LagClock(positions, first_after, now, silent)
+            received, durable, applied, visible = clock.stages()
+            tables = tuple(
+                table_facts(subscription, overview, clock, self._changes, now)
+            )
         of_copy = next((table for table in tables if table.error is not None), None)
         limit = settings.log.size_limit_bytes or None
         failing = bool(errors) or of_copy is not None
@@ -220,8 +233,32 @@ class FactReader:
         )
 
 
-def _no_commit_known(lsn: Lsn) -> int | None:
-    return None
+@contextmanager
+def _commit_times(
+    settings: Settings, subscription: Subscription
+) -> Iterator[FirstAfter]:
+    times = CommitTimes.open_reader(settings.run_directory, subscription.oid)
+    if times is None:
+        yield lambda lsn: None
+        return
+    with times:
+        yield times.first_after
+
+
+def _source(reports: Reports, subscription: Subscription) -> SourceFacts:
+    """Return what the receiver has last heard of the source about our slot."""
+    name = subscription.name
+    active = reports.gauge("source_slot_active", subscription=name)
+    return SourceFacts(
+        asked_at=reports.time("source_asked_timestamp_seconds", subscription=name),
+        wal_lsn=Lsn(reports.whole("source_wal_lsn", subscription=name) or 0),
+        slot_name=subscription.slot_name,
+        slot_active=None if active is None else bool(active),
+        wal_status=reports.state("source_slot_wal_status", "status", subscription=name),
+        retained_bytes=reports.whole("source_slot_retained_bytes", subscription=name),
+        safe_wal_bytes=reports.whole("source_slot_safe_wal_bytes", subscription=name),
+        limit_bytes=reports.whole("source_slot_limit_bytes", subscription=name),
+    )
 
 
 def _log_directory(settings: Settings, subscription: Subscription) -> Path:

@@ -4,6 +4,7 @@ Takes: rows of the catalog, positions, directories, pids. Gives: parts of ``Node
 judges, writes.
 
     lag            stages and tables: how far behind
+    reports        what processes have reported (telemetry)
     tables         the tables of a subscription
     changes        when values have changed
     surroundings   processes, file systems, sizes of logs, the certificate

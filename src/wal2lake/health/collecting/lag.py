@@ -81,6 +81,7 @@ class LagClock:
         while it is connected, or if it never sent one."""
         self._positions = positions
         self._first_after = first_after
+        self._known: dict[Lsn, float] = {}
         self._now = now
         self._silent = silent_seconds or 0.0
 
@@ -99,11 +100,15 @@ class LagClock:
 
     def seconds(self, lsn: Lsn) -> float:
         """Return how long what is complete at a position is behind."""
-        first = self._first_after(lsn)
-        if first is None:
-            return self._silent
-        age = (self._now - from_microseconds(first)).total_seconds()
-        return max(0.0, age, self._silent)
+        known = self._known.get(lsn)
+        if known is None:
+            first = self._first_after(lsn)
+            age = 0.0
+            if first is not None:
+                age = (self._now - from_microseconds(first)).total_seconds()
+            # Most tables are at one position.
+            known = self._known[lsn] = max(0.0, age, self._silent)
+        return known
 
     def table(
         self, rel: SubscriptionRel, vector: SnapshotVector | None

@@ -41,6 +41,7 @@ from wal2lake.changelog import (
     PreparedTransaction,
     SegmentFacts,
 )
+from wal2lake.health import Problem
 from wal2lake.lake.batch import Method, Total
 from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.publish.limits import Room
@@ -281,6 +282,10 @@ class CatalogSource(Protocol):
 
     def walsenders(self) -> Sequence[tuple[int, str, WalsenderPositions]]:
         """Present walsenders: session, slot, positions."""
+        ...
+
+    def problems(self) -> Sequence[Problem]:
+        """Return the present problems of the node, the worst first."""
         ...
 
     def standbys(self) -> Standbys | None:

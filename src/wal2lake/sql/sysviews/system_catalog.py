@@ -53,6 +53,7 @@ from wal2lake.sql.sysviews.rows.cluster import CLUSTER_ROWS
 from wal2lake.sql.sysviews.rows.facts import SECRET, Facts, build_facts
 from wal2lake.sql.sysviews.rows.information_schema import INFORMATION_ROWS
 from wal2lake.sql.sysviews.rows.log import LOG_ROWS
+from wal2lake.sql.sysviews.rows.problems import PROBLEM_ROWS
 from wal2lake.sql.sysviews.rows.publications import PUBLICATION_ROWS
 from wal2lake.sql.sysviews.rows.publishing import PUBLISHING_ROWS
 from wal2lake.sql.sysviews.rows.relations import RELATION_ROWS, Row
@@ -314,6 +315,7 @@ class SystemCatalog:
                 or LOG_ROWS.get(name)
                 or PUBLISHING_ROWS.get(name)
                 or MOVING_SEQUENCES.get(name)
+                or PROBLEM_ROWS.get(name)
             )
             if moving is not None:
                 return (lambda: moving(moment)), None

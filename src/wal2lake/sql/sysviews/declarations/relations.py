@@ -76,6 +76,10 @@ schema_history
 apply_methods
     subid oid, subname name, schemaname name, tablename name, method text, batches int8,
     rows int8, seconds float8
+problems
+    kind text, severity text, subid oid, subname name, schemaname name, tablename name,
+    subject text, stage text, since timestamptz, message text, detail text, sqlstate text,
+    concern text, remedy text, hint text
 """
 
 

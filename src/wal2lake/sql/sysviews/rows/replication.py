@@ -617,6 +617,7 @@ def apply_methods(moment: Moment) -> Iterator[Row]:
 GUARDED: Final[Mapping[str, Oid]] = {
     "subscription_errors": PG_READ_ALL_STATS,
     "sync_progress": PG_READ_ALL_STATS,
+    "problems": PG_READ_ALL_STATS,
     "coercions": PG_READ_ALL_DATA,
     "conflicts": PG_READ_ALL_DATA,
     "messages": PG_READ_ALL_DATA,
