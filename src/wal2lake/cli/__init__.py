@@ -5,7 +5,9 @@ wording of the command line. Never: does what SQL can do, loads Spark, keeps a f
 
     __main__             passes arguments to a subcommand; ``python -m wal2lake.cli``
     options              the arguments and exit codes of all subcommands
-    init start stop reload status sql    one subcommand each, with ``run``
+    init start stop reload sql    one subcommand each, with ``run``
+    looking              a node's facts, problems and condition, for the next two
+    status/              the state of a node as text and as JSON
     check/               asks a publisher and prints the findings
     demo/                the whole product on a PostgreSQL of its own
     completion/          scripts for bash, zsh and fish

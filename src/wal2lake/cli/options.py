@@ -151,7 +151,16 @@ def _reload_options(reload: argparse.ArgumentParser) -> None:
 
 def _status_options(status: argparse.ArgumentParser) -> None:
     _directory(status)
-    status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON for programs; names are added to it, never changed",
+    )
+    status.add_argument(
+        "--check",
+        action="store_true",
+        help="tell by the exit code how the node is: 0 well, 1 late or in trouble, 2 down",
+    )
 
 
 def _sql_options(sql: argparse.ArgumentParser) -> None:
@@ -275,11 +284,15 @@ EXIT_CODES: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
             2: _ARGUMENTS,
         },
         "status": {
-            0: "the node runs, or starts or stops",
-            1: "the catalog could not be read",
-            2: _ARGUMENTS,
-            3: "it does not run",
-            4: "there is no node in the directory",
+            0: "the node runs, or starts or stops; with --check: every subscription streams and"
+            " no table is late",
+            1: "the catalog could not be read; with --check: a subscription is disabled, retries"
+            " or is down, a table is late or paused, or there is another problem of severity"
+            " error",
+            2: "the arguments are wrong; with --check: the node does not serve its tables, or"
+            " there is none in the directory",
+            3: "it does not run (without --check)",
+            4: "there is no node in the directory (without --check)",
         },
         "sql": {
             0: "all statements have succeeded",

@@ -80,6 +80,8 @@ class TableFacts:
     remote_namespace: str = ""
     remote_name: str = ""
     """Name of the table at the publisher."""
+    rows_copied: int = 0
+    """Rows that the initial copy has brought, whether it has ended or not."""
 
     @property
     def qualified(self) -> str:

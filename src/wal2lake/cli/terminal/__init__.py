@@ -4,6 +4,7 @@ Takes: rows, errors, parts of work. Gives: lines on stdout and stderr. Owns: the
 asks a server, reads a node.
 
     print      rows as psql prints them
+    words      lags, copies and problems in words
     progress   spinners and bars, on terminals only
     errors     errors as PostgreSQL's programs print them
 

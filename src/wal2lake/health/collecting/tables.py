@@ -51,6 +51,7 @@ def table_facts(
             copy=_copy(rel, overview, changes, now) if rel.state is _COPYING else None,
             remote_namespace=rel.remote_namespace,
             remote_name=rel.remote_name,
+            rows_copied=rel.rows_copied,
         )
 
 
