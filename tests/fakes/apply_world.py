@@ -45,6 +45,7 @@ from wal2lake.model import (
     merged,
 )
 from wal2lake.observe import LockRank, OrderedLock
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.testing.waits import wait_until
 
@@ -260,7 +261,7 @@ class Lake:
             table.writers[version] = cursor.app_id
             self.sync(table.location, version)
         self.after_commit(staged.table.location)
-        return Committed(version)
+        return Committed(version, method="upsert")
 
     def commit_changes(
         self,
@@ -308,6 +309,7 @@ class World:
         self.settings.run_directory.mkdir()
         self.catalog = Catalog.create(self.settings.catalog_file, "boss", None)
         self.lake = Lake()
+        self.telemetry = Telemetry()
         self.defaults: ColumnDefaults = NO_DEFAULTS
         self.sides: list[Side] = []
         self.side = self.subscribe(1, tables)
@@ -445,6 +447,7 @@ class Side:
             self.lock,
             never_alter,
             self.world.defaults,
+            telemetry=self.world.telemetry,
         )
         self.worker.start()
 

@@ -20,11 +20,11 @@ from wal2lake.catalog.committimes import CommitTimes, times_path
 from wal2lake.changelog import ChangeLog
 from wal2lake.errors import ProtocolViolation, PublisherError
 from wal2lake.model import Lsn, Oid, Xid
+from wal2lake.observe.ages import ages
 from wal2lake.observe.telemetry import Telemetry, TelemetryFile, read_process
 from wal2lake.receive.measures import (
     Commits,
     ReceiverMeasures,
-    ages,
     find_commits,
 )
 from wal2lake.receive.threads import verifier as module

@@ -25,6 +25,7 @@ from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid
 from wal2lake.observe import OrderedLock, get_logger
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.05
@@ -50,12 +51,14 @@ class ApplyLauncher:
         alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """``commit_lock`` returns the lock of one subscription's tables. ``alter`` alters a table
         as its publisher did. ``defaults`` are the defaults of columns that a publisher does not
         send. ``published`` is called when readers see a new version."""
         self._defaults = defaults
         self._published = published
+        self._telemetry = telemetry
         self._catalog = catalog
         self._settings = settings
         self._port = tables
@@ -140,6 +143,7 @@ class ApplyLauncher:
                     self._alter,
                     self._defaults,
                     self._published,
+                    self._telemetry,
                 )
                 get_logger().info(
                     "logical replication apply worker for subscription"

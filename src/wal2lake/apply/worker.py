@@ -37,6 +37,7 @@ from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid
 from wal2lake.observe import OrderedLock, RepeatedErrors, get_logger
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
@@ -62,6 +63,7 @@ class ApplyWorker:
         alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """``commit_lock`` is held while tables commit and the vector is published. Sessions that
         write hold it, too, so that a vector is never torn. ``defaults``: defaults of columns that
@@ -80,6 +82,7 @@ class ApplyWorker:
             alter,
             defaults,
             published,
+            telemetry or Telemetry(),
         )
         self._overtaken = 0
         """Attempts that another writer's commit has ended, less the batches applied since."""
@@ -172,6 +175,7 @@ class ApplyWorker:
     def _report(self, error: Exception) -> None:
         """Report an error in the server log and, if possible, in the catalog."""
         is_ours = isinstance(error, Wal2LakeError)
+        self._step.measures.failed(error)
         self._repeated.say(
             self._events, str(error) if is_ours else "apply failed", error
         )

@@ -180,6 +180,9 @@ class Committed:
     """Versions committed by other writers between ``read_version`` and ours. They did not change
     the data (a compaction, another application's cursor): any other change would have been a
     CommitConflict."""
+    method: str | None = None
+    """How a batch was written (``batch.Method``); None if it was no batch, or nothing was to be
+    written."""
 
 
 class CommitConflict(StorageError):

@@ -34,7 +34,8 @@ from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
-from wal2lake.observe.telemetry import BUCKETS, Telemetry
+from wal2lake.observe.ages import ages
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import Publisher, Session
 from wal2lake.settings import Settings
 from wal2lake.wire.copyboth import XLOGDATA_HEADER
@@ -48,9 +49,6 @@ _SEGMENTS: Final = 256
 
 _RETRY_SECONDS: Final = 10.0
 """Interval between attempts to make the ring. Chosen arbitrarily."""
-
-_EPOCH_SECONDS: Final = 946_684_800
-"""2000-01-01 UTC in Unix time."""
 
 _COMMITS: Final = (b"C", 1 + 1 + 8), (b"K", 1 + 1 + 8), (b"c", 1 + 4 + 1 + 8)
 """Messages that end a transaction, and the position of its end LSN in them, before the commit time:
@@ -264,18 +262,3 @@ def _sealed_commits(reader: LogReader, segment: Manifest) -> Commits:
     return Commits(
         table.column("end_lsn").to_numpy(), table.column("commit_time").to_numpy()
     )
-
-
-def ages(times: NDArray[np.int64], now: float) -> tuple[list[int], float]:
-    """Return how many commit times are in each bucket of a histogram of their ages, and the sum of
-    the ages in seconds. ``now`` is in Unix time. A commit in the future has age 0: the clocks of
-    two machines differ."""
-    now_us = round((now - _EPOCH_SECONDS) * 1e6)
-    waited = np.sort(np.maximum(now_us - times, 0))
-    # Bounds are inclusive, as in the histogram.
-    below = np.searchsorted(waited, _BOUNDS_US, side="right")
-    counts = np.diff(below, prepend=0, append=len(waited))
-    return counts.tolist(), float(waited.sum()) / 1e6
-
-
-_BOUNDS_US: Final = np.array([round(bound * 1e6) for bound in BUCKETS], np.int64)

@@ -26,6 +26,7 @@ Called by the worker's thread. Source: DESIGN 6 (Apply), invariants 2 and 6; wor
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -41,6 +42,7 @@ from wal2lake.apply.conflicts import (
     log_conflicts,
 )
 from wal2lake.apply.failures import BatchFailure, first_failure, row_failure
+from wal2lake.apply.measures import ApplyMeasures
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.relationmap import has_unique_key
 from wal2lake.apply.schema.follow import Due, SchemaFollower
@@ -103,6 +105,8 @@ class _Work:
     """Conflicts of commits that are not published yet."""
     to_log: list[FoundConflict] = field(default_factory=list)
     """Published conflicts, for the server log."""
+    began: float = field(default_factory=time.monotonic)
+    """Monotonic time of its begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ class BatchApplier:
         publisher: VectorPublisher,
         commit_lock: OrderedLock,
         defaults: ColumnDefaults,
+        measures: ApplyMeasures,
     ) -> None:
         """``commit_lock`` is held from the evaluation of a batch until the batch is published.
         ``defaults``: defaults of columns that the publisher does not send."""
@@ -156,6 +161,7 @@ class BatchApplier:
         self._publisher = publisher
         self._commit_lock = commit_lock
         self._defaults = defaults
+        self._measures = measures
         self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, f"apply-{int(subid)}")
 
     def close(self) -> None:
@@ -255,12 +261,15 @@ class BatchApplier:
         failpoint("apply.tables_committed")
         for participant in self._tables:
             participant.passed(reached)
-        self._publisher.publish(
+        decided = self._publisher.decided(work.subscription.floor)
+        published = self._publisher.publish(
             reached,
             committed=committed,
             skip=work.skip,
             applied=work.transactions.end_below(reached),
         )
+        if published:
+            self._measures.published(work.batch.manifests, decided, reached, work.began)
         work.to_log += work.unpublished
         work.unpublished.clear()
         return None
@@ -427,7 +436,7 @@ class BatchApplier:
             except BaseException:
                 self._batches.discard(staged)
                 raise
-            self._commit(relid, staged, alteration.lsn)
+            self._commit(relid, part, staged, alteration.lsn)
         try:
             self._schemas.adopt(
                 work.subscription,
@@ -588,20 +597,22 @@ class BatchApplier:
             },
         )
         work.unpublished += conflicts
+        for found in conflicts:
+            self._measures.conflicted(found.table, found.conflict)
 
     def _commit_all(self, work: _Work, reached: Lsn) -> list[Oid]:
         """Commit every table. Raise the first error after all commits have ended."""
         staged, work.staged = work.staged, {}
         running = [
-            self._pool.submit(self._commit, relid, result, reached)
-            for relid, (_, result) in staged.items()
+            self._pool.submit(self._commit, relid, part, result, reached)
+            for relid, (part, result) in staged.items()
         ]
         wait(running)
         for future in running:
             future.result()
         return list(staged)
 
-    def _commit(self, relid: Oid, staged: Staged, reached: Lsn) -> None:
+    def _commit(self, relid: Oid, part: _Part, staged: Staged, reached: Lsn) -> None:
         participant = self._tables[relid]
         name = participant.rel.cursor_name(self._catalog.system_identifier)
         try:
@@ -612,6 +623,14 @@ class BatchApplier:
         participant.committed(reached, done.version)
         if done.interlopers:
             self._tables.distrust(participant)
+        self._measures.committed(
+            participant.definition,
+            part.changes.files,
+            part.changes.position,
+            part.until,
+            done.method,
+        )
+        self._measures.coerced(participant.definition, staged.coercions)
         failpoint("apply.table_committed")
 
     def _origin_exists(self, subid: int) -> bool:
@@ -638,12 +657,11 @@ class BatchApplier:
             return failure
         table, row = failure.row
         if row.conflict is not None:
-            self._catalog.note_conflict(
-                self._subid,
-                conflict(
-                    table.oid, row.conflict, Resolution.ERROR, lsn, row.key, transaction
-                ),
+            stopping = conflict(
+                table.oid, row.conflict, Resolution.ERROR, lsn, row.key, transaction
             )
+            self._catalog.note_conflict(self._subid, stopping)
+            self._measures.conflicted(table, stopping)
         return row_failure(
             self._subid,
             table,

@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Final
 
 from wal2lake.apply.batch import BatchBounds, choose, divide
+from wal2lake.apply.measures import ApplyMeasures
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.schema.follow import Due, SchemaFollower, TableAlteration
 from wal2lake.apply.step.applier import BatchApplier
@@ -34,6 +35,7 @@ from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import ColumnDefaults
 from wal2lake.model import Lsn, Oid
 from wal2lake.observe import OrderedLock, failpoint
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.settings import Settings
 
 _LOOK_SECONDS: Final = 1.0
@@ -57,6 +59,7 @@ class ApplyStep:
         alter: TableAlteration,
         defaults: ColumnDefaults,
         published: Callable[[], None],
+        telemetry: Telemetry,
     ) -> None:
         """The arguments are those of ``ApplyWorker``."""
         self.settings = settings
@@ -68,6 +71,7 @@ class ApplyStep:
         # The receiver may start later than this worker.
         directory.mkdir(parents=True, exist_ok=True)
         self._reader = LogReader(directory)
+        self.measures = ApplyMeasures(telemetry, self._reader)
         self._tables = Participants(catalog, tables, subid)
         self._schemas = SchemaFollower(catalog, subid, alter)
         self._publisher = VectorPublisher(
@@ -84,6 +88,7 @@ class ApplyStep:
             self._publisher,
             commit_lock,
             defaults,
+            self.measures,
         )
         self.generation = 0
         """Generation of the subscription at the beginning of the last step."""
@@ -123,6 +128,7 @@ class ApplyStep:
         if subscription is None:
             return False
         self.generation = subscription.generation
+        self.measures.subscription = subscription.name
         if change != self._seen_change:
             self._tables.refresh(subscription)
             self._seen_change = change

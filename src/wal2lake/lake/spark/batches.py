@@ -389,6 +389,7 @@ class DeltaBatches:
             done,
             version=after.version,
             interlopers=(*done.interlopers, *after.interlopers),
+            method=_method(staged),
         )
 
     def _record_method(self, staged: _Staged, cursor: Cursor, seconds: float) -> None:
