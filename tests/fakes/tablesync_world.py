@@ -25,6 +25,7 @@ from wal2lake.catalog import (
 from wal2lake.errors import PublisherError
 from wal2lake.lake import AddedFile, Committed, Cursor, FieldSpec, TableState
 from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import RemoteTable
 from wal2lake.pg.publishedtables import RemoteColumn
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
@@ -76,6 +77,7 @@ class World:
     """How many tables the publisher was asked about at once."""
     log: list[Any] = field(default_factory=list)
     sync: TableSync | None = None
+    telemetry: Telemetry = field(default_factory=Telemetry)
 
     # ---- the publisher
 
@@ -259,6 +261,7 @@ class World:
             self,  # type: ignore[arg-type]
             2,
             never_alter,
+            telemetry=self.telemetry,
         )
         self.sync.start()
         return self.sync

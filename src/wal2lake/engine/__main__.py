@@ -27,6 +27,7 @@ from wal2lake.catalog import Catalog
 from wal2lake.commands.subscription import UnfinishedCommands, remove_orphans
 from wal2lake.door import Door, Entrance, Listener, ListenerSettings
 from wal2lake.engine.assembly import assemble, session_options
+from wal2lake.engine.measuring import EngineMeasures
 from wal2lake.engine.publishing import PublisherHalf, in_force
 from wal2lake.engine.running import RunningEngine
 from wal2lake.engine.session.lakebackend import LakeBackend
@@ -35,6 +36,7 @@ from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.lake.spark import (
     SessionOptions,
     SparkSession,
+    heap_bytes,
     session_alive,
     start_session,
     stop_session,
@@ -48,6 +50,7 @@ from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.recovery import recover
 from wal2lake.model import DATABASE
 from wal2lake.observe import configure, get_logger
+from wal2lake.observe.telemetry import Telemetry, TelemetryFile
 from wal2lake.settings import Settings, load
 from wal2lake.sql.backend import Backend, SessionContext
 from wal2lake.sql.parameters.node import node_parameters
@@ -85,6 +88,7 @@ class _Engine:
         self._read = read
         self._settings = settings = read()
         self._catalog = Catalog(settings.catalog_file, settings.warehouse)
+        self._telemetry = Telemetry()
         limits = ListenerSettings(
             max_connections=settings.node.max_connections,
             max_wal_senders=settings.publish.max_wal_senders,
@@ -108,6 +112,10 @@ class _Engine:
 
     def _serve(self, spark: SparkSession, options: SessionOptions) -> bool:
         """Run on a session until told to stop; False if its JVM has died."""
+        with TelemetryFile(self._settings.run_directory, "engine", self._telemetry):
+            return self._serve_measured(spark, options)
+
+    def _serve_measured(self, spark: SparkSession, options: SessionOptions) -> bool:
         settings = self._settings
         assembly = assemble(
             spark,
@@ -115,6 +123,7 @@ class _Engine:
             settings,
             self._catalog,
             lambda: _tell(settings, CHANGED),
+            self._telemetry,
         )
         node = assembly.node
         recover(node)
@@ -127,6 +136,15 @@ class _Engine:
         publisher.start()
         finish_interrupted(node)
         state = RunningEngine(assembly, publisher, self._listener)
+        measures = EngineMeasures(
+            self._telemetry,
+            self._catalog,
+            assembly.tables,
+            publisher,
+            self._listener.sessions,
+            lambda: heap_bytes(spark),
+        )
+        measures.start()
         source = ViewSource(self._catalog, settings, state)
         self._open_doors(node, source, publisher)
         _tell(settings, READY)
@@ -137,6 +155,7 @@ class _Engine:
             lambda: session_alive(spark),
             (node, node.apply, node.sync, source, unfinished, publisher),
         )
+        measures.stop()
         publisher.stop()
         self._listener.stop()
         unfinished.stop()

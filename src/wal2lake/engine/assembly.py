@@ -33,6 +33,7 @@ from wal2lake.local.concurrency.sequencevalues import SequenceLocks
 from wal2lake.local.node import EngineParts
 from wal2lake.model import Oid
 from wal2lake.observe import KeyedLocks, LockRank
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import limit_connecting
 from wal2lake.settings import Settings
 from wal2lake.tablesync.worker import TableSync
@@ -66,6 +67,7 @@ class Assembly:
 
     node: EngineParts
     batches: DeltaBatches
+    tables: DeltaTables
 
 
 def assemble(
@@ -74,6 +76,7 @@ def assemble(
     settings: Settings,
     catalog: Catalog,
     changed: Callable[[], None],
+    telemetry: Telemetry,
 ) -> Assembly:
     """Make the parts. ``changed`` tells the supervisor that subscriptions have changed."""
     tables = DeltaTables(spark)
@@ -105,6 +108,7 @@ def assemble(
         alter,
         defaults,
         lambda: node.committed(),
+        telemetry,
     )
     sync = TableSync(
         catalog,
@@ -114,6 +118,7 @@ def assemble(
         options.readers,
         alter,
         defaults,
+        telemetry,
     )
     node = EngineParts(
         catalog=catalog,
@@ -130,4 +135,4 @@ def assemble(
         expressions=SparkExpressions(spark),
         sequences=sequences,
     )
-    return Assembly(node, batches)
+    return Assembly(node, batches, tables)

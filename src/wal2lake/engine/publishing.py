@@ -18,7 +18,7 @@ from wal2lake.errors import ConfigurationError, UndefinedObjectError
 from wal2lake.lake.capture import ComparisonMemory
 from wal2lake.local.concurrency.snapshots import Modes
 from wal2lake.local.node import EngineParts
-from wal2lake.model import Oid
+from wal2lake.model import Lsn, Oid
 from wal2lake.observe import get_logger
 from wal2lake.publish.capture.cascading.cascade import Cascade
 from wal2lake.publish.capture.cascading.handing import HandingOn
@@ -36,6 +36,7 @@ from wal2lake.publish.synchronous import (
     Walsender,
     parse_standbys,
 )
+from wal2lake.publish.walsender.page import WalsenderPositions
 from wal2lake.publish.walsender.starting import Walsenders
 from wal2lake.settings import Settings
 from wal2lake.sql.backend import Backend, SessionContext
@@ -131,6 +132,18 @@ class PublisherHalf:
         uses = self.slots.in_use()
         rooms = self.limits.rooms([use.slot for use in uses])
         return [(use, rooms[use.slot.name]) for use in uses]
+
+    def end(self) -> Lsn | None:
+        """Return the end of the publisher's log; None if it has not been opened."""
+        return self.capture.end()
+
+    def captured_at(self) -> float | None:
+        """Return a time (Unix) such that every commit before it is in the log."""
+        return self.capture.captured_at
+
+    def positions(self) -> Sequence[tuple[int, str, WalsenderPositions]]:
+        """Return session, slot and positions of each walsender."""
+        return self.walsenders.positions()
 
     def _limits(self) -> Limits:
         now = self._settings.publish

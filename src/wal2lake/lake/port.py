@@ -168,6 +168,18 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSize:
+    """Size of one version of a table."""
+
+    version: int
+    files: int
+    size: int
+    """Bytes of all files together, deleted rows included."""
+    vectors: int | None
+    """Number of files with a deletion vector; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """The result of ``commit_files``."""
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -58,6 +58,7 @@ from wal2lake.lake.staging import (
 )
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import RemoteTable
 from wal2lake.pgtypes import (
     COMPUTED_HERE,
@@ -67,7 +68,14 @@ from wal2lake.pgtypes import (
 )
 from wal2lake.settings import Settings
 from wal2lake.tablesync.attempt import Attempt, Halted, SnapshotGone
-from wal2lake.tablesync.copy import CopyTask, Misfit, copy_ranges, count_ranges
+from wal2lake.tablesync.copy import (
+    CopyResult,
+    CopyTask,
+    Misfit,
+    copy_ranges,
+    count_ranges,
+)
+from wal2lake.tablesync.measures import CopyMeasures
 from wal2lake.tablesync.plan import (
     CopyPart,
     PageRange,
@@ -79,6 +87,7 @@ from wal2lake.tablesync.plan import (
     encode_plan,
     page_ranges,
     range_bytes,
+    table_bytes,
 )
 from wal2lake.tablesync.turns import RangePool
 from wal2lake.tablesync.unaltered import PlannedTable
@@ -111,6 +120,8 @@ class _Planned:
     ranges: tuple[PageRange, ...]
     fills: Fills
     """Defaults, evaluated once for the table, because its copy is one transaction."""
+    finished: set[int] = field(default_factory=set)
+    """Numbers of the ranges that are recorded. For measurements only."""
 
 
 class GroupCopy:
@@ -125,6 +136,7 @@ class GroupCopy:
         readers: int,
         alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """``readers``: number of ranges read at once, over all groups."""
         self._alter = alter
@@ -138,6 +150,7 @@ class GroupCopy:
         """The setting, as last reloaded."""
         self._pool = RangePool(readers)
         self._widening = Widening(catalog, tables, alter)
+        self._measures = CopyMeasures(telemetry or Telemetry())
         self._events = get_logger()
 
     def wake(self) -> None:
@@ -166,6 +179,14 @@ class GroupCopy:
             self._catalog.begin_copies([plan.attempt.rel for plan in planned])
         for plan in planned:
             self._log_progress(plan.attempt, "started")
+        try:
+            self._copy(planned)
+        finally:
+            for plan in planned:
+                name = plan.attempt.subscription.name
+                self._measures.ended(name, [plan.table])
+
+    def _copy(self, planned: Sequence[_Planned]) -> None:
         self._read(planned)
         planned = [plan for plan in planned if not plan.attempt.over]
         self._check_snapshot(planned)
@@ -254,6 +275,15 @@ class GroupCopy:
         parts = []
         for number, plan in enumerate(planned):
             finished = self._finished(plan.attempt)
+            plan.finished.update(finished)
+            self._measures.begun(
+                plan.attempt.subscription.name,
+                plan.table,
+                rows=plan.remote.estimated_rows,
+                size=table_bytes(plan.remote),
+                ranges=len(plan.ranges),
+                finished=len(finished),
+            )
             parts += [
                 CopyPart(number, pages, range_bytes(plan.remote, pages))
                 for pages in plan.ranges
@@ -308,7 +338,22 @@ class GroupCopy:
                     )
                 )
         self._catalog.record_ranges(done)
+        for part, result in zip(unread, results, strict=True):
+            if isinstance(result, CopyResult):
+                self._count(planned[part.table], part, result)
         failpoint("copy.range_recorded")
+
+    def _count(self, plan: _Planned, part: CopyPart, result: CopyResult) -> None:
+        if plan.attempt.over:
+            return
+        plan.finished.add(part.pages.number)
+        self._measures.received(
+            plan.attempt.subscription.name,
+            plan.table,
+            rows=result.rows,
+            size=sum(file.size for file in result.files),
+            finished=len(plan.finished),
+        )
 
     def _numbered(self, tasks: list[CopyTask]) -> list[CopyTask]:
         """Reserve values of sequences for the rows of each task. If the copy fails, the values are

@@ -47,11 +47,13 @@ from wal2lake.lake import Executors, TablePort
 from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import RepeatedErrors, get_logger
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import Publisher, RemoteTable, Session, connect
 from wal2lake.settings import Settings
 from wal2lake.tablesync.attempt import Attempt, Halted, RunningCopy, SnapshotGone
 from wal2lake.tablesync.copy import LOCK_TIMEOUT_MS
 from wal2lake.tablesync.group import GroupCopy
+from wal2lake.tablesync.measures import CopyMeasures
 from wal2lake.tablesync.plan import groups, table_bytes
 from wal2lake.tablesync.turns import Key, SyncTurns
 
@@ -78,14 +80,16 @@ class TableSync:
         cores: int,
         alter: TableAlteration,
         defaults: ColumnDefaults = NO_DEFAULTS,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """``cores``: number of ranges read at once. ``alter`` alters a table as its publisher did.
         ``defaults``: defaults of columns that are not copied."""
         self._catalog = catalog
         self._settings = settings.subscription
         self._group = GroupCopy(
-            catalog, settings, tables, executors, cores, alter, defaults
+            catalog, settings, tables, executors, cores, alter, defaults, telemetry
         )
+        self._measures = CopyMeasures(telemetry or Telemetry())
         self._stop = threading.Event()
         self._freed = threading.Event()
         """Set when a worker may have become free since the last look."""
@@ -475,6 +479,7 @@ class TableSync:
                 text += f" and {len(alike) - 1} more"
             error = alike[0].error
             if error is not None:
+                self._measures.failed(subscription.name, error)
                 self._repeated[_key(alike[0].rel)].say(self._events, text, error)
                 self._catalog.disable_if_asked(
                     subscription.oid, subscription.generation, error

@@ -29,6 +29,7 @@ from wal2lake.lake.spark.expressions import SparkExpressions
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.spark.session import (
     SessionOptions,
+    heap_bytes,
     session_alive,
     start_session,
     stop_session,
@@ -52,6 +53,7 @@ __all__ = [
     "class_archive_path",
     "generate",
     "generated_rows",
+    "heap_bytes",
     "place_of_branches",
     "rebase",
     "relation",

@@ -301,6 +301,17 @@ def session_alive(spark: SparkSession) -> bool:
         return False
 
 
+def heap_bytes(spark: SparkSession) -> tuple[int, int] | None:
+    """Return the bytes of the JVM's heap that are used, and their limit. None if it does not
+    answer."""
+    try:
+        factory = spark.sparkContext._jvm.java.lang.management.ManagementFactory
+        usage = factory.getMemoryMXBean().getHeapMemoryUsage()
+        return int(usage.getUsed()), int(usage.getMax())
+    except (Py4JError, ConnectionError):
+        return None
+
+
 def use_pool(spark: SparkSession, pool: Pool) -> None:
     """Run the calling thread's jobs in ``pool`` from now on."""
     choice = (spark.sparkContext, pool)

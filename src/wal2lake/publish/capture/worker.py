@@ -81,6 +81,9 @@ class Capture:
         self._wake = threading.Condition()
         self._requests: list[CaptureRequest] = []
         self._reported = self._stopping = False
+        self.captured_at: float | None = None
+        """Time (Unix) such that every commit that was visible then is in the log; None before the
+        first look has ended."""
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
 
     def start(self) -> None:
@@ -202,7 +205,9 @@ class Capture:
                 self._reported = False
                 requests, self._requests = self._requests, []
             try:
+                began = time.time()
                 point = self._step.look(requests)
+                self.captured_at = began
                 pause = LOOK_SECONDS
                 self._repeated.passed(self._log)
                 for request in requests:

@@ -184,6 +184,7 @@ def write_next(
             ),
             transactions=transactions,
             stamp=stamp_of(stat),
+            size=None,
         )
     sync_directory(commit.parent)
     return WrittenVersion(successor, after)

@@ -28,7 +28,7 @@ from wal2lake.lake.delta.log.version import (
     read_newest,
     stamp_of,
 )
-from wal2lake.lake.port import TableState
+from wal2lake.lake.port import TableSize, TableState
 from wal2lake.lake.tablefiles import DataFile
 
 LISTED_FILES: Final = 10_000
@@ -95,6 +95,36 @@ class KnownVersions:
         ):
             return None
         return listing.files
+
+    def size(self, location: str) -> TableSize | None:
+        """Return the size of the newest version that this process has met; None if it has met none.
+        Looks at nothing: another writer's version is not seen before somebody reads the table."""
+        with self._lock:
+            version = self._versions.get(location)
+            listing = self._listings.get(location)
+        if listing is not None and (
+            version is None or listing.version >= version.state.version
+        ):
+            files = listing.files.values()
+            return TableSize(
+                listing.version,
+                len(files),
+                sum(file.size for file in files),
+                sum(file.vector is not None for file in files),
+            )
+        return None if version is None else version.size
+
+    def known_version(self, location: str) -> int | None:
+        """Return the number of the version that ``size`` would describe."""
+        with self._lock:
+            version = self._versions.get(location)
+            listing = self._listings.get(location)
+        numbers = [-1]
+        if version is not None:
+            numbers.append(version.state.version)
+        if listing is not None:
+            numbers.append(listing.version)
+        return None if max(numbers) < 0 else max(numbers)
 
     def list_files(
         self, state: TableState, read_from: Stamp | None, files: Files

@@ -26,7 +26,7 @@ from wal2lake.lake.delta.fields import read_field
 from wal2lake.lake.delta.log.checksum import Bins
 from wal2lake.lake.delta.log.clustering import clustering_columns, is_only_domain
 from wal2lake.lake.delta.log.place import Object
-from wal2lake.lake.port import PhysicalField, TableState
+from wal2lake.lake.port import PhysicalField, TableSize, TableState
 from wal2lake.lake.tablefiles import DataFile
 
 _PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
@@ -51,6 +51,8 @@ class Version:
     """None if its checksum lacks something that ``checksum_line`` would write."""
     stamp: Stamp
     """Stamp of the version's commit."""
+    size: TableSize | None = None
+    """Size from the checksum; None: this process wrote the version, and has its files."""
 
 
 def commit_file(root: Path, version: int) -> Path:
@@ -160,6 +162,12 @@ def _version(
         in_force,
         bins,
         stamp,
+        TableSize(
+            number,
+            int(summed["numFiles"]),
+            int(summed["tableSizeBytes"]),
+            summed.get("numDeletionVectorsOpt"),
+        ),
     )
 
 

@@ -79,6 +79,7 @@ from wal2lake.lake.port import (
     Cursor,
     FieldSpec,
     NextField,
+    TableSize,
     TableState,
     expect_version,
 )
@@ -218,6 +219,13 @@ class DeltaTables:
         """Return the newest version of a local table, read from its log; None if Delta must be
         asked."""
         return self._known.newest(location)
+
+    def size(self, location: str, known: int | None) -> TableSize | None:
+        """Return the size of the newest version that this process has met, without a look at the
+        table; None if that is version ``known``, or there is none."""
+        if self._known.known_version(location) in (None, known):
+            return None
+        return self._known.size(location)
 
     def version_at(self, location: str, time: datetime) -> int | None:
         """Return the version at a time, as in TablePort."""
