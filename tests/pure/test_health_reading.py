@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from wal2lake.catalog import (
     Catalog,
     ProgressFile,
+    ReplicationSlot,
     Subscription,
     SubscriptionRel,
     TableDef,
@@ -230,6 +232,64 @@ def test_the_source_is_what_the_receiver_has_reported(
     assert (source.retained_bytes, source.limit_bytes) == (12, 34)
     assert source.safe_wal_bytes is None
     assert later.retained_bytes == 13
+
+
+def test_tables_copies_slots_and_walsenders_are_what_the_engine_has_reported(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    catalog.add_rels(
+        [
+            replace(
+                rel(30002, SyncState.DATASYNC),
+                rows_copied=30,
+                rows_expected=120,
+                copy_plan='{"snapshot": "s", "bounds": [10, 20, null]}',
+            )
+        ]
+    )
+    catalog.create_slot(ReplicationSlot("down", "pgoutput", Lsn(400), Lsn(500)))
+    telemetry = Telemetry()
+    first = {"subscription": "s", "table": "public.t30000"}
+    telemetry.count("rows_total", 5, kind="inserted", **first)
+    telemetry.count("rows_total", 2, kind="deleted", **first)
+    telemetry.count("batches_total", 3, method="upsert", **first)
+    telemetry.gauge("table_files", 4, **first)
+    telemetry.gauge("table_size_bytes", 1 << 40, **first)
+    copied = {"subscription": "s", "table": "public.t30002"}
+    begin = NOW - timedelta(seconds=10)
+    telemetry.gauge("copy_started_timestamp_seconds", begin.timestamp(), **copied)
+    telemetry.gauge("copy_expected_bytes", 777, **copied)
+    telemetry.gauge("jvm_heap_used_bytes", 10)
+    telemetry.gauge("jvm_heap_limit_bytes", 20)
+    telemetry.gauge("published_lsn", 1000)
+    telemetry.gauge("slot_active_pid", 9, slot="down")
+    telemetry.state("slot_wal_status", "status", "unreserved", slot="down")
+    who = {"slot": "down", "application_name": "app", "client": "10.0.0.1"}
+    telemetry.state("walsender_state", "state", "streaming", pid="9", **who)
+    for name, lsn in (("sent", 3), ("flush", 2), ("replay", 1)):
+        telemetry.gauge(f"walsender_{name}_lsn", lsn, pid="9")
+    with TelemetryFile(tmp_path / "run", "engine", telemetry) as file:
+        file.write()
+        facts = FactReader(Settings(tmp_path)).read(NOW)
+    assert (facts.heap_bytes, facts.heap_limit_bytes) == (10, 20)
+    assert facts.engine_told_at is not None
+    table, _, copying = facts.subscriptions[0].tables
+    assert (table.rows, table.batches) == ({"inserted": 5, "deleted": 2}, {"upsert": 3})
+    assert (table.files, table.size_bytes) == (4, 1 << 40)
+    assert (table.deletion_vectors, table.copy) == (None, None)
+    copy = copying.copy
+    assert copy is not None
+    assert (copy.rows, copy.ranges_done, copy.ranges) == (30, 0, 3)
+    assert (copy.bytes_expected, copy.started_at) == (777, begin)
+    assert copy.ends_at == NOW + timedelta(seconds=30)
+    assert copy.progressed_at == NOW
+    (slot,) = facts.slots
+    assert (slot.active_pid, slot.retained_bytes) == (9, 600)
+    assert slot.wal_status == "unreserved"
+    (walsender,) = facts.walsenders
+    assert (walsender.pid, walsender.slot_name) == (9, "down")
+    assert (walsender.state, walsender.client) == ("streaming", "10.0.0.1")
+    assert (walsender.sent_lsn, walsender.replayed_lsn) == (Lsn(3), Lsn(1))
 
 
 def test_a_paused_table_has_a_position_of_its_own(

@@ -36,7 +36,9 @@ class CopyFacts:
     rows_expected: int | None
     """The source's estimate (pg_class.reltuples); None if unknown."""
     bytes_done: int
+    """Bytes of the files that were written."""
     bytes_expected: int | None
+    """Bytes of the table at the source."""
     ranges_done: int
     ranges: int | None
     started_at: datetime | None
@@ -152,6 +154,7 @@ class SlotFacts:
     active_pid: int | None
     confirmed_lsn: Lsn
     retained_bytes: int
+    """Distance from its restart_lsn to the end of the log."""
     wal_status: str
     """reserved, unreserved or lost."""
     limit_bytes: int | None

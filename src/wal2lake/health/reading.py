@@ -38,6 +38,11 @@ from wal2lake.health.collecting.lag import (
     from_microseconds,
     stage_positions,
 )
+from wal2lake.health.collecting.publisher import (
+    published_lsn,
+    slot_facts,
+    walsender_facts,
+)
 from wal2lake.health.collecting.reports import ReportReader, Reports
 from wal2lake.health.collecting.surroundings import (
     CertificateEnd,
@@ -51,7 +56,6 @@ from wal2lake.health.facts import (
     NodeFacts,
     PreparedTransactionFacts,
     ProcessFacts,
-    SlotFacts,
     SourceFacts,
     SubscriptionFacts,
 )
@@ -121,6 +125,7 @@ class FactReader:
         self._changes.end_round()
         self._logs.keep(_log_directory(settings, s) for s in overview.subscriptions)
         state = "stopped" if not locked else "starting" if lock is None else lock.state
+        running = reports.is_engine_running()
         return NodeFacts(
             taken_at=now,
             directory=str(settings.directory),
@@ -133,12 +138,13 @@ class FactReader:
             processes=_processes(lock, status),
             disks=disks(settings),
             certificate_ends=self._certificate.read(settings),
-            heap_bytes=None,
-            heap_limit_bytes=None,
+            heap_bytes=reports.whole("jvm_heap_used_bytes") if running else None,
+            heap_limit_bytes=reports.whole("jvm_heap_limit_bytes") if running else None,
             engine_told_at=reports.engine_told_at,
             subscriptions=subscriptions,
-            slots=self._slots(overview),
-            walsenders=(),
+            slots=tuple(slot_facts(overview, reports, settings.publish)),
+            walsenders=tuple(walsender_facts(reports)),
+            published_lsn=published_lsn(reports),
             prepared=tuple(
                 PreparedTransactionFacts(
                     prepared.gid, from_microseconds(prepared.prepared_at)
@@ -181,7 +187,7 @@ class FactReader:
             clock = LagClock(positions, first_after, now, silent)
             received, durable, applied, visible = clock.stages()
             tables = tuple(
-                table_facts(subscription, overview, clock, self._changes, now)
+                table_facts(subscription, overview, clock, reports, self._changes, now)
             )
         of_copy = next((table for table in tables if table.error is not None), None)
         limit = settings.log.size_limit_bytes or None
@@ -213,23 +219,6 @@ class FactReader:
             disable_on_error=subscription.disable_on_error,
             value_policies=subscription.value_policies,
             connected=connected,
-        )
-
-    def _slots(self, overview: Overview) -> tuple[SlotFacts, ...]:
-        keep = self._settings.publish.max_slot_wal_keep_size
-        return tuple(
-            SlotFacts(
-                name=slot.name,
-                plugin=slot.plugin,
-                active_pid=None,
-                confirmed_lsn=slot.confirmed_lsn,
-                retained_bytes=0,
-                wal_status="reserved" if slot.invalidation is None else "lost",
-                limit_bytes=None if keep < 0 else keep << 20,
-                temporary=slot.temporary,
-                invalidation=slot.invalidation,
-            )
-            for slot in overview.slots
         )
 
 

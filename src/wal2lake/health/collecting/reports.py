@@ -6,8 +6,11 @@ when it was replaced. For one thread at a time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from wal2lake.observe.telemetry import (
@@ -21,6 +24,33 @@ _ENGINE = "engine"
 
 Labelled = dict[tuple[tuple[str, str], ...], float]
 """Values of one series by their labels."""
+
+
+_TABLE_GAUGES = (
+    "table_files",
+    "table_size_bytes",
+    "table_deletion_vectors",
+    "copy_started_timestamp_seconds",
+    "copy_expected_bytes",
+    "copy_ranges",
+)
+
+
+@dataclass(slots=True)
+class TableReport:
+    """Numbers of the engine about one table of one subscription."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
+    gauges: dict[str, float] = field(default_factory=dict)
+
+    def whole(self, name: str) -> int | None:
+        """Return a gauge that is a whole number; None if it is not known."""
+        value = self.gauges.get(name)
+        return None if value is None else int(value)
+
+
+NO_REPORT = TableReport()
 
 
 class Reports:
@@ -72,6 +102,26 @@ class Reports:
         """Yield the labels and the value of each gauge of that name."""
         for pairs, value in self._gauges.get(name, {}).items():
             yield dict(pairs), value
+
+    def is_engine_running(self) -> bool:
+        """Return whether the engine that has reported still runs."""
+        engine = self._processes.get(_ENGINE)
+        return engine is not None and engine.is_running
+
+    @cached_property
+    def tables(self) -> Mapping[tuple[str, str], TableReport]:
+        """Reports about tables, by subscription and ``schema.table``."""
+        found: defaultdict[tuple[str, str], TableReport] = defaultdict(TableReport)
+        for name, kind in (("rows_total", "kind"), ("batches_total", "method")):
+            for labels, value in self.counters(name):
+                report = found[labels["subscription"], labels["table"]]
+                counts = report.rows if name == "rows_total" else report.batches
+                counts[labels[kind]] = int(value)
+        for name in _TABLE_GAUGES:
+            for labels, value in self.gauges(name):
+                report = found[labels["subscription"], labels["table"]]
+                report.gauges[name] = value
+        return found
 
 
 def _gather(into: dict[str, Labelled], series: Mapping[SeriesKey, float]) -> None:

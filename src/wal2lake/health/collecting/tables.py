@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Final
 
 from wal2lake.catalog import Overview, Subscription, SubscriptionRel
 from wal2lake.health.collecting.changes import LastChanges
 from wal2lake.health.collecting.lag import LagClock
+from wal2lake.health.collecting.reports import NO_REPORT, Reports, TableReport
 from wal2lake.health.facts import CopyFacts, TableFacts
 from wal2lake.model import SyncState
 
-_COPYING = SyncState.DATASYNC
+_COPYING: Final = SyncState.DATASYNC
+
+_KNOWN_PERCENT: Final = 2
+"""Part of a copy after which its speed says when it ends. A first range is slow."""
 
 
 def table_facts(
     subscription: Subscription,
     overview: Overview,
     clock: LagClock,
+    reports: Reports,
     changes: LastChanges,
     now: datetime,
 ) -> Iterator[TableFacts]:
@@ -33,10 +39,15 @@ def table_facts(
         table = overview.tables.get(rel.relid)
         position, behind = clock.table(rel, vector)
         key = (rel.subid, rel.relid)
+        namespace = rel.remote_namespace if table is None else table.namespace
+        name = rel.remote_name if table is None else table.name
+        report = reports.tables.get(
+            (subscription.name, f"{namespace}.{name}"), NO_REPORT
+        )
         yield TableFacts(
             oid=rel.relid,
-            namespace=rel.remote_namespace if table is None else table.namespace,
-            name=rel.remote_name if table is None else table.name,
+            namespace=namespace,
+            name=name,
             state=rel.state,
             paused_since=None
             if rel.paused_at is None
@@ -46,9 +57,16 @@ def table_facts(
             behind_seconds=behind,
             applied_lsn=position,
             version=versions.get(int(rel.relid)),
+            files=report.whole("table_files"),
+            size_bytes=report.whole("table_size_bytes"),
+            deletion_vectors=report.whole("table_deletion_vectors"),
+            rows=report.rows,
+            batches=report.batches,
             conflicts=overview.conflicts.get(key, 0),
             coercions=overview.coercions.get(key, 0),
-            copy=_copy(rel, overview, changes, now) if rel.state is _COPYING else None,
+            copy=_copy(rel, overview, report, changes, now)
+            if rel.state is _COPYING
+            else None,
             remote_namespace=rel.remote_namespace,
             remote_name=rel.remote_name,
             rows_copied=rel.rows_copied,
@@ -56,21 +74,37 @@ def table_facts(
 
 
 def _copy(
-    rel: SubscriptionRel, overview: Overview, changes: LastChanges, now: datetime
+    rel: SubscriptionRel,
+    overview: Overview,
+    report: TableReport,
+    changes: LastChanges,
+    now: datetime,
 ) -> CopyFacts:
     ranges = overview.ranges.get((rel.subid, rel.relid), 0)
+    begin = report.gauges.get("copy_started_timestamp_seconds")
+    started = None if begin is None else datetime.fromtimestamp(begin, UTC)
     progress = (rel.epoch, rel.rows_copied, rel.bytes_copied, ranges)
     return CopyFacts(
         rows=rel.rows_copied,
         rows_expected=rel.rows_expected,
         bytes_done=rel.bytes_copied,
-        bytes_expected=None,
+        bytes_expected=report.whole("copy_expected_bytes"),
         ranges_done=ranges,
-        ranges=_planned_ranges(rel.copy_plan),
-        started_at=None,
-        ends_at=None,
+        ranges=_planned_ranges(rel.copy_plan) or report.whole("copy_ranges"),
+        started_at=started,
+        ends_at=_expected_end(rel, started, now),
         progressed_at=changes.since((rel.subid, rel.relid), progress, now),
     )
+
+
+def _expected_end(
+    rel: SubscriptionRel, started: datetime | None, now: datetime
+) -> datetime | None:
+    """Return the end of a copy that goes on as fast as it has gone."""
+    expected, done = rel.rows_expected, rel.rows_copied
+    if started is None or not expected or done * 100 < expected * _KNOWN_PERCENT:
+        return None
+    return now + (now - started) * (max(0, expected - done) / done)
 
 
 def _planned_ranges(plan: str | None) -> int | None:
