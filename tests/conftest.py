@@ -39,7 +39,11 @@ hypothesis_settings.load_profile("wal2lake")
 
 LAYERS = ("postgres", "spark", "node", "faults")
 
-FAST_RETRY = {"subscription.wal_retrieve_retry_interval_ms": 300}
+FAST_RETRY = {
+    "subscription.wal_retrieve_retry_interval_ms": 300,
+    # A table that joins a publication is found at once.
+    "subscription.auto_refresh_interval_ms": 200,
+}
 """Settings of a node whose workers come back soon after they failed."""
 
 LENT_SETTINGS = {

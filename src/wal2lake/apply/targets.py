@@ -173,9 +173,15 @@ def check_others(
 ) -> list[BatchFailure]:
     """Return the failures below ``cut`` of files whose relation has no local table.
 
-    ``position``: rows below it have been skipped already.
+    ``position``: rows below it have been skipped already. With auto_refresh there are none: if
+    the table joins the subscription, the snapshot of its copy is newer than everything that has
+    been received by now, and if it does not (it may have been dropped since), its rows are of no
+    concern.
     """
     if not files:
+        return []
+    subscription = catalog.subscription(subid)
+    if subscription is not None and subscription.auto_refresh:
         return []
     waiting = {(r.remote_namespace, r.remote_name) for r in catalog.rels(subid)}
     failures = []

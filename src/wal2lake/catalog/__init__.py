@@ -101,6 +101,7 @@ from wal2lake.catalog.records import (
 )
 from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
+    LookedAt,
     NotedSchemaChange,
     Parsed,
     ParsedSchemas,
@@ -144,6 +145,7 @@ __all__ = [
     "HistoricDefinitions",
     "KnownSlot",
     "LocalCommit",
+    "LookedAt",
     "Namespace",
     "NewSource",
     "NotedConflict",

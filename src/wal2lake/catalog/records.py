@@ -285,6 +285,11 @@ class Subscription:
         return self.options.get("failover") == "true"
 
     @property
+    def auto_refresh(self) -> bool:
+        """Whether tables join and leave with the publications, without a command."""
+        return self.options.get("auto_refresh") == "true"
+
+    @property
     def run_as_owner(self) -> bool:
         """Whether the subscription owner's privileges apply, not those of the tables' owners."""
         return self.options.get("run_as_owner") == "true"
@@ -340,6 +345,8 @@ class WorkerKind(Enum):
     """Finishes a DROP SUBSCRIPTION that was interrupted."""
     RECOPY = "re-copy"
     """Finishes a REFRESH PUBLICATION WITH (recopy = true) that was interrupted."""
+    AUTO_REFRESH = "auto refresh"
+    """Looks for tables that join or leave the publications."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +459,9 @@ class SubscriptionRel:
     published_as: str | None = None
     """The publisher's marks of the table's publications at the copy; None if they cannot be
     watched."""
+    seen_as: str | None = None
+    """How the table was published at the last look of ``auto_refresh``, as
+    ``commands.subscription.auto`` writes it; None before the first look."""
 
     @property
     def paused(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 29
+VERSION: Final = 30
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId. Lower OIDs belong to built-in objects."""
@@ -336,6 +336,11 @@ insert or ignore into meta (key, value)
 """First transaction number that no process has reserved (``xids``). Earlier versions marked rows of
 local statements with the version of their table, so the numbers begin above those versions."""
 
+_SEEN_30: Final = """
+alter table subscription_rel add column seen_as text;
+"""
+"""How a table was published at the last look of ``auto_refresh``."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -363,6 +368,7 @@ LATER: Final = (
     _PLACES_27,
     _CHECKS_28,
     _XIDS_29,
+    _SEEN_30,
 )
 """Statements of the versions after 3, in order. A new column of a table whose rows are in
 definition_history (``definitions.historic``) is added there, too, with json_set()."""
@@ -437,6 +443,7 @@ alter table relation add column partition_of integer;
     27: LATER[23],
     28: LATER[24],
     29: LATER[25],
+    30: LATER[26],
 }
 """For each version, the statements that upgrade the previous version (without semicolons inside).
 

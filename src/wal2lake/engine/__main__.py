@@ -24,7 +24,11 @@ from types import FrameType
 from typing import Final, Protocol
 
 from wal2lake.catalog import Catalog
-from wal2lake.commands.subscription import UnfinishedCommands, remove_orphans
+from wal2lake.commands.subscription import (
+    AutoRefresh,
+    UnfinishedCommands,
+    remove_orphans,
+)
 from wal2lake.door import Door, Entrance, Listener, ListenerSettings
 from wal2lake.engine.assembly import assemble, session_options
 from wal2lake.engine.measuring import EngineMeasures
@@ -128,10 +132,11 @@ class _Engine:
         node = assembly.node
         recover(node)
         remove_orphans(node)
-        unfinished = UnfinishedCommands(node)
+        unfinished, refresh = UnfinishedCommands(node), AutoRefresh(node)
         node.apply.start()
         node.sync.start()
         unfinished.start()
+        refresh.start()
         publisher = PublisherHalf(node, self._listener.sessions)
         publisher.start()
         finish_interrupted(node)
@@ -153,11 +158,12 @@ class _Engine:
             warm_up(spark, settings.exchange_directory / "warm-up")
         alive = self._wait(
             lambda: session_alive(spark),
-            (node, node.apply, node.sync, source, unfinished, publisher),
+            (node, node.apply, node.sync, source, unfinished, refresh, publisher),
         )
         measures.stop()
         publisher.stop()
         self._listener.stop()
+        refresh.stop()
         unfinished.stop()
         node.sync.stop()
         node.apply.stop(settings.node.shutdown_timeout_ms / 2000)

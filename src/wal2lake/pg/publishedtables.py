@@ -172,7 +172,7 @@ def describe_tables(
     if not rows:
         return {}
     relids = tuple(_oid(row[0]) for row in rows)
-    published = _published(session, relids, publications)
+    published = published_parts(session, relids, publications)
     columns, live = _columns(session, relids, published)
     storage = _storage(session, relids)
     indexes = _index_columns(session, relids)
@@ -264,10 +264,10 @@ def _schema_query(version: int, relids: Sequence[Oid]) -> str:
         else "false"
     )
     return (
-        f"WITH RECURSIVE {_ancestors(relids)},"
+        f"WITH RECURSIVE {ancestors(relids)},"
         " part(root, relid) AS ("
         "SELECT c.oid, c.oid FROM pg_catalog.pg_class c"
-        f" WHERE c.oid IN ({_numbers(relids)})"
+        f" WHERE c.oid IN ({numbers(relids)})"
         " UNION ALL SELECT part.root, i.inhrelid FROM part"
         " JOIN pg_catalog.pg_inherits i ON i.inhparent = part.relid"
         " JOIN pg_catalog.pg_class p ON p.oid = part.relid AND p.relkind = 'p'),"
@@ -325,17 +325,17 @@ def _storage(session: Session, relids: Sequence[Oid]) -> dict[Oid, tuple[str, ..
     rows = session.query(
         f"SELECT t.root, {_STORAGE.format('l')} FROM (SELECT c.oid AS root,"
         " c.oid AS relid FROM pg_catalog.pg_class c"
-        f" WHERE c.oid IN ({_numbers(relids)}) AND c.relkind <> 'p'"
+        f" WHERE c.oid IN ({numbers(relids)}) AND c.relkind <> 'p'"
         " UNION ALL SELECT c.oid, p.relid FROM pg_catalog.pg_class c,"
         " LATERAL pg_catalog.pg_partition_tree(c.oid) p"
-        f" WHERE c.oid IN ({_numbers(relids)}) AND c.relkind = 'p' AND p.isleaf) t"
+        f" WHERE c.oid IN ({numbers(relids)}) AND c.relkind = 'p' AND p.isleaf) t"
         " JOIN pg_catalog.pg_class l ON l.oid = t.relid GROUP BY t.root"
     )
     return {_oid(r[0]): tuple(str(r[1]).split(",")) for r in rows if r[1]}
 
 
 def _columns(
-    session: Session, relids: Sequence[Oid], published: Mapping[Oid, _Published]
+    session: Session, relids: Sequence[Oid], published: Mapping[Oid, PublishedParts]
 ) -> tuple[dict[Oid, tuple[RemoteColumn, ...]], dict[Oid, tuple[int, ...]]]:
     """Return the published columns of tables, and the numbers of all columns."""
     rows = session.query(_column_query(relids))
@@ -351,7 +351,7 @@ def _columns(
         published_columns.setdefault(relid, []).append(_column(row))
     return (
         {relid: tuple(columns) for relid, columns in published_columns.items()},
-        {relid: tuple(numbers) for relid, numbers in live.items()},
+        {relid: tuple(attnums) for relid, attnums in live.items()},
     )
 
 
@@ -384,7 +384,7 @@ def _column_query(relids: Sequence[Oid]) -> str:
         # table and an index.
         " LEFT JOIN (SELECT r.relid, x.indkey FROM (SELECT c.oid AS relid,"
         " pg_catalog.pg_get_replica_identity_index(c.oid) AS identity"
-        f" FROM pg_catalog.pg_class c WHERE c.oid IN ({_numbers(relids)})"
+        f" FROM pg_catalog.pg_class c WHERE c.oid IN ({numbers(relids)})"
         " OFFSET 0) r JOIN pg_catalog.pg_index x ON x.indexrelid = r.identity) i"
         " ON i.relid = a.attrelid"
         " ORDER BY a.attrelid, a.attnum"
@@ -411,12 +411,12 @@ def _column(row: Sequence[str | None]) -> RemoteColumn:
     )
 
 
-def _ancestors(relids: Sequence[Oid]) -> str:
+def ancestors(relids: Sequence[Oid]) -> str:
     """Return a recursive CTE: each table, and the partitioned tables above it."""
     return (
         "up(leaf, relid) AS ("
         "SELECT c.oid, c.oid FROM pg_catalog.pg_class c"
-        f" WHERE c.oid IN ({_numbers(relids)})"
+        f" WHERE c.oid IN ({numbers(relids)})"
         " UNION ALL SELECT up.leaf, i.inhparent FROM up"
         " JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.relid"
         " JOIN pg_catalog.pg_class p ON p.oid = i.inhparent AND p.relkind = 'p')"
@@ -430,7 +430,7 @@ def _base_types(relids: Sequence[Oid]) -> str:
         "SELECT a.attrelid, a.attnum, a.atttypid, a.atttypmod,"
         " a.attndims::pg_catalog.int4 FROM pg_catalog.pg_attribute a"
         " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
-        f" AND a.attrelid IN ({_numbers(relids)})"
+        f" AND a.attrelid IN ({numbers(relids)})"
         " UNION ALL SELECT below.relid, below.attnum,"
         " t.typbasetype, t.typtypmod, t.typndims"
         " FROM below JOIN pg_catalog.pg_type t ON t.oid = below.typid"
@@ -452,7 +452,7 @@ def _index_columns(
         " pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
         " WITH ORDINALITY AS k(attnum, position),"
         " pg_catalog.pg_attribute a"
-        f" WHERE i.indrelid IN ({_numbers(relids)})"
+        f" WHERE i.indrelid IN ({numbers(relids)})"
         " AND (i.indisprimary OR i.indisreplident) AND i.indisvalid"
         " AND k.position <= i.indnkeyatts AND a.attrelid = i.indrelid"
         " AND a.attnum = k.attnum ORDER BY k.position"
@@ -492,7 +492,7 @@ def unique_columns(
         " pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
         " WITH ORDINALITY AS k(attnum, position),"
         " pg_catalog.pg_attribute a"
-        f" WHERE i.indrelid IN ({_numbers(relids)})"
+        f" WHERE i.indrelid IN ({numbers(relids)})"
         " AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indislive"
         " AND i.indpred IS NULL AND i.indexprs IS NULL"
         " AND k.position <= i.indnkeyatts AND a.attrelid = i.indrelid"
@@ -529,12 +529,12 @@ def publication_marks(
         else ""
     )
     rows = session.query(
-        f"WITH RECURSIVE {_ancestors(relids)},"
+        f"WITH RECURSIVE {ancestors(relids)},"
         " pubs AS (SELECT p.oid, p.xmin AS version FROM pg_catalog.pg_publication p"
         f" WHERE p.pubname IN ({quote_literals(publications)})),"
         " marks(leaf, mark) AS ("
         "SELECT c.oid, 'p' || pubs.oid || ':' || pubs.version"
-        f" FROM pg_catalog.pg_class c, pubs WHERE c.oid IN ({_numbers(relids)})"
+        f" FROM pg_catalog.pg_class c, pubs WHERE c.oid IN ({numbers(relids)})"
         " UNION ALL SELECT up.leaf, 'r' || pr.oid || ':' || pr.xmin"
         " FROM up JOIN pg_catalog.pg_publication_rel pr ON pr.prrelid = up.relid"
         f" JOIN pubs ON pubs.oid = pr.prpubid{schemas})"
@@ -544,12 +544,12 @@ def publication_marks(
     return {_oid(relid): mark or "" for relid, mark in rows}
 
 
-def _published(
+def published_parts(
     session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
-) -> dict[Oid, _Published]:
+) -> dict[Oid, PublishedParts]:
     """Return each table's published columns and row filters."""
     version = session.server_version
-    by_relid = dict.fromkeys(relids, _Published(None, ()))
+    by_relid = dict.fromkeys(relids, PublishedParts(None, ()))
     if version < 150000:
         return by_relid
     # Before 18 no generated column can be published. Since 18 attrs lists all published
@@ -566,7 +566,7 @@ def _published(
         " FROM pg_catalog.pg_publication p,"
         " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt,"
         " pg_catalog.pg_class c"
-        f" WHERE c.oid IN ({_numbers(relids)}) AND c.oid = gpt.relid"
+        f" WHERE c.oid IN ({numbers(relids)}) AND c.oid = gpt.relid"
         f" AND p.pubname IN ({quote_literals(publications)})"
     )
     by_table: dict[Oid, list[tuple[str | None, str | None]]] = {}
@@ -575,7 +575,7 @@ def _published(
     for oid, entries in by_table.items():
         columns = entries[0][0]
         filters = list(dict.fromkeys(condition for _, condition in entries))
-        by_relid[oid] = _Published(
+        by_relid[oid] = PublishedParts(
             None if columns is None else tuple(map(int, columns.split())),
             # A single publication without a filter publishes every row.
             () if None in filters else tuple(map(str, filters)),
@@ -584,7 +584,7 @@ def _published(
 
 
 @dataclass(frozen=True, slots=True)
-class _Published:
+class PublishedParts:
     """The published columns and rows of one table."""
 
     columns: tuple[int, ...] | None
@@ -596,5 +596,5 @@ def _oid(text: str | None) -> Oid:
     return Oid(int(str(text)))
 
 
-def _numbers(relids: Sequence[Oid]) -> str:
+def numbers(relids: Sequence[Oid]) -> str:
     return ", ".join(str(int(relid)) for relid in relids)

@@ -280,6 +280,14 @@ class SubscriptionSettings:
         maximum=262143,
         receivers=False,
     )
+    auto_refresh_interval_ms: int = setting(
+        5_000,
+        "Time between two questions to the publisher of a subscription with auto_refresh whether"
+        " tables have joined or left its publications.",
+        minimum=100,
+        maximum=_INT_MAX,
+        receivers=False,
+    )
     copy_range_bytes: int = setting(
         256 * _MIB,
         "A table is copied in ranges of about this size, in parallel.",

@@ -8,6 +8,7 @@ from typing import Any
 
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.objects import comments
+from wal2lake.catalog.parts.copies import copy_anew
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.catalog.records import (
@@ -20,6 +21,7 @@ from wal2lake.catalog.records import (
     SubscriptionRel,
 )
 from wal2lake.catalog.remote import schemas
+from wal2lake.catalog.remote.schemas import LookedAt
 from wal2lake.catalog.replication import copies, origins, subscriptions
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.model import INVALID_LSN, Lsn, Oid
@@ -141,12 +143,16 @@ class Subscriptions(CatalogPart):
         versions: Mapping[int, int] | None = None,
         removed: Collection[Oid] = (),
         distrusted: Collection[Oid] = (),
+        looked: LookedAt | None = None,
     ) -> Subscription:
         """Change a subscription's publications together with its tables, with a new generation if
         the publications differ. Readers see ``versions`` of the ``added`` tables. ``removed``
-        tables keep their data. Inserts into ``distrusted`` tables must look for existing rows."""
+        tables keep their data. Inserts into ``distrusted`` tables must look for existing rows.
+        ``looked``: what else follows from a look of ``auto_refresh``."""
         with self._database.transaction() as transaction:
             _change_tables(transaction, oid, added, versions or {}, removed)
+            if looked is not None:
+                _record_look(transaction, oid, looked)
             subscriptions.distrust(transaction, oid, distrusted)
             before = subscriptions.subscription_by_oid(transaction, oid)
             return subscriptions.update_subscription(
@@ -218,6 +224,16 @@ class Subscriptions(CatalogPart):
             snapshot_vectors.hand_over(transaction, oid)
             subscriptions.drop_subscription(transaction, oid)
             comments.set_comment(transaction, SUBSCRIPTION_CATALOG, oid, None)
+
+
+def _record_look(transaction: sqlite3.Connection, oid: Oid, looked: LookedAt) -> None:
+    """Record how tables are published, which of them are copied again, and what is noted."""
+    for relid in looked.copied_again:
+        copy_anew(transaction, oid, relid)
+    for relid, seen in looked.seen_as.items():
+        subscriptions.update_rel(transaction, oid, relid, {"seen_as": seen})
+    for relid, changes in looked.noted.items():
+        schemas.note_changes(transaction, oid, relid, looked.lsn, changes)
 
 
 def _begin_at(

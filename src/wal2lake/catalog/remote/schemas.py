@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from wal2lake.model import (
@@ -42,6 +42,20 @@ class SchemaChange:
     """The step as an action of ALTER TABLE: ``ADD COLUMN "b" integer``."""
     outcome: str
     """Outcome of the change here."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """Changes that a look of ``auto_refresh`` makes beside the list of tables."""
+
+    lsn: Lsn
+    """A position of the publisher above everything that the look has seen."""
+    seen_as: Mapping[Oid, str] = field(default_factory=dict)
+    """How present tables are published."""
+    copied_again: Collection[Oid] = ()
+    """Tables whose copy differs from what is published now. None of them is paused."""
+    noted: Mapping[Oid, Sequence[SchemaChange]] = field(default_factory=dict)
+    """Rows of wal2lake.schema_history."""
 
 
 @dataclass(frozen=True, slots=True)

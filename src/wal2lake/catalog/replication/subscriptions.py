@@ -331,7 +331,8 @@ def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -
     connection.executemany(
         "insert into subscription_rel (subid, relid, remote_namespace, remote_name, state,"
         " lsn, epoch, rows_copied, rows_expected, bytes_copied, error, copy_plan, trusted,"
-        " replaces, begins) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " replaces, begins, seen_as)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 rel.subid,
@@ -349,6 +350,7 @@ def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -
                 int(rel.trusted),
                 int(rel.replaces),
                 rel.begins,
+                rel.seen_as,
             )
             for rel in added
         ],
@@ -471,4 +473,5 @@ def _rel(row: sqlite3.Row) -> SubscriptionRel:
         copied_from=None if row["copied_from"] is None else Oid(row["copied_from"]),
         begins=None if row["begins"] is None else Lsn(row["begins"]),
         published_as=row["published_as"],
+        seen_as=row["seen_as"],
     )

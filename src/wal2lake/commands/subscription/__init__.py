@@ -11,6 +11,7 @@ durable steps on both sides, and what is undone when a step fails. Never: moves 
     comment      COMMENT ON SUBSCRIPTION
     blocks       commands that may not run inside BEGIN ... COMMIT
     steps/       DROP, the re-copy, and their completion after a crash
+    auto/        auto_refresh: tables that join and leave without a command
     targets      the local table of each published table
     publisher    connections, queries and slots at the publisher
 
@@ -29,6 +30,7 @@ from wal2lake.commands.subscription.alter import (
     alter_set,
     alter_skip,
 )
+from wal2lake.commands.subscription.auto import AutoRefresh
 from wal2lake.commands.subscription.blocks import block_not_supported
 from wal2lake.commands.subscription.comment import comment_on_subscription
 from wal2lake.commands.subscription.create import create_subscription
@@ -72,4 +74,10 @@ COMMANDS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
 }
 """Commands by statement. A command refuses a transaction block if PostgreSQL does (``blocks``)."""
 
-__all__ = ["COMMANDS", "UnfinishedCommands", "block_not_supported", "remove_orphans"]
+__all__ = [
+    "COMMANDS",
+    "AutoRefresh",
+    "UnfinishedCommands",
+    "block_not_supported",
+    "remove_orphans",
+]

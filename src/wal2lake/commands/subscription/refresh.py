@@ -22,12 +22,19 @@ subscriptioncmds.c, PostgreSQL 18.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from wal2lake.catalog import Subscription, SubscriptionRel, WorkerKind
+from wal2lake.catalog import (
+    LookedAt,
+    SchemaChange,
+    Subscription,
+    SubscriptionRel,
+    WorkerKind,
+)
 from wal2lake.commands.preflight.server import Needs
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import altering
@@ -49,12 +56,14 @@ from wal2lake.commands.subscription.steps.recopy import (
     copy_anew,
 )
 from wal2lake.commands.subscription.targets import (
+    NOT_SEEN,
     Choices,
     TargetTable,
     WantedTables,
     ask_wanted,
     check_targets,
     follow_from,
+    is_unwritten,
     made_targets,
     new_rels,
     present_versions,
@@ -69,6 +78,7 @@ from wal2lake.local.ports import (
     TableLocks,
 )
 from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, Session
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.grammar import (
@@ -85,6 +95,9 @@ from wal2lake.sql.grammar.statements import (
 _PREREQUISITE: Final = "55000"
 _INVALID_DEFINITION: Final = "42P17"
 _COMMAND: Final = "ALTER SUBSCRIPTION"
+
+STAYS: Final = "the table gets no further changes; its rows stay"
+"""Outcome in wal2lake.schema_history for a table that left without a command."""
 
 
 def alter_refresh(
@@ -243,6 +256,117 @@ def _refresh(
         end_copies(node, caller, subscription, removed)
 
 
+@dataclass(frozen=True, slots=True)
+class JoiningTables:
+    """Tables that join a subscription without a command, because they joined its publications."""
+
+    seen_as: Mapping[tuple[str, str], str]
+    """How they are published, by the publisher's name."""
+    lsn: Lsn
+    """A position of the publisher at which they were published."""
+    returning: AbstractSet[Oid] = frozenset()
+    """Tables that were in the subscription before; their copy replaces all rows."""
+
+
+def join_tables(
+    node: SubscriptionCommands,
+    caller: Caller,
+    subscription: Subscription,
+    publisher: Publisher,
+    joining: JoiningTables,
+) -> None:
+    """Add published tables to the subscription and have them copied, as REFRESH PUBLICATION does.
+
+    The other tables of the subscription do not change. The caller holds the subscription's turn,
+    and has the privileges of its owner."""
+    before = node.catalog.rels(subscription.oid)
+    wanted = _ask_published(
+        node,
+        caller,
+        subscription,
+        publisher,
+        subscription.publications,
+        before,
+        copy_data=True,
+        recopy=False,
+        only=joining.seen_as.keys(),
+    )
+    with node.ddl_lock:
+        joined = replace(joining, returning=_returning(node, subscription, wanted))
+        with _created_targets(node, caller, subscription, wanted) as targets:
+            failpoint("refresh.targets_made")
+            _record_tables(
+                node,
+                subscription,
+                subscription.publications,
+                targets,
+                copy_data=True,
+                begins=None,
+                joined=joined,
+            )
+    failpoint("refresh.recorded")
+    node.changed()
+    _notify_tables(node, caller, subscription, before, copied=True)
+
+
+def _returning(
+    node: TableDefinitions, subscription: Subscription, wanted: WantedTables
+) -> AbstractSet[Oid]:
+    """Return the tables that left the subscription earlier. Needs the DDL lock.
+
+    A command names a subscription, so REFRESH PUBLICATION takes any table that has the name. No
+    command says so here: 42P07 for a table with rows that are not the subscription's."""
+    left: dict[Oid, bool] = {}
+    for noted in node.catalog.schema_history():
+        if noted.subid == subscription.oid:
+            left[noted.relid] = noted.outcome == STAYS
+    filled = {rel.relid: rel.subid for rel in node.catalog.rels()}
+    names = {s.oid: s.name for s in node.catalog.subscriptions()}
+    returning = set()
+    for namespace, name in wanted.tables:
+        table = node.catalog.table(namespace, name)
+        if table is None or not subscription.create_tables:
+            continue
+        fillers = [filled[oid] for oid in node.catalog.sharing(table) if oid in filled]
+        if fillers:
+            raise DuplicateObjectError(
+                f'table "{table.qualified}" is filled by subscription'
+                f' "{names.get(fillers[0])}"',
+                sqlstate="42P07",
+                hint="Leave it out of one of the publications, or let both fill it: ALTER"
+                " SUBSCRIPTION ... REFRESH PUBLICATION.",
+            )
+        if left.get(table.oid):
+            returning.add(table.oid)
+        elif not is_unwritten(node, table):
+            raise DuplicateObjectError(
+                f'relation "{table.qualified}" already exists',
+                sqlstate="42P07",
+                detail="A table with this name joined the publication, and rows are here that"
+                " did not come from there.",
+                hint="Rename or drop the table here, and it is created and copied. To add the"
+                " publisher's rows to it: ALTER SUBSCRIPTION ... REFRESH PUBLICATION.",
+            )
+    return returning
+
+
+def _noted_joins(new: Sequence[TargetTable], joined: JoiningTables) -> LookedAt:
+    return LookedAt(
+        joined.lsn,
+        noted={
+            target.table.oid: [
+                SchemaChange(
+                    "published",
+                    "the table comes back, and its copy replaces its rows"
+                    if target.table.oid in joined.returning
+                    else "the table joins, and is copied",
+                )
+            ]
+            for target in new
+        },
+    )
+
+
 def _ask_published(
     node: HasCatalog,
     caller: Caller,
@@ -253,8 +377,11 @@ def _ask_published(
     *,
     copy_data: bool,
     recopy: bool,
+    only: Collection[tuple[str, str]] | None = None,
 ) -> WantedTables:
-    """Return the published tables, after all checks that need the publisher."""
+    """Return the published tables, after all checks that need the publisher.
+
+    ``only``: tables that join, if the others are of no concern."""
     present = [(rel.remote_namespace, rel.remote_name) for rel in before]
     if subscription.origin == "none":
         check_origin_none(
@@ -279,6 +406,7 @@ def _ask_published(
         origin=subscription.origin,
         subid=subscription.oid,
         follows=subscription.follows_schema,
+        only=only,
     )
     # The client got the findings about other tables when they were added.
     new = {key: table for key, table in wanted.tables.items() if key not in present}
@@ -417,19 +545,32 @@ def _record_tables(
     *,
     copy_data: bool,
     begins: Lsn | None,
+    joined: JoiningTables | None = None,
 ) -> Collection[Oid]:
-    """Make these the subscription's tables; returns the tables that left."""
+    """Make these the subscription's tables; returns the tables that left.
+
+    ``joined``: the tables are added to those that are there."""
     with node.locks.of(subscription.oid):
         present = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in present]
-        removed = present - {t.table.oid for t in targets}
+        removed: Collection[Oid] = present - {t.table.oid for t in targets}
+        looked = None
+        if joined is not None:
+            removed, looked = (), _noted_joins(new, joined)
         with writes_blocked(node, new):
             node.catalog.set_publications(
                 subscription.oid,
                 publications,
                 added=new_rels(
-                    node, subscription.oid, new, copy_data=copy_data, begins=begins
+                    node,
+                    subscription.oid,
+                    new,
+                    copy_data=copy_data,
+                    begins=begins,
+                    replaced=joined.returning if joined is not None else (),
+                    seen_as=joined.seen_as if joined is not None else NOT_SEEN,
                 ),
+                looked=looked,
                 versions=present_versions(node, new),
                 removed=removed,
                 distrusted={t.table.oid for t in targets if not t.whole},

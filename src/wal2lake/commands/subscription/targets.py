@@ -13,9 +13,10 @@ Source: subscriptioncmds.c; logicalrep_rel_open() in relation.c.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from wal2lake.apply.schema.columns import column_like, source_column
@@ -50,6 +51,9 @@ from wal2lake.sql.backend import Notice
 _PREREQUISITE: Final = "55000"
 
 _PARTITIONED: Final = "p"
+
+NOT_SEEN: Final[Mapping[tuple[str, str], str]] = MappingProxyType({})
+"""For tables that no look of ``auto_refresh`` has found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +116,14 @@ def ask_wanted(
     origin: str,
     subid: Oid | None = None,
     follows: bool = False,
+    only: Collection[tuple[str, str]] | None = None,
 ) -> WantedTables:
-    """Ask the publisher for all published tables and their definitions."""
+    """Ask the publisher for all published tables and their definitions, or for ``only`` these."""
     names = tuple(publications)
     # With origin = none, changes from other origins are not sent.
     all_sent = origin == "any" and publisher.publish_everything(names)
-    tables = publisher.tables(publisher.published_tables(names), names)
+    chosen = publisher.published_tables(names) if only is None else list(only)
+    tables = publisher.tables(chosen, names)
     return WantedTables(tables, all_sent, create_tables, choices, subid, follows)
 
 
@@ -482,10 +488,13 @@ def new_rels(
     *,
     copy_data: bool,
     begins: Lsn | None = None,
+    replaced: Collection[Oid] = (),
+    seen_as: Mapping[tuple[str, str], str] = NOT_SEEN,
 ) -> list[SubscriptionRel]:
     """Return the first relation states of tables that are ``writes_blocked``.
 
-    ``begins``: without a copy, transactions that committed below this position are ignored."""
+    ``begins``: without a copy, transactions that committed below this position are ignored.
+    ``replaced``: tables whose rows the copy replaces. ``seen_as``: how they are published."""
     return [
         SubscriptionRel(
             subid=subid,
@@ -495,8 +504,10 @@ def new_rels(
             state=SyncState.INIT if copy_data else SyncState.READY,
             lsn=None,
             epoch=int(epoch),
-            trusted=copy_data and target.whole and _is_empty(node, target.table),
+            trusted=copy_data and target.whole and is_unwritten(node, target.table),
             begins=begins,
+            replaces=target.table.oid in replaced,
+            seen_as=seen_as.get((target.namespace, target.name)),
         )
         for target, epoch in zip(
             targets, node.catalog.new_oids(len(targets)), strict=True
@@ -504,7 +515,7 @@ def new_rels(
     ]
 
 
-def _is_empty(node: HasTables, table: TableDef) -> bool:
+def is_unwritten(node: HasTables, table: TableDef) -> bool:
     """Return whether the table has never been written.
 
     Earlier rows are not the publisher's, and rows whose deletion was not published remain. In both

@@ -7,8 +7,8 @@ PostgreSQL's texts and SQLSTATEs. After those checks, a value that this node doe
 refused with 0A000.
 
 The defaults are PostgreSQL 18's. The options ``create_tables``, ``schema_changes``,
-``table_format``, ``type_mappings``, ``value_policies`` and ``conflict_resolution`` are wal2lake's
-own, and so is ``recopy`` of REFRESH PUBLICATION.
+``table_format``, ``type_mappings``, ``value_policies``, ``conflict_resolution`` and
+``auto_refresh`` are wal2lake's own, and so is ``recopy`` of REFRESH PUBLICATION.
 
 A table's storage parameters are the properties of Delta that are known to be safe,
 ``partition_columns``, by which the files of the table are divided, and ``cluster_by``, by which
@@ -58,12 +58,12 @@ class OptionSet(Enum):
         "connect enabled create_slot slot_name copy_data synchronous_commit binary"
         " streaming two_phase disable_on_error password_required run_as_owner failover"
         " origin create_tables schema_changes table_format type_mappings value_policies"
-        " conflict_resolution"
+        " conflict_resolution auto_refresh"
     )
     SET = _words(
         "slot_name synchronous_commit binary streaming two_phase disable_on_error"
         " password_required run_as_owner failover origin create_tables schema_changes"
-        " type_mappings value_policies conflict_resolution"
+        " type_mappings value_policies conflict_resolution auto_refresh"
     )
     REFRESH = frozenset(("copy_data", "recopy"))
     PUBLICATION = frozenset(("copy_data", "refresh"))
@@ -104,6 +104,8 @@ class SubscriptionOptions:
     """The text as written, checked by ``pgtypes.choices``."""
     value_policies: str = ""
     conflict_resolution: str = ""
+    auto_refresh: bool = False
+    """True if tables that join or leave the publications do so here without a command."""
     lsn: Lsn | None = None
     """None: SKIP (lsn = NONE) if the option is given."""
 
@@ -124,6 +126,7 @@ class SubscriptionOptions:
             TYPE_MAPPINGS: self.type_mappings,
             VALUE_POLICIES: self.value_policies,
             CONFLICT_RESOLUTION: self.conflict_resolution,
+            "auto_refresh": _on_or_off(self.auto_refresh),
         }
         if not stated_only:
             return values
@@ -365,6 +368,7 @@ _READERS: Final[dict[str, Callable[[StatementOption], Any]]] = {
     "type_mappings": _type_mappings,
     "value_policies": _value_policies,
     "conflict_resolution": _conflict_resolution,
+    "auto_refresh": boolean_option,
     "lsn": _lsn,
 }
 

@@ -267,6 +267,7 @@ def subscription_options(state: Replication) -> Iterator[Row]:
             "value_policies": sub.value_policies,
             "schema_changes": sub.options.get("schema_changes", "manual"),
             "conflict_resolution": sub.conflict_resolution,
+            "auto_refresh": sub.auto_refresh,
         }
 
 
