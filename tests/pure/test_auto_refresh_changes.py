@@ -42,8 +42,7 @@ def rel(seen: PublishedState | None, **fields: object) -> SubscriptionRel:
 
 
 def again(changes: Changes) -> str | None:
-    (found,) = [c.change for c in changes.again.values()] or [None]
-    return found
+    return next((c.change for c in changes.again.values()), None)
 
 
 def test_a_table_joins_and_one_leaves() -> None:

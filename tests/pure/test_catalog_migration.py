@@ -138,6 +138,7 @@ def test_transaction_numbers_begin_above_the_versions_of_tables(tmp_path: Path) 
     create_database(path, "me", None)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("delete from meta where key = 'next_xid'")
+        connection.execute("alter table subscription_rel drop column seen_as")
         connection.execute("update meta set value = '28' where key = 'version'")
         connection.execute(
             "insert into subscription (oid, name, owner, enabled, conninfo, publications,"
@@ -169,6 +170,7 @@ def absolute_places(directory: Path, locations: dict[int, str]) -> Path:
         )
         # It came later.
         connection.execute("alter table relation drop column checks")
+        connection.execute("alter table subscription_rel drop column seen_as")
         for oid, location in locations.items():
             connection.execute(
                 "insert into relation (oid, namespace, name, owner, location, columns,"

@@ -44,6 +44,7 @@ _VERBS: Final = {
     WorkerKind.APPLY.value: "apply",
     WorkerKind.DROP.value: "be dropped",
     WorkerKind.RECOPY.value: "be copied again",
+    WorkerKind.AUTO_REFRESH.value: "follow its publications",
 }
 _LOST: Final = ("can no longer access replication slot", "replication slot")
 _GONE: Final = "42704"
