@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from wal2lake.health import (
@@ -20,7 +21,12 @@ from wal2lake.health import (
     WalsenderFacts,
 )
 from wal2lake.model import Lsn, Oid, SyncState
-from wal2lake.observe.telemetry import BUCKETS, Histogram, ProcessTelemetry
+from wal2lake.observe.telemetry import (
+    BUCKETS,
+    Histogram,
+    ProcessTelemetry,
+    SeriesKey,
+)
 from wal2lake.web.reading import NodeReading
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -42,10 +48,6 @@ def table(number: int, **changed: object) -> TableFacts:
         "files": 3,
         "size_bytes": 4096,
         "deletion_vectors": 1,
-        "rows": {"inserted": 5, "updated": 4, "deleted": 3, "copied": 2},
-        "batches": {"append": 7, "upsert": 1},
-        "conflicts": 1,
-        "coercions": 2,
     }
     return TableFacts(**{**facts, **changed})  # type: ignore[arg-type]
 
@@ -110,28 +112,66 @@ def node(*subscriptions: SubscriptionFacts) -> NodeFacts:
     )
 
 
-def telemetry(name: str = "s") -> ProcessTelemetry:
-    of = (("subscription", name),)
-    times = Histogram((*range(len(BUCKETS)), 4), 12.5)
-    counters = (
-        "received_bytes_total",
-        "received_messages_total",
-        "durable_bytes_total",
-        "durable_messages_total",
-        "durable_transactions_total",
-        "reconnects_total",
+def telemetry(name: str = "s", *tables: TableFacts) -> tuple[ProcessTelemetry, ...]:
+    """Return what receiver and engine have measured."""
+    of = {"subscription": name}
+    return (
+        measured(
+            "receiver-16384",
+            {
+                series("received_bytes_total", **of): 17,
+                series("received_messages_total", **of): 17,
+                series("durable_bytes_total", **of): 17,
+                series("durable_messages_total", **of): 17,
+                series("durable_transactions_total", **of): 17,
+                series("reconnects_total", **of): 0,
+                series("errors_total", worker="receiver", sqlstate="08006", **of): 1,
+            },
+            "commit_to_durable_seconds",
+            name,
+        ),
+        measured(
+            "engine",
+            {key: 3 for one in tables for key in table_series(name, one.qualified)},
+            "commit_to_visible_seconds",
+            name,
+        ),
+        measured("engine", {}, "batch_seconds", name),
     )
+
+
+def series(metric: str, **labels: str) -> SeriesKey:
+    return metric, tuple(sorted(labels.items()))
+
+
+def table_series(subscription: str, table: str) -> Iterator[SeriesKey]:
+    """Yield the series that a table has when all has happened to it."""
+    of = {"subscription": subscription, "table": table}
+    for kind in ("inserted", "updated", "deleted", "copied"):
+        yield series("rows_total", kind=kind, **of)
+    for method in ("append", "upsert"):
+        yield series("batches_total", method=method, **of)
+    yield series("applied_bytes_total", **of)
+    yield series("copied_bytes_total", **of)
+    yield series("conflicts_total", kind="insert_exists", **of)
+    yield series("coercions_total", kind="null", **of)
+
+
+def measured(
+    process: str, counters: Mapping[SeriesKey, float], histogram: str, name: str
+) -> ProcessTelemetry:
     return ProcessTelemetry(
-        process="receiver-16384",
+        process=process,
         pid=2,
         birth=None,
         started_at=NOW,
         written_at=NOW,
-        counters={(counter, of): 17 for counter in counters},
-        gauges={("not_declared", of): 1},
+        counters=counters,
+        gauges={series("not_declared", subscription=name): 1},
         histograms={
-            ("commit_to_durable_seconds", of): times,
-            ("commit_to_visible_seconds", of): times,
+            series(histogram, subscription=name): Histogram(
+                (*range(len(BUCKETS)), 4), 12.5
+            )
         },
     )
 
@@ -141,7 +181,10 @@ def reading(*tables: TableFacts, name: str = "s") -> NodeReading:
         "errored", Severity.ERROR, "it is broken", Concern.OPERATOR, NOW, name
     )
     return NodeReading(
-        node(subscription(name, tables)), (problem,), (telemetry(name),), 0.01
+        node(subscription(name, tables)),
+        (problem,),
+        telemetry(name, *tables),
+        0.01,
     )
 
 

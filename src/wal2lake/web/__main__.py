@@ -76,6 +76,7 @@ class _WebProcess:
             ),
             lambda: self._settings,
         )
+        following = loop.create_task(self._readings.follow())
         try:
             while not self._stopping:
                 await listening.apply()
@@ -86,6 +87,7 @@ class _WebProcess:
                     listening.reload_certificate()
         finally:
             context.stopping.set()
+            following.cancel()
             await listening.close()
             self._readings.close()
 

@@ -2,14 +2,17 @@
 
 Takes the settings in force; returns the node's facts, problems and measurements of one moment. One
 thread reads, at most once a second however many ask: a reading is a few hundred small files and one
-look at the catalog. Nobody waits for the engine; a file system that hangs holds up this thread, and
-no other.
+look at the catalog. If nobody asks, it reads every five seconds: problems are followed from their
+beginning to their end, and their times are written to ``run/problems.json``. Nobody waits for the
+engine; a file system that hangs holds up this thread, and no other.
 
 Called by: the routes. Used in the event loop (``submit``) and in other threads (``read``).
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +20,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-from wal2lake.health import FactReader, NodeFacts, Problem
+from wal2lake.errors import Wal2LakeError
+from wal2lake.health import (
+    FactReader,
+    NodeFacts,
+    Problem,
+    ProblemClock,
+    load_seen,
+    problems,
+    save_seen,
+)
+from wal2lake.observe import get_logger
 from wal2lake.observe.telemetry import ProcessTelemetry, read_telemetry
 from wal2lake.settings import Settings
 
@@ -25,6 +38,9 @@ T = TypeVar("T")
 
 FRESH_SECONDS: Final = 1.0
 """A reading is used again for this time."""
+
+FOLLOW_SECONDS: Final = 5.0
+"""Longest time between two readings."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +64,9 @@ class NodeReadings:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="readings")
         self._latest: tuple[float, NodeReading] | None = None
+        self._problems = ProblemClock(
+            load_seen(settings.run_directory, datetime.now(UTC))
+        )
 
     def reload(self, settings: Settings) -> None:
         """Use new settings from now on."""
@@ -64,6 +83,19 @@ class NodeReadings:
         """Return a reading; waits for the thread. Raises as ``submit`` does."""
         return self.submit(lambda reading: reading).result()
 
+    async def follow(self) -> None:
+        """Read every few seconds until cancelled; a failure is logged once."""
+        failure = ""
+        while True:
+            try:
+                await asyncio.wrap_future(self.submit(lambda reading: None))
+                failure = ""
+            except Wal2LakeError as error:
+                if error.message != failure:
+                    get_logger().error("could not read the node's state", error=error)
+                failure = error.message
+            await asyncio.sleep(FOLLOW_SECONDS)
+
     def close(self) -> None:
         """End the thread, without waiting for what it does."""
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -76,9 +108,12 @@ class NodeReadings:
         facts = self._reader.read(now)
         reading = NodeReading(
             facts=facts,
-            problems=(),
+            problems=self._problems.follow(problems(facts, now), now),
             telemetry=read_telemetry(self._settings.run_directory),
             took_seconds=self._clock() - began,
         )
         self._latest = began, reading
+        # For others, who look only now and then. A full disk must not end the looking.
+        with contextlib.suppress(OSError):
+            save_seen(self._settings.run_directory, self._problems.seen)
         return reading

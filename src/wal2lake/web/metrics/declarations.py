@@ -235,6 +235,16 @@ COMMIT_TO_VISIBLE: Final = _subscription_times(
     "commit_to_visible_seconds",
     "Time from a transaction's commit at the source until readers of the tables see it.",
 )
+BATCH_SECONDS: Final = _subscription_times(
+    "batch_seconds",
+    "Time from the begin of a batch until readers of the tables see it.",
+)
+ATTEMPTS_FAILED: Final = _subscription_count(
+    "errors_total",
+    "Failed attempts since the process's start, by worker (receiver, apply, copy) and SQLSTATE.",
+    "worker sqlstate",
+    measured=True,
+)
 RECEIVED_BYTES: Final = _subscription_count(
     "received_bytes_total", "Bytes received from the source.", measured=True
 )
@@ -306,7 +316,7 @@ def _table(name: str, text: str, labels: str = "") -> MetricDeclaration:
 
 def _table_count(name: str, text: str, labels: str = "") -> MetricDeclaration:
     full = f"subscription table {labels}".strip()
-    return _declare(_TABLE, MetricKind.COUNTER, name, text, full)
+    return _declare(_TABLE, MetricKind.COUNTER, name, text, full, measured=True)
 
 
 TABLE_READY: Final = _table(
@@ -336,21 +346,25 @@ TABLE_BYTES: Final = _table(
 TABLE_VECTORS: Final = _table(
     "table_deletion_vectors", "Deletion vectors of the visible version."
 )
-TABLE_ROWS: Final = _table_count(
-    "table_rows_total",
-    "Row changes applied since the engine's start (inserted, updated, deleted, copied).",
-    "operation",
+ROWS: Final = _table_count(
+    "rows_total",
+    "Row changes applied, by kind: inserted, updated, deleted, truncated, copied.",
+    "kind",
 )
-TABLE_BATCHES: Final = _table_count(
-    "table_batches_total",
-    "Batches written since the engine's start, by method (wal2lake.apply_methods).",
-    "method",
+APPLIED_BYTES: Final = _table_count(
+    "applied_bytes_total", "Size of the applied changes, as the change log has them."
+)
+COPIED_BYTES: Final = _table_count(
+    "copied_bytes_total", "Size of the files that initial copies have written."
+)
+BATCHES: Final = _table_count(
+    "batches_total", "Commits by method (wal2lake.apply_methods).", "method"
 )
 TABLE_CONFLICTS: Final = _table_count(
-    "table_conflicts_total", "Conflicts recorded in wal2lake.conflicts."
+    "conflicts_total", "Conflicts by type, as in wal2lake.conflicts.", "kind"
 )
-TABLE_COERCIONS: Final = _table_count(
-    "table_coercions_total", "Values that a value policy has changed."
+COERCIONS: Final = _table_count(
+    "coercions_total", "Values that a value policy has changed, by policy.", "kind"
 )
 TABLES_LEFT_OUT: Final = _declare(
     _TABLE,

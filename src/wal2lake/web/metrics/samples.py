@@ -23,7 +23,7 @@ from wal2lake.health import (
     WalsenderFacts,
 )
 from wal2lake.model import SyncState
-from wal2lake.observe.telemetry import Histogram, ProcessTelemetry
+from wal2lake.observe.telemetry import ProcessTelemetry
 from wal2lake.web.metrics import declarations as m
 from wal2lake.web.metrics.declarations import METRICS
 from wal2lake.web.metrics.sheet import MetricSheet, label_text
@@ -47,9 +47,17 @@ _TABLE_STATES: Final[Mapping[SyncState, str]] = {
     SyncState.READY: "ready",
 }
 
+_PLACE: Final = ("subscription", "table")
+
+_Place = tuple[str, ...]
+"""Names of a subscription, or of a subscription and one of its tables."""
+
 _MEASURED: Final = {
-    metric.name.removeprefix(m.PREFIX): metric for metric in METRICS if metric.measured
+    metric.name.removeprefix(m.PREFIX): (metric, tuple(sorted(metric.labels)))
+    for metric in METRICS
+    if metric.measured
 }
+"""Metrics by the name that telemetry has, with the labels in its order."""
 
 
 def fill(sheet: MetricSheet, reading: NodeReading) -> None:
@@ -59,9 +67,10 @@ def fill(sheet: MetricSheet, reading: NodeReading) -> None:
     for subscription in facts.subscriptions:
         _subscription(sheet, subscription)
         _source(sheet, subscription.name, subscription.source)
-    _tables(sheet, facts)
+    shown: set[_Place] = {(s.name,) for s in facts.subscriptions}
+    shown |= _tables(sheet, facts)
     _publisher(sheet, facts)
-    _measured(sheet, reading.telemetry, {s.name for s in facts.subscriptions})
+    _measured(sheet, reading.telemetry, shown)
 
 
 def _node(sheet: MetricSheet, reading: NodeReading) -> None:
@@ -136,13 +145,15 @@ def _state(table: TableFacts) -> str:
     return "failed" if table.error is not None else _TABLE_STATES[table.state]
 
 
-def _tables(sheet: MetricSheet, facts: NodeFacts) -> None:
+def _tables(sheet: MetricSheet, facts: NodeFacts) -> set[_Place]:
+    """Add the tables; returns those that have series."""
     tables = [(s, t) for s in facts.subscriptions for t in s.tables]
     if len(tables) > MAX_TABLES:
         tables.sort(key=lambda pair: _urgency(pair[1]), reverse=True)
     sheet.add(m.TABLES_LEFT_OUT, max(len(tables) - MAX_TABLES, 0))
     for subscription, table in tables[:MAX_TABLES]:
         _table(sheet, subscription, table)
+    return {(s.name, t.qualified) for s, t in tables[:MAX_TABLES]}
 
 
 def _urgency(table: TableFacts) -> tuple[bool, float]:
@@ -165,12 +176,6 @@ def _table(sheet: MetricSheet, s: SubscriptionFacts, t: TableFacts) -> None:
     sheet.add_at(m.TABLE_FILES, t.files, of)
     sheet.add_at(m.TABLE_BYTES, t.size_bytes, of)
     sheet.add_at(m.TABLE_VECTORS, t.deletion_vectors, of)
-    for operation, rows in t.rows.items():
-        sheet.add_at(m.TABLE_ROWS, rows, f'{of},operation="{operation}"')
-    for method, batches in t.batches.items():
-        sheet.add_at(m.TABLE_BATCHES, batches, f'{of},method="{method}"')
-    sheet.add_at(m.TABLE_CONFLICTS, t.conflicts, of)
-    sheet.add_at(m.TABLE_COERCIONS, t.coercions, of)
     if t.copy is not None:
         sheet.add_at(m.COPY_ROWS, t.copy.rows, of)
         sheet.add_at(m.COPY_ROWS_EXPECTED, t.copy.rows_expected, of)
@@ -218,21 +223,20 @@ def _walsenders(
 
 
 def _measured(
-    sheet: MetricSheet, processes: Iterable[ProcessTelemetry], known: set[str]
+    sheet: MetricSheet, processes: Iterable[ProcessTelemetry], shown: set[_Place]
 ) -> None:
-    """Add what processes have measured, of subscriptions that exist."""
+    """Add what processes have measured of subscriptions and tables that have series."""
     for process in processes:
-        values: dict[tuple[str, tuple[tuple[str, str], ...]], float | Histogram] = {
-            **process.counters,
-            **process.histograms,
-        }
-        for (name, pairs), value in values.items():
-            metric = _MEASURED.get(name)
-            labels = dict(pairs)
-            if metric is None or set(labels) != set(metric.labels):
-                continue
-            if labels.get("subscription", "") in known:
-                sheet.add(metric, value, *(labels[label] for label in metric.labels))
+        for series in (process.counters, process.histograms):
+            for (name, pairs), value in series.items():
+                metric, labels = _MEASURED.get(name, (None, ()))
+                if metric is None or tuple([label for label, _ in pairs]) != labels:
+                    continue
+                place = [text for label, text in pairs if label in _PLACE]
+                if tuple(place) in shown:
+                    sheet.add_at(
+                        metric, value, label_text(labels, [v for _, v in pairs])
+                    )
 
 
 def _seconds(time: datetime | None) -> float | None:

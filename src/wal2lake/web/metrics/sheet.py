@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from wal2lake.observe.telemetry import BUCKETS, Histogram
@@ -44,7 +44,9 @@ class MetricSheet:
         if value is not None:
             self._values[metric.name][label_text(metric.labels, labels)] = value
 
-    def add_at(self, metric: MetricDeclaration, value: float | None, text: str) -> None:
+    def add_at(
+        self, metric: MetricDeclaration, value: float | Histogram | None, text: str
+    ) -> None:
         """Set a value of a metric whose labels have been written already."""
         if value is not None:
             self._values[metric.name][text] = value
@@ -93,7 +95,7 @@ def _number(value: float) -> str:
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
-def label_text(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+def label_text(names: Sequence[str], values: Sequence[str]) -> str:
     """Return labels as both formats write them."""
     pairs = zip(names, values, strict=True)
     return ",".join([f'{name}="{_escaped(value)}"' for name, value in pairs])
