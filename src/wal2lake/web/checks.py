@@ -1,8 +1,8 @@
 """``/health/live`` and ``/health/ready``, for service managers and load balancers.
 
 ``live`` is 200 while the supervisor runs: this process dies with it. ``ready`` is 200 if the node
-accepts clients and nothing has stopped (no problem of severity error), else 503; the reasons are
-JSON, the node's state first:
+accepts clients and nothing has stopped (no problem of severity error), else 503. A certificate that
+expires soon has stopped nothing. The reasons are JSON, the node's state first:
 
     {"status": "not ready", "reasons": [{"kind": "node", "message": "the node is starting"}]}
 
@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.health import Severity
+from wal2lake.health import ProblemKind, Severity
 from wal2lake.web.guard import ADMITTED
 from wal2lake.web.reading import NodeReading, NodeReadings
+
+_NOT_YET: Final = ProblemKind.CERTIFICATE
 
 
 def routes(readings: NodeReadings) -> list[BaseRoute]:
@@ -55,7 +58,7 @@ def _reasons(reading: NodeReading) -> Iterator[dict[str, str]]:
     if state != "ready":
         yield {"kind": "node", "message": f"the node is {state}"}
     for problem in reading.problems:
-        if problem.severity is Severity.ERROR:
+        if problem.severity is Severity.ERROR and problem.kind != _NOT_YET:
             reason = {
                 "kind": problem.kind,
                 "message": problem.message,
