@@ -51,6 +51,17 @@ def test_a_node_that_is_well() -> None:
     assert condition(look(NODE)) is NodeCondition.WELL
 
 
+def test_where_the_page_is_or_why_it_is_not() -> None:
+    served = replace(NODE, web_urls=("http://127.0.0.1:5481/",))
+    assert "\n  metrics and page: http://127.0.0.1:5481/\n" in text(served)
+    assert document(look(served))["web"]["urls"] == ["http://127.0.0.1:5481/"]
+    taken = replace(NODE, web_error="could not bind: Address already in use")
+    assert (
+        "\n  metrics and page are not served: could not bind: Address already in use\n"
+    ) in text(taken)
+    assert condition(look(taken)) is NodeCondition.WELL
+
+
 def test_a_problem_has_its_time_whom_it_concerns_and_its_remedy() -> None:
     paused = replace(ORDERS, paused_since=ago(minutes=5), behind_seconds=300.0)
     shown = text(with_subscription(tables=(paused,)))

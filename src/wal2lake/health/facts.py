@@ -241,6 +241,10 @@ class NodeFacts:
     """Commits to several tables that have begun and not ended."""
     unfinished_since: datetime | None = None
     """Time since which the oldest of them has been seen."""
+    web_urls: tuple[str, ...] = ()
+    """Where the web process listens, as a client on this machine reaches it."""
+    web_error: str | None = None
+    """Why the web process does not listen on an address of the settings; it tries again."""
     settings_error: str | None = None
     """Why wal2lake.toml cannot be read: the facts that depend on settings are those of the
     defaults, and the next start would fail."""

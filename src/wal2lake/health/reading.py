@@ -59,8 +59,17 @@ from wal2lake.health.facts import (
     SourceFacts,
     SubscriptionFacts,
 )
-from wal2lake.launch import LockFacts, NodeStatus, is_locked, read_lock, read_status
+from wal2lake.launch import (
+    LockFacts,
+    NodeStatus,
+    WebStatus,
+    is_locked,
+    read_lock,
+    read_status,
+    read_web_status,
+)
 from wal2lake.model import Lsn
+from wal2lake.observe.telemetry import ProcessTelemetry
 from wal2lake.settings import Settings, load
 
 
@@ -103,6 +112,12 @@ class FactReader:
         with self._lock:
             return self._read(now or datetime.now(UTC))
 
+    def read_reports(self) -> tuple[ProcessTelemetry, ...]:
+        """Return what the processes of the node have measured, as last read; files that have
+        changed since are read again."""
+        with self._lock:
+            return self._reports.read().processes
+
     def close(self) -> None:
         """Close the catalog."""
         with self._lock:
@@ -124,6 +139,7 @@ class FactReader:
         unfinished_since = self._unfinished_since(overview, now)
         self._changes.end_round()
         self._logs.keep(_log_directory(settings, s) for s in overview.subscriptions)
+        web = _web(settings, status)
         state = "stopped" if not locked else "starting" if lock is None else lock.state
         running = reports.is_engine_running()
         return NodeFacts(
@@ -153,6 +169,8 @@ class FactReader:
             ),
             unfinished_commits=overview.local_commits,
             unfinished_since=unfinished_since,
+            web_urls=() if web is None else web.urls,
+            web_error=None if web is None else web.error,
             settings_error=self._settings_error,
         )
 
@@ -287,6 +305,14 @@ def _processes(
             began = _time(worker.started_at)
             found.append(ProcessFacts("jvm", jvm, began, 0, None, rss_bytes(jvm)))
     return tuple(found)
+
+
+def _web(settings: Settings, status: NodeStatus | None) -> WebStatus | None:
+    """Return what the running web process has written."""
+    web = read_web_status(settings.run_directory)
+    workers = () if status is None else status.workers
+    running = {worker.pid for worker in workers if worker.role == "web"}
+    return web if web is not None and web.pid in running else None
 
 
 def _receiver_pid(status: NodeStatus | None, subscription: Subscription) -> int | None:

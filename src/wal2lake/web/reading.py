@@ -31,7 +31,7 @@ from wal2lake.health import (
     save_seen,
 )
 from wal2lake.observe import get_logger
-from wal2lake.observe.telemetry import ProcessTelemetry, read_telemetry
+from wal2lake.observe.telemetry import ProcessTelemetry
 from wal2lake.settings import Settings
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class NodeReadings:
         reading = NodeReading(
             facts=facts,
             problems=self._problems.follow(problems(facts, now), now),
-            telemetry=read_telemetry(self._settings.run_directory),
+            telemetry=self._reader.read_reports(),
             took_seconds=self._clock() - began,
         )
         self._latest = began, reading

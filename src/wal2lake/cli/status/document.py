@@ -38,6 +38,7 @@ def document(look: Look) -> dict[str, Any]:
         "port": facts.port,
         "started_at": _time(facts.started_at),
         "processes": list(_processes(facts)),
+        "web": {"urls": list(facts.web_urls), "error": facts.web_error},
         "condition": condition(look).name.lower(),
         "taken_at": _time(facts.taken_at),
         "engine_told_at": _time(facts.engine_told_at),

@@ -46,6 +46,10 @@ def lines(look: Look) -> Iterator[str]:
     for process in facts.processes:
         if process.role not in _SILENT:
             yield _process(process)
+    for url in facts.web_urls:
+        yield f"  metrics and page: {url}"
+    if facts.web_error is not None:
+        yield f"  metrics and page are not served: {clean(facts.web_error)}"
     for subscription in facts.subscriptions:
         yield from _subscription(facts, subscription)
     # The first line has said it.

@@ -66,6 +66,11 @@ class Reports:
             _gather(self._counters, process.counters)
 
     @property
+    def processes(self) -> tuple[ProcessTelemetry, ...]:
+        """The reports as the processes have written them."""
+        return tuple(self._processes.values())
+
+    @property
     def engine_told_at(self) -> datetime | None:
         """Time of the engine's last report."""
         engine = self._processes.get(_ENGINE)
