@@ -58,9 +58,6 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "test_a_publisher_that_does_not_know_origins_is_refused_in_its_words": (
         "Leave origin at its default, any.",
     ),
-    "node/test_pause_table.py::test_a_table_is_copied_again_alone": (
-        "SELECT wal2lake.recopy_table(",
-    ),
     "spark/test_class_archive.py::test_a_session_is_told_of_an_archive_that_is_there": (
         "Nothing depends on it; engines start more slowly without it.",
     ),
