@@ -80,14 +80,26 @@ def test_a_row_in_the_way_is_removed_and_the_subscription_enabled(
     assert node.sql("select v from prob.t where id = 2") == [("theirs",)]
 
 
-def test_a_paused_table_is_resumed(pg18: Database, node: Node, mirror: Mirror) -> None:
+def test_a_paused_table_breaks_its_freshness_until_it_is_resumed(
+    pg18: Database, node: Node, mirror: Mirror
+) -> None:
+    node.sql("alter table prob.t set (freshness = '200 ms')")
+    assert node.sql(
+        "select reloptions from pg_class where oid = 'prob.t'::regclass"
+    ) == [("{freshness=00:00:00.2}",)]
     node.sql("select wal2lake.pause_table('prob.t')")
     paused = found(node, "prob", "paused")
     assert (paused["severity"], paused["tablename"]) == ("warning", "t")
     pg18.psql("insert into prob.t values (3, 'three')")
+    late = found(node, "prob", "late")
+    assert (late["severity"], late["tablename"]) == ("error", "t")
     node.sql(paused["remedy"])
     ended(node, "prob")
     mirror.caught_up()
+    node.sql("alter table prob.t reset (freshness)")
+    assert node.sql(
+        "select reloptions from pg_class where oid = 'prob.t'::regclass"
+    ) == [(None,)]
 
 
 @pytest.fixture

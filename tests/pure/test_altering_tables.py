@@ -89,7 +89,6 @@ def test_what_is_no_statement_is_so_where_postgresql_says(
         ("alter table t cluster on t_pkey", "CLUSTER ON"),
         ("alter table t drop a, validate constraint x", "VALIDATE CONSTRAINT"),
         ("alter table t alter a set storage plain", "ALTER COLUMN ... SET STORAGE"),
-        ("alter table t set (fillfactor = 5)", "SET"),
     ],
 )
 def test_an_action_that_is_not_executed_is_named(text: str, name: str) -> None:

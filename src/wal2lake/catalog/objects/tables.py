@@ -134,6 +134,20 @@ def set_replica_identity(
     )
 
 
+def set_parameters(
+    connection: sqlite3.Connection, oid: Oid, changes: Mapping[str, str | None]
+) -> None:
+    """Set storage parameters of a table; None to remove one."""
+    row = connection.execute(
+        "select parameters from relation where oid = ?", (oid,)
+    ).fetchone()
+    merged = {**dict(json.loads(row["parameters"])), **changes}
+    kept = [(name, value) for name, value in merged.items() if value is not None]
+    connection.execute(
+        "update relation set parameters = ? where oid = ?", (json.dumps(kept), oid)
+    )
+
+
 def table_of(
     connection: sqlite3.Connection, row: sqlite3.Row | Mapping[str, Any]
 ) -> TableDef:

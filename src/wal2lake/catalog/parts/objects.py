@@ -256,6 +256,14 @@ class Objects(CatalogPart):
             for oid in oids:
                 tables.set_replica_identity(transaction, oid, identity)
 
+    @change
+    def set_parameters(self, storage: Oid, changes: Mapping[str, str | None]) -> None:
+        """Set storage parameters of a table and its partition, by the table's OID; None to remove
+        one."""
+        with self._database.transaction() as transaction:
+            for oid in tables.sharing(transaction, storage):
+                tables.set_parameters(transaction, oid, changes)
+
     def comments(self) -> list[Comment]:
         """Return all comments."""
         with self._database.reading() as connection:

@@ -93,6 +93,7 @@ from wal2lake.sql.grammar.altering.alterstatements import (
     DropConstraintClause,
     ExpressionClause,
     NotNullClause,
+    ParametersClause,
     RenameTable,
     RenameTableColumn,
     ReplicaIdentityClause,
@@ -135,6 +136,14 @@ def alter_columns(node: TableDefinitions, caller: Caller, statement: AlterTable)
         _carry_out(node, caller, table, changes, using, cascade=cascade)
         if identities:
             node.catalog.set_replica_identity([table.oid], identities[-1])
+        altered = [
+            parameter
+            for action in statement.actions
+            if isinstance(action, ParametersClause)
+            for parameter in action.parameters
+        ]
+        if altered:
+            node.catalog.set_parameters(table.storage, dict(altered))
     return _TAG
 
 
@@ -345,7 +354,7 @@ def _changes(
                 changes += dropped_constraint(caller, now, action)
             case ExpressionClause():
                 changes += set_expression(caller, now, action)
-            case ReplicaIdentityClause():
+            case ReplicaIdentityClause() | ParametersClause():
                 continue
         plan_changes(table, changes)
     return changes, using
@@ -429,7 +438,7 @@ def _pass(action: AlterAction) -> int:
             return 2
         case AddKeyClause() | AddCheckClause():
             return 6
-        case ReplicaIdentityClause():
+        case ReplicaIdentityClause() | ParametersClause():
             return 7
 
 

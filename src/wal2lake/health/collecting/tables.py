@@ -7,6 +7,7 @@ Called by ``reading``.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -19,6 +20,12 @@ from wal2lake.health.facts import CopyFacts, TableFacts
 from wal2lake.model import SyncState
 
 _COPYING: Final = SyncState.DATASYNC
+
+_INTERVAL: Final = re.compile(
+    r"(?:(\d+) years? ?)?(?:(\d+) mons? ?)?(?:(\d+) days? ?)?"
+    r"(?:(\d+):(\d\d):(\d\d(?:\.\d+)?))?"
+)
+"""A positive interval in the style postgres."""
 
 _KNOWN_PERCENT: Final = 2
 """Part of a copy after which its speed says when it ends. A first range is slow."""
@@ -54,6 +61,9 @@ def table_facts(
             else datetime.fromisoformat(rel.paused_at),
             error=rel.error,
             sqlstate=rel.sqlstate,
+            freshness=None
+            if table is None
+            else freshness_seconds(table.parameters.get("freshness")),
             behind_seconds=behind,
             applied_lsn=position,
             version=versions.get(int(rel.relid)),
@@ -95,6 +105,19 @@ def _copy(
         ends_at=_expected_end(rel, started, now),
         progressed_at=changes.since((rel.subid, rel.relid), progress, now),
     )
+
+
+def freshness_seconds(text: str | None) -> float | None:
+    """Return the seconds of a storage parameter ``freshness``: an interval as PostgreSQL writes it,
+    with months of 30 days and years of 12 months. None if there is none."""
+    match = _INTERVAL.fullmatch(text or "")
+    if not text or match is None:
+        return None
+    years, months, days, hours, minutes, seconds = (
+        float(n or 0) for n in match.groups()
+    )
+    whole_days = (years * 12 + months) * 30 + days
+    return ((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _expected_end(

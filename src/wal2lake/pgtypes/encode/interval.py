@@ -41,6 +41,18 @@ _UNITS: Final = {
     "sec": ("microseconds", _SECOND),
     "millisecond": ("microseconds", 1000),
     "microsecond": ("microseconds", 1),
+    "quarter": ("months", 3),
+    "qtr": ("months", 3),
+    "y": ("months", 12),
+    "w": ("days", 7),
+    "d": ("days", 1),
+    "h": ("microseconds", 3600 * _SECOND),
+    "m": ("microseconds", 60 * _SECOND),
+    "s": ("microseconds", _SECOND),
+    "msec": ("microseconds", 1000),
+    "ms": ("microseconds", 1000),
+    "usec": ("microseconds", 1),
+    "us": ("microseconds", 1),
 }
 _IRREGULAR: Final = {"centuries": "century", "millennia": "millennium"}
 _PART = re.compile(

@@ -42,8 +42,10 @@ from wal2lake.pgtypes import (
     TypeMappings,
     ValuePolicies,
 )
+from wal2lake.pgtypes.encode.interval import INFINITY, interval_of
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.sql.grammar.cursor import TokenCursor
+from wal2lake.sql.grammar.lexer import TokenKind
 from wal2lake.sql.grammar.statements import StatementOption, ValueKind
 
 
@@ -381,6 +383,10 @@ _PARTITION_COLUMNS: Final = "partition_columns"
 _CLUSTER_BY: Final = "cluster_by"
 """wal2lake's parameter for the columns by which neighbouring rows are kept in one file."""
 
+FRESHNESS: Final = "freshness"
+"""wal2lake's parameter for the longest time that a table may be behind its source. The only one
+that ALTER TABLE may set."""
+
 _MAX_CLUSTERING_COLUMNS: Final = 4
 """Delta's limit. With each further column, every column tells less about a row's file."""
 
@@ -393,11 +399,12 @@ _STORAGE_PARAMETERS: Final = {
         "delta.logRetentionDuration",
         _PARTITION_COLUMNS,
         _CLUSTER_BY,
+        FRESHNESS,
     )
 }
 """The parameters that CREATE TABLE may set, by their folded names.
 
-All but the last two are Delta's table properties.
+All but the last three are Delta's table properties.
 """
 
 _PERIOD: Final = re.compile(
@@ -411,6 +418,61 @@ _POSTGRESQL_PARAMETER: Final = re.compile(
     "fillfactor|parallel_workers|toast_tuple_target|user_catalog_table|vacuum_.*"
     "|(log_)?autovacuum_.*"
 )
+
+
+def storage_parameters(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
+    """(name = value, ...): Delta's own names and values, ``partition_columns``, ``cluster_by`` and
+    ``freshness``."""
+    cursor.expect_mark("(")
+    parameters = cursor.commas(lambda: _storage_parameter(cursor))
+    cursor.expect_mark(")")
+    _refuse_repeated([name for name, _ in parameters])
+    return parameters
+
+
+def altered_parameters(cursor: TokenCursor) -> tuple[tuple[str, str | None], ...]:
+    """SET (name = value, ...) or RESET (name, ...) of ALTER TABLE; None for a reset parameter."""
+    altered: tuple[tuple[str, str | None], ...]
+    if cursor.take("set"):
+        altered = storage_parameters(cursor)
+    else:
+        cursor.expect("reset")
+        cursor.expect_mark("(")
+        altered = cursor.commas(lambda: (_parameter_name(cursor), None))
+        cursor.expect_mark(")")
+        _refuse_repeated([name for name, _ in altered])
+    for name, _ in altered:
+        if name != FRESHNESS:
+            raise FeatureNotSupportedError(
+                f'storage parameter "{name}" cannot be changed by ALTER TABLE'
+            )
+    return altered
+
+
+def _refuse_repeated(names: Sequence[str]) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise UsageError(
+                f'parameter "{name}" specified more than once', sqlstate="22023"
+            )
+
+
+def _parameter_name(cursor: TokenCursor) -> str:
+    name = cursor.label()
+    if cursor.take_mark("."):
+        name += f".{cursor.label()}"
+    return storage_parameter_name(name)
+
+
+def _storage_parameter(cursor: TokenCursor) -> tuple[str, str]:
+    name = _parameter_name(cursor)
+    value = "true"
+    if cursor.take_mark("="):
+        token = cursor.next()
+        if token.kind not in (TokenKind.STRING, TokenKind.INTEGER, TokenKind.WORD):
+            raise cursor.unexpected(token)
+        value = token.value
+    return name, storage_value(name, value)
 
 
 def storage_parameter_name(name: str) -> str:
@@ -444,6 +506,8 @@ def storage_value(name: str, value: str) -> str:
     wrong = UsageError(
         f'invalid value for storage parameter "{name}": "{value}"', sqlstate="22023"
     )
+    if name == FRESHNESS:
+        return _freshness(name, value)
     if name.endswith("Duration"):
         period = _PERIOD.fullmatch(value.strip())
         if period is None:
@@ -459,6 +523,25 @@ def storage_value(name: str, value: str) -> str:
         wrong.hint = "true or false."
         raise wrong
     return "true" if value.lower() in ("true", "on") else "false"
+
+
+def _freshness(name: str, value: str) -> str:
+    """A positive interval, as PostgreSQL writes it. Raises 22007 for another text, 22023 for a time
+    that is no limit."""
+    try:
+        interval = interval_of(value)
+    except FeatureNotSupportedError:
+        raise UsageError(
+            f'invalid input syntax for type interval: "{value}"', sqlstate="22007"
+        ) from None
+    fields = (interval.months, interval.days, interval.microseconds)
+    if interval == INFINITY or min(fields) < 0 or not any(fields):
+        raise UsageError(
+            f'invalid value for storage parameter "{name}": "{value}"',
+            sqlstate="22023",
+            hint="A time that a table may be behind, such as '2s' or '5 min'.",
+        )
+    return str(interval)
 
 
 def _column_names(parameter: str, value: str) -> list[str]:

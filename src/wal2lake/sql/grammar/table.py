@@ -50,8 +50,7 @@ from wal2lake.sql.grammar.lexer import Token, TokenKind, syntax_error
 from wal2lake.sql.grammar.options import (
     clustering_columns,
     partition_columns,
-    storage_parameter_name,
-    storage_value,
+    storage_parameters,
 )
 from wal2lake.sql.grammar.statements import (
     ColumnClause,
@@ -182,41 +181,12 @@ def create_table(cursor: TokenCursor) -> CreateTable | CreatePartition:
         cursor.expect_mark(")")
     partition_key = _partition_key(cursor)
     _refuse_options(cursor)
-    parameters = _storage_parameters(cursor)
+    parameters: tuple[tuple[str, str], ...] = ()
+    if cursor.take("with"):
+        parameters = storage_parameters(cursor)
     _refuse_options(cursor)
     cursor.expect_end()
     return _checked_table(table, if_not_exists, partition_key, parameters)
-
-
-def _storage_parameters(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
-    """WITH (name = value, ...): Delta's own names and values, ``partition_columns`` and
-    ``cluster_by``."""
-    if not cursor.take("with"):
-        return ()
-    cursor.expect_mark("(")
-    parameters = cursor.commas(lambda: _storage_parameter(cursor))
-    cursor.expect_mark(")")
-    names = [name for name, _ in parameters]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise UsageError(
-                f'parameter "{name}" specified more than once', sqlstate="22023"
-            )
-    return parameters
-
-
-def _storage_parameter(cursor: TokenCursor) -> tuple[str, str]:
-    name = cursor.label()
-    if cursor.take_mark("."):
-        name += f".{cursor.label()}"
-    name = storage_parameter_name(name)
-    value = "true"
-    if cursor.take_mark("="):
-        token = cursor.next()
-        if token.kind not in (TokenKind.STRING, TokenKind.INTEGER, TokenKind.WORD):
-            raise cursor.unexpected(token)
-        value = token.value
-    return name, storage_value(name, value)
 
 
 def _partition(

@@ -101,6 +101,14 @@ class DropConstraintClause:
     """CASCADE, which has no effect: nothing depends on a constraint."""
 
 
+@dataclass(frozen=True, slots=True)
+class ParametersClause:
+    """SET (name = value, ...) or RESET (name, ...)."""
+
+    parameters: tuple[tuple[str, str | None], ...]
+    """None for a parameter that is reset."""
+
+
 AlterAction = (
     AddCheckClause
     | AddColumnClause
@@ -112,6 +120,7 @@ AlterAction = (
     | DefaultClause
     | TypeClause
     | ReplicaIdentityClause
+    | ParametersClause
 )
 
 

@@ -25,6 +25,7 @@ from wal2lake.sql.grammar.altering.alterstatements import (
     DropConstraintClause,
     ExpressionClause,
     NotNullClause,
+    ParametersClause,
     RenameTable,
     RenameTableColumn,
     ReplicaIdentityClause,
@@ -34,6 +35,7 @@ from wal2lake.sql.grammar.altering.alterstatements import (
 from wal2lake.sql.grammar.constraints import generation
 from wal2lake.sql.grammar.cursor import TokenCursor
 from wal2lake.sql.grammar.lexer import TokenKind
+from wal2lake.sql.grammar.options import altered_parameters
 from wal2lake.sql.grammar.statements import (
     CommandKind,
     OtherStatement,
@@ -60,8 +62,6 @@ _UNSUPPORTED_ACTIONS: Final = (
     "set unlogged",
     "set tablespace",
     "set access method",
-    "set",
-    "reset",
     "inherit",
     "no inherit",
     "of",
@@ -145,6 +145,8 @@ def _alteration(cursor: TokenCursor, table: QualifiedName) -> AlterAction:
     if cursor.at_words("owner", "to"):
         raise _UnsupportedAction("OWNER TO")
     _refuse_actions(cursor, _UNSUPPORTED_ACTIONS)
+    if cursor.token.is_word("set", "reset") and cursor.ahead(1).is_mark("("):
+        return ParametersClause(altered_parameters(cursor))
     if cursor.at_words("add", "constraint") or (
         cursor.token.is_word("add") and cursor.ahead(1).is_word("primary", "check")
     ):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from wal2lake.pgtypes import format_type
-from wal2lake.pgtypes.keywords import quote_identifier
+from wal2lake.pgtypes.keywords import quote_identifier, quote_literal
 from wal2lake.sql.grammar.altering.alterstatements import (
     AddCheckClause,
     AddColumnClause,
@@ -23,6 +23,7 @@ from wal2lake.sql.grammar.altering.alterstatements import (
     DropConstraintClause,
     ExpressionClause,
     NotNullClause,
+    ParametersClause,
     RenameTable,
     RenameTableColumn,
     ReplicaIdentityClause,
@@ -86,6 +87,8 @@ def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
                 index = quote_identifier(action.index)
                 return f"REPLICA IDENTITY USING INDEX {index}"
             return f"REPLICA IDENTITY {action.identity.name}"
+        case ParametersClause():
+            return _parameters(action)
         case NotNullClause():
             verb = "SET" if action.not_null else "DROP"
             return f"ALTER COLUMN {quote_identifier(action.name)} {verb} NOT NULL"
@@ -105,6 +108,14 @@ def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
             return f"ALTER COLUMN {quote_identifier(action.name)} TYPE {kind}{using}"
         case _:
             assert_never(action)
+
+
+def _parameters(action: ParametersClause) -> str:
+    kept = [(name, value) for name, value in action.parameters if value is not None]
+    if kept:
+        items = (f"{name} = {quote_literal(value)}" for name, value in kept)
+        return f"SET ({', '.join(items)})"
+    return f"RESET ({', '.join(name for name, _ in action.parameters)})"
 
 
 def check_sql(check: CheckClause) -> str:
