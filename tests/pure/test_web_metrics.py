@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
@@ -25,6 +27,7 @@ from tests.fakes.node_facts import (
 from wal2lake.model import Lsn
 from wal2lake.observe.telemetry import BUCKETS
 from wal2lake.web.metrics import METRICS, MetricKind, MetricSheet, fill
+from wal2lake.web.metrics.route import wants_openmetrics
 from wal2lake.web.metrics.samples import MAX_TABLES
 from wal2lake.web.metrics.sheet import label_text
 from wal2lake.web.reading import NodeReading
@@ -199,3 +202,34 @@ def test_a_name_with_half_a_surrogate_does_not_end_the_scrape():
     sheet = MetricSheet()
     fill(sheet, replace(reading(), facts=node(subscription("\ud800", ()))))
     assert b"?" in sheet.render(openmetrics=False)
+
+
+@pytest.mark.parametrize(
+    ("accept", "openmetrics"),
+    [
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.5,"
+            "application/openmetrics-text;version=0.0.1;q=0.4,"
+            "text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            True,
+        ),
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", True),
+        ("application/openmetrics-text", True),
+        ('APPLICATION/openmetrics-text;version="1.0.0"', True),
+        ("text/plain;version=0.0.4;q=1,application/openmetrics-text;q=0.5", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=nan", False),
+        ("application/openmetrics-text;version=2.0.0", False),
+        ("application/vnd.google.protobuf;q=1,text/plain;q=0.1", False),
+        ("*/*", False),
+        ("", False),
+        (";=,;q", False),
+    ],
+)
+def test_the_format_is_the_one_that_the_scraper_prefers(accept, openmetrics):
+    assert wants_openmetrics(accept) is openmetrics
+
+
+@given(st.text(st.sampled_from('aq=;,/.01 \t"openmetrics-text')))
+def test_no_accept_header_is_an_error(accept):
+    wants_openmetrics(accept)

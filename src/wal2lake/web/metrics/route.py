@@ -10,8 +10,9 @@ Called by: ``app``.
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Final
 
-from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -20,6 +21,31 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.web.metrics.samples import fill
 from wal2lake.web.metrics.sheet import MetricSheet
 from wal2lake.web.reading import NodeReading, NodeReadings
+
+_OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+_PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Return whether an Accept header prefers OpenMetrics 1 to plain text; what makes no sense in
+    it is passed over."""
+    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for item in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in item.split(";"))
+        values = dict(p.split("=", 1) for p in parameters if "=" in p)
+        version = values.get("version", "").strip('" ')
+        if kind not in weights:
+            continue
+        if kind != "text/plain" and version and not version.startswith(("1.", "0.0.1")):
+            continue
+        weights[kind] = max(weights[kind], _weight(values.get("q", "1")))
+    openmetrics, plain = weights.values()
+    return openmetrics > 0 and openmetrics >= plain
+
+
+def _weight(text: str) -> float:
+    return float(text) if re.fullmatch(r"[01](\.\d{0,3})?", text) else 0.0
 
 
 class MetricsRoute:
@@ -34,14 +60,14 @@ class MetricsRoute:
         return [Route("/metrics", self._scrape)]
 
     async def _scrape(self, request: Request) -> Response:
-        _, content_type = choose_encoder(request.headers.get("accept", ""))
-        openmetrics = content_type.startswith("application/openmetrics-text")
+        openmetrics = wants_openmetrics(request.headers.get("accept", ""))
         try:
             body = await asyncio.wrap_future(
                 self._readings.submit(lambda reading: self._text(reading, openmetrics))
             )
         except Wal2LakeError as error:
             return PlainTextResponse(f"{error.message}\n", 503)
+        content_type = _OPENMETRICS if openmetrics else _PLAIN
         return Response(body, headers={"content-type": content_type})
 
     def _text(self, reading: NodeReading, openmetrics: bool) -> bytes:

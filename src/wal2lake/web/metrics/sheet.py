@@ -2,8 +2,7 @@
 
 prometheus-client's own writers take half a second for 15,000 samples, of which a node with 1,000
 tables has more; this one takes a tenth of that, since tables share their labels' text. The formats
-are read back with the library's parsers, and with promtool, in tests. The library also chooses
-the format that a scraper asks for.
+are read back with the library's parsers, and with promtool, in tests.
 
     Prometheus 0.0.4     # TYPE wal2lake_x_total counter        no end
     OpenMetrics 1.0      # TYPE wal2lake_x counter              # EOF
