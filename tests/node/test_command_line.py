@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import Database
+from tests.fakes.terminal import Terminal
 
 from wal2lake.errors import PublisherError
 from wal2lake.launch.directory.lockfile import is_locked
@@ -178,6 +179,17 @@ def test_status_as_json_has_processes_positions_and_tables(
     )
     shown = run_cli("status", "-D", own.directory).stdout
     assert 'subscription "cs": streaming, 1 of 1 tables ready' in shown
+    assert "  behind the source: received " in shown
+    assert run_cli("status", "-D", own.directory, "--check").returncode == 0
+    once = run_cli("top", "-D", own.directory, "--once").stdout
+    assert "cs.t" in once and "streaming" in once
+    terminal = Terminal("-D", str(own.directory), "--interval", "0.2")
+    terminal.wait_for("streaming")
+    terminal.press("t")
+    terminal.wait_for("1 table, most behind first")
+    terminal.end("q")
+    own.sql("alter subscription cs disable")
+    assert run_cli("status", "-D", own.directory, "--check").returncode == 1
     own.sql("drop subscription cs")
 
 

@@ -7,6 +7,7 @@ wording of the command line. Never: does what SQL can do, loads Spark, keeps a f
     options              the arguments and exit codes of all subcommands
     init start stop reload sql    one subcommand each, with ``run``
     looking              a node's facts, problems and condition, for the next two
+    top/                 a live view in a terminal
     status/              the state of a node as text and as JSON
     check/               asks a publisher and prints the findings
     demo/                the whole product on a PostgreSQL of its own

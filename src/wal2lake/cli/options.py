@@ -163,6 +163,41 @@ def _status_options(status: argparse.ArgumentParser) -> None:
     )
 
 
+def _top_options(top: argparse.ArgumentParser) -> None:
+    _directory(top)
+    top.add_argument(
+        "--once",
+        action="store_true",
+        help="print one frame and end, as into a pipe",
+    )
+    top.add_argument(
+        "--page",
+        choices=("overview", "tables", "copies", "problems", "publisher"),
+        default="overview",
+        help="page to begin with (default: overview)",
+    )
+    top.add_argument(
+        "--sort",
+        choices=("lag", "rate", "size", "name"),
+        default="lag",
+        help="order of tables (default: lag, the most behind first)",
+    )
+    top.add_argument(
+        "--interval",
+        type=_interval,
+        default=1.0,
+        metavar="SECONDS",
+        help="time between two looks (default: 1)",
+    )
+
+
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 3600")
+    return seconds
+
+
 def _sql_options(sql: argparse.ArgumentParser) -> None:
     _directory(sql)
     sql.add_argument("-U", "--username", metavar="NAME", help="connect as this role")
@@ -245,6 +280,7 @@ _COMMANDS: Final[
         "stop": ("stop a running node", _stop_options),
         "reload": ("have a running node read its settings again", _reload_options),
         "status": ("say what a node does", _status_options),
+        "top": ("show live what a node does", _top_options),
         "sql": ("talk SQL to a running node", _sql_options),
         "check": (
             "look at a publisher, change nothing, say what will happen",
@@ -293,6 +329,11 @@ EXIT_CODES: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
             " there is none in the directory",
             3: "it does not run (without --check)",
             4: "there is no node in the directory (without --check)",
+        },
+        "top": {
+            0: "it was ended by q or Ctrl-C, or the frame was printed",
+            1: "there is no node in the directory, or it cannot be read",
+            2: _ARGUMENTS,
         },
         "sql": {
             0: "all statements have succeeded",
