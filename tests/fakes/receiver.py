@@ -12,6 +12,7 @@ from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.confirmed import Confirmed, ConfirmedFile
 from wal2lake.model import Lsn, Oid
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.receive.walreceiver import WalReceiver
 from wal2lake.settings import LogSettings, Settings
 from wal2lake.testing.waits import wait_until
@@ -36,7 +37,9 @@ class Receiver:
         )
         self.log = self.settings.log_directory / str(int(SUBSCRIPTION))
 
-    def run(self, until: Callable[[], object]) -> BaseException | None:
+    def run(
+        self, until: Callable[[], object], telemetry: Telemetry | None = None
+    ) -> BaseException | None:
         """One run, until something holds or it ends by itself; what ended it."""
         subscription = self.catalog.subscription(SUBSCRIPTION)
         assert subscription is not None
@@ -44,7 +47,7 @@ class Receiver:
         ended: list[BaseException] = []
         with ProgressFile(self.settings.run_directory, SUBSCRIPTION) as progress:
             receiver = WalReceiver(
-                self.catalog, subscription, self.settings, log, progress
+                self.catalog, subscription, self.settings, log, progress, telemetry
             )
 
             def work() -> None:

@@ -177,7 +177,9 @@ class FakeWalsender:
             rows = [("x.history", self.history)]
         elif "pg_replication_slots" in sql:
             columns = sql.partition("FROM")[0].count(",") + 1
-            named: dict[int, str] = {0: "pgoutput", 1: "d", 4: str(self.confirmed)}
+            named: dict[int, str] = {}
+            if "plugin" in sql:
+                named = {0: "pgoutput", 1: "d", 4: str(self.confirmed)}
             rows = [tuple(named.get(i) for i in range(columns))]
         elif "pg_postmaster_start_time" in sql:
             rows = [(self.started,)]

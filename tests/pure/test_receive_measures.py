@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.publisher import gulp, inserts, payloads, xlogdata
+from tests.fakes.receiver import Receiver
 from tests.fakes.streams import damaged, streams
+from tests.fakes.walsender import FakeWalsender, Scripted
 
 from wal2lake.catalog import Subscription
 from wal2lake.catalog.committimes import CommitTimes, times_path
@@ -27,6 +29,8 @@ from wal2lake.receive.measures import (
     ReceiverMeasures,
     find_commits,
 )
+from wal2lake.receive.source import source
+from wal2lake.receive.source.slotcheck import UnusableSlot
 from wal2lake.receive.threads import verifier as module
 from wal2lake.receive.threads.verifier import PositionVerifier
 from wal2lake.settings import Settings
@@ -164,9 +168,9 @@ def test_what_becomes_durable_is_counted(tmp_path: Path) -> None:
     log.connected(Lsn(0))
     measures = world.measures(log)
     measures.received(100, 2)
-    measures.tick(1.0)
+    measures.tick(1.0, paused=False)
     measures.received(50, 1)
-    measures.tick(1.5)
+    measures.tick(1.5, paused=True)
     _log_some(log, measures, 100, 200)
     label = (("subscription", "s"),)
     read = world.read()
@@ -177,6 +181,9 @@ def test_what_becomes_durable_is_counted(tmp_path: Path) -> None:
     assert read.counters["received_messages_total", label] == 3
     assert read.counters["durable_transactions_total", label] == 2
     assert read.counters["durable_messages_total", label] == 12
+    assert read.gauges["receiving_paused", label] == 0
+    measures.tick(2.5, paused=True)
+    assert world.read().gauges["receiving_paused", label] == 1
     histogram = read.histograms["commit_to_durable_seconds", label]
     # The fake publisher committed in 2000.
     assert histogram.count == histogram.counts[-1] == 2
@@ -263,6 +270,33 @@ def test_counters_go_on_after_a_restart_and_end_with_the_name(tmp_path: Path) ->
     log.close()
 
 
+def test_a_slot_that_ends_a_run_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise UnusableSlot("can no longer access replication slot")
+
+    monkeypatch.setattr(source, "check_slot", refuse)
+    script = [Scripted(108, tuple(payloads(inserts(100, 1))))]
+    with FakeWalsender([script]) as publisher:
+        receiver = Receiver(tmp_path, publisher)
+        telemetry = Telemetry()
+        error = receiver.run(lambda: False, telemetry)
+    assert isinstance(error, UnusableSlot)
+    gauges = {name: value for name, _, value in telemetry.as_json()["gauges"]}
+    assert gauges["source_slot_exists"] == 1
+    assert gauges["source_slot_active"] == 0
+
+
+def test_what_the_source_has_said_outlives_the_receiver(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.telemetry.gauge("source_wal_lsn", 7, subscription="s")
+    before = world.read()
+    world.telemetry = Telemetry()
+    world.telemetry.resume(before)
+    assert world.read().gauges == before.gauges
+
+
 class Server:
     """A session to a publisher with a slot."""
 
@@ -302,7 +336,7 @@ def test_the_publisher_is_asked_about_the_slot(
         verified=Lsn(500),
         retry_interval_seconds=0.05,
         subscription="s",
-        watch=world.measures(log).watching("slot"),
+        watch=world.measures(log).watch,
     )
 
     def gauges() -> dict[str, float]:

@@ -189,9 +189,10 @@ class Telemetry:
                 self._changes += len(over)
 
     def resume(self, before: ProcessTelemetry) -> None:
-        """Go on with the counters and histograms of an earlier process. Gauges are facts of a
-        process, and are not taken over."""
+        """Go on with the series of an earlier process of the same name. Its gauges are the last
+        that is known until they are set."""
         with self._lock:
+            self._gauges = {**before.gauges, **self._gauges}
             for key, value in before.counters.items():
                 self._counters[key] = self._counters.get(key, 0) + value
             self._changes += 1

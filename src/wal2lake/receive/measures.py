@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -27,11 +28,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from wal2lake.catalog import Subscription
+from wal2lake.catalog import Subscription, WorkerKind
 from wal2lake.catalog.committimes import INTERVALS_US, CommitTimes
 from wal2lake.changelog import ChangeLog, LogReader, Manifest
 from wal2lake.changelog.journal.gulp import Lengths
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
 from wal2lake.observe.ages import ages
@@ -119,6 +120,7 @@ class ReceiverMeasures:
         self._telemetry = telemetry
         self._name = subscription.name
         self._subid = subscription.oid
+        self._slot_name = str(subscription.slot_name)
         self._run_directory = settings.run_directory
         self._log_directory = settings.log_directory / str(int(subscription.oid))
         self._log = log
@@ -143,10 +145,14 @@ class ReceiverMeasures:
         self._received[0] += size
         self._received[1] += messages
 
-    def tick(self, now: float) -> None:
-        """Make the sums known, once a second. ``now`` is a monotonic time."""
+    def tick(self, now: float, *, paused: bool) -> None:
+        """Make the sums known, once a second, and whether the reader pauses. ``now`` is a monotonic
+        time."""
         if now >= self._next_flush:
             self._next_flush = now + 1.0
+            self._telemetry.gauge(
+                "receiving_paused", int(paused), subscription=self._name
+            )
             self.flush()
 
     def flush(self) -> None:
@@ -159,29 +165,42 @@ class ReceiverMeasures:
 
     # ---- the verifier's thread -----------------------------------------------------------
 
-    def watching(self, slot_name: str) -> Callable[[Session], None]:
-        """Return a function that asks the publisher about the subscription's slot."""
+    def watch(self, session: Session) -> None:
+        """Ask the publisher about the subscription's slot. Raises PublisherError."""
+        slot = Publisher(session).slot_wal(self._slot_name)
+        gauge = partial(self._telemetry.gauge, subscription=self._name)
+        gauge("source_asked_timestamp_seconds", time.time())
+        gauge("source_wal_lsn", int(slot.wal_lsn))
+        gauge("source_slot_exists", int(slot.exists))
+        gauge("source_slot_active", int(slot.is_active))
+        gauge("source_slot_restart_lsn", slot.restart_lsn)
+        gauge("source_slot_confirmed_lsn", slot.confirmed_lsn)
+        gauge("source_slot_retained_bytes", slot.retained_bytes)
+        gauge("source_slot_safe_wal_bytes", slot.safe_bytes)
+        gauge("source_slot_limit_bytes", slot.limit_bytes)
+        self._telemetry.state(
+            "source_slot_wal_status",
+            "status",
+            slot.wal_status,
+            subscription=self._name,
+        )
 
-        def watch(session: Session) -> None:
-            slot = Publisher(session).slot_wal(slot_name)
-            gauge = partial(self._telemetry.gauge, subscription=self._name)
-            gauge("source_asked_timestamp_seconds", time.time())
-            gauge("source_wal_lsn", int(slot.wal_lsn))
-            gauge("source_slot_exists", int(slot.exists))
-            gauge("source_slot_active", int(slot.is_active))
-            gauge("source_slot_restart_lsn", slot.restart_lsn)
-            gauge("source_slot_confirmed_lsn", slot.confirmed_lsn)
-            gauge("source_slot_retained_bytes", slot.retained_bytes)
-            gauge("source_slot_safe_wal_bytes", slot.safe_bytes)
-            gauge("source_slot_limit_bytes", slot.limit_bytes)
-            self._telemetry.state(
-                "source_slot_wal_status",
-                "status",
-                slot.wal_status,
-                subscription=self._name,
-            )
+    def refused(self, session: Session) -> None:
+        """Note the slot that a run ends with: it may be lost, and no verifier will ask."""
+        # The error that is being raised says more than one about this.
+        with suppress(Exception):
+            self.watch(session)
 
-        return watch
+    # ---- any thread ------------------------------------------------------------------
+
+    def failed(self, error: Exception) -> None:
+        """Count an error that ends the run, or begins a pause."""
+        self._telemetry.count(
+            "errors_total",
+            subscription=self._name,
+            worker=WorkerKind.RECEIVER.value,
+            sqlstate=sqlstate_of(error),
+        )
 
     # ---- the journal's thread ------------------------------------------------------
 

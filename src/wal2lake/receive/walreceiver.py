@@ -112,18 +112,15 @@ class WalReceiver:
         """Whether a transaction has begun on the wire and not ended."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._threads: list[threading.Thread] = []
-        self._pauses = Pauses(catalog, subscription.oid)
+        self._measures = ReceiverMeasures(
+            telemetry or Telemetry(), subscription, settings, log
+        )
+        self._pauses = Pauses(catalog, subscription.oid, self._measures.failed)
         self._labels = LabelWatch(catalog, subscription, self._session, self._stop)
         self._schemas = SchemaKeeper(
             catalog, subscription, self._session, self._labels.check
         )
         self._publications = PublicationKeeper(catalog, subscription, self._session)
-        self._measures = ReceiverMeasures(
-            telemetry or Telemetry(),
-            subscription,
-            settings,
-            log,
-        )
         self._writer = LogWriter(
             log,
             self._pauses,
@@ -223,7 +220,11 @@ class WalReceiver:
         self, session: Session, source: SourceCheck, start: Lsn
     ) -> tuple[CopyBothStream, Lsn]:
         """Check the source, and start streaming. Return the stream and the confirmed position."""
-        findings = source.check(Publisher(session))
+        try:
+            findings = source.check(Publisher(session))
+        except PublisherError:
+            self._measures.refused(session)
+            raise
         self._schemas.begin()
         self._labels.check()
         binary = self._types.learn(
@@ -261,7 +262,7 @@ class WalReceiver:
             retry_interval_seconds=settings.wal_retrieve_retry_interval_ms / 1000,
             subscription=self._subscription.name,
             look=source.check_timeline,
-            watch=self._measures.watching(slot_name),
+            watch=self._measures.watch,
         )
 
     def _new_sealer(self) -> Sealer:
@@ -335,7 +336,7 @@ class WalReceiver:
             # decode must, if possible, be sent again.
             self._raise_failure()
             now = time.monotonic()
-            self._measures.tick(now)
+            self._measures.tick(now, paused=bool(self._pauses))
             self._two_phase.check(now)
             silence = now - last_heard
             if timeout and silence >= timeout:

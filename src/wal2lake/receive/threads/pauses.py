@@ -8,6 +8,7 @@ write to the catalog must not delay the log's writer, so the catalog is updated 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from wal2lake.catalog import Catalog, WorkerKind
 from wal2lake.errors import StorageError
@@ -18,9 +19,16 @@ from wal2lake.observe import get_logger
 class Pauses:
     """Reasons why one run of a receiver pauses. Each reason belongs to one thread."""
 
-    def __init__(self, catalog: Catalog, subid: Oid) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        subid: Oid,
+        count: Callable[[StorageError], None] = lambda error: None,
+    ) -> None:
+        """``count`` is called with the error of each pause that begins."""
         self._catalog = catalog
         self._subid = subid
+        self._count = count
         self._reasons: dict[str, StorageError] = {}
         self._owed = False
         """Whether the catalog shows an error that no longer holds."""
@@ -35,6 +43,7 @@ class Pauses:
         """Begin a pause, unless the reason holds already."""
         if reason not in self._reasons:
             self._events.error(f"{reason}; receiving is paused", error=error)
+            self._count(error)
             with self._guard:
                 self._reasons[reason] = error
                 self._write()
