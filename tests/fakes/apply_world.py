@@ -30,7 +30,14 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.changelog import ChangeLog
-from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
+from wal2lake.lake import (
+    AddedFile,
+    CommitConflict,
+    Committed,
+    Cursor,
+    TablePort,
+    TableState,
+)
 from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.lake.staging.layout import RowConflict, RowFailure, Seq
@@ -100,6 +107,7 @@ class StagedRows:
     rows: Rows
     coercions: Sequence[Coercion] = ()
     conflicts: Sequence[RowConflict] = ()
+    history: Sequence[AddedFile] = ()
 
 
 @dataclass
@@ -281,6 +289,9 @@ class Lake:
             table.cursors[cursor.app_id] = cursor.version
             self.sync(location, table.version)
             return Committed(table.version)
+
+    def record(self, staged: Staged, cursor: Cursor) -> Committed:
+        raise AssertionError("no table has a history")
 
     def discard(self, staged: Staged) -> None:
         with self.lock:

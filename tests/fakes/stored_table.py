@@ -17,10 +17,12 @@ from wal2lake.lake.delta.datafile import DataFileWriter
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, RowMarks, tagged
 from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
+from wal2lake.lake.staging.historyrows import HistoryTarget
 from wal2lake.lake.staging.layout import ChangeShape, RowFailure, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Upsert, UpsertMemory, load, plan_upsert
 from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
+from wal2lake.lake.upsert.locating import passed_over
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Modified
 
@@ -93,6 +95,7 @@ class StoredTable:
         *,
         memory: int,
         rules: ConflictRules = AS_POSTGRESQL,
+        history: HistoryTarget | None = None,
     ) -> Upsert | RowFailure:
         """What a batch would change; ``memory`` in bytes. Every second batch looks into an
         index of keys."""
@@ -108,6 +111,8 @@ class StoredTable:
                 f"{self.state.location}/spill",
                 rules=rules,
                 index=self._index if self._plans % 2 else None,
+                history=history,
+                earlier=passed_over(shape, staged) if history is not None else (),
             )
 
     def commit(self, upsert: Upsert) -> None:

@@ -39,7 +39,13 @@ from wal2lake.lake.port import (
     can_partition,
 )
 from wal2lake.lake.prefetch import Prefetched
-from wal2lake.lake.tablefiles import AddedFile, DataFile, files_from_json, files_to_json
+from wal2lake.lake.tablefiles import (
+    AddedFile,
+    DataFile,
+    add_action,
+    files_from_json,
+    files_to_json,
+)
 
 __all__ = [
     "INDEXED_COLUMNS",
@@ -62,6 +68,7 @@ __all__ = [
     "TablePort",
     "TableSize",
     "TableState",
+    "add_action",
     "can_cluster",
     "can_partition",
     "files_from_json",

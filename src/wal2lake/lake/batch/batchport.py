@@ -15,8 +15,10 @@ from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import Committed, Cursor, TableState
 from wal2lake.lake.staging.convert import NO_RULES, ConversionRules
 from wal2lake.lake.staging.defaults import Fills
+from wal2lake.lake.staging.historyrows import HistoryTarget
 from wal2lake.lake.staging.layout import RowConflict, RowFailure
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import Coercion
 from wal2lake.pgtypes import DEFAULT_RESOLUTIONS, RemoteTypes, Resolutions
 
@@ -61,6 +63,8 @@ class StageRequest:
     counted: tuple[str, ...] = ()
     """Columns of a deferrable key, for a batch that is evaluated without it: no two rows may share
     one."""
+    history: HistoryTarget | None = None
+    """The table that records each change; None if there is none."""
     has_their_rows: bool = False
     """True if the table's rows are the publisher's: no other writer has written it, and no
     conflict was resolved in another way than the publisher's."""
@@ -82,6 +86,11 @@ class Staged(Protocol):
         """Conflicts that did not stop the batch, in log order; empty if MERGE applies the
         batch."""
 
+    @property
+    def history(self) -> Sequence[AddedFile]:
+        """Files of the table's history, which belong to no version yet; undefined if there are
+        failures."""
+
 
 class BatchPort(Protocol):
     """May be called by any thread; one call at a time for a table."""
@@ -95,6 +104,10 @@ class BatchPort(Protocol):
         There is no commit if nothing in the batch concerns the table. Raises CommitConflict if
         another writer committed first (stage again), StorageError.
         """
+
+    def record(self, staged: Staged, cursor: Cursor) -> Committed:
+        """Append the history of a committed batch to its table, durably, with the same cursor.
+        Raises StorageError."""
 
     def discard(self, staged: Staged) -> None:
         """Remove staged data that will not be committed."""

@@ -28,8 +28,8 @@ from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.keys import Index, open_keys
+from wal2lake.lake.upsert.locating import MAX_SCANNED_BYTES, candidates
 from wal2lake.lake.upsert.memory import TooLarge
-from wal2lake.lake.upsert.plan import MAX_SCANNED_BYTES, candidates
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 from wal2lake.pgtypes.equality import loose_columns
 

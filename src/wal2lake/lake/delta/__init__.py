@@ -15,7 +15,7 @@ interprets rows, or decides which rows to write.
     durability      fsync of files and directories
 """
 
-from wal2lake.lake.delta.datafile import TableWriter
+from wal2lake.lake.delta.datafile import TableWriter, discard_added
 from wal2lake.lake.delta.durability import local_path
 
-__all__ = ["TableWriter", "local_path"]
+__all__ = ["TableWriter", "discard_added", "local_path"]

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ from wal2lake.lake.spark.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.spark.merge.multiset import plan_multiset
 from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.spark.session import use_pool
+from wal2lake.lake.staging.historyrows import HISTORY_WORD
 from wal2lake.lake.staging.layout import (
     RowConflict,
     RowFailure,
@@ -56,27 +58,39 @@ from wal2lake.lake.staging.rowchanges import StageTarget
 from wal2lake.lake.staging.stage import (
     StagedChanges,
     StagedInserts,
+    read_staged,
     stage_changes,
     stage_inserts,
 )
-from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.tablefiles import AddedFile, DataFile
 from wal2lake.lake.upsert import (
     NotForUs,
     TooLarge,
     Upsert,
     UpsertMemory,
     load,
+    passed_over,
     plan_upsert,
 )
-from wal2lake.lake.upsert.conflicts import unchecked, uncounted, unresolved
+from wal2lake.lake.upsert.conflicts import (
+    unchecked,
+    uncounted,
+    unrecorded,
+    unresolved,
+)
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.lives.deferral import ByContent
+from wal2lake.lake.upsert.recorded import append_recorded
 from wal2lake.model import Coercion, ReplicaIdentity, merged
 
 _IN_PROCESS_ROWS: Final = 100_000
 _IN_PROCESS_BYTES: Final = 16 << 20
 """Rows, and bytes of log files, up to which this process converts faster than a Spark job does on
 two cores (measured: 1.25 us for a row; 60 ms for a job, and half a second for the first one)."""
+
+_RECORDED: Final = 3
+"""Memory of a batch whose changes are recorded, as a multiple of its staged size: the rows before
+and after each change are in memory, too."""
 
 _LEAST_CHOICE: Final = 20_000
 """Changes up to which a batch is always applied in memory: starting Spark's jobs alone costs more
@@ -106,9 +120,18 @@ class _Staged:
     """Duration of the evaluation."""
     chosen: Method | None = None
     """The method chosen of two possible ones; None if there was no choice."""
+    appends: bool = False
+    """Whether the rows of ``upsert`` are only added."""
+    history_of: TableState | None = None
+    """State of the table's history; None if there is none."""
     remarks: CommitRemarks = NO_REMARKS
     """Remarks that the commit carries in its user metadata."""
     committed: bool = field(default=False)
+
+    @property
+    def history(self) -> Sequence[AddedFile]:
+        """Files of the table's history."""
+        return () if self.upsert is None else self.upsert.history
 
 
 class DeltaBatches:
@@ -195,7 +218,7 @@ class DeltaBatches:
         size = sum(source.size for source in request.sources)
         small = rows <= _IN_PROCESS_ROWS and size <= _IN_PROCESS_BYTES
         parallelism = 0 if small else self._cores
-        if request.append and request.state.is_plain:
+        if request.append and request.state.is_plain and request.history is None:
             inserts = stage_inserts(
                 self._executors,
                 request.sources,
@@ -228,20 +251,29 @@ class DeltaBatches:
                 directory=directory,
                 changes=changes.contents.rows,
             )
+            if request.history is not None:
+                staged.history_of = request.history.state
             if not changes.failures and (changes.paths or changes.held):
                 files = self._tables.files(request.state)
                 staged.work = Work(
                     changes.contents.rows, _read_bytes(request.state, changes, files)
                 )
                 began = time.monotonic()
-                if files is not None:
-                    staged.chosen = self._choose_method(request, changes, staged.work)
-                planned = self._plan(
-                    request,
-                    changes,
-                    None if staged.chosen is Method.MERGE else files,
-                    directory,
-                )
+                planned: Upsert | Merge | _MergeConflicts | RowFailure
+                if _appends_recorded(request):
+                    staged.appends = True
+                    planned = _append_recorded(request, changes)
+                else:
+                    if files is not None:
+                        staged.chosen = self._choose_method(
+                            request, changes, staged.work
+                        )
+                    planned = self._plan(
+                        request,
+                        changes,
+                        None if staged.chosen is Method.MERGE else files,
+                        directory,
+                    )
                 staged.seconds = time.monotonic() - began
                 if isinstance(planned, RowFailure):
                     staged.failures = (planned,)
@@ -263,7 +295,7 @@ class DeltaBatches:
         changes: StagedChanges,
         files: Sequence[DataFile] | None,
         directory: Path,
-    ) -> Upsert | Merge | tuple[Merge, Sequence[RowConflict]] | RowFailure:
+    ) -> Upsert | Merge | _MergeConflicts | RowFailure:
         name = f"{request.namespace}.{request.name}"
         uniqueness = Uniqueness(
             request.trusted,
@@ -282,15 +314,17 @@ class DeltaBatches:
         # Spark neither checks the rows that UPDATEs make, nor computes their columns.
         checks = bool(_needs_new_rows(request) and changes.contents.updates)
         why: str | None = None
-        only_here = resolves or checks or request.counted
+        only_here = resolves or checks or request.counted or request.history is not None
+        size = changes.size * (1 if request.history is None else _RECORDED)
         for alone in (False, True) if only_here else (False,):
             if files is None:
                 why = "It has too many files to list."
                 break
             try:
-                with self._memory.share(changes.size, alone=alone) as share:
+                with self._memory.share(size, alone=alone) as share:
+                    tables = changes.tables()
                     return plan_upsert(
-                        load(changes.shape, changes.tables()),
+                        load(changes.shape, tables),
                         request.state,
                         files,
                         uniqueness,
@@ -308,6 +342,10 @@ class DeltaBatches:
                         ),
                         shows_rows=request.shows_rows,
                         index=self._index,
+                        history=request.history,
+                        earlier=()
+                        if request.history is None
+                        else passed_over(changes.shape, tables),
                     )
             except NotForUs as refused:
                 why = str(refused)
@@ -326,6 +364,10 @@ class DeltaBatches:
             self._expect_newest(request.state)
             rows = (table.select(["lsn", "ord"]) for table in changes.tables())
             return unchecked(name, pa.concat_tables(rows), why)
+        if request.history is not None:
+            self._expect_newest(request.state)
+            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
+            return unrecorded(name, pa.concat_tables(rows), why)
         changes = changes.written(str(directory))
         if changes.shape.repeats:
             return plan_multiset(
@@ -353,6 +395,7 @@ class DeltaBatches:
             # A MERGE does not report conflicts, so it needs a batch that has none.
             and request.trusted
             and request.commits is None
+            and request.history is None
             and self._memory.fits(changes.size)
         ):
             return self._costs.choose((Method.UPSERT, Method.MERGE), work)
@@ -418,8 +461,11 @@ class DeltaBatches:
         # A row inserted and deleted in the same batch leaves no trace in the table, but
         # subscribers that replay individual changes must see both: commit even if empty.
         is_replayed = staged.remarks.sent is not None and staged.changes > 0
+        is_replayed = is_replayed or bool(staged.history)
         if staged.upsert is not None and (staged.upsert.changes_table or is_replayed):
-            word = "truncate" if staged.upsert.truncates else "upsert"
+            word = "append" if staged.appends else "upsert"
+            if staged.upsert.truncates:
+                word = "truncate"
             return self._tables.commit_files(
                 location,
                 staged.upsert.adds,
@@ -439,6 +485,17 @@ class DeltaBatches:
             )
         return None
 
+    def record(self, staged: Staged, cursor: Cursor) -> Committed:
+        """Append the history, as in BatchPort."""
+        assert isinstance(staged, _Staged) and staged.history_of is not None
+        state = staged.history_of
+        done = self._tables.commit_files(
+            state.location, staged.history, cursor, operation=HISTORY_WORD
+        )
+        if done.already_done:
+            return done
+        return self._compactor.behind(replace(state, version=done.version), (), cursor)
+
     def wait(self) -> None:
         """Wait until all background work of batches is written (not: committed)."""
         self._compactor.wait()
@@ -450,11 +507,33 @@ class DeltaBatches:
             discard_added(staged.state.location, staged.inserts.files)
         if staged.upsert is not None and not staged.committed:
             discard_added(staged.state.location, staged.upsert.adds)
+            if staged.history_of is not None:
+                discard_added(staged.history_of.location, staged.history)
         self._remove(staged)
 
     def _remove(self, staged: _Staged) -> None:
         if staged.directory is not None and staged.directory.exists():
             shutil.rmtree(staged.directory, ignore_errors=True)
+
+
+_MergeConflicts = tuple[Merge, Sequence[RowConflict]]
+
+
+def _appends_recorded(request: StageRequest) -> bool:
+    """Whether the batch only adds rows, which are recorded, too."""
+    return request.append and request.state.is_plain and request.history is not None
+
+
+def _append_recorded(request: StageRequest, changes: StagedChanges) -> Upsert:
+    assert request.history is not None
+    adds, history = append_recorded(
+        changes.shape,
+        chain(changes.held, map(read_staged, changes.paths)),
+        request.state,
+        request.history,
+        request.commits,
+    )
+    return Upsert(request.state, adds, (), False, history=history)
 
 
 def _is_as_sent(request: StageRequest, staged: _Staged) -> bool:
@@ -500,6 +579,8 @@ def _method(staged: _Staged) -> Method:
         if replaces:
             return Method.OVERWRITE
         return Method.MERGE if changes.shape.key else Method.APPEND
+    if staged.appends:
+        return Method.APPEND
     if staged.upsert is not None:
         return Method.TRUNCATE if staged.upsert.truncates else Method.UPSERT
     return Method.APPEND

@@ -5,7 +5,7 @@ the table, or staged changes; and the events that cannot be applied. Owns: conve
 PostgreSQL's text to the target's types, the layout of staged changes. Never: commits, or the net
 change of several events of a key.
 
-Modules: ``layout``, ``logrows`` (reading the log), ``convert``, ``rowchanges``,
+Modules: ``layout``, ``historyrows``, ``logrows`` (reading the log), ``convert``, ``rowchanges``,
 ``stage``, ``wholerows``, ``defaults``, ``generated``, ``rowchecks``. They load without Spark:
 executors run them.
 """
@@ -28,6 +28,16 @@ from wal2lake.lake.staging.defaults import (
     have_sequences,
 )
 from wal2lake.lake.staging.generated import computed, inputs_of
+from wal2lake.lake.staging.historyrows import (
+    HISTORY_WORD,
+    NEW,
+    NO_COMMITS,
+    OLD,
+    HistoryCommits,
+    HistoryOp,
+    HistoryTarget,
+    history_rows,
+)
 from wal2lake.lake.staging.layout import (
     COMMIT,
     DELETE,
@@ -46,9 +56,13 @@ __all__ = [
     "CHECK_VIOLATION",
     "COMMIT",
     "DELETE",
+    "HISTORY_WORD",
     "INSERT",
+    "NEW",
+    "NO_COMMITS",
     "NO_DEFAULTS",
     "NO_RULES",
+    "OLD",
     "TRUNCATE",
     "UPDATE",
     "BadValue",
@@ -56,6 +70,9 @@ __all__ = [
     "ConversionRules",
     "Fill",
     "Fills",
+    "HistoryCommits",
+    "HistoryOp",
+    "HistoryTarget",
     "LogSource",
     "LsnRange",
     "RowConflict",
@@ -67,6 +84,7 @@ __all__ = [
     "convert_columns",
     "decodes_whole_in_binary",
     "have_sequences",
+    "history_rows",
     "incompatible_columns",
     "inputs_of",
     "mapping_of",

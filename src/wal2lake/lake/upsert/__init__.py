@@ -6,8 +6,9 @@ change by numbered keys, and finding keys in files. Never: Spark, commits, or a 
 ``apply.upsert_bytes``.
 """
 
+from wal2lake.lake.upsert.locating import load, passed_over
 from wal2lake.lake.upsert.memory import NotForUs, TooLarge, UpsertMemory
-from wal2lake.lake.upsert.plan import Upsert, load, plan_upsert
+from wal2lake.lake.upsert.plan import Upsert, plan_upsert
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "UpsertMemory",
     "is_readable",
     "load",
+    "passed_over",
     "plan_upsert",
 ]

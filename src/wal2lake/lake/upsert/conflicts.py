@@ -202,6 +202,13 @@ def unchecked(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
     return _only_in_memory(relation, rows, task, why=why, hint=hint)
 
 
+def unrecorded(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
+    """Build the same failure for UPDATEs and DELETEs of a table with a history, for which Spark
+    does not read the old rows."""
+    hint = "Let the subscription keep no history: ALTER SUBSCRIPTION ... SET (history = NONE)."
+    return _only_in_memory(relation, rows, "record the history", why=why, hint=hint)
+
+
 def _only_in_memory(
     relation: str, rows: pa.Table, task: str, *, why: str | None, hint: str | None
 ) -> RowFailure:

@@ -72,6 +72,19 @@ Watched = tuple[tuple[int, HeldRow], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class LifeStep:
+    """Effect of one event on a row, for tables with a history."""
+
+    event: int
+    before: HeldRow | None
+    """The row that the event found; None if it inserts one."""
+    after: HeldRow | None
+    """The row that it made; None if it deletes one."""
+    displaced: HeldRow | None = None
+    """Another row, which had the key of ``after`` and is replaced by it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lives:
     """The net change of the events."""
 
@@ -90,6 +103,8 @@ class Lives:
     """Events that a judge has decided, ascending."""
     watched: Watched = ()
     """Rows that watched events made, ascending; an event that found no row has none."""
+    steps: tuple[LifeStep, ...] = ()
+    """With ``record``: the effects of all events that had one, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +181,15 @@ def net_lives(
     unique: bool,
     judge: Judge | None = None,
     watched: Mask | None = None,
+    record: bool = False,
 ) -> Lives | Stopped | KeyQuestions:
     """Reduce the events; ``stored`` says for each key whether the table holds a row.
 
     With ``unique`` a row whose key is taken is a conflict; otherwise it replaces the other row.
     Without a ``judge`` that conflict stops the batch, and changes of missing rows do nothing. If
     the judge needs rows, the result is ``KeyQuestions``. ``watched``: events whose rows are
-    returned as they make them; all rows that the judge merges are returned with them.
+    returned as they make them; all rows that the judge merges are returned with them. With
+    ``record`` all events are walked, and the effect of each is returned.
     """
     linked = np.zeros(len(stored), np.bool_)
     moved = events.old != NOT_MOVED
@@ -194,6 +211,8 @@ def net_lives(
         meets |= linked[events.old] | linked[events.key]
         linked[events.key[alone & meets]] = True
         alone &= ~meets
+    if record:
+        linked[:], alone[:] = True, False
     walked = linked[events.key]
     plain = np.flatnonzero(~walked & ~alone)
     parts: list[Lives | Stopped | KeyQuestions] = [
@@ -204,10 +223,13 @@ def net_lives(
             _reduce_moves(events, np.flatnonzero(alone), stored, unique=unique)
         )
     seen: Watched = ()
+    steps: tuple[LifeStep, ...] = ()
     if walked.any():
-        walk = _Walk(events, stored, unique=unique, judge=judge, watched=watched)
+        walk = _Walk(
+            events, stored, unique=unique, judge=judge, watched=watched, record=record
+        )
         parts.append(walk.run(np.flatnonzero(walked)))
-        seen = tuple(walk.seen)
+        seen, steps = tuple(walk.seen), tuple(walk.steps)
     for part in parts:
         if isinstance(part, KeyQuestions):
             return part
@@ -216,7 +238,7 @@ def net_lives(
         return replace(min(stops, key=lambda stop: stop.event), watched=seen)
     results = [part for part in parts if isinstance(part, Lives)]
     if len(results) == 1:
-        return replace(results[0], watched=seen)
+        return replace(results[0], watched=seen, steps=steps)
     return Lives(
         np.concatenate([lives.removed for lives in results]),
         np.concatenate([lives.last for lives in results]),
@@ -228,6 +250,7 @@ def net_lives(
         np.sort(np.concatenate([lives.missed for lives in results])),
         tuple(met for lives in results for met in lives.met),
         seen,
+        steps,
     )
 
 
@@ -343,7 +366,11 @@ class _Walk:
         unique: bool,
         judge: Judge | None,
         watched: Mask | None,
+        record: bool,
     ) -> None:
+        self.steps: list[LifeStep] = []
+        """Effects as in ``Lives.steps``."""
+        self._record = record
         self.seen: list[tuple[int, HeldRow]] = []
         """Rows as in ``Lives.watched``."""
         self._watched = watched
@@ -392,6 +419,8 @@ class _Walk:
                 return Stopped(event, self._met[-1] if self._met else None)
             if done not in _CHANGES:
                 continue
+            if self._record:
+                self._step(event, source, key, row)
             if source != key:
                 self._rows[source] = None
             self._rows[key] = row
@@ -400,6 +429,10 @@ class _Walk:
         if self._questions:
             return KeyQuestions(tuple(self._questions))
         return self._result()
+
+    def _step(self, event: int, source: int, key: int, row: HeldRow | None) -> None:
+        taken = self._row_of(key) if source != key else None
+        self.steps.append(LifeStep(event, self._row_of(source), row, taken))
 
     def _is_watched(self, event: int, row: HeldRow) -> bool:
         if self._watched is None:

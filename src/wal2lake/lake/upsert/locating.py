@@ -1,0 +1,335 @@
+"""Loads a staged batch, and finds the stored rows that its events mean.
+
+Comes in: staged changes, the table's state and its live files. Goes out: the events in log order
+with numbered keys, and the places of those keys in the files. Called by ``plan`` and ``recorded``.
+
+Only files whose key columns can hold one of the batch's keys are read, and only those columns.
+Rows of a table without a key are numbered by their contents (``occurrences``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal2lake.lake.keyindex import KeyIndex
+from wal2lake.lake.partitions import value_of, values_in
+from wal2lake.lake.port import PhysicalField, TableState
+from wal2lake.lake.staging.convert import mapping_of
+from wal2lake.lake.staging.layout import TRUNCATE, ChangeShape
+from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.upsert.judging import ConflictRules
+from wal2lake.lake.upsert.keys import Looseness, Places, open_keys
+from wal2lake.lake.upsert.lives.deferral import first_repeated
+from wal2lake.lake.upsert.lives.lives import (
+    NOT_MOVED,
+    Events,
+    Lives,
+    Mask,
+    net_lives,
+)
+from wal2lake.lake.upsert.lives.occurrences import Occurrences, by_occurrence
+from wal2lake.lake.upsert.memory import Share
+from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.model import ConflictType, Resolution
+from wal2lake.pgtypes.equality import loose_columns
+
+MAX_SCANNED_BYTES: Final = 256 << 20
+"""Most key bytes read for one batch, uncompressed: 32 M of bigint, about 0.8 s. A guess at the
+size from which Spark's cores, if it has more of them, are faster."""
+
+_CHECKED_COLUMNS: Final = 2
+"""Number of key columns whose statistics are checked for files that may hold the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Staged changes in memory: those after the last TRUNCATE, in log order."""
+
+    shape: ChangeShape
+    table: pa.Table
+    """Rows in the layout of ``staging.layout``, optional columns included."""
+    passed_over: int
+    """Number of events before the last TRUNCATE."""
+
+
+def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
+    """Concatenate staged tables; a table may lack optional columns."""
+    table = _joined(shape, tables)
+    counts = pc.not_equal(table.column("op"), TRUNCATE)
+    changes = pc.sum(counts).as_py() or 0
+    if shape.truncate is not None:
+        lsn, ordinal = table.column("lsn"), table.column("ord")
+        after = pc.and_(
+            pc.equal(lsn, shape.truncate.commit_lsn),
+            pc.greater(ordinal, shape.truncate.ordinal),
+        )
+        later = pc.greater(lsn, shape.truncate.commit_lsn)
+        counts = pc.and_(counts, pc.or_(later, after))
+    if shape.truncate is not None or not pc.all(counts).as_py():
+        table = table.filter(counts)
+    return Loaded(shape, in_log_order(table), changes - table.num_rows)
+
+
+def passed_over(shape: ChangeShape, tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return the staged changes that ``load`` leaves out, in log order, in parts that each end with
+    a TRUNCATE."""
+    if shape.truncate is None:
+        return []
+    table = in_log_order(_joined(shape, tables))
+    ends = np.flatnonzero(table.column("op").to_numpy() == TRUNCATE) + 1
+    starts = [0, *ends[:-1].tolist()]
+    return [
+        table.slice(start, end - start)
+        for start, end in zip(starts, ends.tolist(), strict=True)
+    ]
+
+
+def _joined(shape: ChangeShape, tables: Sequence[pa.Table]) -> pa.Table:
+    kinds = {f"u{i}": pa.bool_() for i in sorted(shape.unchanged)}
+    if shape.moved:
+        kinds |= {f"o{i}": mapping_of(shape.fields[i]).arrow_type for i in shape.key}
+    names = ["lsn", "ord", "op", "moved", *(f"n{i}" for i in range(len(shape.fields)))]
+    whole = []
+    for table in tables:
+        for name, kind in kinds.items():
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(table.num_rows, kind))
+        whole.append(table.select([*names, *kinds]))
+    return pa.concat_tables(whole)
+
+
+def in_log_order(table: pa.Table) -> pa.Table:
+    """Sort staged changes by commit LSN and ordinal."""
+    order = np.lexsort((table.column("ord").to_numpy(), table.column("lsn").to_numpy()))
+    if bool(np.all(order[1:] > order[:-1])):
+        return table
+    return table.take(pa.array(order))
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedRows:
+    """Events of a batch by numbered keys, and where the table holds those keys."""
+
+    events: Events
+    places: Places
+    count: int
+    """Number of keys."""
+    stored: StoredRows
+
+    @property
+    def present(self) -> Mask:
+        """Whether the table holds a row, by key."""
+        present = np.zeros(self.count, np.bool_)
+        present[self.places.key] = True
+        return present
+
+
+def find_rows(
+    loaded: Loaded,
+    state: TableState,
+    files: Sequence[DataFile],
+    share: Share,
+    directory: str,
+    rules: ConflictRules,
+    index: KeyIndex | None,
+    *,
+    bounded: bool,
+) -> LocatedRows:
+    """Number the keys of at least one event, and find them in ``files``. TooLarge if too many keys
+    would be read, unless the search is not ``bounded``."""
+    repeats = loaded.shape.repeats
+    loose = loose_columns(loaded.shape.fields, loaded.shape.key)
+    events, key_columns = _events(loaded)
+    with open_keys(
+        key_columns[0], directory, bitwise=repeats, loose={} if repeats else loose
+    ) as keys:
+        events = _numbered(events, keys.numbers, key_columns[1])
+        if loose and not repeats:
+            # The key is only written differently, so the row keeps its place.
+            stays = events.old == events.key
+            events = replace(events, old=np.where(stays, NOT_MOVED, events.old))
+        stored = StoredRows(state, candidates(loaded.shape, state, files, key_columns))
+        places = stored.locate(
+            keys,
+            loaded.shape.key,
+            index,
+            most_bytes=MAX_SCANNED_BYTES if bounded else None,
+        )
+        count = keys.count
+    if repeats:
+        missing = rules.resolutions.of(ConflictType.UPDATE_MISSING)
+        inserts = missing is Resolution.APPLY_REMOTE
+        if loose and _misses_rows(by_occurrence(events, places, count)):
+            stored = StoredRows(state, files)
+            numbered = _by_equality(
+                loaded, key_columns, stored, loose, share, directory, inserts=inserts
+            )
+        else:
+            numbered = by_occurrence(events, places, count, inserts=inserts)
+        events, places, count = numbered.events, numbered.places, numbered.count
+    return LocatedRows(events, places, count, stored)
+
+
+_KeyColumns = tuple[list[pa.ChunkedArray], npt.NDArray[np.int64]]
+
+
+def _misses_rows(occurrences: Occurrences) -> bool:
+    """Whether some event finds no identical row."""
+    present = np.zeros(occurrences.count, np.bool_)
+    present[occurrences.places.key] = True
+    lives = net_lives(occurrences.events, present, unique=False)
+    return isinstance(lives, Lives) and bool(lives.missed.size)
+
+
+def _by_equality(
+    loaded: Loaded,
+    key_columns: _KeyColumns,
+    stored: StoredRows,
+    loose: Looseness,
+    share: Share,
+    directory: str,
+    *,
+    inserts: bool,
+) -> Occurrences:
+    """Number occurrences again, with stored rows equal to those of the events; reads all files."""
+    columns, moved = key_columns
+    key = loaded.shape.key
+    with open_keys(columns, directory, bitwise=True, loose=loose) as keys:
+        classes = keys.numbers
+        places = stored.without_deleted(keys.locate(stored.scan(key)))
+    if places.key.size:
+        held = stored.fetch(places.file, places.row, key, share)
+        columns = [
+            pa.chunked_array([*column.chunks, *held.column(i).chunks], column.type)
+            for i, column in enumerate(columns)
+        ]
+    with open_keys(columns, directory, bitwise=True) as keys:
+        numbers, count = keys.numbers, keys.count
+    width = len(classes)
+    class_of = np.zeros(count, np.int64)
+    class_of[numbers[:width]] = classes
+    class_of[numbers[width:]] = places.key
+    events = _numbered(_events(loaded)[0], numbers[:width], moved)
+    exact = Places(numbers[width:], places.file, places.row)
+    return by_occurrence(events, exact, count, class_of, inserts=inserts)
+
+
+def find_repeated(
+    loaded: Loaded,
+    key: tuple[int, ...],
+    missed: npt.NDArray[np.int64],
+    state: TableState,
+    files: Sequence[DataFile],
+    directory: str,
+) -> int | None:
+    """Return the first event whose key is repeated when its transaction ends, by rows'
+    contents."""
+    shape = replace(loaded.shape, key=key, repeats=False)
+    events, key_columns = _events(replace(loaded, shape=shape))
+    loose = loose_columns(shape.fields, key)
+    with open_keys(key_columns[0], directory, bitwise=False, loose=loose) as keys:
+        events = _numbered(events, keys.numbers, key_columns[1])
+        stored = StoredRows(state, candidates(shape, state, files, key_columns))
+        places = stored.locate(keys, key)
+        present = np.zeros(keys.count, np.bool_)
+    present[places.key] = True
+    return first_repeated(
+        events, present, missed, loaded.table.column("lsn").to_numpy()
+    )
+
+
+def _events(loaded: Loaded) -> tuple[Events, _KeyColumns]:
+    """Return the events, not yet numbered; all key columns, new keys before old ones; old keys'
+    events."""
+    table, shape = loaded.table, loaded.shape
+    count = table.num_rows
+    none = np.full(count, NOT_MOVED, np.int64)
+    unknown = {
+        i: pc.fill_null(table.column(f"u{i}"), False).to_numpy().astype(np.bool_)
+        for i in sorted(shape.unchanged)
+    }
+    columns = [table.column(f"n{i}") for i in shape.key]
+    moved = np.zeros(0, np.int64)
+    if shape.moved:
+        flags = pc.fill_null(table.column("moved"), False).to_numpy()
+        moved = np.flatnonzero(flags)
+        columns = [
+            pa.chunked_array(
+                [*column.chunks, *table.column(f"o{i}").take(pa.array(moved)).chunks],
+                column.type,
+            )
+            for i, column in zip(shape.key, columns, strict=True)
+        ]
+    op = table.column("op").to_numpy().astype(np.int8)
+    return Events(op, none, none, unknown), (columns, moved)
+
+
+def _numbered(
+    events: Events, numbers: npt.NDArray[np.int64], moved: npt.NDArray[np.int64]
+) -> Events:
+    count = len(events.op)
+    old = events.old.copy()
+    old[moved] = numbers[count:]
+    return Events(events.op, numbers[:count], old, events.unknown)
+
+
+def candidates(
+    shape: ChangeShape,
+    state: TableState,
+    files: Sequence[DataFile],
+    key_columns: _KeyColumns,
+) -> list[DataFile]:
+    """Return the files that may hold one of the keys, by partitions and by statistics."""
+    remaining = list(files)
+    for i, column in zip(shape.key, key_columns[0], strict=True):
+        physical = state.physical_fields[i]
+        if physical.is_partition and not column.null_count:
+            remaining = in_partitions(remaining, physical, column)
+    loose = loose_columns(shape.fields, shape.key)
+    first = list(zip(shape.key, key_columns[0], strict=True))[:_CHECKED_COLUMNS]
+    for place, (i, column) in enumerate(first):
+        if column.null_count or (place in loose and not shape.repeats):
+            continue
+        if pa.types.is_integer(column.type):
+            values = np.unique(column.to_numpy())
+        elif pa.types.is_string(column.type):
+            bounds = pc.min_max(column)
+            values = np.array([bounds["min"].as_py(), bounds["max"].as_py()], object)
+        else:
+            continue
+        name = state.physical_fields[i].physical_name
+        remaining = [file for file in remaining if _may_hold(file.bounds(name), values)]
+    return remaining
+
+
+def in_partitions(
+    files: Sequence[DataFile], physical: PhysicalField, column: pa.ChunkedArray
+) -> list[DataFile]:
+    """Return the files whose rows have one of the column's values."""
+    values = values_in(column)
+    return [
+        file
+        for file in files
+        if value_of(file.partition.get(physical.physical_name), column.type) in values
+    ]
+
+
+def _may_hold(bounds: tuple[Any, Any] | None, values: npt.NDArray[Any]) -> bool:
+    """``values``: all keys (integers), or the lowest and the highest (text)."""
+    if bounds is None or type(bounds[0]) is not type(bounds[1]):
+        return True
+    if values.dtype == object:
+        if not isinstance(bounds[0], str):
+            return True
+        return not (values[1] < bounds[0] or values[0] > bounds[1])
+    if not isinstance(bounds[0], int):
+        return True
+    place = int(np.searchsorted(values, bounds[0]))
+    return place < len(values) and int(values[place]) <= bounds[1]

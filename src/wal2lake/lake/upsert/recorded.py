@@ -1,0 +1,288 @@
+"""Reads whole rows of a batch, event by event, and records them for the table's history.
+
+Comes in: a loaded batch, and the rows that its events found and made (``lives``). Goes out: rows of
+the history table, in log order. Called by ``plan``.
+
+Changes before a TRUNCATE leave no trace in the table, so ``plan`` passes them over. Here they are
+walked part by part, each on what the one before it has left: the table's rows, then none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from wal2lake.errors import InternalError
+from wal2lake.lake.delta.datafile import TableWriter
+from wal2lake.lake.origins import BatchCommits
+from wal2lake.lake.port import TableState
+from wal2lake.lake.staging.historyrows import HistoryOp, HistoryTarget, history_rows
+from wal2lake.lake.staging.layout import TRUNCATE, ChangeShape
+from wal2lake.lake.tablefiles import AddedFile, DataFile
+from wal2lake.lake.upsert.checking import judged_rows
+from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
+from wal2lake.lake.upsert.keys import Places
+from wal2lake.lake.upsert.lives.lives import STORED, HeldRow, LifeStep, Lives, net_lives
+from wal2lake.lake.upsert.locating import Loaded, find_rows, in_log_order
+from wal2lake.lake.upsert.memory import Share
+from wal2lake.lake.upsert.stored import StoredRows
+
+WALKED_AT_ONCE: Final = 100_000
+"""Most events whose rows are looked at together. It bounds the memory of the walk's values."""
+
+
+class MetRows:
+    """Stored rows that an expression will see. Each row is read, and its memory counted, once."""
+
+    def __init__(
+        self, places: Places, stored: StoredRows, columns: Sequence[int], share: Share
+    ) -> None:
+        self._places = places
+        self._stored = stored
+        self._columns = list(columns)
+        self._share = share
+        self._at: dict[int, int] = {}
+        self._rows: pa.Table | None = None
+
+    def of(self, keys: Sequence[int]) -> pa.Table:
+        """Return all columns of keys that the table holds; TooLarge as in ``fetch``."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._at]
+        if new:
+            places = self._places
+            order = np.argsort(places.key, kind="stable")
+            ranks = np.searchsorted(places.key, np.array(new), sorter=order)
+            numbers = order[ranks]
+            rows = self._stored.fetch(
+                places.file[numbers], places.row[numbers], self._columns, self._share
+            )
+            if self._rows is not None:
+                rows = pa.concat_tables([self._rows, rows])
+            self._rows = rows
+            self._at |= {key: len(self._at) + i for i, key in enumerate(new)}
+        if self._rows is None:
+            raise InternalError("no stored row is requested")
+        return self._rows.take(pa.array([self._at[key] for key in keys]))
+
+
+def rows_of_lives(
+    loaded: Loaded,
+    rows: Sequence[HeldRow],
+    unknown: Sequence[int],
+    met: MetRows,
+) -> pa.Table:
+    """Return the values of rows, all columns."""
+    last = np.array([row.last for row in rows], np.int64)
+    sources = {
+        column: np.array([row.sources[i] for row in rows], np.int64)
+        for i, column in enumerate(unknown)
+    }
+    taken = [sources.get(i, last) for i in range(len(loaded.shape.fields))]
+    taken = [np.where(last == STORED, STORED, source) for source in taken]
+    needs = np.zeros(len(rows), np.bool_)
+    for source in taken:
+        needs |= source == STORED
+    stored_rows = np.flatnonzero(needs)
+    columns = list(range(len(taken)))
+    old: pa.Table | None = None
+    if stored_rows.size:
+        old = met.of([rows[i].base for i in stored_rows.tolist()])
+    place = np.cumsum(needs) - 1 + loaded.table.num_rows
+    arrays = []
+    for i in columns:
+        values = loaded.table.column(f"n{i}")
+        if old is not None:
+            chunks = [*values.chunks, *old.column(i).chunks]
+            values = pa.chunked_array(chunks, values.type)
+        arrays.append(
+            values.take(pa.array(np.where(taken[i] == STORED, place, taken[i])))
+        )
+    return pa.table(arrays, names=[field.name for field in loaded.shape.fields])
+
+
+def append_recorded(
+    shape: ChangeShape,
+    tables: Iterable[pa.Table],
+    state: TableState,
+    target: HistoryTarget,
+    commits: BatchCommits | None,
+) -> tuple[tuple[AddedFile, ...], tuple[AddedFile, ...]]:
+    """Write INSERTs that meet no row, and their history: files of the table, and of the history
+    table. One staged table is in memory at a time."""
+    with (
+        TableWriter(state.location, state.physical_fields) as rows,
+        TableWriter(target.state.location, target.state.physical_fields) as history,
+    ):
+        for table in map(in_log_order, tables):
+            new = inserted_rows(shape, table)
+            lsn = table.column("lsn").to_numpy()
+            ordinal = table.column("ord").to_numpy()
+            ops = [HistoryOp.INSERT] * table.num_rows
+            history.write_all(history_rows(target, ops, lsn, ordinal, None, new))
+            rows.write_all(new if commits is None else commits.of(lsn).appended(new))
+        return rows.finish(), history.finish()
+
+
+def inserted_rows(shape: ChangeShape, table: pa.Table) -> pa.Table:
+    """Return the new rows of staged INSERTs, in the table's columns."""
+    return pa.table(
+        [table.column(f"n{i}") for i in range(len(shape.fields))],
+        names=[field.name for field in shape.fields],
+    )
+
+
+class HistoryRecorder:
+    """Collects the history of one batch of one table."""
+
+    def __init__(self, target: HistoryTarget, rules: ConflictRules) -> None:
+        self._target = target
+        self._rules = rules
+        self._parts: list[pa.Table] = []
+
+    def pass_over(
+        self,
+        loaded: Loaded,
+        earlier: Sequence[pa.Table],
+        state: TableState,
+        files: Sequence[DataFile],
+        share: Share,
+        directory: str,
+    ) -> None:
+        """Record the changes before the last TRUNCATE, in parts that each end with one."""
+        live: Sequence[DataFile] = files
+        for part in earlier:
+            table = part.slice(0, part.num_rows - 1)
+            end = part.slice(part.num_rows - 1)
+            if end.column("op")[0].as_py() != TRUNCATE:
+                raise InternalError("changes before a TRUNCATE do not end with one")
+            if table.num_rows:
+                here = replace(loaded, table=table)
+                self._walk(here, state, live, share, directory)
+            self._add(end, [HistoryOp.TRUNCATE], [0], None, None)
+            live = ()
+
+    def _walk(
+        self,
+        loaded: Loaded,
+        state: TableState,
+        files: Sequence[DataFile],
+        share: Share,
+        directory: str,
+    ) -> None:
+        if not loaded.shape.key:
+            self.insert(loaded)
+            return
+        found = find_rows(
+            loaded,
+            state,
+            files,
+            share,
+            directory,
+            AS_POSTGRESQL,
+            None,
+            bounded=False,
+        )
+        lives = net_lives(found.events, found.present, unique=False, record=True)
+        if not isinstance(lives, Lives):
+            raise InternalError("a history cannot be reduced")
+        met = MetRows(
+            found.places, found.stored, range(len(loaded.shape.fields)), share
+        )
+        self.change(loaded, lives.steps, list(found.events.unknown), met)
+
+    def insert(self, loaded: Loaded) -> None:
+        """Record a batch of INSERTs of which each is a row."""
+        table = loaded.table
+        new = inserted_rows(loaded.shape, table)
+        count = table.num_rows
+        events = range(count)
+        self._add(table, [HistoryOp.INSERT] * count, events, None, new)
+
+    def change(
+        self,
+        loaded: Loaded,
+        steps: Sequence[LifeStep],
+        unknown: Sequence[int],
+        met: MetRows,
+    ) -> None:
+        """Record the effects of events. ``unknown``: columns that some events lack."""
+        for start in range(0, len(steps), WALKED_AT_ONCE):
+            self._change(loaded, steps[start : start + WALKED_AT_ONCE], unknown, met)
+
+    def _change(
+        self,
+        loaded: Loaded,
+        steps: Sequence[LifeStep],
+        unknown: Sequence[int],
+        met: MetRows,
+    ) -> None:
+        ops: list[HistoryOp] = []
+        events: list[int] = []
+        before: list[HeldRow | None] = []
+        after: list[HeldRow | None] = []
+        for step in steps:
+            if step.displaced is not None:
+                events.append(step.event)
+                ops.append(HistoryOp.DELETE)
+                before.append(step.displaced)
+                after.append(None)
+            events.append(step.event)
+            before.append(step.before)
+            after.append(step.after)
+            if step.before is None:
+                ops.append(HistoryOp.INSERT)
+            elif step.after is None:
+                ops.append(HistoryOp.DELETE)
+            else:
+                ops.append(HistoryOp.UPDATE)
+        old = self._rows(loaded, before, unknown, met)
+        new = self._rows(loaded, after, unknown, met)
+        self._add(loaded.table, ops, events, old, new)
+
+    def _rows(
+        self,
+        loaded: Loaded,
+        rows: Sequence[HeldRow | None],
+        unknown: Sequence[int],
+        met: MetRows,
+    ) -> pa.Table | None:
+        """Return the rows' values, null where there is no row."""
+        held = [row for row in rows if row is not None]
+        if not held:
+            return None
+        values = rows_of_lives(loaded, held, unknown, met)
+        values = judged_rows(self._rules, loaded.shape, values, held)
+        is_row = np.array([row is not None for row in rows], np.bool_)
+        return values.take(pa.array(np.cumsum(is_row) - 1, mask=~is_row))
+
+    def _add(
+        self,
+        table: pa.Table,
+        ops: Sequence[HistoryOp],
+        events: Sequence[int],
+        old: pa.Table | None,
+        new: pa.Table | None,
+    ) -> None:
+        where = np.array(events, np.int64)
+        self._parts.append(
+            history_rows(
+                self._target,
+                ops,
+                table.column("lsn").to_numpy()[where],
+                table.column("ord").to_numpy()[where],
+                old,
+                new,
+            )
+        )
+
+    def write(self) -> tuple[AddedFile, ...]:
+        """Write the rows to files in the history table's directory, which are durable but not
+        part of the table."""
+        state = self._target.state
+        with TableWriter(state.location, state.physical_fields) as writer:
+            for part in self._parts:
+                writer.write_all(part)
+            return writer.finish()
