@@ -213,6 +213,7 @@ def reader(
         pytest.param("schema-changes.md", marks=pytest.mark.slow),
         pytest.param("types-and-values.md", marks=pytest.mark.slow),
         pytest.param("reading.md", marks=pytest.mark.slow),
+        pytest.param("history.md", marks=pytest.mark.slow),
         pytest.param("operation.md", marks=pytest.mark.slow),
         pytest.param("from-debezium.md", marks=pytest.mark.slow),
     ],

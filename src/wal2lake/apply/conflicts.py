@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.apply.relationmap import error_context
@@ -23,7 +24,7 @@ from wal2lake.changelog import LogReader
 from wal2lake.changelog.manifest import Manifest
 from wal2lake.errors import ApplyError
 from wal2lake.lake import BatchCommits
-from wal2lake.lake.staging import RowConflict
+from wal2lake.lake.staging import NO_COMMITS, HistoryCommits, RowConflict
 from wal2lake.model import Conflict, ConflictType, Lsn, Modified, Oid, Resolution
 from wal2lake.observe import get_logger
 
@@ -135,6 +136,24 @@ class Transactions:
             if chosen.num_rows:
                 return Lsn(pc.max(chosen["end_lsn"]).as_py())
         return None
+
+    def facts(self) -> HistoryCommits:
+        """Return all transactions with their origins at the publisher, for history tables."""
+        names = ["commit_lsn", "xid", "commit_time", "origin"]
+        parts = [
+            self._reader.read(manifest.transactions_file, names).select(names)
+            for manifest in self._manifests
+        ]
+        if not parts:
+            return NO_COMMITS
+        table = pa.concat_tables(parts)
+        table = table.take(pc.sort_indices(table["commit_lsn"]))
+        return HistoryCommits(
+            table["commit_lsn"].to_numpy().astype(np.int64),
+            table["xid"].to_numpy().astype(np.int64),
+            table["commit_time"].to_numpy().astype(np.int64) + _UNIX_TO_POSTGRES_US,
+            tuple(table["origin"].to_pylist()),
+        )
 
     def commits(self, subid: Oid) -> BatchCommits:
         """Return all transactions as commits of the subscription ``subid``."""

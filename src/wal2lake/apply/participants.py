@@ -43,6 +43,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wal2lake.apply.batch import RelationName
+from wal2lake.apply.local.histories import (
+    HistoryTable,
+    finish_histories,
+    fitted,
+    histories_of,
+)
 from wal2lake.catalog import (
     Catalog,
     Subscription,
@@ -79,6 +85,8 @@ class Participant:
     unpublished: bool
     """Whether, as far as the worker knows, no vector has ``version`` or the floor is below
     ``cursor``."""
+    history: HistoryTable | None = None
+    """The table that records its changes; None if there is none."""
 
     @property
     def visible(self) -> bool:
@@ -258,6 +266,11 @@ class Participants:
         rels = self._catalog.rels(self._subid)
         self._copying = self._is_copying(rels)
         definitions = {table.oid: table for table in self._catalog.tables()}
+        histories = {
+            relid: definitions[history]
+            for relid, history in histories_of(self._catalog, subscription).items()
+            if history in definitions
+        }
         for rel in rels:
             definition = definitions.get(rel.relid)
             if definition is None:
@@ -265,12 +278,16 @@ class Participants:
             expected = published.get(int(rel.relid))
             # Also for tables that wait for their copy: the commit that ended it may be torn.
             self._recover(definition, expected)
+            history = histories.get(rel.relid)
+            if history is not None:
+                self._recover(history, published.get(int(history.oid)))
             if rel.state not in _JOINING or rel.paused:
                 continue
             before = participants_before.get(rel.relid)
             if before is not None and before.rel.epoch == rel.epoch:
                 before.rel, before.definition = rel, definition
                 before.trusted = before.trusted and rel.trusted
+                before.history = self._history(before.history, history)
                 self._known[rel.relid] = before
                 continue
             state = self._port.state(definition.location)
@@ -280,6 +297,7 @@ class Participants:
             if waits and cursor is None and not rel.rejoins:
                 self._copy_again(definition)
                 continue
+            finish_histories(self._catalog, self._port, self._subid, rel.relid, state)
             table = Participant(
                 rel,
                 definition,
@@ -288,6 +306,7 @@ class Participants:
                 trusted=rel.trusted,
                 decided=INVALID_LSN,
                 unpublished=state.version != expected or (cursor or 0) > floor,
+                history=self._history(None, history),
             )
             if table.visible:
                 table.passed(seen)
@@ -300,6 +319,32 @@ class Participants:
             ):
                 self.distrust(table)
             self._known[rel.relid] = table
+
+    def _history(
+        self, known: HistoryTable | None, definition: TableDef | None
+    ) -> HistoryTable | None:
+        """Return a table's history table; its version is read when it is new here."""
+        if definition is None:
+            return None
+        if known is not None and known.definition.oid == definition.oid:
+            known.definition = definition
+            return known
+        return HistoryTable(definition, self._port.state(definition.location).version)
+
+    def history_state(self, participant: Participant) -> TableState | None:
+        """Return the state of a table's history table, with columns for all of the table's; None
+        if it has none. Called under the commit lock."""
+        history = participant.history
+        if history is None:
+            return None
+        state = fitted(
+            self._catalog, self._port, history.definition, participant.definition
+        )
+        history.definition = (
+            self._catalog.table_by_oid(history.definition.oid) or history.definition
+        )
+        history.version = state.version
+        return state
 
     def _is_copying(self, rels: Sequence[SubscriptionRel]) -> bool:
         """Whether copies under the held snapshot are running without an error. Finished copies wait

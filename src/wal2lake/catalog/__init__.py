@@ -54,6 +54,12 @@ from wal2lake.catalog.definitions.publications import (
     PublishedSchema,
     PublishedTable,
 )
+from wal2lake.catalog.objects.historyrecords import (
+    HISTORY_OF,
+    HistoryFeed,
+    PendingHistory,
+    is_history,
+)
 from wal2lake.catalog.objects.ownedsequence import OwnedSequence
 from wal2lake.catalog.overview import (
     CatalogReader,
@@ -63,7 +69,6 @@ from wal2lake.catalog.overview import (
     TableName,
 )
 from wal2lake.catalog.progress import Progress, ProgressFile, read_progress
-from wal2lake.catalog.published.snapshot_vectors import TableVersion
 from wal2lake.catalog.records import (
     ENUM_LABELS,
     LABELS_LEFT,
@@ -116,6 +121,7 @@ __all__ = [
     "DATABASE_OWNER",
     "ENUM_LABELS",
     "FIRST_FREE_OID",
+    "HISTORY_OF",
     "LABELS_LEFT",
     "MADE_SLOT",
     "PG_CREATE_SUBSCRIPTION",
@@ -144,6 +150,7 @@ __all__ = [
     "DropColumn",
     "FollowedSchema",
     "HistoricDefinitions",
+    "HistoryFeed",
     "KnownSlot",
     "LocalCommit",
     "LookedAt",
@@ -156,6 +163,7 @@ __all__ = [
     "Parsed",
     "ParsedSchemas",
     "PastState",
+    "PendingHistory",
     "PlannedColumn",
     "PlannedSlot",
     "PreparedCommit",
@@ -187,10 +195,10 @@ __all__ = [
     "TableChange",
     "TableDef",
     "TableName",
-    "TableVersion",
     "TargetRights",
     "UncommittedCatalog",
     "WorkerKind",
+    "is_history",
     "local_writer",
     "plan_changes",
     "read_progress",

@@ -305,6 +305,11 @@ class Subscription:
         return self.options.get("conflict_resolution", "")
 
     @property
+    def history(self) -> str:
+        """Schema of the history tables; empty if none are kept."""
+        return self.options.get("history", "")
+
+    @property
     def value_policies(self) -> str:
         """Text of the option. If empty, every value is stored exactly."""
         return self.options.get("value_policies", "")

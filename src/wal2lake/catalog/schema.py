@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 30
+VERSION: Final = 31
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId. Lower OIDs belong to built-in objects."""
@@ -340,6 +340,15 @@ _SEEN_30: Final = """
 alter table subscription_rel add column seen_as text;
 """
 """How a table was published at the last look of ``auto_refresh``."""
+_HISTORIES_31: Final = """
+create table history_pending (
+    subid integer not null, relid integer not null, reached integer not null,
+    cursor_name text not null, history integer not null, files text not null,
+    primary key (subid, relid, cursor_name, reached),
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade) without rowid;
+"""
+"""``history``: OID of the history table."""
 
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
@@ -369,6 +378,7 @@ LATER: Final = (
     _CHECKS_28,
     _XIDS_29,
     _SEEN_30,
+    _HISTORIES_31,
 )
 """Statements of the versions after 3, in order. A new column of a table whose rows are in
 definition_history (``definitions.historic``) is added there, too, with json_set()."""
@@ -444,6 +454,7 @@ alter table relation add column partition_of integer;
     28: LATER[24],
     29: LATER[25],
     30: LATER[26],
+    31: LATER[27],
 }
 """For each version, the statements that upgrade the previous version (without semicolons inside).
 

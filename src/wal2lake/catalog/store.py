@@ -19,6 +19,7 @@ from pathlib import Path
 from wal2lake.catalog.database import Database, create_database, take_oid
 from wal2lake.catalog.parts.attempts import Attempts
 from wal2lake.catalog.parts.copies import Copies
+from wal2lake.catalog.parts.histories import Histories
 from wal2lake.catalog.parts.objects import Objects
 from wal2lake.catalog.parts.publications import Publications
 from wal2lake.catalog.parts.published import PublishedStates
@@ -38,6 +39,7 @@ class Catalog(
     PublishedStates,
     Schemas,
     Slots,
+    Histories,
 ):
     """The durable facts of one node."""
 

@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wal2lake.catalog import DATABASE_OWNER, Authority, Catalog, Role, TableDef
+from wal2lake.catalog import (
+    DATABASE_OWNER,
+    Authority,
+    Catalog,
+    Role,
+    TableDef,
+    is_history,
+)
 from wal2lake.errors import UsageError
 from wal2lake.local.node import (
     PERMISSION_DENIED,
@@ -92,6 +99,23 @@ def may_connect(catalog: Catalog, role: Role) -> bool:
         role.oid, ObjectKind.DATABASE, DATABASE_OWNER, acl
     )
     return "c" in letters
+
+
+def refuse_fed(catalog: Catalog, table: TableDef, action: str) -> None:
+    """Raise 55000 if a subscription feeds a history table; ``action``: what cannot be done."""
+    if not is_history(table):
+        return
+    feed = catalog.histories().get(table.oid)
+    subscription = None if feed is None else catalog.subscription(feed.subid)
+    if subscription is None:
+        return
+    raise UsageError(
+        f"cannot {action} because it is the history of a subscription's table",
+        sqlstate="55000",
+        detail=f'Subscription "{subscription.name}" records changes in it.',
+        hint="ALTER SUBSCRIPTION ... SET (history = NONE) ends that; the history stays as"
+        " a table like others.",
+    )
 
 
 def is_member(catalog: Catalog, user: str, role: str) -> bool:

@@ -54,6 +54,7 @@ NAMES: Final = frozenset(
         "lake.commit_synced",
         # apply: a batch
         "apply.staged",
+        "apply.history_waits",
         "apply.table_committed",
         "apply.tables_committed",
         "apply.vector_recorded",
@@ -63,6 +64,7 @@ NAMES: Final = frozenset(
         "copy.range_recorded",
         "copy.widening_noted",
         "copy.committed",
+        "copy.history_waits",
         "copy.state_written",
         # local transactions: a commit
         "local.files_carried",

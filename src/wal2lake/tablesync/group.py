@@ -89,6 +89,7 @@ from wal2lake.tablesync.plan import (
     range_bytes,
     table_bytes,
 )
+from wal2lake.tablesync.recording import CopyHistory, CopyRecorder
 from wal2lake.tablesync.turns import RangePool
 from wal2lake.tablesync.unaltered import PlannedTable
 from wal2lake.tablesync.widening import Widening
@@ -151,6 +152,7 @@ class GroupCopy:
         self._pool = RangePool(readers)
         self._widening = Widening(catalog, tables, alter)
         self._measures = CopyMeasures(telemetry or Telemetry())
+        self._recorder = CopyRecorder(catalog, tables, executors, readers)
         self._events = get_logger()
 
     def wake(self) -> None:
@@ -352,7 +354,6 @@ class GroupCopy:
             plan.table,
             rows=result.rows,
             size=sum(file.size for file in result.files),
-            coercions=result.coercions,
             finished=len(plan.finished),
         )
 
@@ -449,18 +450,23 @@ class GroupCopy:
         for copied in finished.values():
             files.extend(files_from_json(copied.files))
         self._check_unique(plan, files)
+        history = self._recorder.write(
+            attempt.subscription, attempt.rel, plan.table, files, plan.cursor
+        )
         for _ in range(_TIMES_SECOND):
             try:
-                self._commit_files(plan, files)
+                self._commit_files(plan, files, history)
             except CommitConflict:
                 # Another writer has committed rows. The next check finds their keys.
                 if attempt.rel.replaces:
                     raise
             else:
                 return
-        self._commit_files(plan, files)
+        self._commit_files(plan, files, history)
 
-    def _commit_files(self, plan: _Planned, files: Sequence[AddedFile]) -> None:
+    def _commit_files(
+        self, plan: _Planned, files: Sequence[AddedFile], history: CopyHistory | None
+    ) -> None:
         attempt = plan.attempt
         if attempt.rel.replaces:
             version = self._check_alone(plan)
@@ -477,6 +483,8 @@ class GroupCopy:
             if not self._is_wanted(attempt):
                 raise Halted
             attempt.may_be_committed = True
+            if history is not None:
+                self._recorder.expect(history)
             try:
                 self._port.commit_files(
                     plan.table.location,
@@ -490,6 +498,8 @@ class GroupCopy:
                 attempt.may_be_committed = self._may_be_there(plan)
                 raise
             failpoint("copy.committed")
+        if history is not None:
+            self._recorder.commit(history)
 
     def _is_wanted(self, attempt: Attempt) -> bool:
         """Whether the copy is still valid: it is void if the copy has begun anew."""

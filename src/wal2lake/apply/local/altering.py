@@ -43,6 +43,7 @@ from wal2lake.catalog import (
     TableDef,
     local_writer,
 )
+from wal2lake.errors import InternalError
 from wal2lake.lake import Cursor, FieldSpec, NextField, TablePort, TableState
 from wal2lake.lake.branch import Action
 from wal2lake.lake.capture import ALTERS
@@ -182,7 +183,7 @@ def alter_table(
     catalog: Catalog,
     tables: TablePort,
     plan: ColumnPlan,
-    anew: Anew,
+    anew: Anew | None = None,
     *,
     committing: Committing = at_once,
 ) -> None:
@@ -190,6 +191,7 @@ def alter_table(
 
     Must not be repeated after a crash: the next start finishes the change, or it has not happened.
     A caller that follows a publisher compares the columns again, and finds the remaining steps.
+    ``anew``: None if the plan rewrites no rows.
     """
     table = plan.before
     check_column_names((c.name for c in plan.after.columns), table.qualified)
@@ -307,7 +309,7 @@ def _keeps(state: TableState, fields: Sequence[NextField]) -> bool:
 def _rows_anew(
     tables: TablePort,
     plan: ColumnPlan,
-    anew: Anew,
+    anew: Anew | None,
     state: TableState,
     metadata: Mapping[str, Any],
     fields: Sequence[NextField],
@@ -317,6 +319,8 @@ def _rows_anew(
     if not rewrites(plan):
         yield None
         return
+    if anew is None:
+        raise InternalError("rows would have to be rewritten")
     if is_empty(tables, state):
         # Removed, because files with only deleted rows would keep the old types.
         yield ()

@@ -26,41 +26,46 @@ Called by the worker's thread. Source: DESIGN 6 (Apply), invariants 2 and 6; wor
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from wal2lake.apply.batch import Batch, BatchBounds, TableChanges, divide
 from wal2lake.apply.conflicts import (
-    FoundConflict,
     Transactions,
     batch_conflicts,
     conflict,
     log_conflicts,
 )
 from wal2lake.apply.failures import BatchFailure, first_failure, row_failure
+from wal2lake.apply.local.histories import pending_of
 from wal2lake.apply.measures import ApplyMeasures
-from wal2lake.apply.participants import Participants
+from wal2lake.apply.participants import Participant, Participants
 from wal2lake.apply.relationmap import has_unique_key
 from wal2lake.apply.schema.follow import Due, SchemaFollower
-from wal2lake.apply.skipping import Skip, begin_skip
+from wal2lake.apply.skipping import begin_skip
+from wal2lake.apply.step.batchwork import BatchPart, BatchWork, StagingContext
 from wal2lake.apply.step.publishing import VectorPublisher
 from wal2lake.apply.step.restarts import Restart, fills_of, find_restarts
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import Catalog, Subscription, TableDef, WorkerKind
 from wal2lake.changelog import LogReader, RowsFile
 from wal2lake.errors import InternalError, Wal2LakeError
-from wal2lake.lake import BatchCommits, CommitConflict, Cursor
+from wal2lake.lake import CommitConflict, Cursor
 from wal2lake.lake.batch import BatchPort, Staged, StageRequest
-from wal2lake.lake.staging import ColumnDefaults, ConversionRules, LogSource, LsnRange
+from wal2lake.lake.staging import (
+    ColumnDefaults,
+    ConversionRules,
+    HistoryTarget,
+    LogSource,
+    LsnRange,
+)
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
 from wal2lake.observe import OrderedLock, failpoint
 from wal2lake.pgtypes import (
     ConflictResolutions,
-    RemoteTypes,
     ValuePolicies,
     check_tracked,
     remote_types_from_json,
@@ -70,58 +75,6 @@ from wal2lake.settings import Settings
 _PARALLEL_TABLES: Final = 4
 """Tables of one batch that are processed at once, so that the waits of one overlap the work of
 another."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Changes of one table that become one commit."""
-
-    changes: TableChanges
-    until: Lsn | None
-    """First transaction that the part leaves out. None if it has all changes."""
-
-    def reaches(self, lsn: Lsn) -> bool:
-        """Whether a row of the part may belong to the transaction at ``lsn`` or a later one."""
-        return any(f.max_commit_lsn >= lsn for f in self.changes.files)
-
-
-@dataclass(slots=True)
-class _Work:
-    """One batch and its progress."""
-
-    subscription: Subscription
-    batch: Batch
-    skip: Skip | None
-    follows: bool
-    """Whether tables may be altered within the batch."""
-    transactions: Transactions
-    staged: dict[Oid, tuple[_Part, Staged]] = field(default_factory=dict)
-    """Staged changes that wait for their commit."""
-    altered: set[Oid] = field(default_factory=set)
-    """Tables altered within the batch. Their changes must be divided again with the new columns."""
-    restarts: Mapping[Oid, Restart] = field(default_factory=dict)
-    """Restarts of sequences, by table."""
-    unpublished: list[FoundConflict] = field(default_factory=list)
-    """Conflicts of commits that are not published yet."""
-    to_log: list[FoundConflict] = field(default_factory=list)
-    """Published conflicts, for the server log."""
-    began: float = field(default_factory=time.monotonic)
-    """Monotonic time of its begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class _StagingContext:
-    """Facts of the subscription and the batch that the staging of each table needs."""
-
-    types: RemoteTypes
-    policies: ValuePolicies
-    resolutions: ConflictResolutions
-    commits: BatchCommits | None
-    """Transactions of the batch, if the writers of rows are recorded."""
-    quotes: Callable[[TableDef], bool]
-    """Whether reports of conflicts may quote a table's rows."""
-    follows: bool
-    """Whether the subscription follows the publisher's schema."""
 
 
 class _DividedAnewError(Exception):
@@ -189,7 +142,7 @@ class BatchApplier:
         elif bounds.decided < bounds.end:
             # Later transactions concern all tables, for instance if one is to be skipped.
             bounds = bounds.below(bounds.decided)
-        work = _Work(
+        work = BatchWork(
             subscription,
             batch,
             skip,
@@ -219,7 +172,7 @@ class BatchApplier:
 
     # ---- one attempt -------------------------------------------------------------------
 
-    def _attempt(self, work: _Work, bounds: BatchBounds) -> BatchFailure | None:
+    def _attempt(self, work: BatchWork, bounds: BatchBounds) -> BatchFailure | None:
         """Evaluate, commit and publish everything within ``bounds``, or return the failure below
         which to cut.
 
@@ -233,7 +186,7 @@ class BatchApplier:
             return self._attempt_alone(work, bounds, alone)
 
     def _attempt_alone(
-        self, work: _Work, bounds: BatchBounds, alone: ExitStack
+        self, work: BatchWork, bounds: BatchBounds, alone: ExitStack
     ) -> BatchFailure | None:
         """Make the attempt. ``alone`` locks the sequences that the batch restarts."""
         try:
@@ -275,7 +228,7 @@ class BatchApplier:
         return None
 
     def _due(
-        self, work: _Work, bounds: BatchBounds
+        self, work: BatchWork, bounds: BatchBounds
     ) -> tuple[dict[Oid, Due], BatchBounds]:
         """Return the first alteration of each table within ``bounds``, and the new bounds, which
         end below the first alteration that cannot be carried out within the batch."""
@@ -317,7 +270,9 @@ class BatchApplier:
         numbered = any(column.sequence is not None for column in columns)
         return not numbered and self._schemas.is_free(due)
 
-    def _restart(self, work: _Work, parts: Sequence[_Part], alone: ExitStack) -> None:
+    def _restart(
+        self, work: BatchWork, parts: Sequence[BatchPart], alone: ExitStack
+    ) -> None:
         """Find the sequences that the parts restart, and lock them."""
         restarts: dict[Oid, Restart] = {}
         for part in parts:
@@ -332,8 +287,8 @@ class BatchApplier:
         alone.enter_context(self._defaults.restarting(sequences))
 
     def _parts(
-        self, work: _Work, due: dict[Oid, Due], bounds: BatchBounds
-    ) -> list[_Part]:
+        self, work: BatchWork, due: dict[Oid, Due], bounds: BatchBounds
+    ) -> list[BatchPart]:
         """Return the part of each table below its first alteration."""
         parts = []
         for table in work.batch.tables:
@@ -342,7 +297,7 @@ class BatchApplier:
             parts.append(self._part(work, table.relid, until))
         return [part for part in parts if part.changes.files]
 
-    def _part(self, work: _Work, relid: Oid, until: Lsn | None) -> _Part:
+    def _part(self, work: BatchWork, relid: Oid, until: Lsn | None) -> BatchPart:
         """Return the changes of a table from its position to ``until``."""
         participant = self._tables[relid]
         (changes,) = (t for t in work.batch.tables if t.relid == relid)
@@ -370,10 +325,10 @@ class BatchApplier:
             changes = replace(changes, files=files)
         elif changes.position >= work.batch.end:
             changes = replace(changes, files=())
-        return _Part(changes, until)
+        return BatchPart(changes, until)
 
     def _evaluate(
-        self, work: _Work, parts: list[_Part], bounds: BatchBounds
+        self, work: BatchWork, parts: list[BatchPart], bounds: BatchBounds
     ) -> BatchFailure | None:
         """Check and stage the parts; parts that are staged already stay."""
         parts = [
@@ -423,7 +378,7 @@ class BatchApplier:
         )
 
     def _alter(
-        self, work: _Work, due: dict[Oid, Due], alteration: Due, bounds: BatchBounds
+        self, work: BatchWork, due: dict[Oid, Due], alteration: Due, bounds: BatchBounds
     ) -> BatchFailure | None:
         """Carry out the first alteration, below which everything has been evaluated, and evaluate
         the rest of its table's changes."""
@@ -465,7 +420,7 @@ class BatchApplier:
         rest = self._part(work, relid, until)
         return self._evaluate(work, [rest], bounds) if rest.changes.files else None
 
-    def _discard(self, work: _Work, above: Lsn | None = None) -> None:
+    def _discard(self, work: BatchWork, above: Lsn | None = None) -> None:
         """Discard staged changes with rows at or above ``above``; all of them if it is None."""
         for relid, (part, staged) in list(work.staged.items()):
             if above is None or staged.failures or part.reaches(above):
@@ -474,7 +429,7 @@ class BatchApplier:
 
     # ---- stage and commit --------------------------------------------------------------
 
-    def _stage_all(self, work: _Work, parts: Sequence[_Part]) -> list[Staged]:
+    def _stage_all(self, work: BatchWork, parts: Sequence[BatchPart]) -> list[Staged]:
         context = self._staging_context(work, parts)
         running = [
             self._pool.submit(
@@ -489,21 +444,26 @@ class BatchApplier:
                     self._batches.discard(future.result())
         return [future.result() for future in running]
 
-    def _staging_context(self, work: _Work, parts: Sequence[_Part]) -> _StagingContext:
+    def _staging_context(
+        self, work: BatchWork, parts: Sequence[BatchPart]
+    ) -> StagingContext:
         subscription = work.subscription
         tracked = self.settings.apply.track_commit_timestamp
         check_tracked(subscription.conflict_resolution, tracked=tracked)
-        return _StagingContext(
+        return StagingContext(
             remote_types_from_json(subscription.remote_types),
             ValuePolicies.parse(subscription.value_policies),
             ConflictResolutions.parse(subscription.conflict_resolution),
             work.transactions.commits(self._subid) if tracked and parts else None,
             self._quotes(subscription),
             subscription.follows_schema,
+            work.transactions.facts()
+            if any(self._tables[p.changes.relid].history for p in parts)
+            else None,
         )
 
     def _stage(
-        self, part: _Part, restart: Restart | None, context: _StagingContext
+        self, part: BatchPart, restart: Restart | None, context: StagingContext
     ) -> Staged:
         changes, files = part.changes, part.changes.files
         participant = self._tables[changes.relid]
@@ -535,8 +495,17 @@ class BatchApplier:
             commits=context.commits,
             deferrable=definition.key_deferral.deferrable,
             has_their_rows=participant.trusted,
+            history=self._history(participant, context),
         )
         return self._batches.stage(request)
+
+    def _history(
+        self, participant: Participant, context: StagingContext
+    ) -> HistoryTarget | None:
+        state = self._tables.history_state(participant)
+        if state is None or context.recorded is None:
+            return None
+        return HistoryTarget(state, context.recorded)
 
     def _sources(self, files: Sequence[RowsFile]) -> list[LogSource]:
         inserts = itertools.accumulate((f.inserts for f in files), initial=0)
@@ -554,7 +523,7 @@ class BatchApplier:
             for f, before in zip(files, inserts, strict=False)
         ]
 
-    def _rules(self, table: TableDef, context: _StagingContext) -> ConversionRules:
+    def _rules(self, table: TableDef, context: StagingContext) -> ConversionRules:
         return ConversionRules(
             context.policies,
             frozenset(c.name for c in table.columns if c.not_null),
@@ -566,7 +535,7 @@ class BatchApplier:
         )
 
     def _expect(
-        self, work: _Work, reached: Lsn, staged: dict[Oid, tuple[_Part, Staged]]
+        self, work: BatchWork, reached: Lsn, staged: dict[Oid, tuple[BatchPart, Staged]]
     ) -> None:
         """Record in the catalog, before the tables commit, which values the commits change and
         which changes they leave out."""
@@ -595,12 +564,23 @@ class BatchApplier:
                 for relid in staged
                 if relid in work.restarts
             },
+            [
+                pending_of(
+                    relid,
+                    history.definition,
+                    self._cursor(relid, reached),
+                    result.history,
+                )
+                for relid, (_, result) in staged.items()
+                if result.history
+                and (history := self._tables[relid].history) is not None
+            ],
         )
         work.unpublished += conflicts
         for found in conflicts:
             self._measures.conflicted(found.table, found.conflict)
 
-    def _commit_all(self, work: _Work, reached: Lsn) -> list[Oid]:
+    def _commit_all(self, work: BatchWork, reached: Lsn) -> list[Oid]:
         """Commit every table. Raise the first error after all commits have ended."""
         staged, work.staged = work.staged, {}
         running = [
@@ -612,14 +592,20 @@ class BatchApplier:
             future.result()
         return list(staged)
 
-    def _commit(self, relid: Oid, part: _Part, staged: Staged, reached: Lsn) -> None:
+    def _commit(
+        self, relid: Oid, part: BatchPart, staged: Staged, reached: Lsn
+    ) -> None:
         participant = self._tables[relid]
-        name = participant.rel.cursor_name(self._catalog.system_identifier)
+        cursor = self._cursor(relid, reached)
         try:
-            done = self._batches.commit(staged, Cursor(name, int(reached)))
+            done = self._batches.commit(staged, cursor)
         except CommitConflict:
             self._batches.discard(staged)
             raise
+        if staged.history and participant.history is not None:
+            failpoint("apply.history_waits")
+            recorded = self._batches.record(staged, cursor)
+            participant.history.version = recorded.version
         participant.committed(reached, done.version)
         if done.interlopers:
             self._tables.distrust(participant)
@@ -633,6 +619,10 @@ class BatchApplier:
         self._measures.coerced(participant.definition, staged.coercions)
         failpoint("apply.table_committed")
 
+    def _cursor(self, relid: Oid, reached: Lsn) -> Cursor:
+        rel = self._tables[relid].rel
+        return Cursor(rel.cursor_name(self._catalog.system_identifier), int(reached))
+
     def _origin_exists(self, subid: int) -> bool:
         return self._catalog.subscription(Oid(subid)) is not None
 
@@ -643,7 +633,7 @@ class BatchApplier:
             return lambda table: False
         return self._catalog.target_rights(subscription).may_quote
 
-    def _explained(self, failure: BatchFailure, work: _Work) -> BatchFailure:
+    def _explained(self, failure: BatchFailure, work: BatchWork) -> BatchFailure:
         """Add the transaction to a failure that stops the subscription. A failure that is one of
         PostgreSQL's conflicts is recorded in the catalog."""
         lsn = int(failure.cut)

@@ -44,6 +44,11 @@ _LOOK_PAUSES: Final = 50
 ``_LOOK_PAUSES`` times the duration of a look, which may take seconds on an object store."""
 
 
+_RECORDED_ROWS: Final = 250_000
+"""Most row changes in a batch whose changes are recorded one by one, at about 10 us and a kilobyte
+each; a larger transaction is a batch by itself."""
+
+
 class ApplyStep:
     """Makes the steps of one subscription's apply worker."""
 
@@ -151,11 +156,14 @@ class ApplyStep:
         ahead = max((t.cursor for t in self._tables if t.visible), default=floor)
         # Refreshed after the listing: schemas are recorded before the segments that need them.
         self._schemas.refresh(subscription)
+        most_rows = limits.batch_rows
+        if subscription.history:
+            most_rows = min(most_rows, _RECORDED_ROWS)
         # Tables behind the vector catch up first, in batches of their own.
         chosen = choose(
             waiting,
             max_bytes=limits.batch_bytes >> overtaken,
-            max_rows=limits.batch_rows >> overtaken,
+            max_rows=most_rows >> overtaken,
             at_least=floor if start < decided else ahead,
         )
         bounds = BatchBounds(start, decided, chosen[-1].sealed_lsn)

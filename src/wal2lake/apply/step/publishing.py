@@ -71,10 +71,14 @@ class VectorPublisher:
         if vector is not None and reached < vector.lsn:
             return False
         unseen = self._tables.unseen(reached)
+        versions: dict[int, int] = {}
         for table in unseen:
             if table.rel.relid not in committed:
                 version = self._tables.read_state(table).version
                 self._port.sync(table.definition.location, version)
+            versions[int(table.rel.relid)] = table.version
+            if table.history is not None:
+                versions[int(table.history.definition.oid)] = table.history.version
         skipped = skip.decided(reached) if skip is not None else None
         sequences, voided = pending_restarts(
             self._catalog, self._port, self._subid, reached
@@ -83,7 +87,7 @@ class VectorPublisher:
             floor = self._catalog.publish(
                 self._subid,
                 reached,
-                {int(t.rel.relid): t.version for t in unseen},
+                versions,
                 participants=[int(t.rel.relid) for t in self._tables],
                 joined=[int(t.rel.relid) for t in unseen if not t.ready],
                 skipped=skipped,

@@ -8,16 +8,17 @@ from types import MappingProxyType
 
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history
+from wal2lake.catalog.objects.historyrecords import PendingHistory
 from wal2lake.catalog.parts.part import CatalogPart
 from wal2lake.catalog.published import (
     coercions,
     conflicts,
+    histories,
     local_commits,
     prepared_commits,
     restarts,
     snapshot_vectors,
 )
-from wal2lake.catalog.published.snapshot_vectors import TableVersion
 from wal2lake.catalog.records import (
     Altered,
     CoercionTotal,
@@ -71,6 +72,7 @@ class PublishedStates(CatalogPart):
             coercions.publish(transaction, subid, reached)
             conflicts.publish(transaction, subid, reached)
             restarts.publish(transaction, subid, reached)
+            histories.publish(transaction, subid, versions.keys(), reached)
             for copying, relid in voided:
                 copies.void(transaction, copying, relid, int(take_oid(transaction)))
             floor = snapshot_vectors.publish(
@@ -96,6 +98,7 @@ class PublishedStates(CatalogPart):
         changed: Mapping[Oid, Sequence[Coercion]],
         left_out: Sequence[Conflict] = (),
         restarted: Mapping[Oid, Mapping[Oid, int | None]] = MappingProxyType({}),
+        recorded: Sequence[PendingHistory] = (),
     ) -> None:
         """Record pending facts of a batch that ends at ``reached``, before its tables commit.
         ``publish`` makes them count.
@@ -103,16 +106,20 @@ class PublishedStates(CatalogPart):
         ``changed``: values changed by policies. ``left_out``: changes that the batch leaves out.
         ``positions``: positions of its tables; pending facts above them are deleted, because
         nothing above was committed. ``restarted``: by table, the sequences that a TRUNCATE
-        restarts, each with its last value after the batch."""
+        restarts, each with its last value after the batch. ``recorded``: histories of the
+        tables."""
         with self._database.reading() as connection:
             pending = coercions.any_pending(connection, subid)
             pending = pending or conflicts.any_pending(connection, subid)
             pending = pending or restarts.any_pending(connection, subid)
-        if pending or left_out or restarted or any(changed.values()):
+            pending = pending or histories.any_pending(connection, subid)
+        noted = left_out or restarted or recorded or any(changed.values())
+        if pending or noted:
             with self._database.transaction() as transaction:
                 coercions.expect(transaction, subid, reached, positions, changed)
                 conflicts.expect(transaction, subid, reached, positions, left_out)
                 restarts.expect(transaction, subid, reached, positions, restarted)
+                histories.expect(transaction, subid, positions, recorded)
 
     def expected_restarts(self, subid: Oid, reached: Lsn) -> dict[Oid, Oid]:
         """Return the sequences that ``publish`` would restart at ``reached``, each with its
@@ -254,8 +261,3 @@ class PublishedStates(CatalogPart):
         """Return the kept published states, oldest first."""
         with self._database.reading() as connection:
             return snapshot_vectors.all_vectors(connection)
-
-    def table_versions(self, subid: Oid, relid: Oid, limit: int) -> list[TableVersion]:
-        """Return the newest published versions of one table, the newest first."""
-        with self._database.reading() as connection:
-            return snapshot_vectors.table_versions(connection, subid, relid, limit)

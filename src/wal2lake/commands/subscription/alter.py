@@ -11,9 +11,11 @@ Source: AlterSubscription() in subscriptioncmds.c, AlterObjectRename_internal() 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from wal2lake.catalog import Subscription
+from wal2lake.catalog import Subscription, TableDef
+from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.expressions import check_expressions
 from wal2lake.commands.subscription.owner import (
     altering,
@@ -30,6 +32,8 @@ from wal2lake.commands.subscription.steps.drop import (
     refuse_dropping,
     refuse_given_up,
 )
+from wal2lake.commands.subscription.targets import check_may_make
+from wal2lake.commands.tables.histories import make_histories, new_history
 from wal2lake.errors import (
     DuplicateObjectError,
     UsageError,
@@ -38,7 +42,6 @@ from wal2lake.local.access import check_database_create
 from wal2lake.local.node import Caller
 from wal2lake.local.ports import (
     Definitions,
-    HasSettings,
     SubscriptionCommands,
     TableDefinitions,
 )
@@ -166,7 +169,7 @@ def alter_set(
 
 
 def _set(
-    node: HasSettings,
+    node: SubscriptionCommands,
     caller: Caller,
     subscription: Subscription,
     options: SubscriptionOptions,
@@ -191,6 +194,9 @@ def _set(
     if "failover" in options.stated:
         check_failover(caller, subscription)
     alter_slot(node, caller, subscription, options)
+    stored.pop("history", None)
+    if "history" in options.stated:
+        _set_history(node, caller, subscription, options.history)
     if stored.get("schema_changes") == "follow" and not subscription.follows_schema:
         # The receiver records the columns again when it begins to stream.
         node.catalog.forget_followed(subscription.oid)
@@ -207,5 +213,47 @@ def _set(
             Notice(
                 "type_mappings hold for tables that the subscription creates from now on;"
                 " present ones keep their columns"
+            )
+        )
+
+
+def _set_history(
+    node: SubscriptionCommands, caller: Caller, subscription: Subscription, schema: str
+) -> None:
+    """Keep histories in another schema, from the next batch on, or none."""
+    if schema == subscription.history:
+        return
+    outside_block(caller, "ALTER SUBSCRIPTION ... SET (history)")
+    refuse_dropping(subscription)
+    owner = node.catalog.role_by_oid(subscription.owner)
+    maker = caller if owner is None else replace(caller, role=owner)
+    with node.ddl_lock:
+        tables = [
+            table
+            for rel in node.catalog.rels(subscription.oid)
+            if (table := node.catalog.table_by_oid(rel.relid)) is not None
+        ]
+        histories: list[TableDef] = []
+        if schema:
+            check_may_make(
+                node, maker, [new_history(schema, table) for table in tables]
+            )
+            histories, _ = make_histories(node, maker, schema, subscription.oid, tables)
+        versions = {
+            int(table.oid): node.tables.state(table.location).version
+            for table in histories
+        }
+        with node.locks.of(subscription.oid):
+            node.catalog.alter_subscription(
+                subscription.oid, options={"history": schema}
+            )
+            node.catalog.show_histories(subscription.oid, versions)
+    if schema:
+        caller.notice(
+            Notice(
+                "histories begin with the next change; rows that are here already are not"
+                " listed in them",
+                hint="ALTER SUBSCRIPTION ... REFRESH PUBLICATION WITH (recopy = true)"
+                " copies the tables again, with a row for each.",
             )
         )

@@ -223,6 +223,7 @@ def _ask(
         create_tables=options.create_tables,
         choices=Choices.of(options.type_mappings, options.value_policies),
         origin=options.origin,
+        history=options.history,
     )
     two_phase_state = _two_phase(options, tables=bool(wanted.tables))
     if publisher.session.server_version < 150000 and two_phase_state == "e":

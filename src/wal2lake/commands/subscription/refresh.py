@@ -407,6 +407,7 @@ def _ask_published(
         subid=subscription.oid,
         follows=subscription.follows_schema,
         only=only,
+        history=subscription.history,
     )
     # The client got the findings about other tables when they were added.
     new = {key: table for key, table in wanted.tables.items() if key not in present}

@@ -21,6 +21,11 @@ from typing import Final
 
 from wal2lake.apply.schema.columns import column_like, source_column
 from wal2lake.catalog import SubscriptionRel, TableDef
+from wal2lake.commands.tables.histories import (
+    check_histories,
+    make_histories,
+    new_history,
+)
 from wal2lake.commands.tables.table import NewTable, make_tables
 from wal2lake.errors import (
     FeatureNotSupportedError,
@@ -28,7 +33,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.lake import CommitConflict
-from wal2lake.local.access import check_database_create, check_schema
+from wal2lake.local.access import check_database_create, check_schema, refuse_fed
 from wal2lake.local.concurrency.blocks import OpenBlock
 from wal2lake.local.node import Caller
 from wal2lake.local.ports import HasCatalog, HasTables, TableDefinitions, TableLocks
@@ -67,6 +72,8 @@ class TargetTable:
     """True if every change of its rows at the publisher is sent; see ``_is_whole``."""
     schema: RemoteSchema
     """The publisher's schema of the table."""
+    history: TableDef | None = None
+    """The table that records its changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,8 @@ class WantedTables:
     """The subscription's OID, if it exists already."""
     follows: bool = False
     """True if the subscription changes its tables' columns as the publisher does."""
+    history: str = ""
+    """Schema of history tables; empty for none."""
 
 
 def ask_wanted(
@@ -117,6 +126,7 @@ def ask_wanted(
     subid: Oid | None = None,
     follows: bool = False,
     only: Collection[tuple[str, str]] | None = None,
+    history: str = "",
 ) -> WantedTables:
     """Ask the publisher for all published tables and their definitions, or for ``only`` these."""
     names = tuple(publications)
@@ -124,7 +134,9 @@ def ask_wanted(
     all_sent = origin == "any" and publisher.publish_everything(names)
     chosen = publisher.published_tables(names) if only is None else list(only)
     tables = publisher.tables(chosen, names)
-    return WantedTables(tables, all_sent, create_tables, choices, subid, follows)
+    return WantedTables(
+        tables, all_sent, create_tables, choices, subid, follows, history
+    )
 
 
 def check_targets(
@@ -167,19 +179,31 @@ def made_targets(
         for new_table in made:
             _reserve(node, block, new_table.location)
     new = {(table.namespace, table.name): table for table in made}
+    tables = [
+        table if isinstance(table, TableDef) else new[table.namespace, table.name]
+        for table in planned
+    ]
     try:
+        histories: Sequence[TableDef | None] = [None] * len(tables)
+        if wanted.history:
+            histories, recording = make_histories(
+                node, maker or caller, wanted.history, wanted.subid, tables
+            )
+            made = [*made, *recording]
+            if block is not None:
+                for history in recording:
+                    _reserve(node, block, history.location)
         yield [
             TargetTable(
                 namespace,
                 name,
-                table
-                if isinstance(table, TableDef)
-                else new[table.namespace, table.name],
+                table,
                 wanted.all_sent and _is_whole(remote),
                 remote.schema,
+                history,
             )
-            for ((namespace, name), remote), table in zip(
-                wanted.tables.items(), planned, strict=True
+            for ((namespace, name), remote), table, history in zip(
+                wanted.tables.items(), tables, histories, strict=True
             )
         ]
     except BaseException:
@@ -220,12 +244,20 @@ def _plan(
             table = _table_like(remote, choices)
         elif isinstance(table, TableDef) and table.oid not in choices.subscribed:
             _check_stored(table, remote, choices)
+            refuse_fed(node.catalog, table, f'replicate into table "{table.name}"')
         _check_policies(table, remote, choices.policies)
         planned.append(table)
     there = [table for table in planned if isinstance(table, TableDef)]
     _check_partitions(node, there, wanted.subid)
     missing = [table for table in planned if isinstance(table, NewTable)]
-    _check_may_make(node, maker, missing)
+    if wanted.history:
+        existing = check_histories(node.catalog, wanted.history, wanted.subid, planned)
+        missing += [
+            new_history(wanted.history, table)
+            for table, history in zip(planned, existing, strict=True)
+            if history is None
+        ]
+    check_may_make(node, maker, missing)
     return planned
 
 
@@ -389,7 +421,7 @@ def _check_partitions(
             )
 
 
-def _check_may_make(
+def check_may_make(
     node: HasCatalog, caller: Caller, tables: Sequence[NewTable]
 ) -> None:
     """Check that the subscription's owner may create the new tables."""
@@ -538,6 +570,6 @@ def present_versions(node: HasTables, targets: Sequence[TargetTable]) -> dict[in
     """Return the present version of each table, which readers see until its copy joins.
 
     The tables are ``writes_blocked``."""
-    return {
-        int(t.table.oid): node.tables.state(t.table.location).version for t in targets
-    }
+    tables = [t.table for t in targets]
+    tables += [t.history for t in targets if t.history is not None]
+    return {int(t.oid): node.tables.state(t.location).version for t in tables}

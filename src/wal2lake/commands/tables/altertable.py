@@ -68,7 +68,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.local.access import check_owner, check_schema
+from wal2lake.local.access import check_owner, check_schema, refuse_fed
 from wal2lake.local.commits.commit import hold_tables
 from wal2lake.local.node import (
     Caller,
@@ -296,6 +296,7 @@ def _altering(
         check_owner(node, caller, "table", table.name, table.owner)
         # A prepared transaction may stay open for days. Waiting for it would block all DDL.
         node.prepared.refuse_held(table, f'alter table "{table.name}"')
+        refuse_fed(node.catalog, table, f'alter table "{table.name}"')
         hold_tables(node, [table], held, caller.check)
         node.capture_before(caller.check)
         # An apply worker may have altered the table before the locks were held.

@@ -37,6 +37,7 @@ from wal2lake.local.access import (
     check_owner,
     check_schema,
     owns,
+    refuse_fed,
 )
 from wal2lake.local.node import (
     PERMISSION_DENIED,
@@ -452,6 +453,8 @@ def _drop_all(
                 hint="Drop the partitioned table.",
             )
     named = [table for table in tables if table.partition_of is None]
+    for table in named:
+        refuse_fed(node.catalog, table, f'drop table "{table.name}"')
     if named:
         # Capture first, so subscribers get everything committed before the drop.
         node.capture_before(caller.check)

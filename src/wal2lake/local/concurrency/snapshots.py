@@ -200,6 +200,8 @@ class Snapshot:
         if self._vectors:
             for rel in catalog.rels():
                 self._subids[rel.relid].append(rel.subid)
+            for history, feed in catalog.histories().items():
+                self._subids[history].append(feed.subid)
 
     def published(self, *relids: Oid) -> int | None:
         """Return the newest version of a table that any subscription has published.

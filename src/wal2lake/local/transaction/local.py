@@ -52,6 +52,7 @@ from wal2lake.lake.capture import (
     updated_by,
 )
 from wal2lake.lake.spark import Branch, place_of_branches
+from wal2lake.local.access import refuse_fed
 from wal2lake.local.commits.commit import (
     WrittenTable,
     commit_plainly,
@@ -247,6 +248,8 @@ class LocalTransaction:
         moves: bool = False,
     ) -> list[TableDef]:
         """Return the tables as a statement has to write them: on branches, or directly."""
+        for table in tables:
+            refuse_fed(self._node.catalog, table, f'change table "{table.name}"')
         alone = self.kind is TransactionKind.STATEMENT
         if alone:
             hold_tables(self._node, tables, self._locks, self._check)

@@ -7,8 +7,8 @@ PostgreSQL's texts and SQLSTATEs. After those checks, a value that this node doe
 refused with 0A000.
 
 The defaults are PostgreSQL 18's. The options ``create_tables``, ``schema_changes``,
-``table_format``, ``type_mappings``, ``value_policies``, ``conflict_resolution`` and
-``auto_refresh`` are wal2lake's own, and so is ``recopy`` of REFRESH PUBLICATION.
+``table_format``, ``type_mappings``, ``value_policies``, ``conflict_resolution``, ``auto_refresh``
+and ``history`` are wal2lake's own, and so is ``recopy`` of REFRESH PUBLICATION.
 
 A table's storage parameters are the properties of Delta that are known to be safe,
 ``partition_columns``, by which the files of the table are divided, and ``cluster_by``, by which
@@ -60,12 +60,12 @@ class OptionSet(Enum):
         "connect enabled create_slot slot_name copy_data synchronous_commit binary"
         " streaming two_phase disable_on_error password_required run_as_owner failover"
         " origin create_tables schema_changes table_format type_mappings value_policies"
-        " conflict_resolution auto_refresh"
+        " conflict_resolution auto_refresh history"
     )
     SET = _words(
         "slot_name synchronous_commit binary streaming two_phase disable_on_error"
         " password_required run_as_owner failover origin create_tables schema_changes"
-        " type_mappings value_policies conflict_resolution auto_refresh"
+        " type_mappings value_policies conflict_resolution auto_refresh history"
     )
     REFRESH = frozenset(("copy_data", "recopy"))
     PUBLICATION = frozenset(("copy_data", "refresh"))
@@ -108,6 +108,8 @@ class SubscriptionOptions:
     conflict_resolution: str = ""
     auto_refresh: bool = False
     """True if tables that join or leave the publications do so here without a command."""
+    history: str = ""
+    """Schema of the history tables; empty for none."""
     lsn: Lsn | None = None
     """None: SKIP (lsn = NONE) if the option is given."""
 
@@ -129,6 +131,7 @@ class SubscriptionOptions:
             VALUE_POLICIES: self.value_policies,
             CONFLICT_RESOLUTION: self.conflict_resolution,
             "auto_refresh": _on_or_off(self.auto_refresh),
+            "history": self.history,
         }
         if not stated_only:
             return values
@@ -153,7 +156,7 @@ _SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "of
 _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 
 _SLOT_NAME: Final = re.compile(r"[a-z0-9_]*\Z")
-_SLOT_NAME_BYTES: Final = 63
+_NAME_BYTES: Final = 63
 
 
 def subscription_options(
@@ -198,7 +201,7 @@ def check_slot_name(name: str) -> None:
         raise UsageError(
             f'replication slot name "{name}" is too short', sqlstate="42602"
         )
-    if len(name.encode()) > _SLOT_NAME_BYTES:
+    if len(name.encode()) > _NAME_BYTES:
         raise UsageError(
             f'replication slot name "{name}" is too long', sqlstate="42622"
         )
@@ -334,6 +337,22 @@ def _conflict_resolution(option: StatementOption) -> str:
     return text
 
 
+def _history(option: StatementOption) -> str:
+    """Return the schema's name; empty for NONE."""
+    name = _string(option)
+    if name == "none" or not name:
+        return ""
+    if len(name.encode()) > _NAME_BYTES:
+        raise UsageError(f'schema name "{name}" is too long', sqlstate="42622")
+    if name.startswith("pg_") or name in ("information_schema", "wal2lake"):
+        raise UsageError(
+            f'unacceptable schema name "{name}"',
+            sqlstate="42939",
+            detail="It is reserved for system schemas.",
+        )
+    return name
+
+
 def _lsn(option: StatementOption) -> Lsn | None:
     text = _string(option)
     if text == "none":
@@ -371,6 +390,7 @@ _READERS: Final[dict[str, Callable[[StatementOption], Any]]] = {
     "value_policies": _value_policies,
     "conflict_resolution": _conflict_resolution,
     "auto_refresh": boolean_option,
+    "history": _history,
     "lsn": _lsn,
 }
 

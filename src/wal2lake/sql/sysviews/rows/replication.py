@@ -268,6 +268,7 @@ def subscription_options(state: Replication) -> Iterator[Row]:
             "schema_changes": sub.options.get("schema_changes", "manual"),
             "conflict_resolution": sub.conflict_resolution,
             "auto_refresh": sub.auto_refresh,
+            "history": sub.history or None,
         }
 
 

@@ -1,0 +1,45 @@
+"""``Catalog``'s methods about history tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wal2lake.catalog.objects import histories as tables
+from wal2lake.catalog.objects.historyrecords import HistoryFeed, PendingHistory
+from wal2lake.catalog.parts.part import CatalogPart, change
+from wal2lake.catalog.published import histories, snapshot_vectors
+from wal2lake.model import Oid
+
+
+class Histories(CatalogPart):
+    """The part of the catalog about history tables."""
+
+    def histories(self) -> dict[Oid, HistoryFeed]:
+        """Return the history tables that a subscription feeds, by OID."""
+        with self._database.reading() as connection:
+            return tables.feeds(connection)
+
+    @change
+    def link_history(self, oid: Oid, mirror: Oid) -> None:
+        """Let a history table have the changes of the table ``mirror`` from now on."""
+        with self._database.transaction() as transaction:
+            tables.link(transaction, oid, mirror)
+
+    def show_histories(self, subid: Oid, versions: Mapping[int, int]) -> None:
+        """Publish versions of new history tables, at the newest vector's LSN."""
+        with self._database.transaction() as transaction:
+            newest = snapshot_vectors.newest_vector(transaction, subid)
+            if newest is not None and versions:
+                snapshot_vectors.publish(
+                    transaction, subid, newest.lsn, versions, (), ()
+                )
+
+    def pending_histories(self, subid: Oid, relid: Oid) -> list[PendingHistory]:
+        """Return the histories of commits to a table that may not be published yet, in order."""
+        with self._database.reading() as connection:
+            return histories.pending(connection, subid, relid)
+
+    def expect_history(self, subid: Oid, pending: Sequence[PendingHistory]) -> None:
+        """Record the history of copies, before they are committed."""
+        with self._database.transaction() as transaction:
+            histories.expect(transaction, subid, {}, pending)

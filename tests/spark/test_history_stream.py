@@ -1,0 +1,133 @@
+"""A history table read as a stream: each micro-batch has whole transactions, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.fakes.lake_log import FIELDS, write_log
+from tests.spark.test_batches import batches_of, operations, read_outside, request
+
+from wal2lake.apply.local.altering import field_spec
+from wal2lake.apply.local.histories import history_columns
+from wal2lake.catalog import ColumnDef
+from wal2lake.lake.port import Cursor
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
+from wal2lake.lake.staging import NO_COMMITS, HistoryCommits, HistoryTarget
+from wal2lake.model import Oid
+from wal2lake.testing.rowmodel import RowEvent
+
+COMMITS = 20
+
+
+def history_table(lake: DeltaTables, location: str) -> str:
+    """A history table of a table with ``FIELDS``."""
+    columns = tuple(ColumnDef(f.name, Oid(int(f.pg_type_oid))) for f in FIELDS)
+    lake.create(location, [field_spec(c) for c in history_columns(columns)])
+    return location
+
+
+def test_what_only_spark_could_apply_is_not_recorded(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    history = history_table(lake, f"{location}-history")
+    lake.create(location, FIELDS)
+    target = HistoryTarget(lake.state(history), NO_COMMITS)
+    updates = [RowEvent(1 + n % 2, n, "U", (0, n, "x" * 99, "y")) for n in range(200)]
+    source = write_log(tmp_path / "two.parquet", updates)
+    small = batches_of(spark_session, lake, tmp_path, 30_000)
+    asked = replace(request(lake, location, source), history=target)
+    (failure,) = small.stage(asked).failures
+    assert (failure.sqlstate, failure.divides, failure.seq.commit_lsn) == (
+        "53200",
+        True,
+        2,
+    )
+    source = write_log(
+        tmp_path / "one.parquet", [replace(event, lsn=1) for event in updates]
+    )
+    asked = replace(request(lake, location, source), history=target)
+    (failure,) = small.stage(asked).failures
+    assert (failure.message, failure.divides, failure.hint) == (
+        'cannot record the history of relation "public.t": what a transaction changes'
+        " does not fit into memory",
+        False,
+        'Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
+    )
+    # Inserts that meet no row are recorded, whatever their size.
+    inserts = [replace(event, kind="I") for event in updates]
+    source = write_log(tmp_path / "inserts.parquet", inserts)
+    asked = replace(request(lake, location, source, append=True), history=target)
+    staged = small.stage(asked)
+    assert not staged.failures
+    small.commit(staged, Cursor("app", 1))
+    small.record(staged, Cursor("app", 1))
+    assert len(read_outside(location)) == len(read_outside(history)) == 200
+    plain = f"{location}-plain"
+    lake.create(plain, FIELDS, {"delta.enableDeletionVectors": "false"})
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    source = write_log(tmp_path / "plain.parquet", updates)
+    asked = replace(request(lake, plain, source), history=target)
+    (failure,) = port.stage(asked).failures
+    assert (failure.sqlstate, failure.hint) == (
+        "0A000",
+        "Let the subscription keep no history: ALTER SUBSCRIPTION ... SET (history ="
+        " NONE).",
+    )
+
+
+@pytest.mark.slow
+def test_a_stream_has_whole_transactions_in_order(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    history = history_table(lake, f"{location}-history")
+    lake.create(location, FIELDS)
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    lsns = np.arange(1, 3 * COMMITS + 1, dtype=np.int64)
+    facts = HistoryCommits(lsns, lsns + 1000, lsns * 1_000_000, (None,) * len(lsns))
+    sent = []
+    for number in range(COMMITS):
+        events = [
+            RowEvent(number * 3 + n, ordinal, "I", (number, ordinal * 9 + n, "x", "y"))
+            for n in (1, 2, 3)
+            for ordinal in range(4)
+        ]
+        events.append(RowEvent(number * 3 + 3, 7, "D", None, (number, 1)))
+        source = write_log(tmp_path / f"{number}.parquet", events)
+        target = HistoryTarget(lake.state(history), facts)
+        staged = port.stage(replace(request(lake, location, source), history=target))
+        assert not staged.failures
+        cursor = Cursor("app", number + 1)
+        port.commit(staged, cursor)
+        port.record(staged, cursor)
+        sent += [(e.lsn, e.ordinal) for e in events]
+        # Compactions are written meanwhile, and committed behind a later batch.
+        port.wait()
+    assert "compaction" in operations(history)
+    seen: list[list[tuple[int, int]]] = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        rows = batch.select("commit_lsn", "ordinal").collect()
+        seen.append([(row[0], row[1]) for row in rows])
+
+    stream = (
+        spark_session.readStream.format("delta")
+        .option("startingVersion", 0)
+        .option("maxFilesPerTrigger", 1)
+        .load(history)
+    )
+    query = (
+        stream.writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert [row for rows in seen for row in rows] == sent
+    assert len(seen) == COMMITS
+    for rows, others in pairwise(seen):
+        assert not {lsn for lsn, _ in rows} & {lsn for lsn, _ in others}
