@@ -98,11 +98,6 @@ class Reports:
                 return dict(pairs).get(label)
         return None
 
-    def counters(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
-        """Yield the labels and the value of each counter of that name."""
-        for pairs, value in self._counters.get(name, {}).items():
-            yield dict(pairs), value
-
     def gauges(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         """Yield the labels and the value of each gauge of that name."""
         for pairs, value in self._gauges.get(name, {}).items():
@@ -117,15 +112,16 @@ class Reports:
     def tables(self) -> Mapping[tuple[str, str], TableReport]:
         """Reports about tables, by subscription and ``schema.table``."""
         found: defaultdict[tuple[str, str], TableReport] = defaultdict(TableReport)
-        for name, kind in (("rows_total", "kind"), ("batches_total", "method")):
-            for labels, value in self.counters(name):
-                report = found[labels["subscription"], labels["table"]]
-                counts = report.rows if name == "rows_total" else report.batches
-                counts[labels[kind]] = int(value)
+        for name, label in (("rows_total", "kind"), ("batches_total", "method")):
+            for labels, value in self._counters.get(name, {}).items():
+                known = dict(labels)
+                report = found[known["subscription"], known["table"]]
+                counts = report.rows if label == "kind" else report.batches
+                counts[known[label]] = int(value)
         for name in _TABLE_GAUGES:
-            for labels, value in self.gauges(name):
-                report = found[labels["subscription"], labels["table"]]
-                report.gauges[name] = value
+            for labels, value in self._gauges.get(name, {}).items():
+                known = dict(labels)
+                found[known["subscription"], known["table"]].gauges[name] = value
         return found
 
 
