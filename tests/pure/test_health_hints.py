@@ -151,8 +151,8 @@ HINTS = [
     ),
     (
         items(copy=CopyFacts(0, 1, 0, None, 0, 1, None, None, ago(hours=1))),
-        "Look at the source for a session that holds a lock on the table, or at the"
-        " network; the statement begins the copy anew.",
+        "Look at the source for a session that holds a lock on the table, and at the"
+        " network between. wal2lake.recopy_table begins the copy anew.",
     ),
 ]
 

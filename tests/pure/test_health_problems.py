@@ -557,11 +557,11 @@ def test_a_pause_is_a_problem_and_another_one_after_a_day() -> None:
 
 
 def test_a_copy_without_progress_is_stuck() -> None:
-    copy = CopyFacts(5, 10, 0, None, 0, 1, None, None, ago(minutes=6))
+    copy = CopyFacts(5, 10, 0, None, 0, 1, None, None, ago(minutes=16))
     table = replace(ITEMS, state=SyncState.DATASYNC, copy=copy, behind_seconds=None)
     found = only(having(replace(STOCK, tables=(table,))))
-    assert (found.kind, found.since) == ("copy_stuck", ago(minutes=6))
-    moving = replace(table, copy=replace(copy, progressed_at=ago(minutes=4)))
+    assert (found.kind, found.since) == ("copy_stuck", ago(minutes=16))
+    moving = replace(table, copy=replace(copy, progressed_at=ago(minutes=14)))
     assert of(having(replace(STOCK, tables=(moving,)))) == []
 
 

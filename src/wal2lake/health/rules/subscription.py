@@ -35,8 +35,9 @@ minute is what an alert for a mirror usually waits."""
 _PAUSED_LONG: Final = timedelta(days=1)
 """Time from which a pause may have been forgotten."""
 
-_STUCK: Final = timedelta(minutes=5)
-"""Time without a row after which a copy makes no progress. A range of 256 MB takes seconds."""
+_STUCK: Final = timedelta(minutes=15)
+"""Time without a finished range after which a copy makes no progress. A range of 256 MB takes
+seconds, or a quarter of an hour over a line of 2.5 Mbit/s."""
 
 _VERBS: Final = {
     WorkerKind.RECEIVER.value: "receive",
@@ -272,9 +273,8 @@ def _table(
             since=progress,
             subscription=subscription.name,
             table=table.qualified,
-            remedy=call_for_table("recopy_table", subscription, table),
-            hint="Look at the source for a session that holds a lock on the table, or at"
-            " the network; the statement begins the copy anew.",
+            hint="Look at the source for a session that holds a lock on the table, and at"
+            " the network between. wal2lake.recopy_table begins the copy anew.",
         )
 
 
