@@ -16,6 +16,7 @@ from collections.abc import Set
 from types import FrameType
 from typing import NoReturn
 
+from benchmarks import scraping
 from benchmarks.applying import fragments, keyless, mixed, scattered, sustained
 from benchmarks.changes import backlog, cores, decoding, latency, nullmodes, streamed
 from benchmarks.changes.shapes import SHAPES
@@ -102,6 +103,8 @@ def _run(stage: Stage, options: Options) -> None:
         )
     if "tables" in chosen:
         tables.run(stage)
+    if "scrape" in chosen:
+        scraping.run(stage)
     if "idle" in chosen:
         idle.run(stage)
 

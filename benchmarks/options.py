@@ -36,6 +36,7 @@ WORKLOADS: Final = {
     "tables": "500 small tables: their copy, a round of changes, nothing",
     "serve": "the node as publisher to a PostgreSQL: stream, copy, commits",
     "slots": "one commit of 10 M rows, read by a slot, by ten, and beside nine that stand still",
+    "scrape": "/metrics of a node with 1,000 tables; needs no server",
     "idle": "a node with ten tables and nothing to do",
 }
 """Name to what it measures, in the order in which they run."""

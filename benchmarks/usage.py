@@ -25,6 +25,7 @@ _INTERVAL_SECONDS: Final = 0.25
 _ROLES: Final = (
     ("receiver", re.compile(r"wal2lake\.receive\b")),
     ("engine", re.compile(r"wal2lake\.engine\b")),
+    ("web", re.compile(r"wal2lake\.web\b")),
     ("supervisor", re.compile(r"wal2lake\.cli start\b")),
     ("python worker", re.compile(r"pyspark[./](daemon|worker)|-m wal2lake\.executor")),
     ("jvm", re.compile(r"^\S*java\b")),

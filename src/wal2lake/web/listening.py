@@ -55,6 +55,21 @@ class _Server(uvicorn.Server):
         """Leave signals to the process."""
         yield
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Stop accepting, and end when the answers under way have been given."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Keep the Date header: once a second, where Uvicorn would wake ten times."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), 1.0)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections, with a bound on TLS handshakes that Uvicorn does not set."""
         await self.lifespan.startup()
@@ -181,7 +196,7 @@ class Listening:
         )
 
     async def _stop(self, served: _Served) -> None:
-        served.server.should_exit = True
+        served.server.end()
         await served.task
 
 

@@ -1,0 +1,176 @@
+"""``scrape``: what a scrape of a node with 1,000 tables takes, and ten scrapers a second cost.
+
+The web process runs on a directory that is made up: a catalog with one subscription, positions, and
+the measurements that an engine writes while all tables change. It needs no server and no node,
+since the process asks none.
+
+Comes in: a stage. Goes out: time of a scrape that finds no fresh reading, CPU of the process with
+ten scrapers a second, its largest resident memory.
+"""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import psutil
+
+from benchmarks.report import Target, megabytes, milliseconds
+from benchmarks.stage import Stage
+from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
+from wal2lake.launch import read_web_status
+from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.observe.telemetry import Telemetry, TelemetryFile
+from wal2lake.settings import FILE_NAME, render_default_toml
+from wal2lake.testing.tied import tied
+from wal2lake.testing.waits import wait_until
+
+_NAME: Final = "scrape"
+_TABLES: Final = 1000
+_SUBSCRIPTION: Final = Oid(16_384)
+
+_SCRAPES: Final = 15
+_PAUSE_SECONDS: Final = 1.1
+"""Longer than a reading is used again."""
+
+_SCRAPERS: Final = 10
+_SECONDS: Final = 10
+
+_TIME: Final = Target(at_most=200.0)
+"""Milliseconds."""
+_MEMORY: Final = Target(at_most=120.0)
+"""MB."""
+
+
+def run(stage: Stage) -> None:
+    """Measure and add the results."""
+    tables = stage.options.scaled(_TABLES)
+    stage.say(f"{_NAME}: {tables} tables, made up")
+    directory = stage.folder / "scraped"
+    telemetry = make_up(directory, tables)
+    with TelemetryFile(directory / "run", "engine", telemetry) as file:
+        file.write()
+        with _web(directory) as process:
+            times = [_scrape(directory, telemetry) for _ in range(_SCRAPES)]
+            stage.add(
+                _NAME, "one scrape, p50", "ms", milliseconds(times, 50), target=_TIME
+            )
+            stage.add(
+                _NAME, "one scrape, p99", "ms", milliseconds(times, 99), target=_TIME
+            )
+            watched = psutil.Process(process.pid)
+            before = sum(watched.cpu_times()[:2])
+            _scrapers(directory)
+            cpu = sum(watched.cpu_times()[:2]) - before
+            what = f"{_SCRAPERS} scrapers a second: CPU"
+            stage.add(_NAME, what, "% of a core", 100 * cpu / _SECONDS)
+            peak = _peak_bytes(process.pid)
+            stage.add(_NAME, "peak RSS", "MB", megabytes(peak), target=_MEMORY)
+
+
+def make_up(directory: Path, tables: int) -> Telemetry:
+    """Write a node's files; returns what its engine has measured."""
+    (directory / "run").mkdir(parents=True)
+    text = render_default_toml({"web.listen": "127.0.0.1:0"})
+    (directory / FILE_NAME).write_text(text)
+    catalog = Catalog.create(directory / "catalog.sqlite", "me", None)
+    names = {Oid(20_000 + number): f"table_{number}" for number in range(tables)}
+    for oid, name in names.items():
+        catalog.create_table(TableDef(oid, "public", name, Oid(10), (), (), f"/{name}"))
+    rels = [
+        SubscriptionRel(
+            _SUBSCRIPTION, oid, "public", name, SyncState.READY, Lsn(900), 1
+        )
+        for oid, name in names.items()
+    ]
+    catalog.create_subscription(
+        Subscription(
+            _SUBSCRIPTION, "s", Oid(10), True, "", "slot", ("p",), floor=Lsn(1000)
+        ),
+        rels,
+        dict.fromkeys(map(int, names), 1),
+    )
+    catalog.close()
+    telemetry = Telemetry()
+    for name in names.values():
+        of = {"subscription": "s", "table": f"public.{name}"}
+        for kind in ("inserted", "updated", "deleted", "copied"):
+            telemetry.count("rows_total", 1, kind=kind, **of)
+        for method in ("append", "upsert"):
+            telemetry.count("batches_total", 1, method=method, **of)
+        telemetry.count("applied_bytes_total", 1, **of)
+        for gauge in (
+            "table_version",
+            "table_files",
+            "table_size_bytes",
+            "table_deletion_vectors",
+        ):
+            telemetry.gauge(gauge, 1, **of)
+    return telemetry
+
+
+@contextmanager
+def _web(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = tied(sys.executable, "-m", "wal2lake.web", "-D", str(directory))
+    process = subprocess.Popen(command)
+    try:
+        wait_until(lambda: _port(directory))
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _port(directory: Path) -> int:
+    status = read_web_status(directory / "run")
+    found = None if status is None else urlsplit(status.urls[0]).port
+    return found or 0
+
+
+def _get(directory: Path) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", _port(directory), timeout=60)
+    connection.request("GET", "/metrics")
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    if answer.status != 200 or b"wal2lake_rows_total" not in body:
+        raise RuntimeError(f"a scrape was answered with {answer.status}")
+
+
+def _scrape(directory: Path, telemetry: Telemetry) -> float:
+    # As while something happens: the engine's file is another one each time.
+    telemetry.count(
+        "rows_total", 1, kind="inserted", subscription="s", table="public.x"
+    )
+    time.sleep(_PAUSE_SECONDS)
+    began = time.perf_counter()
+    _get(directory)
+    return time.perf_counter() - began
+
+
+def _scrapers(directory: Path) -> None:
+    def scrape() -> None:
+        end = time.monotonic() + _SECONDS
+        while (left := end - time.monotonic()) > 0:
+            _get(directory)
+            time.sleep(min(1.0, left))
+
+    threads = [threading.Thread(target=scrape) for _ in range(_SCRAPERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
