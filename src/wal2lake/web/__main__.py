@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -31,6 +32,11 @@ MAX_FILES: Final = 512
 """Most open descriptors: bounds connections whose TLS handshake has not ended, too."""
 
 
+_COLLECT: Final = (100_000, 20, 20)
+"""Thresholds of the garbage collector. A reading of 1,000 tables makes 100,000 objects without a
+cycle; with Python's thresholds, half of its time goes into looking at them again and again."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run until told to stop; returns the exit code."""
     parser = argparse.ArgumentParser(prog="wal2lake.web")
@@ -41,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard > MAX_FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, hard))
+    gc.set_threshold(*_COLLECT)
     try:
         asyncio.run(_WebProcess(lambda: load(options.directory, os.environ)).run())
     except Wal2LakeError as error:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 from wal2lake.observe.telemetry import BUCKETS, Histogram
@@ -100,6 +101,7 @@ def label_text(names: Sequence[str], values: Sequence[str]) -> str:
     return ",".join([f'{name}="{_escaped(value)}"' for name, value in pairs])
 
 
+@lru_cache(16_384)
 def _escaped(text: str) -> str:
     return text.translate(_ESCAPES)
 
