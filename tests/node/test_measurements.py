@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -26,6 +28,13 @@ def _value(node: Node, process: str, name: str, **labels: str) -> float | None:
     if key in read.histograms:
         return read.histograms[key].count
     return read.gauges.get(key, read.counters.get(key))
+
+
+def _reconnected(node: Node, process: str) -> bool:
+    read = read_process(node.directory / "run", process)
+    assert read is not None
+    key = ("reconnects_total", (("subscription", "ms"),))
+    return read.is_running and read.counters.get(key) == 1
 
 
 def test_what_a_subscription_does_is_measured(
@@ -80,6 +89,20 @@ def test_what_a_subscription_does_is_measured(
         age = time.time() - 946_684_800 - first / 1e6
         assert -1 < age < 300
         assert times.first_after(last) is None
+    # A receiver that is killed is followed by one that goes on with its numbers.
+    read = read_process(node.directory / "run", receiver)
+    assert read is not None
+    os.kill(read.pid, signal.SIGKILL)
+    pg18.psql("insert into ms.t values (1000, 'y')")
+    mirror.assert_equal(["ms.t"])
+    wait_until(lambda: _reconnected(node, receiver))
+    wait_until(lambda: received("durable_transactions_total") == 23)
+    with_times = CommitTimes.open_reader(node.directory / "run", oid)
+    assert with_times is not None
+    with with_times as times:
+        assert times.last_end > last
+        assert times.first_after(Lsn(last - 1)) == first
+        assert times.first_after(last) is not None
     node.sql("drop subscription ms")
     run = node.directory / "run"
     assert not times_path(run, oid).exists()

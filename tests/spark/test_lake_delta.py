@@ -21,7 +21,7 @@ from wal2lake.errors import (
     StorageError,
     UndefinedObjectError,
 )
-from wal2lake.lake import AddedFile, CommitConflict, Cursor, FieldSpec
+from wal2lake.lake import AddedFile, CommitConflict, Cursor, FieldSpec, TableSize
 from wal2lake.lake.delta.stats import added_file
 from wal2lake.lake.spark.delta import deltatables as tables
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
@@ -547,3 +547,27 @@ def test_a_commit_after_a_foreign_one_still_finds_the_cursor(
     assert (state.version, state.cursor(APP)) == (2, 5)
     assert lake.commit_files(location, [], Cursor(APP, 5)).already_done
     assert ids(spark_session, location) == [9]
+
+
+def test_sizes_are_those_of_versions_that_were_met(
+    lake: DeltaTables, spark_session: SparkSession, location: str
+) -> None:
+    lake.create(location, ID_NAME)
+    added = [
+        write(location, f"{name}.parquet", rows(range(1000 * i, 1000 * i + 1000)))
+        for i, name in enumerate("abc")
+    ]
+    lake.commit_files(location, added, Cursor(APP, 1), read_version=0)
+    total = sum(file.size for file in added)
+    assert lake.size(location, None) == TableSize(1, 3, total, 0)
+    assert lake.size(location, 1) is None
+    spark_session.sql(f"delete from {relation(location)} where id = 5").collect()
+    # Another writer's version is met when somebody reads the table.
+    assert lake.size(location, 1) is None
+    lake.state(location)
+    found = lake.size(location, 1)
+    assert found == TableSize(2, 3, found.size if found else 0, 1)
+    other = DeltaTables(spark_session)
+    assert other.size(location, None) is None
+    other.state(location)
+    assert other.size(location, None) == found

@@ -70,6 +70,7 @@ from wal2lake.catalog.overview import (
     TableName,
 )
 from wal2lake.catalog.progress import Progress, ProgressFile, read_progress
+from wal2lake.catalog.published.snapshot_vectors import TableVersion
 from wal2lake.catalog.records import (
     ENUM_LABELS,
     LABELS_LEFT,
@@ -197,6 +198,7 @@ __all__ = [
     "TableChange",
     "TableDef",
     "TableName",
+    "TableVersion",
     "TargetRights",
     "UncommittedCatalog",
     "WorkerKind",

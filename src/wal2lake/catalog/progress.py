@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -95,7 +96,7 @@ class ProgressFile:
     def read(self) -> Progress:
         """Read all words, in the order applied, logged, received, so that received >= logged >=
         applied holds even if words change meanwhile."""
-        return _progress(self._words)
+        return _progress(self.word)
 
     def close(self) -> None:
         """Unmap the file. The file stays."""
@@ -129,29 +130,28 @@ def read_progress(directory: Path, subid: Oid) -> Progress | None:
             memoryview(mapped) as view,
             view.cast("Q") as words,
         ):
-            return _progress(words)
+            return _progress(lambda name: words[_INDEX[name]])
     finally:
         os.close(descriptor)
 
 
-def _progress(words: memoryview[int]) -> Progress:
-    """Build the value. The order of the first three reads matters, as ``ProgressFile.read``
-    says."""
-    applied = words[_INDEX["applied"]]
-    logged = max(words[_INDEX["logged"]], applied)
-    received = max(words[_INDEX["received"]], logged)
+def _progress(word: Callable[[str], int]) -> Progress:
+    """Read all words; the order of the first three matters, as ``ProgressFile.read`` says."""
+    applied = word("applied")
+    logged = max(word("logged"), applied)
+    received = max(word("received"), logged)
     return Progress(
-        receiver_pid=words[_INDEX["receiver_pid"]],
+        receiver_pid=word("receiver_pid"),
         received=Lsn(received),
         logged=Lsn(logged),
         applied=Lsn(applied),
-        sealed=Lsn(words[_INDEX["sealed"]]),
-        last_msg_send_time=words[_INDEX["last_msg_send_time"]],
-        last_msg_receipt_time=words[_INDEX["last_msg_receipt_time"]],
-        latest_end_lsn=Lsn(words[_INDEX["latest_end_lsn"]]),
-        latest_end_time=words[_INDEX["latest_end_time"]],
-        engine_pid=words[_INDEX["engine_pid"]],
-        replay_lsn=Lsn(words[_INDEX["replay_lsn"]]),
+        sealed=Lsn(word("sealed")),
+        last_msg_send_time=word("last_msg_send_time"),
+        last_msg_receipt_time=word("last_msg_receipt_time"),
+        latest_end_lsn=Lsn(word("latest_end_lsn")),
+        latest_end_time=word("latest_end_time"),
+        engine_pid=word("engine_pid"),
+        replay_lsn=Lsn(word("replay_lsn")),
     )
 
 

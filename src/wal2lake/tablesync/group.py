@@ -354,6 +354,7 @@ class GroupCopy:
             plan.table,
             rows=result.rows,
             size=sum(file.size for file in result.files),
+            coercions=result.coercions,
             finished=len(plan.finished),
         )
 

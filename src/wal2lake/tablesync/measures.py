@@ -10,10 +10,11 @@ survive the engine; the bytes that are expected and the begin are only here.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from wal2lake.catalog import TableDef, WorkerKind
 from wal2lake.errors import sqlstate_of
+from wal2lake.model import Coercion
 from wal2lake.observe.telemetry import Telemetry
 
 _GAUGES = (
@@ -56,14 +57,19 @@ class CopyMeasures:
         *,
         rows: int,
         size: int,
+        coercions: Sequence[Coercion],
         finished: int,
     ) -> None:
-        """Count a finished range: its rows, and the bytes of its files. ``finished``: number of
-        all finished ranges."""
+        """Count a finished range: its rows, the bytes of its files, and values that policies have
+        changed. ``finished``: number of all finished ranges."""
         labels = {"subscription": subscription, "table": table.qualified}
         self._telemetry.count("rows_total", rows, kind="copied", **labels)
         self._telemetry.count("copied_bytes_total", size, **labels)
         self._telemetry.gauge("copy_finished_ranges", finished, **labels)
+        for coercion in coercions:
+            self._telemetry.count(
+                "coercions_total", coercion.count, kind=coercion.policy, **labels
+            )
 
     def ended(self, subscription: str, tables: Iterable[TableDef]) -> None:
         """Note the end of attempts, whatever it was."""

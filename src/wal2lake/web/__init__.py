@@ -11,4 +11,5 @@ loads Spark, NumPy or Arrow.
     visitors     logins from other machines
     app          the routes; later surfaces add theirs here
     checks       /health/live and /health/ready
+    page, api    the page's readings, JSON and events; its files are in static/
 """

@@ -25,6 +25,7 @@ from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings, load
 from wal2lake.web.app import WebContext, make_app
 from wal2lake.web.listening import RETRY_SECONDS, Listening, redirect_logs
+from wal2lake.web.page import open_page
 from wal2lake.web.reading import NodeReadings
 from wal2lake.web.visitors import Visitors
 
@@ -74,7 +75,8 @@ class _WebProcess:
             loop.add_signal_handler(number, self._stop)
         self._settings = self._read()
         self._readings = NodeReadings(self._settings)
-        context = WebContext(lambda: self._settings, self._readings)
+        page = open_page(self._readings, lambda: self._settings)
+        context = WebContext(lambda: self._settings, self._readings, page)
         catalog = Catalog(self._settings.catalog_file, self._settings.warehouse)
         visitors = Visitors(catalog)
         listening = Listening(
@@ -84,6 +86,7 @@ class _WebProcess:
             lambda: self._settings,
         )
         following = loop.create_task(self._readings.follow())
+        page.start()
         try:
             while not self._stopping:
                 await listening.apply()
@@ -95,6 +98,7 @@ class _WebProcess:
         finally:
             context.stopping.set()
             following.cancel()
+            page.stop()
             await listening.close()
             self._readings.close()
 

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from wal2lake.settings import Settings
 from wal2lake.web import checks
+from wal2lake.web.api import PageApi
 from wal2lake.web.guard import Guard
 from wal2lake.web.metrics import MetricsRoute
 from wal2lake.web.reading import NodeReadings
@@ -32,6 +33,8 @@ class WebContext:
     """Returns the settings in force."""
     readings: NodeReadings
     """The node's state, read at most once a second for all routes."""
+    page: PageApi
+    """The page and its data, for all addresses."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends: an endless answer must end, too."""
 
@@ -40,6 +43,7 @@ def _routes(context: WebContext) -> list[BaseRoute]:
     return [
         *checks.routes(context.readings),
         *MetricsRoute(context.readings).routes(),
+        *context.page.routes(),
     ]
 
 

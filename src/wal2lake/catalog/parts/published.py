@@ -19,6 +19,7 @@ from wal2lake.catalog.published import (
     restarts,
     snapshot_vectors,
 )
+from wal2lake.catalog.published.snapshot_vectors import TableVersion
 from wal2lake.catalog.records import (
     Altered,
     CoercionTotal,
@@ -261,3 +262,8 @@ class PublishedStates(CatalogPart):
         """Return the kept published states, oldest first."""
         with self._database.reading() as connection:
             return snapshot_vectors.all_vectors(connection)
+
+    def table_versions(self, subid: Oid, relid: Oid, limit: int) -> list[TableVersion]:
+        """Return the newest published versions of one table, the newest first."""
+        with self._database.reading() as connection:
+            return snapshot_vectors.table_versions(connection, subid, relid, limit)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,6 +23,23 @@ day."""
 
 _BYTES_KEPT: Final = 16 * 1024 * 1024
 """Maximum bytes of kept states. With hundreds of tables, a state has many kilobytes."""
+
+_VECTORS_SEARCHED: Final = 2_000
+"""Published states that are searched for the versions of one table. A guess: some tens of
+milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A version of a table that readers have seen."""
+
+    version: int
+    lsn: Lsn
+    """Position from which the version holds."""
+    committed_at: str
+    """Time when the first state with the version was published: ISO 8601, UTC."""
+    apart: bool
+    """Whether the table has left the common snapshot, at ``lsn``."""
 
 
 def publish(
@@ -265,6 +283,37 @@ def all_vectors(connection: sqlite3.Connection) -> list[SnapshotVector]:
     """Return the kept states, oldest first."""
     rows = connection.execute("select * from snapshot_vector order by subid, number")
     return [_vector(r) for r in rows]
+
+
+def table_versions(
+    connection: sqlite3.Connection, subid: Oid, relid: Oid, limit: int
+) -> list[TableVersion]:
+    """Return the newest published versions of one table, the newest first. SQLite takes the
+    versions out of the states: as Python's objects, all states of many tables would be large."""
+    rows = connection.execute(
+        "select since, committed_at, json_extract(versions, ?) as version, apart"
+        " from snapshot_vector where subid = ? order by number desc limit ?",
+        (f'$."{int(relid)}"', subid, _VECTORS_SEARCHED),
+    )
+    found: list[TableVersion] = []
+    for row in rows:
+        if row["version"] is None:
+            break
+        position = _apart(row["apart"]).get(int(relid))
+        apart = position is not None
+        if found and (found[-1].version, found[-1].apart) == (row["version"], apart):
+            found.pop()
+        elif len(found) == limit:
+            break
+        found.append(
+            TableVersion(
+                int(row["version"]),
+                Lsn(row["since"]) if position is None else position,
+                row["committed_at"],
+                apart,
+            )
+        )
+    return found
 
 
 def _newest(connection: sqlite3.Connection, subid: Oid) -> sqlite3.Row | None:
