@@ -82,6 +82,10 @@ class Compactor:
         self._lock = threading.Lock()
         self._keys: dict[str, tuple[int, ...]] = {}
         self._written: dict[str, Compaction] = {}
+        self._taken: dict[str, Compaction] = {}
+        """Compactions that are being committed."""
+        self._reading: dict[str, int] = {}
+        """Versions whose files are being rewritten."""
         self._commits: Counter[str] = Counter()
         """Commits by location since its files were last checked."""
         self._waits: Counter[str] = Counter()
@@ -108,6 +112,21 @@ class Compactor:
         with self._lock:
             return self._written.pop(location, None)
 
+    def held(self, location: str) -> tuple[list[int], set[str]]:
+        """Return the versions of a table that compactions read, and the names of the files that
+        they have written and not committed."""
+        with self._lock:
+            waiting = [
+                compactions[location]
+                for compactions in (self._written, self._taken)
+                if location in compactions
+            ]
+            versions = [compaction.state.version for compaction in waiting]
+            if location in self._reading:
+                versions.append(self._reading[location])
+        names = {file.added.path for compaction in waiting for file in compaction.files}
+        return versions, names
+
     def behind(
         self,
         state: TableState,
@@ -128,6 +147,20 @@ class Compactor:
         compaction = self._due(state.location, others=others)
         if compaction is None:
             return Committed(state.version)
+        try:
+            return self._end(compaction, state, key, cursor)
+        finally:
+            with self._lock:
+                self._taken.pop(state.location, None)
+
+    def _end(
+        self,
+        compaction: Compaction,
+        state: TableState,
+        key: Sequence[int],
+        cursor: Cursor,
+    ) -> Committed:
+        """Commit a written compaction, or discard it."""
         try:
             done = self._commit(compaction, state, cursor)
         except CommitConflict:
@@ -159,7 +192,10 @@ class Compactor:
                 if self._waits[location] <= _MOST_WAITS:
                     return None
             self._waits.pop(location, None)
-        return self.take(location)
+            compaction = self._written.pop(location, None)
+            if compaction is not None:
+                self._taken[location] = compaction
+            return compaction
 
     def _commit(
         self, compaction: Compaction, state: TableState, cursor: Cursor
@@ -192,8 +228,17 @@ class Compactor:
             if location in self._written:
                 # It was queued while that compaction was written.
                 return
+        try:
+            self._rewrite(location, key)
+        finally:
+            with self._lock:
+                self._reading.pop(location, None)
+
+    def _rewrite(self, location: str, key: tuple[int, ...]) -> None:
         for _ in range(_LOOKS):
             state = self._tables.state(location)
+            with self._lock:
+                self._reading[location] = state.version
             if not is_readable(state):
                 return
             files = self._tables.files(state)

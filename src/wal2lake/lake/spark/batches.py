@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batch.batchport import Staged, StageRequest
 from wal2lake.lake.batch.methods import NO_WORK, Costs, Method, Total, Work
+from wal2lake.lake.batch.reads import BatchReads
 from wal2lake.lake.capture.commitfacts import (
     NO_REMARKS,
     CommitRemarks,
@@ -97,7 +98,7 @@ _LEAST_CHOICE: Final = 20_000
 than looking up few keys, for which there is an index."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class _Staged:
     """The port's ``Staged``. One of ``inserts``, ``upsert`` and ``merge`` is set, unless staging
     failed or there is nothing to do."""
@@ -164,10 +165,19 @@ class DeltaBatches:
         self._cores = cores
         self._memory = UpsertMemory(upsert_bytes)
         self._costs = Costs(cores)
+        self._reads = BatchReads()
         self._index = index
         self._compactor = compactor or Compactor(tables)
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
+
+    def reads(self, location: str) -> list[int | None]:
+        """Return the versions of a table that batches read; None for one that is not chosen yet."""
+        return [*self._reads.versions(location), *self._branches.bases(location)]
+
+    def branch_places(self) -> set[str]:
+        """Return the locations of the branches of batches."""
+        return self._branches.places()
 
     def methods(self, writer: str, location: str) -> Mapping[Method, Total]:
         """Return how a subscription's batches of one table were written; see ``Costs.totals``."""
@@ -176,15 +186,21 @@ class DeltaBatches:
     def stage(self, request: StageRequest) -> Staged:
         """Convert and write a batch, as in BatchPort."""
         by_content = False
-        try:
-            staged = self._stage(request)
-        except ByContent:
-            by_content = True
-            staged = self._stage(
-                replace(
-                    request, key=(), append=False, deferrable=False, counted=request.key
+        with self._reads.of(request.state):
+            try:
+                staged = self._stage(request)
+            except ByContent:
+                by_content = True
+                staged = self._stage(
+                    replace(
+                        request,
+                        key=(),
+                        append=False,
+                        deferrable=False,
+                        counted=request.key,
+                    )
                 )
-            )
+            self._reads.keep(staged)
         if not (staged.failures or by_content) and _is_as_sent(request, staged):
             relations = [source.relation for source in request.sources]
             origin = sent(

@@ -81,8 +81,8 @@ class Branches:
         self._tables = tables
         self._queries = queries
         self._lock = threading.Lock()
-        self._open: defaultdict[str, set[str]] = defaultdict(set)
-        """Locations of open branches, by table."""
+        self._open: defaultdict[str, dict[str, int | None]] = defaultdict(dict)
+        """By table, the locations of open branches, each with its base; None: not yet chosen."""
 
     def open(
         self,
@@ -100,10 +100,12 @@ class Branches:
         """
         with self._lock:
             # Register the branch before choosing the files with which it begins.
-            self._open[table].add(place)
+            self._open[table][place] = version
         try:
             state = self._tables.state(table)
             base = state.version if version is None else version
+            with self._lock:
+                self._open[table][place] = base
             if not self._write(state, base, place, marked=marked):
                 self._queries.run(
                     f"CREATE TABLE delta.{identifier(place)} SHALLOW CLONE"
@@ -121,9 +123,20 @@ class Branches:
         with self._lock:
             return len(self._open.get(table, ()))
 
+    def bases(self, table: str) -> list[int | None]:
+        """Return the versions with which open branches of a table begin; None for one that is not
+        chosen yet."""
+        with self._lock:
+            return list(self._open.get(table, {}).values())
+
+    def places(self) -> set[str]:
+        """Return the locations of all open branches."""
+        with self._lock:
+            return {place for places in self._open.values() for place in places}
+
     def _close(self, table: str, place: str) -> None:
         with self._lock:
-            self._open[table].discard(place)
+            self._open[table].pop(place, None)
             if not self._open[table]:
                 del self._open[table]
 
@@ -132,7 +145,13 @@ class Branches:
     ) -> Branch:
         """Create a branch without rows and with other columns, for a transaction that inserts all
         rows again. See ``TablePort.metadata``."""
-        self._tables.create_like(place, metadata)
+        with self._lock:
+            self._open[state.location][place] = state.version
+        try:
+            self._tables.create_like(place, metadata)
+        except BaseException:
+            self._close(state.location, place)
+            raise
         return Branch(place, state.location, state.table_id, state.version)
 
     def _write(self, state: TableState, base: int, place: str, *, marked: bool) -> bool:
