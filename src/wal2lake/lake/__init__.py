@@ -11,6 +11,7 @@ here. Only ``spark`` imports Spark. From top to bottom:
     batch         the port that applies batches
     branch        the net change of a transaction's branch, and checks of its rows
     capture       the changes of rows, from a table's commits
+    retention     files that no version needs
     compaction    small files rewritten as larger ones
     plain         reading and changing a few rows without Spark
     upsert        a keyed batch in memory: new rows and deletion vectors

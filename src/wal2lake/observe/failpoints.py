@@ -87,6 +87,11 @@ NAMES: Final = frozenset(
         # publish: from commits of tables into the publisher's log
         "capture.read",
         "capture.sealed",
+        # retention
+        "vacuum.states_removed",
+        "vacuum.file_removed",
+        "vacuum.files_removed",
+        "vacuum.commit_removed",
         # commands
         "subscription.slot_planned",
         "subscription.slot_created",

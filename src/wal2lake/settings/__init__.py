@@ -19,6 +19,7 @@ from wal2lake.settings.rendering import render_default_toml
 from wal2lake.settings.sections import (
     PUBLISHER_LOG,
     ApplySettings,
+    LakeSettings,
     LogSettings,
     NodeSettings,
     PublishSettings,
@@ -33,6 +34,7 @@ __all__ = [
     "FILE_NAME",
     "PUBLISHER_LOG",
     "ApplySettings",
+    "LakeSettings",
     "ListenAddress",
     "LogSettings",
     "NodeSettings",

@@ -414,6 +414,41 @@ class SparkSettings:
         return self.master == "local" or self.master.startswith("local[")
 
 
+_DAY_MS: Final = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSettings:
+    """How long the tables' past is kept."""
+
+    retention_ms: int = setting(
+        7 * _DAY_MS,
+        "Versions of tables, and states in wal2lake.snapshots, stay readable for this long after"
+        " the next one. Then VACUUM and the background worker remove them with their files. A"
+        " longer delta.deletedFileRetentionDuration of a table counts for its files.",
+        minimum=0,
+        maximum=_BYTES_MAX,
+        receivers=False,
+    )
+    orphan_age_ms: int = setting(
+        _DAY_MS,
+        "A file in a table's directory that no version ever had is removed when it is older:"
+        " a writer that has crashed has left it. It must be more than the longest time between"
+        " a file's writing and its commit, by any writer of the tables.",
+        minimum=1_000,
+        maximum=_BYTES_MAX,
+        receivers=False,
+    )
+    vacuum_interval_ms: int = setting(
+        3_600_000,
+        "Time between two rounds of the background worker, which vacuums every table; 0: only"
+        " the statement VACUUM removes anything.",
+        minimum=0,
+        maximum=_INT_MAX,
+        receivers=False,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PublishSettings:
     """Serving tables to subscribers."""
@@ -499,6 +534,7 @@ class Settings:
     publish: PublishSettings = PublishSettings()
     spark: SparkSettings = SparkSettings()
     web: WebSettings = WebSettings()
+    lake: LakeSettings = LakeSettings()
 
     @property
     def log_directory(self) -> Path:
@@ -564,6 +600,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "publish": PublishSettings,
         "subscription": SubscriptionSettings,
         "apply": ApplySettings,
+        "lake": LakeSettings,
         "spark": SparkSettings,
         "web": WebSettings,
     }

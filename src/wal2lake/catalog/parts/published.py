@@ -248,6 +248,42 @@ class PublishedStates(CatalogPart):
         with self._database.transaction() as transaction:
             prepared_commits.forget(transaction, number)
 
+    # ---- retention --------------------------------------------------------------------
+
+    def expired_states(
+        self, cutoff: datetime, subids: Collection[int] | None = None
+    ) -> dict[int, int]:
+        """Return, by subscription, the number of the last state that had a successor before
+        ``cutoff``, as had all before it. ``subids``: None for all subscriptions."""
+        text = cutoff.astimezone(UTC).isoformat(timespec="microseconds")
+        with self._database.reading() as connection:
+            return snapshot_vectors.expired(connection, text, subids)
+
+    def unreadable_states(self, readable: Mapping[int, int]) -> dict[int, int]:
+        """Return, by subscription, the number of the last state that names a version of a table
+        below its first ``readable`` one (by OID)."""
+        with self._database.reading() as connection:
+            return snapshot_vectors.unreadable(connection, readable)
+
+    def count_states(self, numbers: Mapping[int, int]) -> int:
+        """Return how many states ``remove_states`` would delete."""
+        with self._database.reading() as connection:
+            return snapshot_vectors.count_through(connection, numbers)
+
+    def remove_states(self, numbers: Mapping[int, int]) -> int:
+        """Delete the states of each subscription up to a number, durably; return how many they
+        were."""
+        if not numbers:
+            return 0
+        with self._database.transaction() as transaction:
+            return snapshot_vectors.remove_through(transaction, numbers)
+
+    def oldest_versions(self, above: Mapping[int, int]) -> dict[int, int]:
+        """Return the lowest version of each table (by OID) that the states name which are
+        ``above`` a number of their subscription."""
+        with self._database.reading() as connection:
+            return snapshot_vectors.oldest_versions(connection, above)
+
     def past_state(
         self, subid: Oid, *, lsn: Lsn | None = None, time: datetime | None = None
     ) -> PastState:

@@ -316,6 +316,87 @@ def table_versions(
     return found
 
 
+def expired(
+    connection: sqlite3.Connection, cutoff: str, subids: Collection[int] | None
+) -> dict[int, int]:
+    """Return, by subscription, the number up to which states had a successor before ``cutoff``
+    (ISO 8601, UTC). The newest state never counts. ``subids``: None for all subscriptions."""
+    numbers: dict[int, int] = {}
+    waiting: dict[int, tuple[int, bool]] = {}
+    for row in connection.execute(
+        "select subid, number, committed_at from snapshot_vector order by subid, number"
+    ):
+        subid, successor = int(row["subid"]), str(row["committed_at"])
+        if subids is not None and subid not in subids:
+            continue
+        before, unbroken = waiting.get(subid, (0, True))
+        # States go from the oldest on, without gaps: a look-up takes the state below a gap.
+        unbroken = unbroken and (not before or successor < cutoff)
+        if before and unbroken:
+            numbers[subid] = before
+        waiting[subid] = int(row["number"]), unbroken
+    return numbers
+
+
+def unreadable(
+    connection: sqlite3.Connection, readable: Mapping[int, int]
+) -> dict[int, int]:
+    """Return, by subscription, the number up to which a state names a version of a table below its
+    first ``readable`` one. The newest state never counts."""
+    numbers: dict[int, int] = {}
+    for relid, version in readable.items():
+        for subid, number in connection.execute(
+            "select subid, max(number) from snapshot_vector v, json_each(v.versions) e"
+            " where e.key = ? and e.value < ? and number < (select max(number)"
+            " from snapshot_vector where subid = v.subid) group by subid",
+            (str(relid), version),
+        ):
+            numbers[int(subid)] = max(int(number), numbers.get(int(subid), 0))
+    return numbers
+
+
+def count_through(connection: sqlite3.Connection, numbers: Mapping[int, int]) -> int:
+    """Return how many states of each subscription there are up to a number, together."""
+    return sum(
+        int(
+            connection.execute(
+                "select count(*) from snapshot_vector where subid = ? and number <= ?",
+                (subid, number),
+            ).fetchone()[0]
+        )
+        for subid, number in numbers.items()
+    )
+
+
+def remove_through(connection: sqlite3.Connection, numbers: Mapping[int, int]) -> int:
+    """Delete the states of each subscription up to a number; return how many they were."""
+    return sum(
+        connection.execute(
+            "delete from snapshot_vector where subid = ? and number <= ?",
+            (subid, number),
+        ).rowcount
+        for subid, number in numbers.items()
+    )
+
+
+def oldest_versions(
+    connection: sqlite3.Connection, above: Mapping[int, int]
+) -> dict[int, int]:
+    """Return the lowest version of each table that the states name which are ``above`` a number of
+    their subscription."""
+    oldest: dict[int, int] = {}
+    for (subid,) in connection.execute(
+        "select distinct subid from snapshot_vector"
+    ).fetchall():
+        for relid, version in connection.execute(
+            "select e.key, min(e.value) from snapshot_vector v, json_each(v.versions) e"
+            " where subid = ? and number > ? group by e.key",
+            (subid, above.get(int(subid), 0)),
+        ):
+            oldest[int(relid)] = min(int(version), oldest.get(int(relid), int(version)))
+    return oldest
+
+
 def _newest(connection: sqlite3.Connection, subid: Oid) -> sqlite3.Row | None:
     row: sqlite3.Row | None = connection.execute(
         "select * from snapshot_vector where subid = ? order by number desc limit 1",

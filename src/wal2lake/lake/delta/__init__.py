@@ -16,6 +16,6 @@ interprets rows, or decides which rows to write.
 """
 
 from wal2lake.lake.delta.datafile import TableWriter, discard_added
-from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.delta.durability import local_path, vector_file
 
-__all__ = ["TableWriter", "discard_added", "local_path"]
+__all__ = ["TableWriter", "discard_added", "local_path", "vector_file"]

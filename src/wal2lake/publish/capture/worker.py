@@ -182,6 +182,17 @@ class Capture:
         """Capture everything visible now, however long that takes."""
         return self.catch_up(CATCH_UP_SECONDS)
 
+    def captured(self) -> dict[int, int] | None:
+        """Return, by OID, the version of each table that the sealed log has. None: not known."""
+        if not self._catalog.slots():
+            return {}
+        newest = (
+            LogReader(self._directory).newest() if self._directory.is_dir() else None
+        )
+        if newest is None or newest.captured is None:
+            return None
+        return dict(newest.captured.versions)
+
     def end(self) -> Lsn | None:
         """Return the end of the log; None if the log has not been opened."""
         writer = self._step.writer

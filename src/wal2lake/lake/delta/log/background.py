@@ -13,8 +13,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from wal2lake.observe import get_logger
+
+
+class LeavesTables(Protocol):
+    """Work on tables that must end before a table is dropped."""
+
+    def leave(self, location: str) -> None:
+        """Stop work on a table; no work is running for it on return."""
+        ...
 
 
 class BackgroundWork:

@@ -54,7 +54,7 @@ from wal2lake.lake.delta.durability import (
     vector_file,
 )
 from wal2lake.lake.delta.fit import check_files
-from wal2lake.lake.delta.log.background import BackgroundWork
+from wal2lake.lake.delta.log.background import BackgroundWork, LeavesTables
 from wal2lake.lake.delta.log.checkpoints import is_due
 from wal2lake.lake.delta.log.commit import (
     Change,
@@ -65,7 +65,13 @@ from wal2lake.lake.delta.log.commit import (
 from wal2lake.lake.delta.log.earlier import earlier, is_plainly_read
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
 from wal2lake.lake.delta.log.place import Object
-from wal2lake.lake.delta.log.version import Version, commit_file, read_actions, state_of
+from wal2lake.lake.delta.log.version import (
+    Version,
+    commit_file,
+    read_actions,
+    read_version,
+    state_of,
+)
 from wal2lake.lake.delta.schemachange import (
     MODE,
     missing_features,
@@ -110,7 +116,7 @@ class DeltaTables:
         self._known = KnownVersions()
         self._creation = Creation(self._delta)
         self._checkpoints = BackgroundWork("write a checkpoint", self._checkpoint)
-        self._background = [self._checkpoints]
+        self._background: list[LeavesTables] = [self._checkpoints]
         self._writing: KeyedLocks[str] = KeyedLocks(LockRank.TABLE)
         self._writing_branches: KeyedLocks[str] = KeyedLocks(LockRank.BRANCH)
         self._lock = threading.Lock()
@@ -139,8 +145,8 @@ class DeltaTables:
             self._known.list_files(state, stamp(location, 0), {})
         return state
 
-    def register_background(self, work: BackgroundWork) -> None:
-        """Register background work that must leave a table before the table is dropped."""
+    def register_background(self, work: LeavesTables) -> None:
+        """Register work that must leave a table before the table is dropped."""
         self._background.append(work)
 
     def drop(self, location: str) -> None:
@@ -196,6 +202,10 @@ class DeltaTables:
         later = self.actions(location, version + 1, newest.version)
         if not any("metaData" in action for commit in later for action in commit):
             return replace(newest, version=version, cursors={})
+        root = local_path(location)
+        summed = None if root is None else read_version(location, root, version)
+        if summed is not None:
+            return replace(summed.version.state, cursors={})
         for number in range(version, -1, -1):
             (commit,) = self.actions(location, number, number)
             if not commit:

@@ -1,0 +1,57 @@
+"""Files that no version of a table needs.
+
+Takes: the directory of a table on this machine, the oldest version that must stay readable, names
+that others have noted. Gives: which files may go, and removes them. Never: decides how long
+a version is kept, or asks Spark.
+"""
+
+from wal2lake.lake.retention.directory import FileKind, StoredFile, list_files
+from wal2lake.lake.retention.duration import (
+    CLEANS_LOG,
+    CURSORS,
+    FILES,
+    LOG_DEFAULT_SECONDS,
+    LOG_FILES,
+    stated_seconds,
+)
+from wal2lake.lake.retention.plan import Removal, choose, choose_log
+from wal2lake.lake.retention.removal import Removed, remove
+from wal2lake.lake.retention.tablelog import (
+    LIVE,
+    Entry,
+    History,
+    TableLog,
+    UnreadableLog,
+    are_present,
+    has_cursors,
+    name_below,
+    read_history,
+    read_log,
+)
+
+__all__ = [
+    "CLEANS_LOG",
+    "CURSORS",
+    "FILES",
+    "LIVE",
+    "LOG_DEFAULT_SECONDS",
+    "LOG_FILES",
+    "Entry",
+    "FileKind",
+    "History",
+    "Removal",
+    "Removed",
+    "StoredFile",
+    "TableLog",
+    "UnreadableLog",
+    "are_present",
+    "choose",
+    "choose_log",
+    "has_cursors",
+    "list_files",
+    "name_below",
+    "read_history",
+    "read_log",
+    "remove",
+    "stated_seconds",
+]

@@ -1,0 +1,76 @@
+"""Removes chosen files, one after the other.
+
+In: a table's directory, a ``Removal``. Out: how many files and bytes have gone. A file that is not
+the one that was listed (the table was dropped and made anew meanwhile) stays, with all after it in
+the log. A file that has gone already is no error, so a removal that a crash has ended is repeated.
+
+Called by ``local.retention``. Source: unlink(2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wal2lake.errors import StorageError
+from wal2lake.lake.delta.durability import sync_directory
+from wal2lake.lake.retention.directory import FileKind, StoredFile
+from wal2lake.lake.retention.plan import Removal
+from wal2lake.lake.retention.tablelog import LOG, Entry
+
+
+@dataclass(slots=True)
+class Removed:
+    """Counts of removed files and bytes."""
+
+    files: Counter[FileKind] = field(default_factory=Counter)
+    bytes: Counter[FileKind] = field(default_factory=Counter)
+
+    def add(self, file: StoredFile) -> None:
+        """Count a file."""
+        self.files[file.kind] += 1
+        self.bytes[file.kind] += file.entry.size
+
+
+def remove(
+    root: Path,
+    removal: Removal,
+    removed: Removed,
+    before_each: Callable[[], None],
+) -> None:
+    """Remove the files and count them in ``removed``. ``before_each`` may pause, or end it by
+    raising."""
+    try:
+        for file in removal.files:
+            before_each()
+            path = root / file.name
+            try:
+                if not _is_same(path, file.entry):
+                    if file.kind is FileKind.LOG:
+                        break
+                    continue
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StorageError(
+                    f'could not remove file "{path}": {error.strerror}',
+                    sqlstate="58030",
+                ) from error
+            removed.add(file)
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    finally:
+        if any(file.kind is FileKind.LOG for file in removal.files):
+            sync_directory(root / LOG)
+
+
+def _is_same(path: Path, entry: Entry) -> bool:
+    found = Entry.of(os.lstat(path))
+    return (found.inode, found.written, found.size) == (
+        entry.inode,
+        entry.written,
+        entry.size,
+    )
