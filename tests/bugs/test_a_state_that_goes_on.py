@@ -8,6 +8,7 @@ gone on, and a NOTICE named an older state than the one that was known.
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.commands.tables.past import AsOf, PastVersions
 from wal2lake.errors import UsageError
+from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.sql.backend import Notice
 
@@ -37,8 +39,8 @@ def version(catalog: Catalog, lsn: int) -> tuple[int, list[Notice]]:
     """What is read as of a position, and what the client is told."""
     table, told = catalog.table_by_oid(TABLE), list[Notice]()
     assert table is not None
-    tables: Any = None
-    past = PastVersions(catalog, tables, AsOf(lsn=Lsn(lsn)), told.append)
+    node: Any = SimpleNamespace(catalog=catalog, tables=None, snapshots=Snapshots())
+    past = PastVersions(node, AsOf(lsn=Lsn(lsn)), told.append)
     return past.of(table), told
 
 

@@ -14,6 +14,7 @@ from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.errors import UsageError
+from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.parameters import Parameters
@@ -46,7 +47,8 @@ def version(catalog: Catalog, relid: int, notices: list[Notice], **past: Any) ->
     tables: Any = SimpleNamespace(
         version_at=lambda _, time: 7 if time > datetime.now(UTC) else None
     )
-    return PastVersions(catalog, tables, AsOf(**past), notices.append).of(table)
+    node: Any = SimpleNamespace(catalog=catalog, tables=tables, snapshots=Snapshots())
+    return PastVersions(node, AsOf(**past), notices.append).of(table)
 
 
 def test_a_position_names_the_newest_state_at_or_below_it(catalog: Catalog) -> None:

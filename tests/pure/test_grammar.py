@@ -438,7 +438,6 @@ def test_wrong_storage_parameters(parameters: str, message: str) -> None:
             "ALTER TABLE ... CLUSTER ON",
         ),
         ("drop sequence p", CommandKind.UNSUPPORTED, "DROP SEQUENCE"),
-        ("vacuum", CommandKind.UNSUPPORTED, "VACUUM"),
     ],
 )
 def test_other_commands_are_told_apart(

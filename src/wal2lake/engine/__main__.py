@@ -51,6 +51,7 @@ from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
 from wal2lake.local.commits.prepared import finish_interrupted
 from wal2lake.local.node import EngineParts
+from wal2lake.local.retention import RetentionWorker, Vacuum
 from wal2lake.local.transaction.recovery import recover
 from wal2lake.model import DATABASE
 from wal2lake.observe import configure, get_logger
@@ -140,6 +141,8 @@ class _Engine:
         publisher = PublisherHalf(node, self._listener.sessions)
         publisher.start()
         finish_interrupted(node)
+        retention = RetentionWorker(node, Vacuum(node))
+        retention.start()
         state = RunningEngine(assembly, publisher, self._listener)
         measures = EngineMeasures(
             self._telemetry,
@@ -158,8 +161,18 @@ class _Engine:
             warm_up(spark, settings.exchange_directory / "warm-up")
         alive = self._wait(
             lambda: session_alive(spark),
-            (node, node.apply, node.sync, source, unfinished, refresh, publisher),
+            (
+                node,
+                node.apply,
+                node.sync,
+                source,
+                unfinished,
+                refresh,
+                publisher,
+                retention,
+            ),
         )
+        retention.stop()
         measures.stop()
         publisher.stop()
         self._listener.stop()

@@ -134,5 +134,9 @@ def assemble(
         changed=changed,
         expressions=SparkExpressions(spark),
         sequences=sequences,
+        batch_reads=batches.reads,
+        batch_places=batches.branch_places,
+        telemetry=telemetry,
     )
+    tables.register_background(node.vacuums)
     return Assembly(node, batches, tables)

@@ -25,9 +25,11 @@ from wal2lake.local.concurrency.sequencevalues import (
 )
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.local.concurrency.turns import NodeTurns, Turns, Waiter
+from wal2lake.local.concurrency.vacuumturns import VacuumTurns
 from wal2lake.local.ports import HasCatalog
 from wal2lake.model import ObjectKind, Oid
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import Check
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.publish.capture.worker import CATCH_UP_SECONDS
@@ -56,6 +58,10 @@ class EngineParts:
     keys: BranchKeys
     compactor: Compactor
     changed: Callable[[], None]
+    batch_reads: Callable[[str], list[int | None]] = lambda location: []
+    batch_places: Callable[[], set[str]] = set
+    vacuums: VacuumTurns = field(default_factory=VacuumTurns)
+    telemetry: Telemetry = field(default_factory=Telemetry)
     publishing: Publishing | None = None
     committed: Callable[[], None] = lambda: None
     expressions: Expressions | None = None

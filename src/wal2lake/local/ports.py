@@ -8,6 +8,8 @@ engine makes one.
     ├── HasSettings
     ├── HasPublishing               the publisher half
     ├── HasTables                   the lake's tables
+    │   ├── HasSnapshots            and what sessions read of them
+    │   │   └── RetentionParts      and all else that may need a file
     │   ├── HasQueries              and Spark SQL over them
     │   │   └── HasBranches         and tables that a transaction writes before it commits
     │   └── TableLocks              and their locks
@@ -33,8 +35,10 @@ from wal2lake.local.concurrency.heldtables import HeldTables
 from wal2lake.local.concurrency.sequencevalues import SequenceLocks
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.local.concurrency.turns import NodeTurns
+from wal2lake.local.concurrency.vacuumturns import VacuumTurns
 from wal2lake.model import Oid
 from wal2lake.observe import KeyedLocks, OrderedLock
+from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import Check
 from wal2lake.publish.service import Publishing
 from wal2lake.settings import Settings
@@ -57,6 +61,12 @@ class HasTables(HasCatalog, Protocol):
     """The lake's tables."""
 
     tables: TablePort
+
+
+class HasSnapshots(HasTables, Protocol):
+    """The versions of tables that sessions read."""
+
+    snapshots: Snapshots
 
 
 class HasQueries(HasTables, Protocol):
@@ -118,6 +128,21 @@ class Definitions(HasPublishing, Protocol):
 
         The publisher's log then has the changes with the definitions that they were made under.
         Nothing happens without a slot. ``check``: called during the wait."""
+
+
+class RetentionParts(HasSettings, HasSnapshots, HasBranches, HasPublishing, Protocol):
+    """Everything that may hold a version or a file of a table."""
+
+    compactor: Compactor
+    vacuums: VacuumTurns
+    telemetry: Telemetry
+
+    def batch_reads(self, location: str, /) -> list[int | None]:
+        """Return the versions of a table that batches read; None for one that is not chosen
+        yet."""
+
+    def batch_places(self) -> set[str]:
+        """Return the locations of the branches of batches."""
 
 
 class TableDefinitions(Definitions, TableLocks, HasSettings, HasBranches, Protocol):

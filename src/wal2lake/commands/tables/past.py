@@ -7,19 +7,23 @@ subscription are read at one LSN. ``snapshots`` defines which published version 
 A state that is unavailable is an error, never another state: 55000 if it is not yet reached or was
 never published, 72000 if it is no longer kept.
 
+What a statement has looked up stays readable until it has ended (``Snapshots.held``).
+
 Called by the backend's resolver.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from wal2lake.catalog import Catalog, PastState, SnapshotVector, TableDef
+from wal2lake.catalog import PastState, SnapshotVector, TableDef
 from wal2lake.errors import UsageError
-from wal2lake.lake import TablePort
+from wal2lake.lake.delta import local_path
+from wal2lake.lake.retention import UnreadableLog, are_present
+from wal2lake.local.ports import HasSnapshots
 from wal2lake.model import Lsn, Oid
 from wal2lake.sql.backend import Notice
 from wal2lake.sql.parameters import AS_OF_LSN, AS_OF_TIME, moment, time_zone
@@ -81,25 +85,41 @@ class PastVersions:
 
     def __init__(
         self,
-        catalog: Catalog,
-        tables: TablePort,
+        node: HasSnapshots,
         as_of: AsOf,
         notice: Callable[[Notice], None],
     ) -> None:
         """``notice`` receives a notice if no state has exactly the requested LSN."""
-        self._catalog = catalog
-        self._tables = tables
+        self._catalog = node.catalog
+        self._tables = node.tables
+        self._snapshots = node.snapshots
+        self._unsubscribed: dict[str, int] = {}
+        """Versions of tables without a subscription, by location."""
         self._as_of = as_of
         self._notice = notice
         self._subids: defaultdict[Oid, list[Oid]] = defaultdict(list)
-        for rel in catalog.rels():
+        for rel in node.catalog.rels():
             self._subids[rel.relid].append(rel.subid)
         self._vectors: dict[Oid, SnapshotVector | None] = {}
+        node.snapshots.register_past(self)
 
     def of(self, table: TableDef) -> int:
         """Return the newest version of the table that any subscription had published.
 
         The table may have several names."""
+        with self._snapshots.past_lock:
+            return self._of(table)
+
+    def reads(self, location: str, relids: Collection[Oid]) -> Iterator[int]:
+        """Yield the versions of a table that the statement reads or may read."""
+        if location in self._unsubscribed:
+            yield self._unsubscribed[location]
+        for vector in self._vectors.values():
+            for relid in relids:
+                if vector is not None and int(relid) in vector.versions:
+                    yield vector.versions[int(relid)]
+
+    def _of(self, table: TableDef) -> int:
         names = self._catalog.sharing(table)
         self._refuse_apart(table, names)
         versions = [
@@ -143,13 +163,14 @@ class PastVersions:
                 + (f" {AS_OF_TIME} reads every table." if is_local else f" {_LIST}"),
             )
         version = self._tables.version_at(table.location, as_of.time)
-        if version is None:
+        if version is None or not _is_kept(table.location, version):
             raise UsageError(
                 f'table "{table.qualified}" has no version as of {as_of}',
                 sqlstate="72000",
                 hint="It was created later, or its history has been cleaned up. RESET"
                 f" {as_of.setting} to read it as it is now.",
             )
+        self._unsubscribed[table.location] = version
         return version
 
     def _vector(self, subid: Oid) -> SnapshotVector | None:
@@ -186,6 +207,16 @@ class PastVersions:
                 )
             )
         return past.vector
+
+
+def _is_kept(location: str, version: int) -> bool:
+    """Whether the files of a version are there. Its log may be kept for longer."""
+    root = local_path(location)
+    try:
+        return root is None or are_present(root, version)
+    except UnreadableLog:
+        # Retention removes nothing of such a table.
+        return True
 
 
 def _oldest(past: PastState, as_of: AsOf) -> str | None:

@@ -32,7 +32,7 @@ from typing import Any, Final
 from wal2lake.catalog import TableDef
 from wal2lake.commands import calls, publication, roles
 from wal2lake.commands import subscription as subscriptions
-from wal2lake.commands.constraints.keyconstraints import deferrable_tables
+from wal2lake.commands.maintenance import vacuum
 from wal2lake.commands.publication.dependents import check_writable
 from wal2lake.commands.tables import altertable
 from wal2lake.commands.tables import table as tables
@@ -41,6 +41,7 @@ from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.engine.session.blockdefinitions import BlockDefinitions
+from wal2lake.engine.session.constraintmodes import set_constraints
 from wal2lake.engine.session.copies import copy_outcome
 from wal2lake.engine.session.parametertypes import (
     bound_parameters,
@@ -72,7 +73,6 @@ from wal2lake.local.transaction.local import (
 from wal2lake.local.transaction.writtenchecks import values_hidden
 from wal2lake.pg import Check
 from wal2lake.sql.backend import (
-    Notice,
     Outcome,
     Parameter,
     Prepared,
@@ -80,9 +80,10 @@ from wal2lake.sql.backend import (
     TransactionKind,
 )
 from wal2lake.sql.grammar import parse
-from wal2lake.sql.grammar.constraints import constraint_modes, is_set_constraints
+from wal2lake.sql.grammar.constraints import is_set_constraints
 from wal2lake.sql.grammar.copying import CopyOptions, CopyTo
 from wal2lake.sql.grammar.lexer import command_name
+from wal2lake.sql.grammar.maintenance import VacuumTables
 from wal2lake.sql.grammar.parser import ParsedStatement
 from wal2lake.sql.grammar.statements import (
     CommandKind,
@@ -222,6 +223,8 @@ class LakeBackend:
         # Earlier writes of the query string are committed first, as DDL cannot be rolled back.
         if not caller.in_block:
             self._commit_so_far()
+        if isinstance(statement, VacuumTables):
+            return Outcome(vacuum(self._node, caller, statement))
         self._refuse_in_read_only(command_name(prepared.sql))
         command = _OF_BLOCKS.get(type(statement))
         if command is not None:
@@ -408,28 +411,19 @@ class LakeBackend:
             self._definitions.refuse_writes()
             return Outcome(self._write(caller, prepared.sql, bound))
         if statement.kind is CommandKind.SET and is_set_constraints(prepared.sql):
-            return Outcome(self._set_constraints(caller, prepared.sql))
+            return Outcome(
+                set_constraints(
+                    self._node,
+                    caller,
+                    self._transaction,
+                    prepared.sql,
+                    self._job(),
+                    self._rendering(),
+                )
+            )
         raise FeatureNotSupportedError(
             f"{statement.command} is not supported by this version"
         )
-
-    def _set_constraints(self, caller: Caller, sql: str) -> str:
-        modes = constraint_modes(sql)
-        if not caller.in_block:
-            caller.notice(
-                Notice(
-                    "SET CONSTRAINTS can only be used in transaction blocks",
-                    severity="WARNING",
-                    sqlstate="25P01",
-                )
-            )
-        tables = deferrable_tables(self._node, caller, modes)
-        if caller.in_block:
-            with self._job() as group:
-                self._transaction.set_constraints(
-                    tables, self._rendering(), group, deferred=modes.deferred
-                )
-        return "SET CONSTRAINTS"
 
     def _copied_rows(self, caller: Caller, sql: str, options: CopyOptions) -> Outcome:
         query = self.prepare(sql, ())
@@ -553,6 +547,8 @@ class LakeBackend:
         check_tables(self._node.catalog, caller, used)
         with ExitStack() as held:
             group = held.enter_context(self._job())
+            # Until the last row the resolver keeps the snapshot, and so the versions' files.
+            held.callback(resolve.cache_clear)
             return answered(
                 self._node,
                 source,
@@ -682,7 +678,7 @@ class LakeBackend:
         if as_of is None:
             return None
         notice = caller.notice if notifies else lambda _: None
-        return PastVersions(self._node.catalog, self._node.tables, as_of, notice)
+        return PastVersions(self._node, as_of, notice)
 
     @contextmanager
     def _job(self) -> Iterator[str]:

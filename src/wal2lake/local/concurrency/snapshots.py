@@ -19,6 +19,9 @@ A snapshot may be exported: other transactions read what its owner reads, under 
 until the owner's transaction ends. All of them use the same object, so a version that one looked up
 holds for all, and versions are kept for them as for the owner.
 
+Retention asks which versions are read, or may still be read (``held``). A reader of past states
+(``commands.tables.past``) is registered here, too.
+
 Called by the backend's resolver, and by transactions when they begin. Source of the errors:
 src/backend/utils/time/snapmgr.c (ImportSnapshot).
 """
@@ -29,11 +32,11 @@ import itertools
 import re
 import threading
 import weakref
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from wal2lake.catalog import Catalog, SnapshotVector, TableDef
 from wal2lake.errors import (
@@ -58,6 +61,14 @@ class _Commit:
     """The number of ended commits when this one had ended; None if it has not."""
 
 
+class PastReader(Protocol):
+    """A statement that reads past states."""
+
+    def reads(self, location: str, relids: Collection[Oid]) -> Iterable[int]:
+        """Return the versions of a table that the statement reads or may read."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Modes:
     """Modes of a transaction whose snapshot is exported or imported."""
@@ -78,6 +89,12 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._looked_up = threading.Condition(self._lock)
+        self._looking_up: Counter[str] = Counter()
+        """Look-ups of a version that are under way, by location."""
+        self._past: weakref.WeakSet[PastReader] = weakref.WeakSet()
+        self.past_lock = threading.Lock()
+        """Held while a statement looks up a past state and records it."""
         self._ended = 0
         self._commits: list[_Commit] = []
         self._live: weakref.WeakSet[Snapshot] = weakref.WeakSet()
@@ -157,13 +174,62 @@ class Snapshots:
             yield publish
         finally:
             with self._lock:
-                oldest = min((s.ended for s in self._live), default=self._ended)
-                self._commits = [
-                    other
-                    for other in self._commits
-                    if (other.ended or 0) > oldest
-                    or (other.ended is None and other is not commit)
-                ]
+                if commit.ended is None:
+                    self._commits.remove(commit)
+                self._forget_seen()
+
+    def _forget_seen(self) -> None:
+        """Forget commits that had ended when the oldest live snapshot was taken."""
+        oldest = min((s.ended for s in self._live), default=self._ended)
+        self._commits = [
+            commit
+            for commit in self._commits
+            if commit.ended is None or commit.ended > oldest
+        ]
+
+    @contextmanager
+    def looking_up(self, location: str) -> Iterator[None]:
+        """Record that a snapshot looks up the version of a table."""
+        with self._lock:
+            self._looking_up[location] += 1
+        try:
+            yield
+        finally:
+            with self._looked_up:
+                self._looking_up[location] -= 1
+                if not self._looking_up[location]:
+                    del self._looking_up[location]
+                    self._looked_up.notify_all()
+
+    def register_past(self, reader: PastReader) -> None:
+        """Keep the versions that a statement reads, for as long as ``reader`` exists."""
+        with self._lock:
+            self._past.add(reader)
+
+    def held(
+        self, location: str, relids: Collection[Oid], timeout_seconds: float
+    ) -> set[int] | None:
+        """Return the versions of a table that live snapshots read or may read.
+
+        A snapshot that is taken later reads none that is older than these and than the newest
+        version before the call. ``relids``: the table's names. None if a look-up takes longer than
+        the time limit."""
+        with self.past_lock, self._looked_up:
+            if not self._looked_up.wait_for(
+                lambda: not self._looking_up[location], timeout_seconds
+            ):
+                return None
+            self._forget_seen()
+            versions = {
+                commit.before[location]
+                for commit in self._commits
+                if location in commit.before
+            }
+            for snapshot in self._live:
+                versions.update(snapshot.reads(location, relids))
+            for reader in self._past:
+                versions.update(reader.reads(location, relids))
+        return versions
 
     def before(self, location: str, ended: int) -> int | None:
         """Return a table's version before the commits that follow ``ended``; None if none did."""
@@ -230,8 +296,19 @@ class Snapshot:
         """Return the version to read, which stays the same for the snapshot's lifetime."""
         version = self._known.get(table.location)
         if version is None:
-            version = self._known.setdefault(table.location, self._version(table))
+            with self._commits.looking_up(table.location):
+                version = self._known.setdefault(table.location, self._version(table))
         return version
+
+    def reads(self, location: str, relids: Collection[Oid]) -> Iterator[int]:
+        """Yield the versions of a table that the snapshot reads or may read."""
+        version = self._known.get(location)
+        if version is not None:
+            yield version
+        for vector in self._vectors.values():
+            for relid in relids:
+                if int(relid) in vector.versions:
+                    yield vector.versions[int(relid)]
 
     def _version(self, table: TableDef) -> int:
         published = self.published(*self._catalog.sharing(table))

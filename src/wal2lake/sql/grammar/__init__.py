@@ -14,6 +14,7 @@ a query beyond its first words.
     access/                    roles, privileges, owners
     publishing/                publications and the expressions of row filters
     copying/                   COPY ... TO STDOUT
+    maintenance/               VACUUM
     statements, printing       the statement values and their SQL text
     options                    subscription options and storage parameters, checked
 """

@@ -2,8 +2,8 @@
 
 Comes in: one statement (from ``split_statements``). Goes out: a ``ParsedStatement``. The
 statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
-roles, COPY) are parsed whole. Any other statement is read only up to the words that identify its
-command.
+roles, COPY, VACUUM) are parsed whole. Any other statement is read only up to the words that
+identify its command.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
 """
@@ -23,6 +23,7 @@ from wal2lake.sql.grammar.altering.parsing import alter_table
 from wal2lake.sql.grammar.copying import CopyTo, copy
 from wal2lake.sql.grammar.cursor import TokenCursor
 from wal2lake.sql.grammar.lexer import Token, TokenKind, syntax_error, tokens
+from wal2lake.sql.grammar.maintenance import VacuumTables, vacuum_statement
 from wal2lake.sql.grammar.publishing.parsing import (
     alter_publication,
     comment_on_publication,
@@ -46,7 +47,12 @@ from wal2lake.sql.grammar.table import (
 )
 
 ParsedStatement = (
-    Statement | AlterTableStatement | AccessStatement | PublicationStatement | CopyTo
+    Statement
+    | AlterTableStatement
+    | AccessStatement
+    | PublicationStatement
+    | CopyTo
+    | VacuumTables
 )
 
 _PARSERS: Final[
@@ -69,6 +75,7 @@ _PARSERS: Final[
     ("drop", "table"): drop_table,
     ("truncate",): truncate,
     ("copy",): copy,
+    ("vacuum",): vacuum_statement,
     ("alter", "schema"): alter_owner,
     ("alter", "table"): alter_table,
     ("drop", "role"): drop_role,
@@ -136,7 +143,6 @@ _UNSUPPORTED_COMMANDS: Final = {
     "refresh": "REFRESH MATERIALIZED VIEW",
     "reindex": "REINDEX",
     "security": "SECURITY LABEL",
-    "vacuum": "VACUUM",
 }
 
 _OBJECT_KINDS: Final = (

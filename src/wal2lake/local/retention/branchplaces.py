@@ -1,0 +1,62 @@
+"""Branches that nobody knows: what a transaction has written beside its table and could not remove.
+
+Takes the node; removes the directories of such branches from the place of its branches. A start
+removes all of them (``recovery``); this finds those whose removal has failed since. Branches of
+other nodes that use the same warehouse are never touched.
+
+Called by ``worker`` and the statement VACUUM.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from wal2lake.lake.delta import local_path
+from wal2lake.lake.spark import place_of_branches
+from wal2lake.local.ports import RetentionParts
+
+
+def unknown_branches(
+    node: RetentionParts, check: Callable[[], None]
+) -> Iterator[tuple[Path, int, int]]:
+    """Yield the directories of branches that nobody knows and that are older than the safe age,
+    each with its files and bytes."""
+    place = place_of_branches(node.settings.warehouse, node.catalog.system_identifier)
+    root = local_path(place)
+    if root is None or not root.is_dir():
+        return
+    too_young = time.time() - node.settings.lake.orphan_age_ms / 1000
+    for folder in sorted(root.iterdir()):
+        check()
+        # A branch registers before it makes its directory.
+        known = {*node.branches.places(), *node.batch_places()}
+        if any(local_path(branch) == folder for branch in known):
+            continue
+        files, size, changed = _extent(folder)
+        if changed < too_young:
+            yield folder, files, size
+
+
+def remove_branch(folder: Path) -> None:
+    """Remove the directory of a branch."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _extent(folder: Path) -> tuple[int, int, float]:
+    """Return files and bytes below a directory, and when something there has changed last."""
+    files, size, changed = 0, 0, 0.0
+    for here, _, names in os.walk(folder):
+        for path in (Path(here), *(Path(here) / name for name in names)):
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                # Somebody is at work there.
+                return files, size, time.time()
+            changed = max(changed, status.st_mtime, status.st_ctime)
+            if path != Path(here):
+                files, size = files + 1, size + status.st_size
+    return files, size, changed

@@ -1,0 +1,256 @@
+"""Parses VACUUM, with PostgreSQL's options and DRY_RUN.
+
+Comes in: a cursor behind the word. Goes out: a ``VacuumTables``, whose options are checked as
+PostgreSQL checks them: each by itself as it is read, then those that exclude each other.
+
+Source: gram.y, VacuumStmt, utility_option_list; ExecVacuum() in vacuum.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.pgtypes.keywords import RESERVED
+from wal2lake.sql.grammar.cursor import TokenCursor
+from wal2lake.sql.grammar.lexer import TokenKind, syntax_error
+from wal2lake.sql.grammar.statements import QualifiedName
+
+_MOST_WORKERS: Final = 1024
+_LEAST_KB: Final = 128
+_MOST_KB: Final = 16_777_216
+
+_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|MB|GB|TB)?\s*")
+_KB: Final = {"B": 1 / 1024, "kB": 1, "MB": 1024, "GB": 1024**2, "TB": 1024**3}
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    text: str
+    is_integer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    name: str
+    value: _Value | None
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumedTable:
+    """A table that VACUUM names."""
+
+    name: QualifiedName
+    only: bool = False
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumTables:
+    """VACUUM."""
+
+    tables: tuple[VacuumedTable, ...]
+    """Empty: all tables."""
+    verbose: bool = False
+    dry_run: bool = False
+    full: bool = False
+    analyze: bool = False
+    without_effect: tuple[str, ...] = ()
+    """Names of given options that have no meaning for files, in upper case."""
+
+
+def vacuum_statement(cursor: TokenCursor) -> VacuumTables:
+    """VACUUM [(option, ...) | words] [[ONLY] table [(column, ...)] [*], ...]."""
+    if cursor.take_mark("("):
+        options = cursor.commas(lambda: _option(cursor))
+        cursor.expect_mark(")")
+    else:
+        options = _words(cursor)
+    tables: tuple[VacuumedTable, ...] = ()
+    if cursor.token.kind is not TokenKind.END:
+        tables = cursor.commas(lambda: _table(cursor))
+    cursor.expect_end()
+    return _checked(options, tables)
+
+
+def _words(cursor: TokenCursor) -> tuple[_Option, ...]:
+    """The form without parentheses, with its words in their only order."""
+    found = []
+    for words in (("full",), ("freeze",), ("verbose",), ("analyze", "analyse")):
+        if cursor.token.is_word(*words):
+            found.append(_Option(words[0], None, cursor.next().start))
+    return tuple(found)
+
+
+def _option(cursor: TokenCursor) -> _Option:
+    token = cursor.token
+    if token.is_word("analyze", "analyse"):
+        cursor.next()
+        return _Option("analyze", _value(cursor), token.start)
+    if token.kind is TokenKind.WORD and token.value in RESERVED:
+        raise cursor.unexpected()
+    return _Option(cursor.label(), _value(cursor), token.start)
+
+
+def _value(cursor: TokenCursor) -> _Value | None:
+    token = cursor.token
+    if token.is_mark(",") or token.is_mark(")"):
+        return None
+    sign = ""
+    for mark in ("+", "-"):
+        if cursor.take_mark(mark):
+            sign = mark.replace("+", "")
+            token = cursor.token
+            if token.kind not in (TokenKind.INTEGER, TokenKind.FLOAT):
+                raise cursor.unexpected()
+    if token.kind is TokenKind.INTEGER:
+        return _Value(sign + cursor.next().value, True)
+    if token.kind is TokenKind.FLOAT:
+        return _Value(sign + cursor.next().value, False)
+    if token.kind in (TokenKind.QUOTED, TokenKind.STRING) or (
+        token.kind is TokenKind.WORD
+        and (token.value in ("true", "false", "on") or token.value not in RESERVED)
+    ):
+        return _Value(cursor.next().value, False)
+    raise cursor.unexpected()
+
+
+def _table(cursor: TokenCursor) -> VacuumedTable:
+    only = cursor.take("only")
+    enclosed = only and cursor.take_mark("(")
+    name = cursor.qualified_name()
+    if enclosed:
+        cursor.expect_mark(")")
+    elif not only:
+        cursor.take_mark("*")
+    columns: tuple[str, ...] = ()
+    if cursor.take_mark("("):
+        columns = cursor.commas(cursor.name)
+        cursor.expect_mark(")")
+    return VacuumedTable(name, only, columns)
+
+
+# ---- options ---------------------------------------------------------------------------
+
+
+def _checked(
+    options: tuple[_Option, ...], tables: tuple[VacuumedTable, ...]
+) -> VacuumTables:
+    values: dict[str, Any] = {}
+    for option in options:
+        if option.name not in _READERS:
+            raise syntax_error(
+                f'unrecognized VACUUM option "{option.name}"', option.start
+            )
+        values[option.name] = _READERS[option.name](option)
+    full, analyze = values.get("full", False), values.get("analyze", False)
+    if full and values.get("parallel", 0) > 0:
+        raise FeatureNotSupportedError("VACUUM FULL cannot be performed in parallel")
+    if full and not analyze and "buffer_usage_limit" in values:
+        raise FeatureNotSupportedError(
+            "BUFFER_USAGE_LIMIT cannot be specified for VACUUM FULL"
+        )
+    if not analyze and any(table.columns for table in tables):
+        raise FeatureNotSupportedError(
+            "ANALYZE option must be specified when a column list is provided"
+        )
+    if full and values.get("disable_page_skipping"):
+        raise FeatureNotSupportedError(
+            "VACUUM option DISABLE_PAGE_SKIPPING cannot be used with FULL"
+        )
+    if full and not values.get("process_toast", True):
+        raise FeatureNotSupportedError("PROCESS_TOAST required with VACUUM FULL")
+    if values.get("only_database_stats"):
+        if tables:
+            raise FeatureNotSupportedError(
+                "ONLY_DATABASE_STATS cannot be specified with a list of tables"
+            )
+        allowed = ("verbose", "process_main", "process_toast", "only_database_stats")
+        if any(value for name, value in values.items() if name not in allowed):
+            raise FeatureNotSupportedError(
+                "ONLY_DATABASE_STATS cannot be specified with other VACUUM options"
+            )
+    meant = ("verbose", "dry_run", "full", "analyze")
+    return VacuumTables(
+        tables,
+        values.get("verbose", False),
+        values.get("dry_run", False),
+        full,
+        analyze,
+        tuple(name.upper() for name in values if name not in meant),
+    )
+
+
+def _boolean(option: _Option) -> bool:
+    """defGetBoolean()."""
+    if option.value is None:
+        return True
+    word = option.value.text.lower()
+    if option.value.is_integer:
+        if word in ("0", "1"):
+            return word == "1"
+    elif word in ("true", "on"):
+        return True
+    elif word in ("false", "off"):
+        return False
+    raise SqlSyntaxError(f"{option.name} requires a Boolean value")
+
+
+def _index_cleanup(option: _Option) -> bool:
+    if option.value is not None and option.value.text.lower() == "auto":
+        return True
+    return _boolean(option)
+
+
+def _parallel(option: _Option) -> int:
+    if option.value is None:
+        raise syntax_error(
+            f"parallel option requires a value between 0 and {_MOST_WORKERS}",
+            option.start,
+        )
+    if not option.value.is_integer:
+        raise SqlSyntaxError("parallel requires an integer value")
+    workers = int(option.value.text)
+    if not 0 <= workers <= _MOST_WORKERS:
+        raise syntax_error(
+            f"parallel workers for vacuum must be between 0 and {_MOST_WORKERS}",
+            option.start,
+        )
+    return workers
+
+
+def _buffer_usage_limit(option: _Option) -> float:
+    if option.value is None:
+        raise SqlSyntaxError("buffer_usage_limit requires a parameter")
+    found = _SIZE.fullmatch(option.value.text)
+    size = -1.0 if found is None else float(found[1]) * _KB[found[2] or "kB"]
+    if size and not _LEAST_KB <= size <= _MOST_KB:
+        raise UsageError(
+            "BUFFER_USAGE_LIMIT option must be 0 or between"
+            f" {_LEAST_KB} kB and {_MOST_KB} kB",
+            sqlstate="22023",
+        )
+    return size
+
+
+_READERS: Final[dict[str, Callable[[_Option], Any]]] = {
+    "verbose": _boolean,
+    "dry_run": _boolean,
+    "skip_locked": _boolean,
+    "buffer_usage_limit": _buffer_usage_limit,
+    "analyze": _boolean,
+    "freeze": _boolean,
+    "full": _boolean,
+    "disable_page_skipping": _boolean,
+    "index_cleanup": _index_cleanup,
+    "process_main": _boolean,
+    "process_toast": _boolean,
+    "truncate": _boolean,
+    "parallel": _parallel,
+    "skip_database_stats": _boolean,
+    "only_database_stats": _boolean,
+}

@@ -1,0 +1,591 @@
+"""Retention against a model: whatever the history, what is kept reads, and the rest goes.
+
+The histories are random: files, deletion vectors that files share, change files, files that come
+back (RESTORE), checkpoints, published states of two subscriptions, files that nobody committed.
+deltalake judges whether a version can be read.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.fakes.delta_log import WrittenTable
+
+from wal2lake.catalog import (
+    Catalog,
+    CopyRange,
+    PreparedCommit,
+    ReplicationSlot,
+    Subscription,
+    SubscriptionRel,
+    TableChange,
+    TableDef,
+)
+from wal2lake.lake import AddedFile, files_to_json
+from wal2lake.lake.retention import FileKind, UnreadableLog, read_log, stated_seconds
+from wal2lake.local.concurrency.snapshots import Snapshots
+from wal2lake.local.concurrency.vacuumturns import VacuumTurns
+from wal2lake.local.retention import (
+    Skipped,
+    TablePlace,
+    Vacuum,
+    VacuumReport,
+    VacuumRequest,
+)
+from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.observe.telemetry import Telemetry
+from wal2lake.settings import LakeSettings
+
+TABLE = Oid(1)
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+class FakeNode:
+    """What retention asks of a node, around one table."""
+
+    def __init__(
+        self,
+        directory: Path,
+        subscriptions: int = 1,
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        root = directory / "warehouse" / "public" / "t"
+        self.table = WrittenTable(root, properties or {})
+        self.table.create()
+        self.catalog = Catalog.create(directory / "catalog.sqlite", "me", None)
+        location = str(self.table.root)
+        self.definition = TableDef(TABLE, "public", "t", Oid(10), (), (), location)
+        self.catalog.create_table(self.definition)
+        self.subids = [Oid(20000 + n) for n in range(subscriptions)]
+        for subid in self.subids:
+            name = f"s{subid}"
+            rel = SubscriptionRel(
+                subid, TABLE, "public", "t", SyncState.READY, Lsn(0), int(subid)
+            )
+            self.catalog.create_subscription(
+                Subscription(subid, name, Oid(10), True, "host=p", name, ("p",)), [rel]
+            )
+        self.place = TablePlace(location, (self.definition,))
+        self.settings: Any = SimpleNamespace(
+            lake=LakeSettings(retention_ms=0, orphan_age_ms=0),
+            run_directory=directory,
+            warehouse=str(directory / "warehouse"),
+        )
+        self.snapshots = Snapshots()
+        self.vacuums = VacuumTurns()
+        self.telemetry = Telemetry()
+        self.publishing: Any = None
+        self.bases: list[int | None] = []
+        self.compacted: tuple[list[int], set[str]] = ([], set())
+        self.branches: Any = SimpleNamespace(
+            bases=lambda location: self.bases, places=set
+        )
+        self.compactor: Any = SimpleNamespace(held=lambda location: self.compacted)
+        self.queries: Any = None
+        self.tables: Any = SimpleNamespace(
+            state=lambda location: SimpleNamespace(
+                version=self.table.newest,
+                properties=self.table.properties,
+                partition_columns=(),
+            ),
+            sync=lambda location, version: None,
+        )
+
+    def batch_reads(self, location: str) -> list[int | None]:
+        return []
+
+    def batch_places(self) -> set[str]:
+        return set()
+
+    def publish(self, version: int, subid: Oid | None = None) -> None:
+        """Publish a version of the table."""
+        self.catalog.publish(
+            subid or self.subids[0], Lsn(100 + version), {int(TABLE): version}
+        )
+
+    def age(self, days: float) -> None:
+        """Let everything be older: commits and states, but not the age of files."""
+        for version in range(self.table.newest + 1):
+            self.table.age(version, days * DAY)
+        with self.catalog._database.transaction() as transaction:
+            transaction.execute(
+                "update snapshot_vector set committed_at ="
+                " strftime('%Y-%m-%dT%H:%M:%f000+00:00', committed_at, ?)",
+                (f"-{days} days",),
+            )
+
+    def keep(self, **chosen: int) -> None:
+        """Change settings."""
+        self.settings.lake = replace(self.settings.lake, **chosen)
+
+    def vacuum(self, **request: Any) -> VacuumReport:
+        return Vacuum(self).run(self.place, VacuumRequest(**request))
+
+    def states(self) -> list[int]:
+        """The versions that the listed states name."""
+        return [vector.versions[int(TABLE)] for vector in self.catalog.vectors()]
+
+    def log_names(self) -> set[str]:
+        return {path.name for path in (self.table.root / "_delta_log").iterdir()}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+def with_slot(node: FakeNode, captured: dict[int, int] | None) -> None:
+    """Let there be a slot, and a publisher's log that has these versions."""
+    node.catalog.create_slot(ReplicationSlot("a", "pgoutput", Lsn(1), Lsn(1)))
+    capture = SimpleNamespace(captured=lambda: captured)
+    node.publishing = SimpleNamespace(capture=capture)
+
+
+def ten_versions(node: FakeNode) -> None:
+    """Versions 1 to 10, each with one file instead of the one before, all published."""
+    last: list[str] = []
+    for version in range(1, 11):
+        file = node.table.file()
+        node.table.commit([file], last, cursor=("wal2lake:1:2:3", version))
+        last = [file]
+        node.publish(version)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["add", "replace", "delete", "rewrite", "restore", "checkpoint", "publish"]
+        ),
+        st.integers(0, 1000),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def play(node: FakeNode, steps: list[tuple[str, int]]) -> None:
+    """Make a history."""
+    table = node.table
+    for step, number in steps:
+        live = sorted(table.versions[-1])
+        some = live[: 1 + number % 3]
+        if step == "add":
+            table.commit(
+                [table.file() for _ in range(1 + number % 2)],
+                changes=number % 2,
+                cursor=("app", number),
+            )
+        elif step == "replace":
+            table.commit([table.file()], some)
+        elif step == "delete" and some:
+            table.commit(deletes_in=some)
+        elif step == "rewrite" and live:
+            table.commit([table.file()], live)
+        elif step == "restore":
+            table.restore(number % len(table.versions))
+        elif step == "checkpoint":
+            table.checkpoint()
+        elif step == "publish":
+            node.publish(table.newest, node.subids[number % len(node.subids)])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    early=STEPS,
+    late=STEPS,
+    orphans=st.integers(0, 3),
+    base=st.none() | st.integers(0, 1000),
+    young=st.booleans(),
+)
+def test_what_is_kept_reads_and_the_rest_goes(
+    early: list[tuple[str, int]],
+    late: list[tuple[str, int]],
+    orphans: int,
+    base: int | None,
+    young: bool,
+) -> None:
+    with TemporaryDirectory() as directory:
+        node = FakeNode(Path(directory), subscriptions=2)
+        table = node.table
+        play(node, early)
+        boundary = table.newest
+        node.age(10)
+        play(node, late)
+        node.age(1)
+        node.keep(retention_ms=int(5 * DAY * 1000))
+        left = {table.file() for _ in range(orphans)} | {table.vector()[0]}
+        if young:
+            node.keep(orphan_age_ms=int(HOUR * 1000))
+        # The version at the boundary was the newest one until the later ones came.
+        oldest = boundary
+        if base is not None:
+            node.bases = [base % (table.newest + 1)]
+            oldest = min(oldest, base % (table.newest + 1))
+        before = node.states()
+        dry = node.vacuum(dry_run=True)
+        assert node.states() == before
+        assert left <= table.present()
+        report = node.vacuum()
+        assert (dry.files, dry.bytes, dry.states) == (
+            report.files,
+            report.bytes,
+            report.states,
+        )
+        listed = node.states()
+        oldest = min([oldest, *listed])
+        assert report.oldest == oldest
+        for version in range(oldest, table.newest + 1):
+            table.assert_readable(version)
+        kept = table.needed(oldest, table.newest) | (left if young else set())
+        assert kept <= table.present()
+        if not young:
+            # Otherwise files stay of which the log, cut by a checkpoint, knows nothing more.
+            assert kept == table.present()
+        # Another vacuum finds nothing.
+        again = node.vacuum()
+        assert (again.count, again.states) == (0, 0)
+
+
+def test_a_state_goes_before_its_files(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(8)
+    node.table.commit([node.table.file()])
+    node.publish(11)
+    node.keep(retention_ms=int(7 * DAY * 1000))
+    seen: list[list[int]] = []
+    node.vacuum(pace=lambda: seen.append(node.states()))
+    # Version 10 was the newest one until just now.
+    assert seen, "files have gone"
+    assert set(map(tuple, seen)) == {(10, 11)}
+
+
+def test_the_newest_state_stays_however_old_it_is(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(400)
+    report = node.vacuum()
+    assert node.states() == [10]
+    assert (report.oldest, report.states, report.count) == (10, 9, 9)
+    node.table.assert_readable(10)
+
+
+def test_states_within_retention_hold_their_versions(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(6)
+    node.keep(retention_ms=int(7 * DAY * 1000))
+    assert node.vacuum().count == 0
+    assert node.states() == list(range(1, 11))
+
+
+def test_readers_hold_what_they_read(node: FakeNode) -> None:
+    node.table.commit([node.table.file()])
+    node.publish(1)
+    reader = node.snapshots.take(node.catalog, node.tables)
+    ten = [node.table.file()]
+    node.table.commit(ten, list(node.table.versions[-1]))
+    node.publish(2)
+    node.age(30)
+    assert node.vacuum().oldest == 1
+    assert reader.of(node.definition) == 1
+    node.table.assert_readable(1)
+    del reader
+    assert node.vacuum().oldest == 2
+
+
+def test_a_look_up_under_way_is_waited_for(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(30)
+    began, go = threading.Event(), threading.Event()
+
+    def look_up() -> None:
+        with node.snapshots.looking_up(node.place.location):
+            began.set()
+            go.wait(10)
+
+    thread = threading.Thread(target=look_up)
+    thread.start()
+    began.wait(10)
+    assert node.snapshots.held(node.place.location, (TABLE,), 0.01) is None
+    go.set()
+    thread.join()
+    assert node.snapshots.held(node.place.location, (TABLE,), 1.0) == set()
+
+
+@pytest.mark.parametrize("holder", ["branch", "compaction", "local commit", "slot"])
+def test_a_version_that_is_held_stays_readable(node: FakeNode, holder: str) -> None:
+    ten_versions(node)
+    node.age(30)
+    if holder == "branch":
+        node.bases = [4]
+    elif holder == "compaction":
+        node.compacted = ([4], set())
+    elif holder == "local commit":
+        node.catalog.begin_local_commit([change(node, 4, [])])
+    else:
+        with_slot(node, {int(TABLE): 4})
+    assert node.vacuum().oldest == 4
+    for version in range(4, 11):
+        node.table.assert_readable(version)
+
+
+def test_what_is_not_known_removes_nothing(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(30)
+    node.bases = [None]
+    with pytest.raises(Skipped, match="a transaction is about to write it"):
+        node.vacuum()
+    node.bases = []
+    with_slot(node, None)
+    with pytest.raises(Skipped, match="the publisher's log is about to begin"):
+        node.vacuum()
+    assert len(node.table.present()) == 10
+
+
+def change(node: FakeNode, version: int, files: list[str]) -> TableChange:
+    adds = [{"add": {"path": file, "partitionValues": {}}} for file in files]
+    location = node.place.location
+    return TableChange(TABLE, location, "id", version, 1, adds)
+
+
+def test_noted_files_stay(node: FakeNode) -> None:
+    copied, prepared, compacted = (node.table.file() for _ in range(3))
+    orphan = node.table.file()
+    (subid,) = node.subids
+    added = AddedFile(copied, 10, 0, None)
+    node.catalog.record_ranges(
+        [CopyRange(subid, TABLE, int(subid), "s", 0, 1, files_to_json([added]))]
+    )
+    transaction = PreparedCommit(
+        0, "gid", Oid(10), 0, (change(node, 0, [prepared]),), ()
+    )
+    node.catalog.begin_prepare(transaction)
+    node.compacted = ([], {compacted})
+    assert node.vacuum().orphans == 1
+    assert node.table.present() == {copied, prepared, compacted}
+    assert orphan not in node.table.present()
+
+
+def test_a_running_copy_keeps_files_that_no_version_has(node: FakeNode) -> None:
+    file = node.table.file()
+    (subid,) = node.subids
+    node.catalog.update_rel(subid, TABLE, state=SyncState.DATASYNC)
+    report = node.vacuum()
+    assert (report.count, report.waiting) == (0, 1)
+    node.catalog.update_rel(subid, TABLE, state=SyncState.READY)
+    assert node.vacuum().orphans == 1
+    assert file not in node.table.present()
+
+
+def test_only_files_of_delta_go(node: FakeNode) -> None:
+    root = node.table.root
+    kept = ["README.md", "_hidden/part-1.parquet", ".secret/x.parquet", "a.csv"]
+    kept += ["inner/_delta_log/0.json", "inner/part-2.parquet", "_SUCCESS"]
+    gone = ["part-3.parquet", "p=1/part-4.parquet", "_change_data/cdc-5.parquet"]
+    gone += [".part-6.parquet.crc", f".part-7.parquet.{'0' * 32}.tmp"]
+    for name in kept + gone:
+        node.table.file(name)
+    report = node.vacuum()
+    assert (report.count, report.orphans) == (5, 5)
+    assert report.files == {
+        FileKind.DATA: 2,
+        FileKind.CHANGES: 1,
+        FileKind.TEMPORARY: 2,
+    }
+    assert all((root / name).exists() for name in kept)
+    assert not any((root / name).exists() for name in gone)
+
+
+def test_a_link_made_just_now_is_young(node: FakeNode) -> None:
+    """A transaction may commit a file that it wrote long ago."""
+    node.keep(orphan_age_ms=int(HOUR * 1000))
+    old = node.table.root.parent / "branch.parquet"
+    old.write_bytes(b"x")
+    os.utime(old, (1.0, 1.0))
+    os.link(old, node.table.root / "part-1.parquet")
+    report = node.vacuum()
+    assert (report.count, report.waiting) == (0, 1)
+
+
+def test_the_log_below_a_checkpoint_goes(node: FakeNode) -> None:
+    ten_versions(node)
+    node.table.checkpoint()
+    node.age(30)
+    node.table.commit([node.table.file()])
+    node.publish(11)
+    report = node.vacuum()
+    assert report.oldest == 10
+    assert report.files[FileKind.LOG] == 20
+    left = {name[:20] for name in node.log_names() if name[0] == "0"}
+    assert left == {f"{10:020}", f"{11:020}"}
+    for version in (10, 11):
+        node.table.assert_readable(version)
+    assert read_log(node.table.root).first == 10
+    assert node.vacuum().count == 0
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"delta.enableExpiredLogCleanup": "false"}, "it does not want it"),
+        ({"delta.setTransactionRetentionDuration": "interval 1 day"}, "no cursors"),
+        ({"delta.logRetentionDuration": "interval 60 days"}, "it wants more"),
+    ],
+)
+def test_the_log_stays(tmp_path: Path, properties: dict[str, str], why: str) -> None:
+    node = FakeNode(tmp_path, properties=properties)
+    ten_versions(node)
+    node.table.checkpoint()
+    node.age(30)
+    report = node.vacuum()
+    assert FileKind.LOG not in report.files, why
+    assert report.files[FileKind.DATA] == 9
+
+
+def test_a_checkpoint_without_a_cursor_is_no_base(node: FakeNode) -> None:
+    ten_versions(node)
+    node.table.checkpoint()
+    crc = node.table.root / "_delta_log" / f"{10:020}.crc"
+    crc.write_text('{"setTransactions": [{"appId": "another", "version": 1}]}')
+    node.age(30)
+    assert FileKind.LOG not in node.vacuum().files
+
+
+def test_a_longer_retention_of_the_table_counts(tmp_path: Path) -> None:
+    node = FakeNode(
+        tmp_path,
+        properties={"delta.deletedFileRetentionDuration": "interval 5 weeks"},
+    )
+    ten_versions(node)
+    node.age(30)
+    report = node.vacuum()
+    assert (report.count, node.states()) == (0, [10])
+
+
+def test_states_whose_files_others_have_removed_go(node: FakeNode) -> None:
+    ten_versions(node)
+    node.keep(retention_ms=int(7 * DAY * 1000))
+    (lost,) = node.table.versions[5]
+    (node.table.root / lost).unlink()
+    report = node.vacuum()
+    assert report.states == 5
+    assert node.states() == [6, 7, 8, 9, 10]
+
+
+def test_a_missing_file_of_the_newest_version_is_told(node: FakeNode) -> None:
+    ten_versions(node)
+    (lost,) = node.table.versions[10]
+    (node.table.root / lost).unlink()
+    report = node.vacuum()
+    assert list(report.lacking) == [lost]
+    assert node.states()[-1] == 10
+
+
+def test_a_table_that_is_dropped_is_left_at_once(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(30)
+    files: list[int] = []
+    left = threading.Event()
+
+    def drop() -> None:
+        node.vacuums.leave(node.place.location)
+        left.set()
+
+    dropper = threading.Thread(target=drop)
+
+    def pace() -> None:
+        files.append(1)
+        if len(files) == 3:
+            dropper.start()
+            deadline = time.monotonic() + 10
+            while not node.vacuums.is_left(node.place.location):
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+
+    with pytest.raises(Skipped, match="it is being dropped"):
+        node.vacuum(pace=pace)
+    dropper.join()
+    assert left.is_set()
+    assert len(node.table.present()) == 10 - 3
+
+
+def test_another_table_in_the_same_place_is_left_alone(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(30)
+    listed: list[str] = []
+
+    def pace() -> None:
+        if not listed:
+            # The table was dropped and made anew: a file of the same name is another one.
+            for name in node.table.present():
+                path = node.table.root / name
+                path.unlink()
+                path.write_bytes(b"another")
+                listed.append(name)
+
+    node.vacuum(pace=pace)
+    assert set(listed) == node.table.present()
+
+
+def test_a_vacuum_that_ends_in_the_middle_is_repeated(node: FakeNode) -> None:
+    ten_versions(node)
+    node.table.checkpoint()
+    node.age(30)
+    for files in range(1, 40):
+        left = iter(range(files))
+
+        def pace(left: Any = left) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt):
+            node.vacuum(pace=pace)
+        for version in {*node.states(), 10}:
+            node.table.assert_readable(version)
+        log = read_log(node.table.root)
+        assert sorted(log.commits) == list(range(min(log.commits), 11)), "no gap"
+    assert node.vacuum().count == 0
+    assert node.table.present() == node.table.needed(10, 10)
+
+
+def test_an_unknown_feature_is_refused(node: FakeNode) -> None:
+    path = node.table.root / "_delta_log" / f"{0:020}.json"
+    path.write_text(path.read_text().replace("changeDataFeed", "icebergCompatV2"))
+    node.table.file()
+    with pytest.raises(Skipped, match="has the feature icebergCompatV2") as caught:
+        node.vacuum()
+    assert caught.value.hint == "Use the VACUUM of Delta Lake for this table."
+    assert len(node.table.present()) == 1
+
+
+def test_a_gap_in_the_log_is_refused(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(30)
+    (node.table.root / "_delta_log" / f"{5:020}.json").unlink()
+    with pytest.raises(Skipped, match="neither version 0 nor a checkpoint"):
+        node.vacuum()
+    assert len(node.table.present()) == 10
+
+
+def test_durations() -> None:
+    def seconds(text: str) -> float | None:
+        return stated_seconds({"p": text}, "p")
+
+    assert seconds("interval 1 week") == 7 * DAY
+    assert seconds("INTERVAL 2 days 12 hours") == 2.5 * DAY
+    assert seconds("30 minutes") == 1800
+    assert stated_seconds({}, "p") is None
+    for wrong in ("interval 1 month", "soon", "interval 5"):
+        with pytest.raises(UnreadableLog, match="is no duration") as caught:
+            seconds(wrong)
+        assert caught.value.hint == "Write it as in 'interval 7 days'."
