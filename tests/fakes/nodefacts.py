@@ -12,6 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from wal2lake.catalog import (
+    Catalog,
+    ColumnDef,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
 from wal2lake.health import (
     Concern,
     CopyFacts,
@@ -27,7 +34,15 @@ from wal2lake.health import (
     TableFacts,
     WalsenderFacts,
 )
-from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.model import (
+    Coercion,
+    Conflict,
+    ConflictType,
+    Lsn,
+    Oid,
+    Resolution,
+    SyncState,
+)
 
 MIB: Final = 1024 * 1024
 GIB: Final = 1024 * MIB
@@ -487,3 +502,72 @@ def stopped(now: datetime) -> Scene:
             ),
         ),
     )
+
+
+def fill(catalog: Catalog, facts: NodeFacts) -> None:
+    """Make the tables of ``facts`` in a catalog, with a history of versions, and for the first
+    table conflicts, coercions and changes of its columns."""
+    for s in facts.subscriptions:
+        for namespace in {t.namespace for t in s.tables} - {
+            n.name for n in catalog.namespaces()
+        }:
+            catalog.create_namespace(namespace, Oid(10))
+        for t in s.tables:
+            columns = (
+                ColumnDef("id", Oid(20), not_null=True),
+                ColumnDef("customer_id", Oid(20)),
+                ColumnDef("total", Oid(1700)),
+                ColumnDef("placed_at", Oid(1184)),
+            )
+            place = f"/lake/{int(t.oid)}"
+            catalog.create_table(
+                TableDef(t.oid, t.namespace, t.name, Oid(10), columns, ("id",), place)
+            )
+        catalog.create_subscription(
+            Subscription(
+                s.oid, s.name, Oid(10), True, "host=p", s.name, s.publications
+            ),
+            [
+                SubscriptionRel(s.oid, t.oid, t.namespace, t.name, t.state, None, 1)
+                for t in s.tables
+            ],
+            {int(t.oid): 1 for t in s.tables},
+        )
+        _fill_history(catalog, s)
+
+
+def _fill_history(catalog: Catalog, s: SubscriptionFacts) -> None:
+    if not s.tables:
+        return
+    first = s.tables[0]
+    newest = int(s.visible.lsn)
+    oids = [t.oid for t in s.tables]
+    for back in range(14, 0, -1):
+        lsn = Lsn(newest - back * 1_743_112)
+        version = (first.version or 20) - back
+        if back == 1:
+            conflicts = [
+                Conflict(
+                    first.oid, kind, resolution, lsn, None, None, None, None, count
+                )
+                for kind, resolution, count in (
+                    (ConflictType.UPDATE_MISSING, Resolution.SKIP, 14),
+                    (ConflictType.INSERT_EXISTS, Resolution.APPLY_REMOTE, 3),
+                )
+            ]
+            coercion = Coercion(
+                "total", "clamp", "numeric field overflow", 3, lsn, lsn, "1e200"
+            )
+            catalog.expect(
+                s.oid,
+                lsn,
+                {first.oid: lsn},
+                {first.oid: (coercion,)},
+                conflicts,
+            )
+        catalog.publish(
+            s.oid,
+            lsn,
+            {int(first.oid): version, **({int(oids[1]): version} if back % 2 else {})},
+            participants=oids,
+        )

@@ -106,6 +106,12 @@ class PageServer:
         self._server.should_exit = True
         self._thread.join(10)
 
+    def show(self, scene: SceneAt) -> None:
+        """Show another scene; returns when the feed has it."""
+        self.scene = scene
+        self.failure = None
+        self.read_again()
+
     def read_again(self) -> None:
         """Wait until two more readings have been made: the second began after the call."""
         number = self.feed.latest.number

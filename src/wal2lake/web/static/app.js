@@ -179,7 +179,7 @@ const ACTIONS = {
     store.connect();
   },
   async copy(button) {
-    const text = button.closest(".sql").querySelector("code").textContent;
+    const text = button.closest(".sql").dataset.sql;
     const copied = await copyText(text);
     announce(copied ? "Copied" : "Not copied: the browser refuses it");
     page.copied = { text, copied };

@@ -21,7 +21,7 @@ const KINDS = {
     label: "Rows per second",
     series: [{ name: "rows", color: "--line-4", fill: true, width: 2 }],
     text: (v) => `${amount(v)} rows/s`,
-    axis: (v) => amount(v),
+    axis: (v) => (v < 1000 ? String(Number(v.toPrecision(3))) : amount(v)),
   },
   bytes: {
     label: "WAL received per second",
@@ -177,7 +177,7 @@ export class Charts {
         },
         axes: [
           { ...axis, size: 30, space: 70, values: clockTimes },
-          { ...axis, size: 62, space: 34, values: (_, marks) => marks.map((v) => definition.axis(v)), ...(definition.steps ? { incrs: definition.steps } : {}) },
+          { ...axis, size: 72, space: 34, values: (_, marks) => marks.map((v) => definition.axis(v)), ...(definition.steps ? { incrs: definition.steps } : {}) },
         ],
         series: [
           {},

@@ -100,9 +100,15 @@ export function plural(number, one, many = `${one}s`) {
 /** A name whose control and direction characters are shown as escapes, so that it cannot pass for
  * another name. */
 export function visible(name) {
-  return name.replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
-    (c) => `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`);
+  return plain(name).replace(/[\t\n]/g, escape);
 }
+
+/** A text of several lines, with the same care. */
+export function plain(text) {
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, escape);
+}
+
+const escape = (c) => `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`;
 
 /** An SQL identifier, quoted if it must be. */
 export function identifier(name) {

@@ -7,7 +7,7 @@
 // below each other. The words are the same for a screen reader, as the picture's label.
 
 import { s } from "./dom.js";
-import { amount, bytes, count, duration, plural } from "./format.js";
+import { amount, bytes, count, duration, plural, visible } from "./format.js";
 
 const WIDE = 850;
 const PATHS = { warning: "M8 2 14.5 13.5H1.5Z M8 6.5V9.5 M8 11.5V11.6", error: "M5.2 1.5H10.8L14.5 5.2V10.8L10.8 14.5H5.2L1.5 10.8V5.2Z M8 4.5V8.5 M8 11V11.1" };
@@ -24,8 +24,8 @@ export function parts(subscription, publisher) {
       title: "Source",
       severity: stage.source.severity,
       lines: [
-        source.slot ? `slot ${source.slot}` : "slot not asked yet",
-        source.retained_bytes === null ? `at ${stage.source.lsn}` : `holds ${bytes(source.retained_bytes)}${source.limit_bytes ? ` of ${bytes(source.limit_bytes)}` : " of WAL"}`,
+        source.slot ? `slot ${visible(source.slot)}` : "slot not asked yet",
+        source.retained_bytes === null ? `at ${stage.source.lsn}` : held(source),
       ],
       share: share(source.retained_bytes, source.limit_bytes),
     },
@@ -39,7 +39,7 @@ export function parts(subscription, publisher) {
       title: "Log",
       severity: stage.durable.severity,
       lines: [
-        `durable ${duration(stage.durable.behind_seconds)} behind`,
+        either(`durable ${duration(stage.durable.behind_seconds)} behind`, `${duration(stage.durable.behind_seconds)} behind`),
         log.limit_bytes ? `${bytes(log.bytes)} of ${bytes(log.limit_bytes)}` : bytes(log.bytes),
       ],
       share: share(log.bytes, log.limit_bytes),
@@ -54,8 +54,8 @@ export function parts(subscription, publisher) {
       title: "Tables",
       severity: stage.visible.severity,
       lines: [
-        `visible ${duration(stage.visible.behind_seconds)} behind`,
-        tables.ready === tables.total ? `${plural(tables.total, "table")}, ${bytes(tables.size_bytes)}` : `${count(tables.ready)} of ${count(tables.total)} ready`,
+        either(`visible ${duration(stage.visible.behind_seconds)} behind`, `${duration(stage.visible.behind_seconds)} behind`, duration(stage.visible.behind_seconds)),
+        tables.ready === tables.total ? either(`${plural(tables.total, "table")}, ${bytes(tables.size_bytes)}`, plural(tables.total, "table")) : `${count(tables.ready)} of ${count(tables.total)} ready`,
       ],
       share: tables.total > 0 && tables.ready < tables.total ? (100 * tables.ready) / tables.total : null,
     },
@@ -75,6 +75,12 @@ export function parts(subscription, publisher) {
   ];
 }
 
+const held = ({ retained_bytes: now, limit_bytes: most }) =>
+  most ? either(`holds ${bytes(now)} of ${bytes(most)}`, `${bytes(now)} of ${bytes(most)}`) : either(`holds ${bytes(now)} of WAL`, `holds ${bytes(now)}`);
+
+/** A line with shorter forms, for narrow cards. */
+const either = (...forms) => Object.assign([...forms], { toString: () => forms[0] });
+
 const share = (part, whole) => (part !== null && whole ? Math.min(100, (100 * part) / whole) : null);
 
 /** What the picture says, in one sentence per part. */
@@ -85,7 +91,7 @@ function words(name, drawn) {
       const trouble = part.severity ? ` (${part.severity})` : "";
       return `${part.title ?? part.pipe}${trouble}: ${part.lines.filter(Boolean).join(", ")}`;
     });
-  return `Pipeline of ${name}. ${said.join("; ")}`;
+  return `Pipeline of ${visible(name)}. ${said.join("; ")}`;
 }
 
 export function picture(subscription, publisher, width) {
@@ -107,7 +113,7 @@ export function picture(subscription, publisher, width) {
 }
 
 function across(drawn, width) {
-  const card = { width: Math.min(196, Math.max(120, (width - 3 * 120) / 4)), height: 88 };
+  const card = { width: Math.min(196, Math.max(120, (width - 3 * 118) / 4)), height: 88 };
   const gap = (width - 4 * card.width - 2) / 3;
   const elements = [];
   drawn.forEach((part, i) => {
@@ -163,19 +169,20 @@ function down(drawn, width) {
 }
 
 function cardOf(part, x, y, width, height) {
-  const inner = width - 32;
+  const inset = width < 160 ? 12 : 16;
+  const inner = width - 2 * inset;
   const top = height >= 88 ? 28 : 25;
   return s(
     "g",
     { class: classes("stop", part) },
     s("rect", { class: "box", x, y, width, height, rx: 10 }),
-    s("text", { class: "title", x: x + 16, y: y + top }, part.title),
+    s("text", { class: "title", x: x + inset, y: y + top }, part.title),
     mark(part, x + width - 30, y + 13),
-    s("text", { class: "line", x: x + 16, y: y + top + 21 }, fit(part.lines[0], inner)),
-    s("text", { class: "line", x: x + 16, y: y + top + 38 }, fit(part.lines[1], inner)),
+    s("text", { class: "line", x: x + inset, y: y + top + 21 }, fit(part.lines[0], inner)),
+    s("text", { class: "line", x: x + inset, y: y + top + 38 }, fit(part.lines[1], inner)),
     part.share === null || part.share === undefined ? null : [
-      s("rect", { class: "rail", x: x + 16, y: y + height - 11, width: inner, height: 3, rx: 1.5 }),
-      s("rect", { class: "fill", x: x + 16, y: y + height - 11, width: Math.max(3, (inner * part.share) / 100), height: 3, rx: 1.5 }),
+      s("rect", { class: "rail", x: x + inset, y: y + height - 11, width: inner, height: 3, rx: 1.5 }),
+      s("rect", { class: "fill", x: x + inset, y: y + height - 11, width: Math.max(3, (inner * part.share) / 100), height: 3, rx: 1.5 }),
     ],
   );
 }
@@ -189,8 +196,10 @@ function mark(part, x, y) {
 
 const label = (name, x, y, text) => s("text", { class: name, x, y, "text-anchor": "middle" }, text ?? "");
 
-/** Text that fits the width; a letter of 13 px is about 6.6 px wide. */
-function fit(text, width) {
-  const most = Math.floor(width / 6.6);
+/** The longest form of a line that fits the width; a letter of 13 px is about 6.8 px wide. */
+function fit(line, width) {
+  const most = Math.floor(width / 6.8);
+  const forms = Array.isArray(line) ? line : [line];
+  const text = forms.find((form) => form.length <= most) ?? forms.at(-1);
   return text.length <= most ? text : `${text.slice(0, Math.max(1, most - 1))}…`;
 }

@@ -1,7 +1,7 @@
 // Copies: initial copies that run, with the time left.
 
 import { h } from "../dom.js";
-import { between, bytes, count, duration, moment, percent, plural, visible } from "../format.js";
+import { between, bytes, count, duration, moment, percent, plain, plural, visible } from "../format.js";
 import { nameOf } from "./parts.js";
 
 export const title = () => "Copies";
@@ -35,7 +35,7 @@ function whole(subscription, state) {
   const ends = state.copies.filter((one) => one.subscription === subscription.oid).map((one) => one.ends_at);
   const last = ends.every(Boolean) ? ends.reduce((a, b) => (a > b ? a : b)) : null;
   return h("section", { class: "card whole", "data-key": `whole-${subscription.oid}` },
-    h("header", {}, h("h2", {}, subscription.name),
+    h("header", {}, h("h2", {}, visible(subscription.name)),
       h("p", {}, `${count(ready)} of ${plural(total, "table")} ready`, last && subscription.tables.waiting === 0 ? `, ${left(last, state)}` : null)),
     h("progress", { max: total, value: ready, "aria-label": `Tables of ${subscription.name} that are ready` }));
 }
@@ -58,7 +58,7 @@ function card(page, copy) {
       passed > 1 && copy.rows ? h("span", {}, `${count(copy.rows / passed)} rows/s`) : null,
       copy.started_at ? h("span", {}, `since ${moment(copy.started_at)}`) : null,
       state.subscriptions.length > 1 ? h("span", {}, nameOf(page, copy.subscription)) : null),
-    copy.error ? h("p", { class: "error" }, copy.error) : null);
+    copy.error ? h("p", { class: "error" }, plain(copy.error)) : null);
 }
 
 const left = (ends, state) => {

@@ -1,7 +1,7 @@
 // Overview: a verdict, each subscription as a picture, lag and rates over time, the node.
 
 import { h, sign } from "../dom.js";
-import { bytes, count, duration, percent, plural } from "../format.js";
+import { bytes, count, duration, percent, plural, visible } from "../format.js";
 import { picture } from "../picture.js";
 import { problemCard, sqlBlock } from "./parts.js";
 
@@ -96,7 +96,7 @@ function lane(page, subscription, publisher) {
   const inner = Math.min(page.width, 1288) - (page.width <= 700 ? 32 + 32 : 48 + 48) - 2;
   return h("article", { class: "card lane", "data-key": `lane-${subscription.oid}` },
     h("header", {},
-      h("h2", {}, subscription.name),
+      h("h2", {}, visible(subscription.name)),
       h("span", { class: `pill ${broken ? subscription.severity ?? "off" : "ok"}` },
         h("i", { class: "dot", "aria-hidden": "true" }), subscription.state),
       h("p", {}, notes.join(" · "))),
@@ -108,7 +108,7 @@ function problemsOf(page) {
   if (total === 0) return null;
   return h("section", { "data-key": "problems", "aria-label": "Problems" },
     h("div", { class: "head" }, h("h2", {}, "Problems"),
-      total > PROBLEMS ? h("a", { href: "#/problems" }, `All ${count(total)}`) : null),
+      total > PROBLEMS ? h("a", { href: "#/problems" }, `All ${count(total)} problems`) : null),
     problems.slice(0, PROBLEMS).map((one) => problemCard(page, one)));
 }
 
@@ -118,7 +118,7 @@ function over(page, subscriptions, chosen, choice) {
       h("h2", {}, "Over time"),
       subscriptions.length > 1
         ? h("select", { "data-do": "subscription", "aria-label": "Subscription" },
-            subscriptions.map((one) => h("option", { value: one.oid, selected: one === chosen }, one.name)))
+            subscriptions.map((one) => h("option", { value: one.oid, selected: one === chosen }, visible(one.name))))
         : null,
       h("div", { class: "choices", role: "group", "aria-label": "Time shown" },
         WINDOWS.map(([seconds, label]) =>

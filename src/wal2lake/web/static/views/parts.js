@@ -1,7 +1,7 @@
 // Parts that several views share.
 
 import { h, sign } from "../dom.js";
-import { between, duration, moment, visible } from "../format.js";
+import { between, duration, moment, plain, visible } from "../format.js";
 
 const CONCERNS = {
   operator: "You can end it",
@@ -12,19 +12,19 @@ const CONCERNS = {
 /** SQL with a button that copies it. */
 export function sqlBlock(page, sql) {
   const done = page.copied?.text === sql ? page.copied : null;
-  return h("div", { class: "sql" },
-    h("pre", { tabindex: 0, "aria-label": "SQL", role: "group" }, h("code", {}, sql)),
+  return h("div", { class: "sql", "data-sql": sql },
+    h("pre", { tabindex: 0, "aria-label": "SQL", role: "group" }, h("code", {}, plain(sql))),
     h("button", { type: "button", "data-do": "copy" }, sign(done?.copied ? "ok" : "copy"), h("span", {}, done ? (done.copied ? "Copied" : "Refused") : "Copy")));
 }
 
 /** One problem: what, since when, whom it concerns, and what repairs it. */
-export function problemCard(page, problem) {
+export function problemCard(page, problem, level = "h3") {
   const key = ["problem", problem.kind, problem.subscription, problem.table, problem.subject].join("\u0000");
   return h("article", { class: `card problem ${problem.severity}`, "data-key": key },
     h("header", {},
       sign(problem.severity),
       h("div", {},
-        h("h3", {}, h("span", { class: "unseen" }, `${problem.severity}: `), sentence(problem.message)),
+        h(level, { class: "what" }, h("span", { class: "unseen" }, `${problem.severity}: `), sentence(problem.message)),
         h("p", { class: "facts-line" },
           where(page, problem),
           problem.since ? h("span", { title: moment(problem.since) }, `for ${duration(between(problem.since, page.store.state.taken_at))}`) : null,
@@ -41,7 +41,7 @@ function where(page, { subscription, table, subject, stage }) {
   return [
     table ? h("span", {}, "table ", known ? h("a", { href: `#/table/${known.oid}` }, visible(table)) : h("strong", {}, visible(table))) : null,
     subscription ? h("span", {}, "subscription ", h("strong", {}, visible(subscription))) : null,
-    subject ? h("span", {}, visible(subject)) : null,
+    subject && subject !== subscription ? h("span", {}, visible(subject)) : null,
     stage && !table ? h("span", {}, "stage ", h("strong", {}, stage)) : null,
   ];
 }
@@ -51,7 +51,8 @@ export function nameOf(page, oid) {
 }
 
 /** A message in PostgreSQL's style as a sentence. */
-function sentence(text) {
+function sentence(message) {
+  const text = plain(message);
   const first = /^[a-z]+[ ,]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
   return /[.!?…:]$/.test(first) ? first : `${first}.`;
 }

@@ -15,7 +15,7 @@ export function render(page) {
   return [
     h("div", { class: "head" }, h("h1", { tabindex: -1 }, "Problems"),
       h("p", { class: "lead" }, `${plural(errors, "error")}, ${plural(total - errors, "warning")}`)),
-    problems.map((one) => problemCard(page, one)),
+    problems.map((one) => problemCard(page, one, "h2")),
     total > problems.length
       ? h("p", { class: "empty" }, `${count(total - problems.length)} more are not shown: `, h("code", {}, "SELECT * FROM wal2lake.problems;"))
       : null,

@@ -1,7 +1,7 @@
 // Publisher: slots of this node, the subscribers that read them, and how far they are.
 
 import { h } from "../dom.js";
-import { bytes, plural } from "../format.js";
+import { bytes, plural, visible } from "../format.js";
 import { grid, sqlBlock } from "./parts.js";
 
 export const title = () => "Publisher";
@@ -17,7 +17,7 @@ export function render(page) {
       "Subscribers",
       [["Subscriber", ""], ["State", ""], ["Slot", ""], ["Behind", "number"], ["Sent", "code"], ["Flushed", "code"], ["Replayed", "code"]],
       publisher.subscribers.map((one) => [
-        h("span", {}, one.application_name || "(no name)", h("small", {}, ` ${one.client}, PID ${one.pid}`)),
+        h("span", {}, visible(one.application_name) || "(no name)", h("small", {}, ` ${one.client}, PID ${one.pid}`)),
         h("span", { class: `pill ${one.state === "streaming" ? "ok" : "busy"}` }, h("i", { class: "dot", "aria-hidden": "true" }), one.state),
         one.slot ?? "–",
         bytes(one.behind_bytes),

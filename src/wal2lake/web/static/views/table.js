@@ -46,7 +46,7 @@ export function render(page) {
     h("h1", { tabindex: -1 }, visible(name)),
     failure && !found ? h("p", { class: "empty" }, `Nothing is known of this table: ${failure}.`) : null,
     rows.map((row) => now(page, row, found)),
-    page.store.problems.problems.filter((one) => one.table === name).map((one) => problemCard(page, one)),
+    page.store.problems.problems.filter((one) => one.table === name).map((one) => problemCard(page, one, "h2")),
     found ? found.subscriptions.map((one) => history(found, one, found.subscriptions.length > 1)) : null,
     found && found.subscriptions.length ? reading(page, found) : null,
   ];

@@ -115,15 +115,15 @@ function row(page, table, several) {
   return h("tr", { "data-key": table.key },
     h("th", { scope: "row" },
       h("a", { href: `#/table/${table.oid}` }, table.schema === "public" ? null : h("bdi", { class: "schema" }, `${visible(table.schema)}.`), h("bdi", {}, visible(table.name))),
-      several ? h("small", {}, nameOf(page, table.subscription)) : null,
-      table.error ? h("small", { class: "error narrow" }, table.error) : null),
+      several ? h("small", {}, visible(nameOf(page, table.subscription))) : null,
+      table.error ? h("small", { class: "error narrow" }, visible(table.error)) : null),
     h("td", {}, statePill(table)),
     h("td", { class: "number" }, table.rate ? amount(table.rate) : h("span", { class: "faint" }, table.rate === null ? "–" : "0")),
     h("td", { class: "number" }, duration(table.behind),
       table.freshness ? h("small", {}, `owes ${duration(table.freshness)}`) : null),
     h("td", { class: "number roomy" }, bytes(table.size)),
     h("td", { class: "number roomy" }, count(table.files)),
-    h("td", { class: "wide error", title: table.error }, table.error ?? ""));
+    h("td", { class: "wide error", title: table.error }, visible(table.error ?? "")));
 }
 
 function pager(number, pages, start, shown, total) {
