@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.fakes.door import PASSWORD, ROLES, FakeDoor, open_door
 
 from wal2lake.catalog import Role
 from wal2lake.door import AuthMethod
+from wal2lake.login.throttle import FREE_FAILURES
 from wal2lake.model import Oid
 from wal2lake.testing.waits import wait_until
 
@@ -99,3 +101,21 @@ def test_replication_is_for_roles_that_have_the_attribute() -> None:
     with door_of(replace(ALICE, replication=True)) as door:
         text = fatal(door, replication="database")
         assert text == "replication connections are not supported"
+
+
+def test_wrong_passwords_are_answered_later_and_later_but_right_ones_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wal2lake.login.throttle.FIRST_PAUSE_SECONDS", 0.3)
+    times = []
+    with door_of(ALICE) as door:
+        for _ in range(FREE_FAILURES + 2):
+            began = time.monotonic()
+            fatal(door, password="no")
+            times.append(time.monotonic() - began)
+        began = time.monotonic()
+        with login(door) as client:
+            assert client.pgconn.used_password
+        right = time.monotonic() - began
+    assert times[-2] >= 0.3 and times[-1] >= 0.6
+    assert right < times[-1] and min(times) < 0.3

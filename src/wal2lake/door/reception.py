@@ -9,7 +9,10 @@ sends PostgreSQL's refusal. Admission depends on the state:
 
 Called by the listener, in one thread per connection.
 
-Source: src/backend/tcop/backend_startup.c; canAcceptConnections in postmaster.c.
+Wrong passwords from one address are answered later and later, as by PostgreSQL's auth_delay.
+
+Source: src/backend/tcop/backend_startup.c; canAcceptConnections in postmaster.c;
+contrib/auth_delay.
 """
 
 from __future__ import annotations
@@ -47,10 +50,16 @@ from wal2lake.errors import (
     UsageError,
     Wal2LakeError,
 )
+from wal2lake.login import Throttle
 from wal2lake.sql.backend import Backend, BackendFactory, Notice, SessionContext
 from wal2lake.wire.frontback import ErrorResponse
 
 _CANNOT_CONNECT_NOW: Final = "57P03"
+_WRONG_PASSWORD: Final = "28P01"
+
+LONGEST_PAUSE_S: Final = 5.0
+"""Longest time that the answer to a wrong password is held back: it occupies a connection, of which
+there are max_connections."""
 
 
 class ListenerState(Enum):
@@ -114,6 +123,7 @@ class Reception:
         self._factory: BackendFactory | None = None
         self._replication: ReplicationFactory | None = None
         self._ending = threading.Event()
+        self._throttle = Throttle()
 
     @property
     def state(self) -> ListenerState:
@@ -200,9 +210,19 @@ class Reception:
         except Exception as error:
             if not isinstance(error, Wal2LakeError):
                 log.error("internal error", exc_info=error)
-            self._refuse(conversation, as_ours(error), log)
+            refusal = as_ours(error)
+            if refusal.sqlstate == _WRONG_PASSWORD:
+                self._hold_up(transport.host)
+            self._refuse(conversation, refusal, log)
             return
         session.run(connection.pid, connection.secret)
+
+    def _hold_up(self, address: str) -> None:
+        """Wait before the answer to a wrong password if the address tries many. Right passwords are
+        never held up, and the session's thread waits, no other."""
+        self._throttle.failed(address, time.monotonic())
+        wait = self._throttle.wait_seconds(address, time.monotonic())
+        self._ending.wait(min(wait, LONGEST_PAUSE_S))
 
     def _check_open(self, connection: Connection) -> tuple[Door, BackendFactory]:
         with self._lock:

@@ -88,7 +88,10 @@ class NodeReadings:
         failure = ""
         while True:
             try:
-                await asyncio.wrap_future(self.submit(lambda reading: None))
+                # The page's readings will do, if it has made one.
+                await asyncio.wrap_future(
+                    self._thread.submit(self._fresh, FOLLOW_SECONDS)
+                )
                 failure = ""
             except Wal2LakeError as error:
                 if error.message != failure:
@@ -100,9 +103,9 @@ class NodeReadings:
         """End the thread, without waiting for what it does."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _fresh(self) -> NodeReading:
+    def _fresh(self, age_seconds: float = FRESH_SECONDS) -> NodeReading:
         began = self._clock()
-        if self._latest is not None and began - self._latest[0] < FRESH_SECONDS:
+        if self._latest is not None and began - self._latest[0] < age_seconds:
             return self._latest[1]
         now = datetime.now(UTC)
         facts = self._reader.read(now)
