@@ -135,10 +135,15 @@ def test_status_as_json_has_processes_positions_and_tables(
         " insert into cs.t select generate_series(1, 100); create publication cs"
         " for table cs.t"
     )
-    own.sql(
+    created = sql(
+        own,
+        "-c",
         f"create subscription cs connection {quote_literal(pg18.conninfo())}"
-        " publication cs"
+        " publication cs",
+        "--wait-copies",
     )
+    assert (created[0], created[1]) == (0, "CREATE SUBSCRIPTION\n")
+    assert own.value("select count(*) from cs.t") == "100"
     mirror = Mirror(own, pg18.conninfo(), "cs")
     mirror.synced()
     target = mirror.caught_up()

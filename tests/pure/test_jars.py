@@ -6,7 +6,7 @@ import hashlib
 import http.server
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,8 +119,10 @@ def test_missing_jars_are_downloaded_alone_and_once(
 ) -> None:
     url, root = repository
     source = JarSource(cache=tmp_path / "a cache", repository=url)
-    found = locate_jars(source, os.environ, JARS)
+    announced: list[Sequence[Jar]] = []
+    found = locate_jars(source, os.environ, JARS, on_download=announced.append)
     assert [path.read_bytes() for path in found] == list(CONTENT.values())
+    assert announced == [list(JARS)]
     # Neither the declared dependency nor a temporary folder is there.
     assert sorted(p.name for p in source.cache.iterdir()) == [
         "one-1.0.jar",
@@ -128,7 +130,8 @@ def test_missing_jars_are_downloaded_alone_and_once(
     ]
     for path in root.rglob("*.jar"):
         path.unlink()
-    assert locate_jars(source, {"PATH": ""}, JARS) == found
+    again = locate_jars(source, {"PATH": ""}, JARS, on_download=announced.append)
+    assert (again, len(announced)) == (found, 1)
 
 
 def test_a_damaged_cached_jar_is_replaced(

@@ -6,6 +6,7 @@ wording of the command line. Never: does what SQL can do, loads Spark, keeps a f
     __main__             passes arguments to a subcommand; ``python -m wal2lake.cli``
     options              the arguments and exit codes of all subcommands
     init start stop reload sql    one subcommand each, with ``run``
+    copywait             what sql --wait-copies does
     looking              a node's facts, problems and condition, for the next two
     top/                 a live view in a terminal
     status/              the state of a node as text and as JSON

@@ -223,6 +223,11 @@ def _sql_options(sql: argparse.ArgumentParser) -> None:
     sql.add_argument(
         "-t", "--tuples-only", action="store_true", help="rows only, no names or counts"
     )
+    sql.add_argument(
+        "--wait-copies",
+        action="store_true",
+        help="then wait until the tables of all enabled subscriptions are copied",
+    )
 
 
 def _check_options(check: argparse.ArgumentParser) -> None:
@@ -337,7 +342,8 @@ EXIT_CODES: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
         },
         "sql": {
             0: "all statements have succeeded",
-            1: "one has failed; no further one was run",
+            1: "one has failed, and no further one was run; with --wait-copies: a copy cannot go"
+            " on",
             2: "no connection, or it was lost, or the arguments are wrong",
         },
         "check": {

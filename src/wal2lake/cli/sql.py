@@ -15,8 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from wal2lake.cli.copywait import wait_copies
 from wal2lake.cli.terminal.errors import print_error
 from wal2lake.cli.terminal.print import Layout, render
+from wal2lake.cli.terminal.progress import late_spinner
 from wal2lake.errors import (
     ConfigurationError,
     PublisherError,
@@ -52,13 +54,17 @@ def run(options: argparse.Namespace) -> int:
     with client:
         try:
             if options.commands or options.files:
-                return _script(client, options, layout)
-            if not sys.stdin.isatty():
-                return _statements(client, sys.stdin.read(), layout)
-            return _prompt(client, layout)
+                code = _script(client, options, layout)
+            elif not sys.stdin.isatty():
+                code = _statements(client, sys.stdin.read(), layout)
+            else:
+                code = _prompt(client, layout)
         except PublisherError as error:
             print_error(error)
             return NO_CONNECTION
+    if code == 0 and options.wait_copies:
+        return wait_copies(options.directory)
+    return code
 
 
 def _script(client: Client, options: argparse.Namespace, layout: Layout) -> int:
@@ -112,7 +118,12 @@ def _statements(client: Client, text: str, layout: Layout) -> int:
 def _run(client: Client, text: str, layout: Layout) -> bool:
     """Run one query string; False if the server reports an error."""
     good = True
-    for outcome in client.run(text):
+    outcomes = client.run(text)
+    while True:
+        with late_spinner("running"):
+            outcome = next(outcomes, None)
+        if outcome is None:
+            break
         if isinstance(outcome, Failure):
             sys.stdout.flush()
             _print_failure(outcome, text)

@@ -14,7 +14,7 @@ from typing import Final
 
 from wal2lake.cli.terminal.progress import waiting
 from wal2lake.errors import ConfigurationError
-from wal2lake.launch.detached import start_detached
+from wal2lake.launch.detached import last_message, start_detached
 from wal2lake.launch.supervisor import run_node
 from wal2lake.settings import load
 
@@ -54,7 +54,7 @@ def _start_daemon(options: argparse.Namespace, overrides: dict[str, str]) -> int
             directory,
             log_file,
             timeout_seconds=options.timeout,
-            on_wait=shown.tick,
+            on_wait=lambda: shown.tick(lambda: last_message(log_file)),
         )
     print("server started")
     return 0

@@ -7,7 +7,7 @@ which nothing runs yet. Called by ``engine.__main__`` at the start.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wal2lake.apply.launcher import ApplyLauncher
@@ -32,7 +32,7 @@ from wal2lake.lake.spark import (
 from wal2lake.local.concurrency.sequencevalues import SequenceLocks
 from wal2lake.local.node import EngineParts
 from wal2lake.model import Oid
-from wal2lake.observe import KeyedLocks, LockRank
+from wal2lake.observe import KeyedLocks, LockRank, get_logger
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import limit_connecting
 from wal2lake.settings import Settings
@@ -49,8 +49,14 @@ def session_options(settings: Settings) -> SessionOptions:
     environment = dict(os.environ)
     if settings.spark.jars_dir:
         environment["WAL2LAKE_JARS_DIR"] = settings.spark.jars_dir
+    source = JarSource.from_environment(environment)
+
+    def announce(missing: Sequence[object]) -> None:
+        names = ", ".join(map(str, missing))
+        get_logger().info(f"downloading {names} to {source.cache}, once")
+
     return SessionOptions(
-        jars=locate_jars(JarSource.from_environment(environment), environment),
+        jars=locate_jars(source, environment, on_download=announce),
         local_dir=settings.run_directory / "spark",
         exchange_dir=settings.exchange_directory,
         warehouse=settings.warehouse,

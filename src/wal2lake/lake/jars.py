@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,8 +109,11 @@ def locate_jars(
     source: JarSource,
     environment: Mapping[str, str],
     jars: Sequence[Jar] = DELTA_JARS,
+    *,
+    on_download: Callable[[Sequence[Jar]], None] = lambda missing: None,
 ) -> tuple[Path, ...]:
-    """Return verified paths in the order of ``jars``; download missing jars.
+    """Return verified paths in the order of ``jars``; download missing jars, which may take
+    minutes and is announced to ``on_download``.
 
     Raises ConfigurationError that names jar, place and remedy.
     """
@@ -120,6 +123,7 @@ def locate_jars(
         jar for jar in jars if _digest(source.cache / jar.file_name) != jar.sha256
     ]
     if missing:
+        on_download(missing)
         _download(missing, source, environment)
     return tuple(source.cache / jar.file_name for jar in jars)
 

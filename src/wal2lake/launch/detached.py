@@ -34,6 +34,10 @@ _QUOTED_LINES: Final = 12
 
 _QUOTED_BYTES: Final = 1 << 20
 
+_TAIL_BYTES: Final = 4096
+
+_LOG: Final = " LOG:  "
+
 _LEVELS: Final = (" ERROR:  ", " FATAL:  ")
 
 
@@ -147,6 +151,18 @@ def _errors_of_log(log_file: Path, position: int) -> list[str]:
         if any(level in line for level in _LEVELS):
             return lines[number : number + _QUOTED_LINES]
     return lines[-_QUOTED_LINES:]
+
+
+def last_message(log_file: Path) -> str:
+    """Return the message of the log's last line at level LOG; empty if there is none."""
+    try:
+        with log_file.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    found = [line.partition(_LOG)[2] for line in lines if _LOG in line]
+    return found[-1] if found else ""
 
 
 def _size(path: Path) -> int:

@@ -8,11 +8,13 @@ problems (each with its remedy).
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from wal2lake.cli.check.report import lines, summary
+from wal2lake.cli.terminal.progress import late_spinner
 from wal2lake.commands.preflight.ask import (
     ask_publications,
     ask_remotes,
@@ -45,7 +47,10 @@ def run(options: argparse.Namespace) -> int:
     conninfo: str = options.conninfo
     print(f"publisher: {redact(conninfo)}")
     limit_connecting(SubscriptionSettings().connect_timeout_ms)
-    with _ordinary(conninfo) as session:
+    with contextlib.ExitStack() as stack:
+        waiting = stack.enter_context(contextlib.ExitStack())
+        waiting.enter_context(late_spinner("asking the server"))
+        session = stack.enter_context(_ordinary(conninfo))
         pooler = ask_pooler(
             session, lambda seconds: _ordinary(conninfo, seconds), ordinary=True
         )
@@ -61,10 +66,12 @@ def run(options: argparse.Namespace) -> int:
             *merge_findings(unpublished),
             *judge_extents(_extents(session, names)),
         ]
-        print("\n".join(lines(findings)))
-        remotes = ask_remotes(Publisher(session), names)
-        tables = ask_tables(session, remotes, names)
-        values = ask_values(session, tables)
+        waiting.close()
+        print("\n".join(lines(findings)), flush=True)
+        with late_spinner("looking at the tables"):
+            remotes = ask_remotes(Publisher(session), names)
+            tables = ask_tables(session, remotes, names)
+            values = ask_values(session, tables)
     for table in tables:
         table_values = [finding for finding in values if finding.table == table.name]
         table_findings = [

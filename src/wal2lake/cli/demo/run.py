@@ -26,7 +26,10 @@ from typing import Final
 
 from wal2lake.cli.demo.compare import compare_tables, describe
 from wal2lake.cli.demo.workload import SCHEMA, TABLES, LedgerEntry, ShopWorkload
+from wal2lake.cli.looking import Looker
+from wal2lake.cli.terminal.copybars import CopyBars
 from wal2lake.cli.terminal.errors import print_error
+from wal2lake.cli.terminal.progress import late_spinner
 from wal2lake.errors import PublisherError, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.pg.client import Client
@@ -110,7 +113,8 @@ class _Demo:
         return self._compare(server, workload)
 
     def _start_postgres(self) -> PostgresServer:
-        server = self._stack.enter_context(PostgresServer(18))
+        with late_spinner("starting PostgreSQL"):
+            server = self._stack.enter_context(PostgresServer(18))
         version = server.psql("show server_version")
         self._say.line(f"PostgreSQL {version} runs on port {server.port}")
         server.psql(SCHEMA)
@@ -132,7 +136,8 @@ class _Demo:
     def _start_node(self) -> None:
         self.node.init("-U", "demo")
         self._stack.callback(self.node.close)
-        self.node.start()
+        with late_spinner("starting the node"):
+            self.node.start()
         self._say.line(f"wal2lake node runs on port {self.node.port}")
 
     def _subscribe(self, server: PostgresServer) -> None:
@@ -146,8 +151,13 @@ class _Demo:
     def _watch_copy(self, workload: ShopWorkload) -> None:
         deadline = time.monotonic() + _COPY_SECONDS
         shown = ""
-        with self.node.connect() as client:
+        with (
+            self.node.connect() as client,
+            Looker(self.node.directory) as looker,
+            CopyBars() as bars,
+        ):
             while True:
+                bars.show(looker.look().facts)
                 rows = client.rows(
                     "select tablename, state, rows_copied, error"
                     " from wal2lake.sync_progress order by tablename"
@@ -156,7 +166,7 @@ class _Demo:
                     f"{table} {int(copied or 0):,}{' done' if state in _COPIED else ''}"
                     for table, state, copied, _ in rows
                 )
-                if text != shown:
+                if text != shown and not bars.drawn:
                     self._say.line(f"copying: {text}")
                     shown = text
                 if rows and all(state in _COPIED for _, state, _, _ in rows):
@@ -215,7 +225,8 @@ class _Demo:
         pids = self.node.pids()
         self.node.kill("tree")
         self._say.line(f"kill -9 of all {len(pids)} processes of the node")
-        self.node.start()
+        with late_spinner("starting the node"):
+            self.node.start()
         self._say.line("the node is started again and goes on where it was")
 
     def _compare(self, server: PostgresServer, workload: ShopWorkload) -> bool:
@@ -226,7 +237,11 @@ class _Demo:
         )
         self._wait_applied(workload, end)
         self._say.line(f"the node has applied everything up to {end}; comparing")
-        with Client(server.conninfo()) as source, self.node.connect() as copy:
+        with (
+            Client(server.conninfo()) as source,
+            self.node.connect() as copy,
+            late_spinner("comparing"),
+        ):
             differences = compare_tables(source, copy, "shop", TABLES)
         for difference in differences:
             for text in describe(difference):

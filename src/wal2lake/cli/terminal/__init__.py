@@ -5,7 +5,8 @@ asks a server, reads a node.
 
     print      rows as psql prints them
     words      lags, copies and problems in words
-    progress   spinners and bars, on terminals only
+    progress   spinners, on terminals only
+    copybars   bars of copies, on terminals only
     errors     errors as PostgreSQL's programs print them
 
 This package imports nothing, so that a subcommand loads only what it needs.

@@ -1,4 +1,4 @@
-"""Signs on a terminal that a command works: a spinner with the time, and bars.
+"""Signs on a terminal that a command works: a spinner with the time.
 
 Only a terminal gets them, on stderr; a pipe gets the bare text, and nothing that moves. rich is
 imported when something is drawn, so that other commands start quickly.
@@ -12,7 +12,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
@@ -37,13 +37,14 @@ class Waiting:
         self._drawn = drawn
         self._progress: Progress | None = None
 
-    def tick(self, phase: str = "") -> None:
-        """Draw the spinner, with what is being waited for."""
+    def tick(self, phase: Callable[[], str]) -> None:
+        """Draw the spinner, with what is being waited for; ``phase`` is called if it is drawn."""
         if not self._drawn:
             return
         if self._progress is None:
             self._progress = spinner(self._text, threaded=False)
-        shown = f"{self._text}: {phase}" if phase else self._text
+        now = phase()
+        shown = f"{self._text}: {now}" if now else self._text
         self._progress.update(self._progress.task_ids[0], description=shown)
         self._progress.refresh()
 
@@ -74,16 +75,22 @@ def spinner(text: str, *, threaded: bool) -> Progress:
     """Return a started spinner with the time since now; ``threaded``: it moves by itself."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
     progress = Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(no_wrap=True, overflow="ellipsis"),
+        ),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         auto_refresh=threaded,
         transient=True,
         redirect_stdout=False,
-        redirect_stderr=False,
+        # A notice that comes meanwhile is printed above the spinner.
+        redirect_stderr=threaded,
     )
     progress.add_task(text, total=None)
     progress.start()
@@ -93,7 +100,8 @@ def spinner(text: str, *, threaded: bool) -> Progress:
 @contextlib.contextmanager
 def late_spinner(text: str) -> Iterator[None]:
     """Draw a spinner on a terminal while the block runs, after the first two seconds."""
-    if not is_drawn(sys.stderr):
+    # The reader of a pipe may be a pager, which draws on the same terminal.
+    if not (is_drawn(sys.stderr) and sys.stdout.isatty()):
         yield
         return
     ended = threading.Event()
