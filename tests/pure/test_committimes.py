@@ -85,13 +85,16 @@ def test_answers_are_those_of_a_list(
         reader.close()
 
 
+@pytest.mark.parametrize("resent", [0, 10, 30_000])
 @pytest.mark.parametrize("busy", [True, False])
-def test_lag_of_days_is_known_to_three_percent(tmp_path: Path, busy: bool) -> None:
+def test_lag_of_days_is_known_to_three_percent(
+    tmp_path: Path, busy: bool, resent: int
+) -> None:
     numbers = random.Random(20)
     commits: list[tuple[int, int]] = []
     end = when = 0
     with CommitTimes.open_writer(tmp_path, _OID) as times:
-        for _ in range(40_000):
+        for _ in range(35_000):
             end += numbers.randrange(1, 1000)
             # Bursts of milliseconds and nights without a commit.
             when += numbers.choice(
@@ -99,6 +102,14 @@ def test_lag_of_days_is_known_to_three_percent(tmp_path: Path, busy: bool) -> No
             )
             commits.append((end, when))
             times.append(Lsn(end), when)
+        if resent:
+            # A receiver that was killed gets the last ones again.
+            logged = commits[-resent][0]
+            times.cut(Lsn(logged))
+            assert times.last_end == logged
+            assert times.first_after(Lsn(logged)) is None
+            for end, when in commits[-resent:]:
+                times.append(Lsn(end), when)
         newest = when
         reach = INTERVALS_US[-1] * (GROUPS - 65)
         for lsn, truth in [(0, commits[0][1])] + [

@@ -28,6 +28,7 @@ from wal2lake.receive.measures import (
     Commits,
     ReceiverMeasures,
     find_commits,
+    find_few,
 )
 from wal2lake.receive.source import source
 from wal2lake.receive.source.slotcheck import UnusableSlot
@@ -64,13 +65,17 @@ def test_commits_are_found_in_any_stream(messages: list[bytes]) -> None:
     commits = find_commits(*gulp(messages))
     found = list(zip(commits.ends.tolist(), commits.times.tolist(), strict=True))
     assert found == list(_committed(messages))
+    assert find_few(*gulp(messages)) == found
 
 
 @settings(max_examples=40)
 @given(st.data())
 def test_malformed_messages_are_left_to_the_decoder(data: st.DataObject) -> None:
     messages = data.draw(damaged(data.draw(streams())))
-    find_commits(*gulp([m for m in messages if m]))
+    data_, lengths = gulp([m for m in messages if m])
+    commits = find_commits(data_, lengths)
+    found = list(zip(commits.ends.tolist(), commits.times.tolist(), strict=True))
+    assert find_few(data_, lengths) == found
 
 
 def test_all_kinds_of_commits_are_found() -> None:
@@ -85,6 +90,7 @@ def test_all_kinds_of_commits_are_found() -> None:
     # Cut anywhere, a commit is none.
     for size in range(1, len(messages[0])):
         assert not len(find_commits(*gulp([messages[0][:size]])).ends)
+        assert find_few(*gulp([messages[0][:size]])) == []
 
 
 @given(
@@ -153,9 +159,11 @@ class World:
         return read_process(self.settings.run_directory, "receiver-7")
 
 
-def _log_some(log: ChangeLog, measures: ReceiverMeasures, *lsns: int) -> None:
+def _log_some(
+    log: ChangeLog, measures: ReceiverMeasures, *lsns: int, rows: int = 3
+) -> None:
     for lsn in lsns:
-        data, lengths = gulp(payloads(inserts(lsn, 3)))
+        data, lengths = gulp(payloads(inserts(lsn, rows)))
         measures.logging(data, lengths)
         log.append(data, lengths)
         log.sync()
@@ -172,6 +180,7 @@ def test_what_becomes_durable_is_counted(tmp_path: Path) -> None:
     measures.received(50, 1)
     measures.tick(1.5, paused=True)
     _log_some(log, measures, 100, 200)
+    _log_some(log, measures, 300, rows=100)
     label = (("subscription", "s"),)
     read = world.read()
     assert read.counters["received_bytes_total", label] == 100
@@ -179,16 +188,16 @@ def test_what_becomes_durable_is_counted(tmp_path: Path) -> None:
     read = world.read()
     assert read.counters["received_bytes_total", label] == 150
     assert read.counters["received_messages_total", label] == 3
-    assert read.counters["durable_transactions_total", label] == 2
-    assert read.counters["durable_messages_total", label] == 12
+    assert read.counters["durable_transactions_total", label] == 3
+    assert read.counters["durable_messages_total", label] == 12 + 103
     assert read.gauges["receiving_paused", label] == 0
     measures.tick(2.5, paused=True)
     assert world.read().gauges["receiving_paused", label] == 1
     histogram = read.histograms["commit_to_durable_seconds", label]
     # The fake publisher committed in 2000.
-    assert histogram.count == histogram.counts[-1] == 2
+    assert histogram.count == histogram.counts[-1] == 3
     assert world.first_after(100) == 5
-    assert world.first_after(208) is None
+    assert world.first_after(308) is None
     measures.close()
     log.close()
 

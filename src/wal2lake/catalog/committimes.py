@@ -5,9 +5,10 @@ of the pipeline has not passed? Its age is the number of seconds that the stage 
 
 The receiver appends pairs (end LSN, commit time). They are gathered in groups: a group has the end
 of its last transaction and the commit time of its first, so an answer is never younger than the
-truth, and older by at most the group's interval. Five levels gather the same pairs with longer and
-longer intervals; each is a ring of groups. A position is looked up in the finest level that still
-has it; below the oldest group of the last level, that group is the answer.
+truth, and older by at most the group's interval. There are five levels with longer and longer
+intervals; each is a ring of groups. A level passes a group on to the next one when it begins
+another, so most pairs touch the first level only. A position is looked up in the finest level that
+still has it; below the oldest group of the last level, that group is the answer.
 
     level      interval      reaches back, on a source that commits all the time
     0          10 ms         9.6 s
@@ -21,8 +22,8 @@ outside of the part of its ring that readers look at, then published by the ring
 a reader whose groups were overwritten meanwhile sees it by the count and looks again. In place only
 the newest group changes: its end grows, its time shrinks, and every mixture of the two is a correct
 group. So a receiver may be killed at any instruction, and the next one continues. After a crash of
-the machine the file may have pages of different moments: a ring whose ends do not ascend is emptied
-when the writer opens it. ``receive.commits`` adds what the log has and the file does not.
+the machine the file may have pages of different moments: if the ends of a ring do not ascend, all
+are emptied when the writer opens the file. ``receive.measures`` adds what only the log has.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _VERSION: Final = 1
 _HEADER: Final = 8
 """Words before the first ring. The first is the version, the others are not used."""
 _RING_HEADER: Final = 8
-"""Words before a ring's ends. The first is the number of groups that were ever begun."""
+"""Words before a ring's ends: the number of groups that were ever begun; 1 if ``cut`` found that
+groups had been forgotten already. The others are not used."""
 _RING: Final = _RING_HEADER + 2 * GROUPS
 _SIZE: Final = 8 * (_HEADER + len(INTERVALS_US) * _RING)
 
@@ -68,10 +70,12 @@ class CommitTimes:
         self._map = mapped
         self._view = memoryview(mapped)
         self._words = self._view.cast("q")
-        self._rings = [
-            _Ring(self._words, _HEADER + level * _RING, interval)
-            for level, interval in enumerate(INTERVALS_US)
-        ]
+        self._rings: list[_Ring] = []
+        coarser = None
+        for level in reversed(range(len(INTERVALS_US))):
+            first = _HEADER + level * _RING
+            coarser = _Ring(self._words, first, INTERVALS_US[level], coarser)
+            self._rings.insert(0, coarser)
 
     @classmethod
     def open_writer(cls, directory: Path, subid: Oid) -> CommitTimes:
@@ -92,8 +96,8 @@ class CommitTimes:
         if times._words[0] != _VERSION:
             times.clear()
             times._words[0] = _VERSION
-        for ring in times._rings:
-            ring.check()
+        if not all(ring.is_sound for ring in times._rings):
+            times.clear()
         return times
 
     @classmethod
@@ -117,15 +121,12 @@ class CommitTimes:
     def append(self, end: Lsn, commit_time: int) -> None:
         """Add transactions up to ``end``, of which the first was committed at ``commit_time``
         (microseconds since 2000-01-01 UTC). Transactions that were added before are ignored."""
-        if end > self.last_end:
-            for ring in self._rings:
-                ring.append(end, commit_time)
+        self._rings[0].append(end, commit_time)
 
     @property
     def last_end(self) -> Lsn:
         """End of the last transaction that was added; 0: none."""
-        # The last ring: a writer that was killed in the middle of ``append`` adds to all again.
-        return Lsn(self._rings[-1].last_end())
+        return Lsn(self._rings[0].last_end())
 
     def cut(self, end: Lsn) -> None:
         """Forget transactions behind ``end``. The receiver's first call: it gets them again, or
@@ -143,11 +144,15 @@ class CommitTimes:
     def first_after(self, lsn: Lsn) -> int | None:
         """Return the commit time of the first transaction that ends behind ``lsn``, in microseconds
         since 2000-01-01 UTC; None: no such transaction is known."""
+        answer: int | None = None
         for ring in self._rings:
             is_known, time = ring.find(lsn)
+            # A coarser level that has nothing behind the position has only not been passed the
+            # group that a finer one has found.
+            answer = answer if time is None else time
             if is_known:
-                return time
-        return self._rings[-1].oldest()
+                break
+        return answer
 
     def close(self) -> None:
         """Unmap the file. The file stays."""
@@ -170,10 +175,18 @@ class CommitTimes:
 class _Ring:
     """Groups of one level."""
 
-    def __init__(self, words: memoryview[int], first: int, interval_us: int) -> None:
+    def __init__(
+        self,
+        words: memoryview[int],
+        first: int,
+        interval_us: int,
+        coarser: _Ring | None,
+    ) -> None:
         self._words = words
+        self._coarser = coarser
         self._interval = interval_us
         self._count = first
+        self._forgotten = first + 1
         self._ends = first + _RING_HEADER
         self._times = self._ends + GROUPS
 
@@ -186,16 +199,26 @@ class _Ring:
     # ---- the writer ---------------------------------------------------------------
 
     def append(self, end: int, time: int) -> None:
-        """Add transactions to the newest group, or begin one with them."""
-        newest = self._words[self._count] - 1
-        if newest >= 0 and end <= self._end(newest):
-            return
-        if newest < 0 or time >= self._time(newest) + self._interval:
+        """Add transactions to the newest group, or begin one with them. Transactions that the ring
+        has already are ignored."""
+        words = self._words
+        newest = words[self._count] - 1
+        if newest < 0:
             self._begin(end, time)
             return
-        if time < self._time(newest):
-            self._words[self._times + newest % GROUPS] = time
-        self._words[self._ends + newest % GROUPS] = end
+        slot = newest % GROUPS
+        before, begun = words[self._ends + slot], words[self._times + slot]
+        if end <= before:
+            return
+        if time >= begun + self._interval:
+            # First: a writer that is killed in between passes the group on again.
+            if self._coarser is not None:
+                self._coarser.append(before, begun)
+            self._begin(end, time)
+            return
+        if time < begun:
+            words[self._times + slot] = time
+        words[self._ends + slot] = end
 
     def _begin(self, end: int, time: int) -> None:
         number = self._words[self._count]
@@ -211,26 +234,28 @@ class _Ring:
     def cut(self, end: int) -> None:
         """Forget transactions behind ``end``."""
         groups = self._groups()
+        forgotten = self._has_forgotten(self._words[self._count])
         self.clear()
+        self._words[self._forgotten] = int(forgotten)
         before = 0
         for group_end, time in groups:
             if before < end:
                 self._begin(min(group_end, end), time)
             before = group_end
 
-    def check(self) -> None:
-        """Forget everything unless the ends ascend."""
+    @property
+    def is_sound(self) -> bool:
+        """Whether the ends ascend."""
         count = self._words[self._count]
         if not 0 <= count < 1 << 62:
-            self.clear()
-            return
+            return False
         ends = [0, *(end for end, _ in self._groups())]
-        if any(end <= before for before, end in pairwise(ends)):
-            self.clear()
+        return all(before < end for before, end in pairwise(ends))
 
     def clear(self) -> None:
         """Forget everything."""
         self._words[self._count] = 0
+        self._words[self._forgotten] = 0
 
     def _groups(self) -> list[tuple[int, int]]:
         count = self._words[self._count]
@@ -239,30 +264,21 @@ class _Ring:
     # ---- readers --------------------------------------------------------------------
 
     def find(self, lsn: int) -> tuple[bool, int | None]:
-        """Return True and the time of the first group that ends behind ``lsn``, None if there is
-        none. False: the ring may have forgotten such a group."""
+        """Return the time of the first group that ends behind ``lsn``, None if there is none; and
+        False if the ring may have forgotten an earlier one."""
         for _ in range(_LOOKS):
             count = self._words[self._count]
             first = _first(count)
             number = first + bisect_right(range(first, count), lsn, key=self._end)
             time = self._time(number) if number < count else None
-            if self._is_unchanged(first, count):
-                return first == 0 or number > first, time
+            is_known = number > first or not self._has_forgotten(count)
+            # No group from ``first`` on has been overwritten meanwhile.
+            if count <= self._words[self._count] < first + GROUPS:
+                return is_known, time
         return False, None
 
-    def oldest(self) -> int | None:
-        """Return the time of the oldest group; None if there is none."""
-        for _ in range(_LOOKS):
-            count = self._words[self._count]
-            first = _first(count)
-            time = self._time(first) if count else None
-            if self._is_unchanged(first, count):
-                return time
-        return None
-
-    def _is_unchanged(self, first: int, count: int) -> bool:
-        """Whether no group from ``first`` on has been overwritten since ``count`` was read."""
-        return count <= self._words[self._count] < first + GROUPS
+    def _has_forgotten(self, count: int) -> bool:
+        return _first(count) > 0 or self._words[self._forgotten] != 0
 
 
 def _first(count: int) -> int:
