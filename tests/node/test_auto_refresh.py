@@ -7,6 +7,12 @@ from collections.abc import Callable
 import pytest
 from tests.conftest import Database
 
+from wal2lake.pg import connect
+from wal2lake.pg.publications import (
+    publication_fingerprint,
+    published_states,
+    relations_that_exist,
+)
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node, Rows
 
@@ -259,3 +265,74 @@ def test_a_table_that_is_renamed(
     )
     tables(node, "ar5", "a", "another", "last")
     node.wait_for("select count(*) from ar5.another", lambda rows: rows == [("1",)])
+
+
+def test_a_table_of_another_subscription_does_not_join(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema ar6; create table ar6.a (id int primary key); create table ar6.b"
+        " (id int primary key); create publication ar6 for table ar6.a;"
+        " create publication ar7 for table ar6.b"
+    )
+    subscribe(pg18, "ar6")
+    subscribe(pg18, "ar7", OPTIONS)
+    tables(node, "ar7", "b")
+    pg18.psql("insert into ar6.a values (1); alter publication ar7 add table ar6.a")
+    ((error, state),) = node.wait_for(ERRORS.format("ar7"))
+    assert 'table "ar6.a" is filled by subscription "ar6"' in str(error)
+    assert "Leave it out of one of the publications, or let both" in str(error)
+    assert state == "42P07"
+    pg18.psql("alter publication ar7 drop table ar6.a")
+    node.wait_for(ERRORS.format("ar7"), lambda rows: rows == [])
+    tables(node, "ar7", "b")
+
+
+@pytest.mark.slow
+def test_commands_beside_the_watch(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema ar8; create table ar8.t0 (id int primary key);"
+        " create publication ar8 for tables in schema ar8"
+    )
+    mirror = subscribe(pg18, "ar8", OPTIONS)
+    for n in range(1, 7):
+        pg18.psql(
+            f"create table ar8.t{n} (id int primary key); insert into ar8.t{n} values (1)"
+        )
+        node.sql("alter subscription ar8 refresh publication")
+        node.sql("alter subscription ar8 disable")
+        pg18.psql(f"insert into ar8.t{n} values (2); drop table ar8.t{n - 1}")
+        node.sql("alter subscription ar8 enable")
+    tables(node, "ar8", "t6")
+    equal(mirror, "ar8.t6")
+    # It is dropped whatever the watch does.
+    pg18.psql("create table ar8.last (id int primary key)")
+    node.sql("drop subscription ar8")
+    assert pg18.psql(
+        "select count(*) from pg_replication_slots where slot_name = 'ar8'"
+    )
+    assert node.sql("select 1 from pg_subscription where subname = 'ar8'") == []
+
+
+def test_a_node_answers_such_a_subscriber(node: Node) -> None:
+    node.sql("create schema ar9; create table ar9.t (id int primary key, v text)")
+    node.sql("create publication ar9 for table ar9.t")
+    try:
+        with connect(node.conninfo(), application_name="test") as session:
+            before = publication_fingerprint(session, ("ar9",))
+            (state,) = published_states(session, ("ar9",))
+            assert (state.namespace, state.name, state.operations) == (
+                "ar9",
+                "t",
+                "iudt",
+            )
+            assert state.through
+            node.sql("create table ar9.u (id int primary key)")
+            node.sql("alter publication ar9 add table ar9.u")
+            assert publication_fingerprint(session, ("ar9",)) != before
+            assert len(published_states(session, ("ar9",))) == 2
+            assert relations_that_exist(session, {int(state.oid)}) == {int(state.oid)}
+    finally:
+        node.sql("drop publication ar9; drop schema ar9 cascade")

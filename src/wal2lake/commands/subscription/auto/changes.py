@@ -58,13 +58,6 @@ class Changes:
     postponed: frozenset[Oid] = frozenset()
     """Paused tables that would have been copied again."""
 
-    @property
-    def nothing(self) -> bool:
-        """Whether the catalog stays as it is."""
-        return not (
-            self.joining or self.leaving or self.again or self.noted or self.seen
-        )
-
 
 def known_oid(rel: SubscriptionRel) -> Oid | None:
     """Return the publisher's OID of a table; None if no look and no copy has found it out."""

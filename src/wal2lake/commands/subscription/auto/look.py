@@ -21,7 +21,7 @@ it may have been dropped by mistake, or be made anew by a tool. So no table leav
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from wal2lake.catalog import LookedAt, SchemaChange, Subscription
@@ -49,23 +49,14 @@ _CONNECTION_ERRORS: Final = "08"
 """SQLSTATE class: the session is of no more use."""
 
 
-@dataclass(frozen=True, slots=True)
-class LookOutcome:
-    """Result of a look."""
-
-    errors: tuple[Wal2LakeError, ...]
-    """Errors that the next look may meet again."""
-    has_changed: bool
-    """Whether tables have joined, left, or wait for a copy."""
-
-
 def look(
     node: SubscriptionCommands,
     caller: Caller,
     subscription: Subscription,
     session: Session,
-) -> LookOutcome:
-    """Make the subscription's tables those that are published now.
+) -> tuple[Wal2LakeError, ...]:
+    """Make the subscription's tables those that are published now. Returns the errors of what
+    could not be done, and is tried again by the next look.
 
     The caller has the privileges of the subscription's owner. Raises PublisherError if the
     publisher cannot be asked."""
@@ -92,8 +83,7 @@ def look(
     joining = {(state.namespace, state.name): state for state in changes.joining}
     if joining:
         errors += _join(node, caller, subscription, publisher, joining, lsn)
-    has_changed = bool(changes.joining or changes.leaving or changes.again)
-    return LookOutcome(tuple(errors), has_changed)
+    return tuple(errors)
 
 
 def _missing(names: Sequence[str]) -> UndefinedObjectError:

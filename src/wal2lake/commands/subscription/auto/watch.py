@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wal2lake.catalog import Subscription, WorkerKind
-from wal2lake.commands.subscription.auto.look import LookOutcome, look
+from wal2lake.commands.subscription.auto.look import look
 from wal2lake.errors import PublisherError, Wal2LakeError
 from wal2lake.local.node import Caller
 from wal2lake.local.ports import SubscriptionCommands
@@ -189,7 +189,7 @@ class AutoRefresh:
     ) -> Wal2LakeError | None:
         """Ask the publisher, and look if something has changed. Returns an error that stays."""
         try:
-            outcome = self._compare(watched, subscription)
+            errors = self._compare(watched, subscription)
         except PublisherError as error:
             watched.close()
             watched.seen = None
@@ -197,21 +197,18 @@ class AutoRefresh:
         except Wal2LakeError as error:
             watched.seen = None
             return error
-        if outcome is None or not outcome.errors:
-            return None
-        watched.seen = None
-        return _combined(outcome.errors)
+        return _combined(errors) if errors else None
 
     def _compare(
         self, watched: _Watched, subscription: Subscription
-    ) -> LookOutcome | None:
-        """Look if the fingerprint or the tables here differ from the last look's. None: they are
-        the same, or a command has the turn."""
+    ) -> tuple[Wal2LakeError, ...]:
+        """Look if the fingerprint or the tables here differ from the last look's, and return the
+        look's errors."""
         session, fingerprint = self._fingerprint(watched, subscription)
         # Read before the look: what the look itself changes leads to one more look.
         seen = fingerprint, self._tables(subscription)
         if seen == watched.seen:
-            return None
+            return ()
         altering = self._node.turns.altering
         with altering.try_hold(watched.subid) as mine:
             now = self._node.catalog.subscription(watched.subid)
@@ -227,9 +224,9 @@ class AutoRefresh:
                 notice=lambda notice: _log(now, notice),
                 check=lambda: self._check(watched.subid),
             )
-            outcome = look(self._node, caller, now, session)
-        watched.seen = None if outcome.errors else seen
-        return outcome
+            errors = look(self._node, caller, now, session)
+        watched.seen = None if errors else seen
+        return errors
 
     def _fingerprint(
         self, watched: _Watched, subscription: Subscription
