@@ -54,6 +54,15 @@ HINTS = [
         "The server log has the reason of the restart.",
     ),
     (
+        replace(
+            NODE,
+            state="starting",
+            processes=(ProcessFacts("engine", 3, ago(hours=1), 0),),
+        ),
+        "The server log says what it waits for. The first start on a machine downloads"
+        " Spark's jars.",
+    ),
+    (
         replace(NODE, engine_told_at=ago(hours=1)),
         "It may be out of memory, or wait for a disk. If it does not recover, end the"
         " process: the supervisor starts it again, and nothing is lost.",

@@ -136,7 +136,35 @@ def test_an_engine_that_is_down_comes_again_by_itself() -> None:
     found = only(replace(NODE, processes=()))
     assert (found.kind, found.severity) == ("engine", Severity.ERROR)
     assert found.concern is Concern.NOBODY
-    assert of(replace(NODE, processes=(), state="starting")) == []
+    # The supervisor waits before it starts the engine again.
+    assert only(replace(NODE, processes=(), state="starting")) == found
+    begun = replace(NODE, processes=(), state="starting", started_at=ago(seconds=1))
+    assert of(begun) == []
+
+
+def test_an_engine_that_starts_again_is_an_error_until_it_is_ready() -> None:
+    engine = replace(ENGINE, restarts=2, started_at=ago(seconds=30))
+    found = only(replace(NODE, processes=(engine,), state="starting"))
+    assert (found.kind, found.severity) == ("engine", Severity.ERROR)
+    assert found.message == (
+        "the engine is starting again, 2 times since the node's start: nothing is"
+        " applied, and clients wait"
+    )
+
+
+def test_an_engine_that_does_not_become_ready_is_a_warning() -> None:
+    engine = replace(ENGINE, started_at=ago(minutes=4))
+    found = only(replace(NODE, processes=(engine,), state="starting"))
+    assert (found.kind, found.severity) == ("engine", Severity.WARNING)
+    assert found.message == "the engine has been starting for 4 minutes"
+    engine = replace(ENGINE, started_at=ago(minutes=1))
+    assert of(replace(NODE, processes=(engine,), state="starting")) == []
+
+
+def test_a_log_that_fills_while_the_engine_is_down_is_a_problem() -> None:
+    stock = replace(STOCK, log_bytes=1000, log_limit_bytes=1000)
+    node = replace(having(stock), processes=(), state="starting")
+    assert {problem.kind for problem in of(node)} == {"engine", "log_limit"}
 
 
 def test_an_engine_that_was_restarted_is_a_warning_for_a_minute() -> None:

@@ -25,6 +25,7 @@ when it comes again. A restart of the node takes less."""
 
 _CONTINUED: Final = frozenset(
     {
+        ProblemKind.ENGINE,
         ProblemKind.ERRORED,
         ProblemKind.RECEIVER,
         ProblemKind.TABLE_ERRORED,
@@ -33,7 +34,7 @@ _CONTINUED: Final = frozenset(
     }
 )
 """Kinds whose own time moves while the problem lasts: an error with another text, a lag whose
-oldest transaction is another one."""
+oldest transaction is another one, an engine that dies again."""
 
 
 class ProblemClock:

@@ -31,6 +31,14 @@ _CERTIFICATE: Final = (
 _RESTARTED: Final = timedelta(seconds=60)
 """Age below which a restarted engine is a problem; the supervisor takes it for stable then."""
 
+_BEGIN: Final = timedelta(seconds=5)
+"""Age of a node below which its engine may not have been started yet."""
+
+_LONG_START: Final = timedelta(minutes=3)
+"""Time after which an engine should be ready. It takes seconds, a minute on a busy machine."""
+
+_REASON: Final = "The server log has the reason of the restart."
+
 _SILENT: Final = timedelta(seconds=60)
 """Time without a report after which an engine is a problem. It reports each few seconds."""
 
@@ -63,36 +71,72 @@ def _processes(facts: NodeFacts, now: datetime) -> Iterator[Problem]:
             Concern.OPERATOR,
             hint=f"Start it with: wal2lake start -D {facts.directory}",
         )
-    if facts.state != "ready":
+    if facts.state not in ("starting", "ready"):
         return
     engine = next((p for p in facts.processes if p.role == "engine"), None)
     if engine is None:
+        yield from _down(facts, now)
+    elif facts.state == "starting":
+        yield from _starting(engine, now)
+    else:
+        yield from _restarted(engine, now)
+        yield from _silent(facts, engine, now)
+
+
+def _down(facts: NodeFacts, now: datetime) -> Iterator[Problem]:
+    started = facts.started_at
+    if started is None or now - started < _BEGIN:
+        return
+    yield Problem(
+        ProblemKind.ENGINE,
+        Severity.ERROR,
+        "the engine is not running: nothing is applied, and clients wait",
+        Concern.NOBODY,
+        hint="The supervisor starts it again. If it does not stay, the server log has the"
+        " reason.",
+    )
+
+
+def _starting(engine: ProcessFacts, now: datetime) -> Iterator[Problem]:
+    started = engine.started_at
+    if engine.restarts:
         yield Problem(
             ProblemKind.ENGINE,
             Severity.ERROR,
-            "the engine is not running: nothing is applied, and clients wait",
+            f"the engine is starting again, {_times(engine.restarts)} since the node's"
+            " start: nothing is applied, and clients wait",
             Concern.NOBODY,
-            hint="The supervisor starts it again. If it does not stay, the server log has"
-            " the reason.",
+            since=started,
+            hint=_REASON,
         )
-        return
-    yield from _restarted(engine, now)
-    yield from _silent(facts, engine, now)
+    elif started is not None and now - started > _LONG_START:
+        yield Problem(
+            ProblemKind.ENGINE,
+            Severity.WARNING,
+            f"the engine has been starting for {in_words(now - started)}",
+            Concern.OPERATOR,
+            since=started,
+            hint="The server log says what it waits for. The first start on a machine"
+            " downloads Spark's jars.",
+        )
 
 
 def _restarted(engine: ProcessFacts, now: datetime) -> Iterator[Problem]:
     started = engine.started_at
     if not engine.restarts or started is None or now - started > _RESTARTED:
         return
-    times = "once" if engine.restarts == 1 else f"{engine.restarts} times"
     yield Problem(
         ProblemKind.ENGINE,
         Severity.WARNING,
-        f"the engine was restarted {times} since the node's start",
+        f"the engine was restarted {_times(engine.restarts)} since the node's start",
         Concern.NOBODY,
         since=started,
-        hint="The server log has the reason of the restart.",
+        hint=_REASON,
     )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _silent(facts: NodeFacts, engine: ProcessFacts, now: datetime) -> Iterator[Problem]:

@@ -63,13 +63,15 @@ def subscription_problems(
 ) -> Iterator[Problem]:
     """Yield the problems of a subscription, then those of its tables."""
     found = [*_errors(subscription), *_standstill(facts, subscription)]
-    if facts.state == "ready":
+    runs = facts.state in ("starting", "ready")
+    if runs:
+        # Receivers go on while the engine is down.
         found += _log(subscription)
         found += _source(subscription)
     for table in subscription.tables:
         found += _table(subscription, table, now)
     yield from found
-    if facts.state == "ready":
+    if runs:
         yield from _late(subscription, now, explained=bool(found))
 
 
