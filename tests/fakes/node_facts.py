@@ -132,12 +132,25 @@ def telemetry(name: str = "s", *tables: TableFacts) -> tuple[ProcessTelemetry, .
         ),
         measured(
             "engine",
-            {key: 3 for one in tables for key in table_series(name, one.qualified)},
+            {
+                **{
+                    series(f"retention_removed_{of}_total", kind="data"): 3
+                    for of in _OF
+                },
+                **{
+                    key: 3
+                    for one in tables
+                    for key in table_series(name, one.qualified)
+                },
+            },
             "commit_to_visible_seconds",
             name,
         ),
         measured("engine", {}, "batch_seconds", name),
     )
+
+
+_OF = ("files", "bytes")
 
 
 def series(metric: str, **labels: str) -> SeriesKey:
@@ -167,7 +180,12 @@ def measured(
         started_at=NOW,
         written_at=NOW,
         counters=counters,
-        gauges={series("not_declared", subscription=name): 1},
+        gauges={
+            series("not_declared", subscription=name): 1,
+            series("walsender_flush_lag_seconds", pid="7"): 0.5,
+            series("walsender_flush_lag_seconds", pid="8"): 1.5,
+            series("walsender_flush_lag_seconds", pid="99"): 9.0,
+        },
         histograms={
             series(histogram, subscription=name): Histogram(
                 (*range(len(BUCKETS)), 4), 12.5

@@ -38,9 +38,8 @@ def names() -> Iterator[str]:
                 )
                 for argument in node.args:
                     value = argument.value if isinstance(argument, ast.Constant) else 0
-                    if isinstance(value, str) and value.endswith(
-                        METHODS.get(method, "?")
-                    ):
+                    suffix = METHODS.get(method)
+                    if suffix and isinstance(value, str) and value.endswith(suffix):
                         yield value
 
 

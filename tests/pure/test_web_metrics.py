@@ -138,7 +138,9 @@ def test_two_subscribers_with_one_name_and_slot_are_one_series_with_the_largest_
     found = values(full_reading())
     labels = ("a", "down")
     assert found["wal2lake_walsender_lag_bytes", frozenset({*labels, "sent"})] == 10
-    assert found["wal2lake_walsender_lag_bytes", frozenset({*labels, "flushed"})] == 50
+    flushed = frozenset({*labels, "flushed"})
+    assert found["wal2lake_walsender_lag_bytes", flushed] == 50
+    assert found["wal2lake_walsender_lag_seconds", flushed] == 1.5
 
 
 def test_temporary_slots_have_no_series():

@@ -118,7 +118,7 @@ PROCESS_RESTARTS: Final = _declare(
     "role subscription",
 )
 HEAP_USED: Final = _node("jvm_heap_used_bytes", "Used heap of Spark's driver.")
-HEAP_LIMIT: Final = _node("jvm_heap_max_bytes", "Largest heap of Spark's driver.")
+HEAP_LIMIT: Final = _node("jvm_heap_limit_bytes", "Largest heap of Spark's driver.")
 DISK_FREE: Final = _node(
     "disk_free_bytes",
     "Free space of the file system of the catalog, the log and the warehouse.",
@@ -128,6 +128,26 @@ DISK_SIZE: Final = _node(
     "disk_size_bytes",
     "Size of the file system of the catalog, the log and the warehouse.",
     "purpose",
+)
+RETENTION_FILES: Final = _declare(
+    _NODE,
+    MetricKind.COUNTER,
+    "retention_removed_files_total",
+    "Files of old versions and of crashed writers that were removed, by kind.",
+    "kind",
+    measured=True,
+)
+RETENTION_BYTES: Final = _declare(
+    _NODE,
+    MetricKind.COUNTER,
+    "retention_removed_bytes_total",
+    "Size of the files that retention has removed, by kind.",
+    "kind",
+    measured=True,
+)
+PREPARED: Final = _node(
+    "prepared_transactions",
+    "Prepared transactions of the node's own sessions (pg_prepared_xacts).",
 )
 CERTIFICATE_END: Final = _node(
     "certificate_expiry_timestamp_seconds",
@@ -430,6 +450,12 @@ SLOT_LIMIT: Final = _publisher(
     "slot",
 )
 WALSENDERS: Final = _publisher("walsenders", "Connected subscribers of this node.")
+WALSENDER_SECONDS: Final = _publisher(
+    "walsender_lag_seconds",
+    "Time until a subscriber has last confirmed a position (flushed, replayed), as in"
+    " pg_stat_replication; the largest one, if subscribers have one name and slot.",
+    "application slot position",
+)
 WALSENDER_LAG: Final = _publisher(
     "walsender_lag_bytes",
     "Distance of a subscriber's position (sent, flushed, replayed) to the end of the log; the"

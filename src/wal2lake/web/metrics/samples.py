@@ -50,7 +50,7 @@ _TABLE_STATES: Final[Mapping[SyncState, str]] = {
 _PLACE: Final = ("subscription", "table")
 
 _Place = tuple[str, ...]
-"""Names of a subscription, or of a subscription and one of its tables."""
+"""Names of a subscription, or of a subscription and one of its tables; () for the node."""
 
 _MEASURED: Final = {
     metric.name.removeprefix(m.PREFIX): (metric, tuple(sorted(metric.labels)))
@@ -67,9 +67,10 @@ def fill(sheet: MetricSheet, reading: NodeReading) -> None:
     for subscription in facts.subscriptions:
         _subscription(sheet, subscription)
         _source(sheet, subscription.name, subscription.source)
-    shown: set[_Place] = {(s.name,) for s in facts.subscriptions}
+    shown: set[_Place] = {(), *((s.name,) for s in facts.subscriptions)}
     shown |= _tables(sheet, facts)
     _publisher(sheet, facts)
+    _confirmations(sheet, reading)
     _measured(sheet, reading.telemetry, shown)
 
 
@@ -85,6 +86,7 @@ def _node(sheet: MetricSheet, reading: NodeReading) -> None:
     sheet.add(m.READING_DURATION, reading.took_seconds)
     sheet.add(m.ENGINE_TOLD, _seconds(facts.engine_told_at))
     sheet.add(m.CERTIFICATE_END, _seconds(facts.certificate_ends))
+    sheet.add(m.PREPARED, len(facts.prepared))
     sheet.add(m.HEAP_USED, facts.heap_bytes)
     sheet.add(m.HEAP_LIMIT, facts.heap_limit_bytes)
     counts = Counter(
@@ -220,6 +222,27 @@ def _walsenders(
             largest[key] = max(largest.get(key, 0), end - int(lsn))
     for labels, behind in largest.items():
         sheet.add(m.WALSENDER_LAG, behind, *labels)
+
+
+def _confirmations(sheet: MetricSheet, reading: NodeReading) -> None:
+    """Add the times that subscribers take to confirm, which the engine has by PID."""
+    names = {
+        (f"walsender_{name}_lag_seconds", (("pid", str(sender.pid)),)): (
+            sender.application_name,
+            sender.slot_name or "",
+            position,
+        )
+        for sender in reading.facts.walsenders
+        for name, position in (("flush", "flushed"), ("replay", "replayed"))
+    }
+    largest: dict[tuple[str, str, str], float] = {}
+    for process in reading.telemetry:
+        for series, labels in names.items():
+            seconds = process.gauges.get(series)
+            if seconds is not None:
+                largest[labels] = max(largest.get(labels, 0.0), seconds)
+    for labels, seconds in largest.items():
+        sheet.add(m.WALSENDER_SECONDS, seconds, *labels)
 
 
 def _measured(
