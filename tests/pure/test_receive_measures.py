@@ -230,6 +230,9 @@ def test_a_ring_is_filled_from_the_log(tmp_path: Path) -> None:
             times_path(world.settings.run_directory, _SUBID).unlink()
         log = world.open_log()
         measures = world.measures(log)
+        measures.begin()
+        assert world.first_after(250) == 5
+        assert world.first_after(308) is None
         measures.logging(*gulp(payloads(inserts(500, 1))))
         times = CommitTimes.open_reader(world.settings.run_directory, _SUBID)
         assert times is not None

@@ -11,7 +11,7 @@ cannot be written shows as a lag of the durable stage. Only few messages are loo
 transaction 2 us (measured). Sums are made known once a second.
 
 Measurements are never a reason to stop: a ring that cannot be made on a full disk is tried again
-later. At its first use it is compared with the log: transactions behind ``logged`` come again, and
+later. When it is opened it is compared with the log: transactions behind ``logged`` come again, and
 those that only the log has (the ring is new, or a crash of the machine took its newest pages) are
 read from the segments.
 """
@@ -257,6 +257,11 @@ class ReceiverMeasures:
         )
 
     # ---- the journal's thread ------------------------------------------------------
+
+    def begin(self) -> None:
+        """Open the ring, and compare it with the log: its readers may have a backlog although
+        nothing is received."""
+        self._opened()
 
     def logging(self, data: bytes, lengths: Lengths) -> None:
         """Note messages that are about to be logged."""

@@ -53,6 +53,9 @@ class Logged:
 class Observer(Protocol):
     """Measurements of the journal's thread."""
 
+    def begin(self) -> None:
+        """Begin, before the first gulp."""
+
     def logging(self, data: bytes, lengths: Lengths) -> None:
         """Note messages that are about to be logged."""
 
@@ -113,6 +116,8 @@ class LogWriter:
 
     def work(self) -> None:
         """Run the thread. Raises errors that must end the run."""
+        if self._observer is not None:
+            self._observer.begin()
         # Ends after a group that could not be written: a smaller one might fit, but behind a
         # hole.
         while self._next_is_written():
