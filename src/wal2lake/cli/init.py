@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import Catalog
+from wal2lake.cli.terminal.progress import late_spinner
 from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.launch.directory.passfile import write_passfile
 from wal2lake.settings import FILE_NAME, render_default_toml
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     directory: Path = options.directory.absolute()
     user = _superuser(options.username)
     password = None if options.auth == "trust" else _password(options.pwfile)
-    with _new_directory(directory):
+    with late_spinner("making the node"), _new_directory(directory):
         for name in _SUBDIRECTORIES:
             (directory / name).mkdir(mode=0o700)
         verifier = None
