@@ -317,9 +317,21 @@ def troubled(now: datetime) -> Scene:
         _table(17000 + i, ("crm", name, 0.0, 88_000_000, 5), now, 4200.0)
         for i, name in enumerate(("accounts", "contacts", "deals"))
     ]
+    streaming = subscription(now, crm_tables, oid=16410, name="crm", visible=4200.0)
+    behind = replace(streaming.visible, behind_seconds=4200.0)
     crm = replace(
-        subscription(now, crm_tables, oid=16410, name="crm", visible=4200.0),
+        streaming,
         state="retrying",
+        received=behind,
+        durable=behind,
+        applied=behind,
+        source=replace(
+            streaming.source,
+            slot_active=False,
+            wal_status="extended",
+            retained_bytes=58 * GIB,
+            safe_wal_bytes=6 * GIB,
+        ),
     )
     return node(now, [shop, crm]), _problems(now)
 

@@ -241,7 +241,7 @@ def test_a_table_has_its_history(visit):
     page = visit("table/16500")
     assert heading(page) == "public.orders"
     versions = page.locator(".card", has=page.locator("h2", has_text="Versions"))
-    assert versions.locator("tbody tr").count() == 15
+    expect(versions.locator("tbody tr")).to_have_count(15)
     conflicts = page.locator(".card", has=page.locator("h2", has_text="Conflicts"))
     assert "update_missing" in conflicts.inner_text()
     coercions = page.locator(".card", has=page.locator("h2", has_text="Coercions"))

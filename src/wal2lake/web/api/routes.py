@@ -115,7 +115,9 @@ class PageApi:
         points = _number(
             request.query_params.get("points", str(POINTS)), "points", 3600
         )
-        since = time.time() - min(seconds, CAPACITY * 5)
+        facts = self.feed.latest.facts
+        now = time.time() if facts is None else facts.taken_at.timestamp()
+        since = now - min(seconds, CAPACITY * 5)
         return _json(encode(self.feed.history.columns(Oid(oid), since, points)))
 
     async def _table(self, request: Request) -> Response:

@@ -83,7 +83,7 @@ function history(table, one, several) {
       section("Commits by method", batches.length
         ? h("ul", { class: "bars" }, batches.map(([method, n]) =>
             h("li", {}, h("span", {}, method), h("progress", { max: most, value: n, "aria-label": method }), h("span", { class: "number" }, count(n)))))
-        : h("p", { class: "empty" }, "None."))),
+        : h("p", { class: "empty" }, "None.")),
     section("Conflicts", grid(
       "Conflicts",
       [["Type", ""], ["Resolution", ""], ["Changes", "number"], ["Commit LSN", "code"], ["When", ""]],
@@ -98,7 +98,7 @@ function history(table, one, several) {
       "Changes of its columns",
       [["LSN", "code"], ["Change", "code"], ["Outcome", ""], ["When", ""]],
       one.schema_history.map((c) => [h("code", {}, c.lsn), h("code", {}, c.change), c.outcome, moment(c.noted_at)]),
-      "The source has not changed them since the copy.")));
+      "The source has not changed them since the copy."))));
 }
 
 function reading(page, table) {
