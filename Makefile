@@ -18,7 +18,7 @@ WORKERS ?= 2
 LAYERED = $(PY) tools/layers.py --workers $(WORKERS) $(LAYERS) --
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format docs bench dist clean
+.PHONY: help setup demo test test-all lint format docs bench screenshots dist clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -55,6 +55,9 @@ docs: $(READY) ## build the documents as a site in build/site; a dead link fails
 
 bench: $(READY) ## measure; ratios to a native subscriber in the same run
 	@$(PY) -m benchmarks $(ARGS)
+
+screenshots: $(READY) ## make the pictures of the page in docs/images, with a real Chromium
+	@$(PY) -m tools.screenshots $(ARGS)
 
 dist: $(READY) ## build sdist and wheel, and prove the wheel in an environment without a checkout
 	@$(PY) tools/dist.py
