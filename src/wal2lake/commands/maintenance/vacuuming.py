@@ -217,7 +217,7 @@ def _branches(node: EngineParts, caller: Caller, statement: VacuumTables) -> Non
     """Remove branches that nobody knows."""
     for folder, files, size in unknown_branches(node, caller.check):
         if not statement.dry_run:
-            remove_branch(folder)
+            remove_branch(node, folder, files, size)
         if statement.verbose or statement.dry_run:
             verb = "would be removed" if statement.dry_run else "removed"
             caller.notice(

@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from wal2lake.lake.delta import local_path
+from wal2lake.lake.retention import FileKind
 from wal2lake.lake.spark import place_of_branches
 from wal2lake.local.ports import RetentionParts
+from wal2lake.local.retention.vacuuming import count_removed
 
 
 def unknown_branches(
@@ -41,9 +43,10 @@ def unknown_branches(
             yield folder, files, size
 
 
-def remove_branch(folder: Path) -> None:
-    """Remove the directory of a branch."""
+def remove_branch(node: RetentionParts, folder: Path, files: int, size: int) -> None:
+    """Remove the directory of a branch, with so many files and bytes."""
     shutil.rmtree(folder, ignore_errors=True)
+    count_removed(node, FileKind.BRANCH, files, size)
 
 
 def _extent(folder: Path) -> tuple[int, int, float]:

@@ -266,11 +266,15 @@ class Vacuum:
             failpoint("vacuum.files_removed")
             remove(root, log_removal, gone, before_each_commit)
         finally:
-            count = self.node.telemetry.count
             for kind, files in gone.files.items():
-                word = kind.replace(" ", "_")
-                count("retention_removed_files_total", files, kind=word)
-                count("retention_removed_bytes_total", gone.bytes[kind], kind=word)
+                count_removed(self.node, kind, files, gone.bytes[kind])
+
+
+def count_removed(node: RetentionParts, kind: FileKind, files: int, size: int) -> None:
+    """Count removed files in the engine's telemetry."""
+    word = kind.replace(" ", "_")
+    node.telemetry.count("retention_removed_files_total", files, kind=word)
+    node.telemetry.count("retention_removed_bytes_total", size, kind=word)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ class RetentionWorker:
                 continue
             self._tell(place, report)
         for folder, files, size in unknown_branches(self._node, self._check):
-            remove_branch(folder)
+            remove_branch(self._node, folder, files, size)
             self._log.info(
                 "branch removed", branch=folder.name, files=files, bytes=size
             )
