@@ -26,6 +26,7 @@ from wal2lake.catalog import (
     Catalog,
     CopyRange,
     PreparedCommit,
+    ProgressFile,
     ReplicationSlot,
     Subscription,
     SubscriptionRel,
@@ -37,15 +38,18 @@ from wal2lake.lake.retention import FileKind, UnreadableLog, read_log, stated_se
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.local.concurrency.vacuumturns import VacuumTurns
 from wal2lake.local.retention import (
+    RetentionWorker,
     Skipped,
     TablePlace,
     Vacuum,
     VacuumReport,
     VacuumRequest,
 )
+from wal2lake.local.retention import worker as worker_module
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.settings import LakeSettings
+from wal2lake.testing.waits import wait_until
 
 TABLE = Oid(1)
 HOUR = 3600.0
@@ -589,3 +593,75 @@ def test_durations() -> None:
         with pytest.raises(UnreadableLog, match="is no duration") as caught:
             seconds(wrong)
         assert caught.value.hint == "Write it as in 'interval 7 days'."
+
+
+# ---- the worker -------------------------------------------------------------------------
+
+
+class BusyApply:
+    """Whether apply is busy, and how often the worker has asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.busy, self.asked = True, 0
+        monkeypatch.setattr(RetentionWorker, "_is_busy", lambda worker: self.ask())
+        monkeypatch.setattr(worker_module, "_BUSY_SECONDS", 0.02)
+
+    def ask(self) -> bool:
+        self.asked += 1
+        return self.busy
+
+
+def test_the_worker_vacuums_and_ends_at_once(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(30)
+    branch = node.table.root.parents[1] / "_transactions"
+    branch = branch / str(node.catalog.system_identifier) / "of-nobody"
+    branch.mkdir(parents=True)
+    (branch / "part-1.parquet").write_bytes(b"12345")
+    node.keep(vacuum_interval_ms=1)
+    worker = RetentionWorker(node, Vacuum(node))
+    worker.start()
+    wait_until(lambda: not branch.exists())
+    began = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - began < 2
+    assert node.table.present() == node.table.needed(10, 10)
+
+
+def test_the_worker_gives_way_to_apply(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ten_versions(node)
+    node.age(30)
+    apply = BusyApply(monkeypatch)
+    node.keep(vacuum_interval_ms=1)
+    worker = RetentionWorker(node, Vacuum(node))
+    worker.start()
+    wait_until(lambda: apply.asked > 5)
+    assert len(node.table.present()) == 10
+    apply.busy = False
+    wait_until(lambda: len(node.table.present()) == 1)
+    worker.stop()
+
+
+def test_a_worker_that_gives_way_stops_at_once(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = BusyApply(monkeypatch)
+    node.keep(vacuum_interval_ms=1)
+    worker = RetentionWorker(node, Vacuum(node))
+    worker.start()
+    wait_until(lambda: apply.asked > 0)
+    began = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - began < 2
+
+
+def test_apply_is_busy_while_it_has_sealed_transactions(node: FakeNode) -> None:
+    worker = RetentionWorker(node, Vacuum(node))
+    (subid,) = node.subids
+    assert not worker._is_busy()
+    for applied, busy in ((400, True), (500, False)):
+        with ProgressFile(node.settings.run_directory, subid) as progress:
+            progress.set(engine_pid=1, sealed=500, applied=applied)
+        assert worker._is_busy() is busy
