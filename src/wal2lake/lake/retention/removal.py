@@ -20,6 +20,7 @@ from wal2lake.lake.delta.durability import sync_directory
 from wal2lake.lake.retention.directory import FileKind, StoredFile
 from wal2lake.lake.retention.plan import Removal
 from wal2lake.lake.retention.tablelog import LOG, Entry
+from wal2lake.observe import failpoint
 
 
 @dataclass(slots=True)
@@ -62,6 +63,8 @@ def remove(
                 ) from error
             removed.add(file)
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            is_commit = file.kind is FileKind.LOG
+            failpoint("vacuum.commit_removed" if is_commit else "vacuum.file_removed")
     finally:
         if any(file.kind is FileKind.LOG for file in removal.files):
             sync_directory(root / LOG)

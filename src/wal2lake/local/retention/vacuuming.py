@@ -250,21 +250,13 @@ class Vacuum:
         request: VacuumRequest,
     ) -> None:
         def before_each() -> None:
-            if gone.files:
-                failpoint("vacuum.file_removed")
-            request.check()
-            request.pace()
-
-        def before_each_commit() -> None:
-            if gone.files[FileKind.LOG]:
-                failpoint("vacuum.commit_removed")
             request.check()
             request.pace()
 
         try:
             remove(root, removal, gone, before_each)
             failpoint("vacuum.files_removed")
-            remove(root, log_removal, gone, before_each_commit)
+            remove(root, log_removal, gone, before_each)
         finally:
             for kind, files in gone.files.items():
                 count_removed(self.node, kind, files, gone.bytes[kind])
