@@ -342,7 +342,9 @@ def test_a_key_that_cannot_be_told_for_certain_has_the_table_copied(
             "invalid byte in binary value",
             "ALTER SUBSCRIPTION ... SET (binary = false), if it is true; then drop the"
             " table here",
-            'ALTER SUBSCRIPTION "stock" SET (binary = false);',
+            'ALTER SUBSCRIPTION "stock" SET (binary = false);\n'
+            'DROP TABLE "public"."items";\n'
+            'ALTER SUBSCRIPTION "stock" REFRESH PUBLICATION;',
         ),
         (
             'logical replication target relation "public.items" is missing replicated'

@@ -282,6 +282,8 @@ def _text_format(failure: WorkerFailure) -> Remedy | None:
     if "(binary = false)" not in (failure.text.hint or ""):
         return None
     sql = alter_subscription(failure.subscription, "SET (binary = false)")
+    if failure.table is not None:
+        sql += f"\n{_created_anew(failure, failure.table)}"
     return Remedy(Concern.OPERATOR, sql, failure.text.hint)
 
 
@@ -309,9 +311,13 @@ def _new_table(failure: WorkerFailure) -> Remedy | None:
         return None
     if failure.table is None:
         return None
-    # Without the table REFRESH PUBLICATION creates it as it is at the source.
-    sql = f"DROP TABLE {table_name(failure.table)};\n{refresh}"
-    return Remedy(Concern.OPERATOR, sql, hint)
+    return Remedy(Concern.OPERATOR, _created_anew(failure, failure.table), hint)
+
+
+def _created_anew(failure: WorkerFailure, table: TableFacts) -> str:
+    """Return statements that drop a table here, so that it is created as it is at the source."""
+    refresh = alter_subscription(failure.subscription, "REFRESH PUBLICATION")
+    return f"DROP TABLE {table_name(table)};\n{refresh}"
 
 
 def _skip(failure: WorkerFailure) -> Remedy | None:
