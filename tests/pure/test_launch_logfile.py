@@ -234,3 +234,50 @@ def test_a_node_in_the_background_is_ready_or_says_why_not(tmp_path: Path) -> No
     log, end = tmp_path / "server.log", "database system is shut down\n"
     wait_until(lambda: log.read_text().endswith(end))
     node.close()
+
+
+WRITERS = """
+import os, subprocess, sys
+from pathlib import Path
+from wal2lake.launch.children.collector import collecting
+from wal2lake.settings import load
+
+write = '''
+import os, sys
+for number in range(500):
+    line = f"{sys.argv[1]} {number} " + "x" * (number * 7 % 3000) + " end\\\\n"
+    os.write(2, line.encode())
+'''
+directory = Path(sys.argv[1])
+settings = load(directory, {})
+with collecting(settings, lambda: settings, echo=False) as collector:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", write, str(n)]) for n in range(4)
+    ]
+    # It ignores the first signal, and opens the file again at the second one.
+    os.kill(collector.pid, 15)
+    os.kill(collector.pid, 1)
+    for writer in writers:
+        assert writer.wait() == 0
+"""
+
+
+def test_lines_of_several_processes_are_whole_across_rotations(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(
+        '[node]\nlog_file = "log/server.log"\nlog_rotation_size = 100\n'
+        "log_keep_files = 1000\n"
+    )
+    (tmp_path / "log").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", WRITERS, str(tmp_path)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found: set[tuple[str, str]] = set()
+    for path in (tmp_path / "log").iterdir():
+        assert path.stat().st_size <= 100 * 1024
+        for line in path.read_text().splitlines():
+            writer, number, *filler, end = line.split(" ")
+            assert (end, len(filler[0])) == ("end", int(number) * 7 % 3000)
+            found.add((writer, number))
+    assert len(found) == 2000
+    assert len(list((tmp_path / "log").iterdir())) > 20

@@ -106,8 +106,11 @@ class LogCollector:
 
     def _fork(self) -> int:
         sys.stderr.flush()
+        # A SIGHUP must not meet a collector that does not handle it yet.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         pid = os.fork()
         if pid != 0:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
             return pid
         try:
             signal.set_wakeup_fd(-1)
@@ -128,6 +131,7 @@ class LogCollector:
     def _collect(self) -> None:
         file = RotatedFile(self._path, rotation_of(self._settings))
         signal.signal(signal.SIGHUP, self._on_hangup)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         echo = self._echo
         while data := os.read(self._reader, _READ_BYTES):
             if self._hung_up:
