@@ -15,6 +15,7 @@ from wal2lake.pg.publications import (
 )
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node, Rows
+from wal2lake.testing.postgres import PostgresServer
 
 Subscribe = Callable[..., Mirror]
 
@@ -267,6 +268,7 @@ def test_a_table_that_is_renamed(
     node.wait_for("select count(*) from ar5.another", lambda rows: rows == [("1",)])
 
 
+@pytest.mark.slow
 def test_a_table_of_another_subscription_does_not_join(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -336,3 +338,52 @@ def test_a_node_answers_such_a_subscriber(node: Node) -> None:
             assert relations_that_exist(session, {int(state.oid)}) == {int(state.oid)}
     finally:
         node.sql("drop publication ar9; drop schema ar9 cascade")
+
+
+@pytest.mark.slow
+def test_the_owners_privileges_and_a_publisher_that_is_away(
+    node: Node, subscribe: Subscribe
+) -> None:
+    with PostgresServer(18) as server:
+        server.psql(
+            "create schema ar10; create table ar10.a (id int primary key);"
+            " create publication ar10 for all tables"
+        )
+        subscribe(Database(server, "postgres"), "ar10", OPTIONS)
+        tables(node, "ar10", "a")
+        node.sql(
+            "create role ar10_keeper; grant create on database lake to ar10_keeper"
+        )
+        node.sql("alter table ar10.a owner to ar10_keeper")
+        try:
+            node.sql("alter subscription ar10 set (password_required = false)")
+            node.sql("alter subscription ar10 owner to ar10_keeper")
+            server.psql("create table ar10.b (id int primary key)")
+            ((error, state),) = node.wait_for(ERRORS.format("ar10"))
+            assert state == "42501"
+            assert "permission denied for schema ar10" in str(error)
+            node.sql("grant create, usage on schema ar10 to ar10_keeper")
+            tables(node, "ar10", "a", "b")
+            node.wait_for(ERRORS.format("ar10"), lambda rows: rows == [])
+            assert node.sql(
+                "select pg_get_userbyid(relowner) from pg_class"
+                " where oid = 'ar10.b'::regclass"
+            ) == [("ar10_keeper",)]
+
+            server.stop()
+            node.wait_for(ERRORS.format("ar10"))
+            server.start()
+            server.psql("create table ar10.c (id int primary key)")
+            tables(node, "ar10", "a", "b", "c")
+            node.wait_for(ERRORS.format("ar10"), lambda rows: rows == [])
+            # It holds no transaction open, and one connection.
+            assert server.psql(
+                "select count(*), count(xact_start) from pg_stat_activity"
+                " where application_name like 'pg\\_%\\_auto\\_refresh' and state = 'idle'"
+            ).split() in (["1|0"], ["0|0"])
+        finally:
+            node.sql("drop subscription ar10")
+            node.sql("drop schema ar10 cascade")
+            node.sql(
+                "revoke create on database lake from ar10_keeper; drop role ar10_keeper"
+            )
