@@ -34,6 +34,15 @@ from typing import Final
 from psycopg import Error, conninfo, pq
 
 from wal2lake.errors import PublisherError, UsageError
+from wal2lake.pg.credentials import (
+    DEFAULT_SECONDS,
+    PASSWORD_COMMAND,
+    command_of,
+    parse_command,
+    passfile_hint,
+    read_password,
+    without_command,
+)
 from wal2lake.pg.waiting import Check, give_up, has_failed, wait_ready
 
 OUTPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -93,27 +102,37 @@ class DescribedColumn:
 
 
 def parse_conninfo(text: str) -> dict[str, str]:
-    """Return the keywords of a conninfo string or URI.
+    """Return the keywords of a conninfo string or URI, except for password_command.
 
     Raises UsageError (42601) with libpq's text if the string is malformed.
     """
+    command = command_of(text)
     try:
-        parsed = conninfo.conninfo_to_dict(text)
+        parsed = conninfo.conninfo_to_dict(without_command(text))
     except Error as error:
         raise UsageError(
             f"invalid connection string syntax: {str(error).strip()}",
             sqlstate="42601",
         ) from None
+    if command is not None:
+        parse_command(command)
+        if parsed.get("password"):
+            raise UsageError(
+                'connection options "password" and "password_command" are mutually'
+                " exclusive",
+                sqlstate="42601",
+            )
     return {key: str(value) for key, value in parsed.items() if value is not None}
 
 
 def check_password_given(text: str) -> None:
     """Raise UsageError (2F003) unless the conninfo contains a password.
 
-    Also raises UsageError (42501) for an option that makes libpq write a file, which it does
-    as the node's OS user. Source: libpqrcv_check_conninfo.
+    Also raises UsageError (42501) for an option that writes a file or runs a program, which
+    happens as the node's OS user. Source: libpqrcv_check_conninfo.
     """
     parsed = parse_conninfo(text)
+    check_no_program(text)
     if _WRITES_A_FILE in parsed:
         raise UsageError(
             f'permission denied to set connection option "{_WRITES_A_FILE}"',
@@ -127,6 +146,18 @@ def check_password_given(text: str) -> None:
         )
 
 
+def check_no_program(text: str) -> None:
+    """Raise UsageError (42501) if the conninfo names a program to run."""
+    if command_of(text) is not None:
+        raise UsageError(
+            f'permission denied to set connection option "{PASSWORD_COMMAND}"',
+            sqlstate="42501",
+            detail="It runs a program as the operating system's user of the node, which only"
+            " a superuser may have done, for a subscription whose owner is one or that does"
+            " not require a password.",
+        )
+
+
 _SECRETS: Final = (b"scram_client_key", b"scram_server_key")
 """libpq 18 does not mark these as secrets; the first one is as good as a password."""
 
@@ -137,8 +168,9 @@ def redact(text: str) -> str:
     The text is unchanged if it contains no secret (libpq's mark). Otherwise each secret
     becomes ``********``, and a URI becomes a keyword string.
     """
+    command = command_of(text)
     try:
-        options = pq.Conninfo.parse(text.encode())
+        options = pq.Conninfo.parse(without_command(text).encode())
     except Error:
         return _MASK
     shown = {
@@ -148,9 +180,10 @@ def redact(text: str) -> str:
         for option in options
         if option.val is not None
     }
-    if _MASK not in shown.values():
+    if command is None and _MASK not in shown.values():
         return text
-    return conninfo.make_conninfo("", **shown)
+    masked = conninfo.make_conninfo("", **shown)
+    return masked if command is None else f"{masked} {PASSWORD_COMMAND}={_MASK}".strip()
 
 
 def limit_connecting(milliseconds: int) -> dict[str, str]:
@@ -427,14 +460,8 @@ def open_pgconn(text: str, check: Check | None = None) -> pq.abc.PGconn:
     (seconds, for all hosts together; 0: no limit), or else PGCONNECT_TIMEOUT. Raises
     UsageError with libpq's text if the value is not a number. ``check`` may end the wait.
     """
-    timeout = parse_conninfo(text).get("connect_timeout")
-    if timeout is None:
-        timeout = os.environ.get(CONNECT_TIMEOUT) or "0"
-    if not _INTEGER.match(timeout):
-        raise UsageError(
-            f'invalid integer value "{timeout}" for connection option "connect_timeout"'
-        )
-    seconds = int(timeout)
+    parameters = parse_conninfo(text)
+    seconds = _connect_seconds(parameters)
     deadline = time.monotonic() + seconds if seconds > 0 else None
     pgconn = pq.PGconn.connect_start(text.encode())
     state = pq.PollingStatus.WRITING
@@ -461,16 +488,29 @@ def open_pgconn(text: str, check: Check | None = None) -> pq.abc.PGconn:
         message = pgconn.get_error_message().strip()
         pgconn.finish()
         pooler = _POOLERS_REFUSAL in message
+        if not pooler:
+            hint = passfile_hint(message, parameters)
+            raise PublisherError(message, sqlstate="08006", hint=hint)
         raise PublisherError(
             message,
             sqlstate="08006",
             hint="A connection pooler (PgBouncer) has answered, and does not pass on what"
-            " replication needs. Connect to the server itself."
-            if pooler
-            else None,
+            " replication needs. Connect to the server itself.",
         )
     pgconn.nonblocking = 0
     return pgconn
+
+
+def _connect_seconds(parameters: Mapping[str, str]) -> int:
+    """Return the time for a connection; 0 for no limit."""
+    timeout = parameters.get("connect_timeout")
+    if timeout is None:
+        timeout = os.environ.get(CONNECT_TIMEOUT) or "0"
+    if not _INTEGER.match(timeout):
+        raise UsageError(
+            f'invalid integer value "{timeout}" for connection option "connect_timeout"'
+        )
+    return int(timeout)
 
 
 _KEEPALIVES: Final = {
@@ -495,7 +535,8 @@ def connect(
 ) -> Session:
     """Open a connection. Raises PublisherError (08006) with libpq's text if that fails.
 
-    The user's ``application_name``, ``connect_timeout``, keepalives and ``options`` are kept.
+    A password_command is run first. The user's ``application_name``, ``connect_timeout``,
+    keepalives and ``options`` are kept.
     ``must_use_password``: raise UsageError (2F003) if the conninfo has no password or the
     server did not request it. ``answer_timeout_seconds``: longest wait for the answer to a
     statement; COPY data and START_REPLICATION, whose answers are streams, are exempt.
@@ -513,6 +554,14 @@ def connect(
         parameters["replication"] = "database"
     if must_use_password:
         check_password_given(text)
+    command = command_of(text)
+    if command is not None:
+        seconds = _connect_seconds(parameters)
+        parameters["password"] = read_password(
+            command,
+            timeout_seconds=seconds if seconds > 0 else DEFAULT_SECONDS,
+            check=check,
+        )
     pgconn = open_pgconn(conninfo.make_conninfo("", **parameters), check)
     if must_use_password and not pgconn.used_password:
         pgconn.finish()

@@ -100,6 +100,7 @@ def alter_connection(
         parse_conninfo(statement.conninfo)
         owner = node.catalog.role_by_oid(subscription.owner)
         check_conninfo(
+            caller,
             statement.conninfo,
             owner_is_superuser=owner is not None and owner.superuser,
             password_required=subscription.password_required,

@@ -109,6 +109,7 @@ def create_subscription(
         _check_name(node, statement.name)
         parse_conninfo(statement.conninfo)
         must_use_password = check_conninfo(
+            caller,
             statement.conninfo,
             owner_is_superuser=caller.role.superuser,
             password_required=options.password_required,
@@ -353,6 +354,7 @@ def _check_again(
     now = replace(caller, role=role)
     check_may_create(node, now, options)
     check_conninfo(
+        now,
         statement.conninfo,
         owner_is_superuser=role.superuser,
         password_required=options.password_required,

@@ -32,7 +32,7 @@ from wal2lake.local.node import (
     need_subscription,
 )
 from wal2lake.local.ports import Definitions, HasCatalog
-from wal2lake.pg import check_password_given
+from wal2lake.pg import check_no_program, check_password_given
 from wal2lake.sql.grammar import SubscriptionOptions
 from wal2lake.sql.grammar.statements import AlterSubscriptionOwner
 
@@ -106,9 +106,14 @@ def check_set_password_required(caller: Caller, options: SubscriptionOptions) ->
 
 
 def check_conninfo(
-    conninfo: str, *, owner_is_superuser: bool, password_required: bool
+    caller: Caller, conninfo: str, *, owner_is_superuser: bool, password_required: bool
 ) -> bool:
-    """Return whether connections must use a password; 2F003 if the string lacks it then."""
+    """Return whether connections must use a password; 2F003 if the string lacks it then.
+
+    Only a superuser may name a program that prints the password, since it runs as the node's OS
+    user: who has the privileges of a superuser's role may not."""
+    if not caller.role.superuser:
+        check_no_program(conninfo)
     must_use_password = password_required and not owner_is_superuser
     if must_use_password:
         check_password_given(conninfo)

@@ -66,6 +66,7 @@ def connect_publisher(
             f'subscription "{name}" could not connect to the publisher:'
             f" {error.message}",
             sqlstate=_CONNECTION_FAILURE,
+            detail=error.detail,
             hint=error.hint or _connect_hint(error.message),
         ) from None
 

@@ -125,11 +125,12 @@ def pg_subscription(moment: Moment) -> Iterator[Row]:
 def _conninfo(moment: Moment, sub: Subscription) -> str:
     authority = moment.facts.authority
     # A superuser has all privileges, but is not the owner.
-    if sub.owner in authority.inherited(moment.role):
+    is_owner = sub.owner in authority.inherited(moment.role)
+    is_superuser = authority.is_superuser(moment.role)
+    if is_owner and is_superuser:
         return sub.conninfo
-    if authority.is_superuser(moment.role):
-        return redact(sub.conninfo)
-    return _MASK
+    # An owner may have got the subscription from somebody else, with the password.
+    return redact(sub.conninfo) if is_owner or is_superuser else _MASK
 
 
 def pg_subscription_rel(state: Replication) -> Iterator[Row]:
