@@ -103,9 +103,8 @@ def test_a_command_is_asked_at_each_connect(
     # Who sees what.
     shown = "select subconninfo from pg_subscription"
     assert "t1cket" in str(node.value(shown)), "a superuser's own"
-    node.sql(
-        "create role cr_boss superuser login password 'pw'; create role cr_plain login password 'pw'"
-    )
+    node.sql("create role cr_boss superuser login password 'pw'")
+    node.sql("create role cr_plain login password 'pw'")
     for role, expected in (
         ("cr_boss", "password_command=********"),
         ("cr_plain", "********"),
