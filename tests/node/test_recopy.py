@@ -12,8 +12,11 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import Database
 from tests.node.conftest import Subscribe, create
 
+from wal2lake.catalog.progress import receiver_name
 from wal2lake.errors import PublisherError
+from wal2lake.model import Oid
 from wal2lake.observe.failpoints import arm
+from wal2lake.observe.telemetry import read_process
 from wal2lake.pg.client import Client, Failure
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
@@ -180,6 +183,23 @@ def test_another_server_is_taken_as_the_new_source(
     mirror.assert_equal(["rs.t"])
 
 
+def _slot_status(node: Node, subscription: str) -> str | None:
+    """What the receiver has last heard of the slot."""
+    oid = node.value(
+        f"select oid from pg_subscription where subname = '{subscription}'"
+    )
+    read = read_process(node.directory / "run", receiver_name(Oid(int(str(oid)))))
+    gauges = {} if read is None else read.gauges
+    return next(
+        (
+            dict(labels)["status"]
+            for name, labels in gauges
+            if name == "source_slot_wal_status"
+        ),
+        None,
+    )
+
+
 @pytest.mark.slow
 def test_an_invalidated_slot_is_replaced_while_the_subscription_is_disabled(
     quick: Node,
@@ -204,6 +224,10 @@ def test_an_invalidated_slot_is_replaced_while_the_subscription_is_disabled(
             return source.psql("select wal_status from pg_replication_slots") == "lost"
 
         wait_until(lost, describe="the slot has lost its WAL")
+        # The receiver ends with an error, and its measurements say why.
+        quick.sql("alter subscription inv enable")
+        wait_until(lambda: _slot_status(quick, "inv") == "lost", describe="it is known")
+        quick.sql("alter subscription inv disable")
         assert heard(quick, RECOPY.format("inv")) == [
             ("NOTICE", 'dropped replication slot "inv" on publisher'),
             ("NOTICE", 'created replication slot "inv" on publisher'),
@@ -214,6 +238,7 @@ def test_an_invalidated_slot_is_replaced_while_the_subscription_is_disabled(
         mirror.synced()
         source.psql("insert into inv values (0)")
         mirror.assert_equal(["public.inv"])
+        wait_until(lambda: _slot_status(quick, "inv") == "reserved", timeout_seconds=20)
         quick.sql("drop subscription inv")
         quick.sql("drop table inv")
 
