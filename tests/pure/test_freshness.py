@@ -65,6 +65,11 @@ def test_an_interval_is_kept_as_postgresql_writes_it(
             'invalid input syntax for type interval: "2 parsecs"',
         ),
         (
+            "set (freshness = '2 hs')",
+            "22007",
+            'invalid input syntax for type interval: "2 hs"',
+        ),
+        (
             "set (freshness = '-2s')",
             "22023",
             'invalid value for storage parameter "freshness": "-2s"',

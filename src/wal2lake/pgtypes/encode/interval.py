@@ -41,8 +41,6 @@ _UNITS: Final = {
     "sec": ("microseconds", _SECOND),
     "millisecond": ("microseconds", 1000),
     "microsecond": ("microseconds", 1),
-    "quarter": ("months", 3),
-    "qtr": ("months", 3),
     "y": ("months", 12),
     "w": ("days", 7),
     "d": ("days", 1),
@@ -54,6 +52,8 @@ _UNITS: Final = {
     "usec": ("microseconds", 1),
     "us": ("microseconds", 1),
 }
+_LONGEST_ABBREVIATION: Final = 2
+"""Units of one or two letters have no plural."""
 _IRREGULAR: Final = {"centuries": "century", "millennia": "millennium"}
 _PART = re.compile(
     r"\s*(?:([+-]?)(\d+):(\d\d)(?::(\d\d(?:\.\d*)?))?|([+-]?\d+(?:\.\d+)?)\s*([a-z]+))"
@@ -164,7 +164,9 @@ def _read(text: str) -> Interval:
             _add_clock(total, match)
             continue
         name = _IRREGULAR.get(match[6], match[6])
-        unit = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
+        unit = _UNITS.get(name)
+        if unit is None and len(name) > _LONGEST_ABBREVIATION:
+            unit = _UNITS.get(name.removesuffix("s"))
         if unit is None:
             break
         field, factor = unit
