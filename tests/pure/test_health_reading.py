@@ -8,6 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from wal2lake.catalog import (
     Catalog,
@@ -27,7 +32,7 @@ from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.status import write_status
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe.telemetry import Telemetry, TelemetryFile
-from wal2lake.settings import LogSettings, Settings
+from wal2lake.settings import LogSettings, NodeSettings, Settings
 
 SUB = Oid(20000)
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
@@ -124,6 +129,39 @@ def test_an_invalid_settings_file_is_a_fact(catalog: Catalog, tmp_path: Path) ->
     facts = FactReader(tmp_path).read(NOW)
     assert "portt" in (facts.settings_error or "")
     assert len(facts.subscriptions) == 1
+
+
+def certificate(path: Path, *ends: datetime) -> None:
+    """A file with a chain of certificates that end at these times."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "node")])
+    chain = [
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - timedelta(days=90))
+        .not_valid_after(end)
+        .sign(key, hashes.SHA256())
+        for end in ends
+    ]
+    path.write_bytes(b"".join(one.public_bytes(Encoding.PEM) for one in chain))
+
+
+def test_the_first_certificate_of_a_chain_that_ends_counts(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    path = tmp_path / "server.crt"
+    reader = FactReader(Settings(tmp_path, node=NodeSettings(ssl=True)))
+    assert reader.read(NOW).certificate_ends is None
+    path.write_text("no certificate")
+    assert reader.read(NOW).certificate_ends is None
+    certificate(path, NOW + timedelta(days=9), NOW + timedelta(days=5))
+    assert reader.read(NOW).certificate_ends == NOW + timedelta(days=5)
+    certificate(path, NOW + timedelta(days=90))
+    assert reader.read(NOW).certificate_ends == NOW + timedelta(days=90)
+    assert FactReader(Settings(tmp_path)).read(NOW).certificate_ends is None
 
 
 def test_a_running_node_shows_its_processes(catalog: Catalog, tmp_path: Path) -> None:
