@@ -44,6 +44,9 @@ _VIEWS: Final[Mapping[str, str]] = {
     " positions that the log and apply have reached.",
     "log_segments": "The sealed segments of each subscription's change log.",
     "log_readers": "Readers that the change log is kept for, and how much of the log each needs.",
+    "change_logs": "The logs that Spark's data source wal2lake reads: one for each subscription,"
+    " and the publisher's, which has no subscription. Only members of pg_read_all_settings see the"
+    " directories.",
     "coercions": "Values that were stored otherwise than the source has them, under a policy that"
     " the subscription declares: how many, where, and why.",
     "subscription_options": "Options of a subscription that PostgreSQL does not have.",

@@ -293,6 +293,10 @@ class FakeSource:
         contents = inventory.read()
         return None if contents is None else LogReading(contents, inventory)
 
+    def log_directory(self, subid: Oid | None) -> Path:
+        name = "publish" if subid is None else str(int(subid))
+        return Path("/node/log") / name
+
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
         return self.snapshot_by_sub.get(subid)
 

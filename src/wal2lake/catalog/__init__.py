@@ -27,6 +27,7 @@ from wal2lake.catalog.access.predefined import (
     FIRST_FREE_OID,
     PG_CREATE_SUBSCRIPTION,
     PG_READ_ALL_DATA,
+    PG_READ_ALL_SETTINGS,
     PG_READ_ALL_STATS,
 )
 from wal2lake.catalog.access.roles import ROLE_FLAGS
@@ -127,6 +128,7 @@ __all__ = [
     "MADE_SLOT",
     "PG_CREATE_SUBSCRIPTION",
     "PG_READ_ALL_DATA",
+    "PG_READ_ALL_SETTINGS",
     "PG_READ_ALL_STATS",
     "PUBLICATION_CATALOG",
     "REMOTE_TYPES",

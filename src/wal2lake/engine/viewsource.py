@@ -327,6 +327,12 @@ class ViewSource:
             self._inodes[subid] = inode
         return directory
 
+    def log_directory(self, subid: Oid | None) -> Path:
+        """From the settings."""
+        if subid is None:
+            return self._settings.publish_log_directory
+        return self._settings.log_directory / str(int(subid))
+
     @property
     def log_settings(self) -> LogSettings:
         """The present settings of the log."""

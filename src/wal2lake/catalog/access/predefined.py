@@ -11,6 +11,7 @@ from typing import Final
 
 from wal2lake.model import Oid
 
+PG_READ_ALL_SETTINGS: Final = Oid(3374)
 PG_READ_ALL_STATS: Final = Oid(3375)
 PG_DATABASE_OWNER: Final = Oid(6171)
 PG_READ_ALL_DATA: Final = Oid(6181)

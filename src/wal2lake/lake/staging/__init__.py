@@ -47,7 +47,7 @@ from wal2lake.lake.staging.layout import (
     RowConflict,
     RowFailure,
 )
-from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.lake.staging.logrows import LogSource, LsnRange, read_log_rows
 from wal2lake.lake.staging.rowchanges import incompatible_columns
 from wal2lake.lake.staging.rowchecks import CHECK_VIOLATION, violating
 from wal2lake.lake.staging.wholerows import convert_columns
@@ -88,5 +88,6 @@ __all__ = [
     "incompatible_columns",
     "inputs_of",
     "mapping_of",
+    "read_log_rows",
     "violating",
 ]

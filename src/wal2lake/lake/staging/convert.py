@@ -83,6 +83,16 @@ class SentColumn:
                 return bytes(texts[0].as_py())
         return bytes(value[0].as_py())
 
+    def texts(self) -> pa.Array:
+        """Return all values as text, as ``text_of`` does."""
+        if self.binary is None or not self.binary.any():
+            return self.values
+        sent = pc.if_else(
+            pa.array(self.binary), self.values, pa.scalar(None, pa.binary())
+        )
+        texts, _ = sent_to_text(sent, int(self.type_oid), self.types)
+        return pc.coalesce(texts, self.values)
+
     def filled(self, where: Mask, source: SentColumn) -> SentColumn:
         """Return this column with the values ``where`` of another one of the same type."""
         if not where.any():

@@ -157,6 +157,15 @@ def read_rows(
                 yield _with_constants(batch, part.source)
 
 
+def read_log_rows(source: LogSource, span: LsnRange) -> Iterator[pa.RecordBatch]:
+    """Yield batches of the rows of a whole source in ``span``, with all its columns."""
+
+    def others(present: Collection[str]) -> list[str]:
+        return sorted(set(present) - {"commit_lsn", "xid", "ordinal", "op", "old"})
+
+    yield from read_rows(LogPart(source), span, others)
+
+
 def _batches(
     file: Any, groups: Sequence[int], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from wal2lake.catalog import (
@@ -248,6 +249,10 @@ class CatalogSource(Protocol):
 
     def log(self, subid: Oid) -> LogReading | None:
         """Return a reading of a subscription's change log; None: it has none."""
+        ...
+
+    def log_directory(self, subid: Oid | None) -> Path:
+        """Return the directory of a subscription's log; None for the publisher's log."""
         ...
 
     @property

@@ -59,6 +59,8 @@ log_segments
 log_readers
     subid oid, subname name, reader text, schemaname name, tablename name, needed_lsn pg_lsn,
     segments int8, bytes int8
+change_logs
+    subid oid, subname name, directory text, remote_types text
 coercions
     subid oid, subname name, schemaname name, tablename name, columnname name, phase text,
     policy text, reason text, events int8, first_lsn pg_lsn, last_lsn pg_lsn,

@@ -1,4 +1,4 @@
-"""Rows about the change logs: wal2lake.log, wal2lake.log_segments and wal2lake.log_readers.
+"""Rows about the change logs: wal2lake.log, log_segments, log_readers, change_logs.
 
 Comes in: each subscription's reading of its log directory, its floor and the states of its tables.
 Goes out: the contents of the log, its size in percent of the limit, and its readers. A reading
@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
-from wal2lake.catalog import Subscription
+from wal2lake.catalog import PG_READ_ALL_SETTINGS, Subscription
 from wal2lake.changelog import Held, check_limit, history_bytes
 from wal2lake.model import Lsn, SyncState
 from wal2lake.sql.sysviews.rows.relations import Row
@@ -150,6 +151,31 @@ def log_readers(moment: Moment) -> Iterator[Row]:
         )
 
 
+def change_logs(moment: Moment) -> Iterator[Row]:
+    """Yield the logs that can be read as streams. Only members of pg_read_all_settings see the
+    directories, as they see data_directory."""
+    sees_paths = moment.facts.authority.has_privileges_of(
+        moment.role, PG_READ_ALL_SETTINGS
+    )
+
+    def shown(path: Path) -> str | None:
+        return str(path) if sees_paths else None
+
+    for sub in moment.state.subscriptions:
+        yield {
+            "subid": sub.oid,
+            "subname": sub.name,
+            "directory": shown(moment.source.log_directory(sub.oid)),
+            "remote_types": sub.remote_types,
+        }
+    yield {
+        "subid": None,
+        "subname": None,
+        "directory": shown(moment.source.log_directory(None)),
+        "remote_types": None,
+    }
+
+
 def _logs(moment: Moment) -> Iterator[tuple[Subscription, LogReading]]:
     """Yield the logs that exist: a subscription that never ran has none."""
     for sub in moment.state.subscriptions:
@@ -159,5 +185,5 @@ def _logs(moment: Moment) -> Iterator[tuple[Subscription, LogReading]]:
 
 
 LOG_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
-    maker.__name__: maker for maker in (log, log_segments, log_readers)
+    maker.__name__: maker for maker in (log, log_segments, log_readers, change_logs)
 }
