@@ -83,7 +83,7 @@ def _divide(text: str) -> tuple[str, str | None]:
         if pair["keyword"] == PASSWORD_COMMAND:
             command = _ESCAPED.sub(r"\1", pair["quoted"] or pair["bare"] or "")
         else:
-            kept.append(pair[0].strip())
+            kept.append(pair[0].lstrip())
         position = pair.end()
     return (text, None) if command is None else (" ".join(kept), command)
 
