@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
+import pytest
 from tests.conftest import FAST_RETRY, Database
 from tests.fakes.audited import (
     AUDIT,
@@ -35,6 +36,7 @@ STEPS = (
 )
 
 
+@pytest.mark.slow
 def test_sigkill_at_each_step_records_each_change_once(
     make_node: Callable[..., Node], pg18: Database, tmp_path: Path
 ) -> None:

@@ -59,6 +59,21 @@ def test_a_batch_of_a_subscription_is_one_transaction_with_its_origin() -> None:
     ]
 
 
+def test_a_history_is_no_part_of_the_batch_that_it_records() -> None:
+    found = in_order(
+        {
+            Oid(1): [commit(1, 10, wal2lake_7_5_1=100)],
+            Oid(2): [commit(1, 10, wal2lake_7_5_2=100)],
+            Oid(3): [commit(1, 12, "history", wal2lake_7_5_1=100)],
+        },
+        NODE,
+    )
+    assert [([int(r) for r, _ in one.commits], one.source) for one in found] == [
+        ([1, 2], BatchSource(Oid(5), 100)),
+        ([3], None),
+    ]
+
+
 def test_a_transaction_of_several_tables_waits_for_what_is_before_it() -> None:
     found = in_order(
         {

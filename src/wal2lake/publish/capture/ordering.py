@@ -22,6 +22,7 @@ from typing import Final
 
 from wal2lake.catalog import local_writer
 from wal2lake.lake.capture import Emitted, OriginMark, TableCommit
+from wal2lake.lake.staging import HISTORY_WORD
 from wal2lake.model import Lsn, Oid
 
 _SUBSCRIPTION: Final = re.compile(r"wal2lake:(\d+):(\d+):(\d+)")
@@ -90,7 +91,10 @@ class CapturedTransaction:
 
 
 def source_of(commit: TableCommit, node: int) -> BatchSource | None:
-    """Return the subscription of ``node`` whose batch a commit carries."""
+    """Return the subscription of ``node`` whose batch a commit carries. A commit of a history
+    carries none: its rows are not the publisher's."""
+    if commit.operation == HISTORY_WORD:
+        return None
     for name, position in commit.cursors.items():
         match = _SUBSCRIPTION.fullmatch(name)
         if match is not None and int(match[1]) == node:
