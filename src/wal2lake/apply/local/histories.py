@@ -157,6 +157,16 @@ def pending_of(
     )
 
 
+def finish_all(catalog: Catalog, port: TablePort, subid: Oid) -> None:
+    """Commit the histories that a crash has left of all tables of a subscription, which ends."""
+    for rel in catalog.rels(subid):
+        table = catalog.table_by_oid(rel.relid)
+        if table is not None and catalog.pending_histories(subid, rel.relid):
+            state = port.state(table.location)
+            port.sync(table.location, state.version)
+            finish_histories(catalog, port, subid, rel.relid, state)
+
+
 def finish_histories(
     catalog: Catalog, port: TablePort, subid: Oid, relid: Oid, mirror: TableState
 ) -> None:

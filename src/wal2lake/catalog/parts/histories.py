@@ -39,6 +39,11 @@ class Histories(CatalogPart):
         with self._database.reading() as connection:
             return histories.pending(connection, subid, relid)
 
+    def files_of_history(self, history: Oid) -> list[str]:
+        """Return, as JSON, the files of a history table that may not belong to a version yet."""
+        with self._database.reading() as connection:
+            return histories.files_of(connection, history)
+
     def expect_history(self, subid: Oid, pending: Sequence[PendingHistory]) -> None:
         """Record the history of copies, before they are committed."""
         with self._database.transaction() as transaction:

@@ -66,6 +66,14 @@ def publish(
         )
 
 
+def files_of(connection: sqlite3.Connection, history: Oid) -> list[str]:
+    """Return the files of all entries of a history table."""
+    rows = connection.execute(
+        "select files from history_pending where history = ?", (history,)
+    )
+    return [str(row["files"]) for row in rows]
+
+
 def pending(
     connection: sqlite3.Connection, subid: Oid, relid: Oid
 ) -> list[PendingHistory]:

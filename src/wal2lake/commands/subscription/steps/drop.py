@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from wal2lake.apply.local.histories import finish_all
 from wal2lake.catalog import Recopy, Subscription
 from wal2lake.catalog.committimes import times_path
 from wal2lake.catalog.progress import ProgressFile, progress_path, receiver_name
@@ -104,6 +105,7 @@ def _workers_stopped(
         node.changed()
     try:
         await_workers(node, subscription, WORKER_STOP_SECONDS, caller.check)
+        finish_all(node.catalog, node.tables, oid)
         yield
     except BaseException:
         if subscription.enabled and node.catalog.subscription(oid) is not None:
@@ -209,6 +211,7 @@ def _forget_slot(node: HasCatalog, subscription: Subscription) -> None:
 def _forget(node: TableDefinitions, subscription: Subscription) -> None:
     """Remove the log, then the subscription. Without its subscription a log would be orphaned."""
     failpoint("subscription.slot_dropped")
+    finish_all(node.catalog, node.tables, subscription.oid)
     _remove_log(subscription.oid, node)
     failpoint("subscription.log_removed")
     node.catalog.drop_subscription(subscription.oid)

@@ -1,0 +1,156 @@
+"""Histories in the catalog: who feeds them, and what a crash leaves between two commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from wal2lake.apply.local.histories import finish_all, histories_of, history_columns
+from wal2lake.catalog import (
+    HISTORY_OF,
+    Catalog,
+    ColumnDef,
+    HistoryFeed,
+    PendingHistory,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
+from wal2lake.lake import (
+    AddedFile,
+    Committed,
+    Cursor,
+    TablePort,
+    TableState,
+    files_to_json,
+)
+from wal2lake.model import Lsn, Oid, SyncState
+
+SUB, MIRROR, OTHER, HISTORY = Oid(20000), Oid(20001), Oid(20002), Oid(20003)
+COLUMNS = (ColumnDef("id", Oid(23)), ColumnDef("op", Oid(25)))
+FILE = AddedFile("part-1.parquet", 10, 1, None)
+
+
+def table(oid: Oid, namespace: str, name: str, columns: Any = COLUMNS) -> TableDef:
+    return TableDef(oid, namespace, name, Oid(10), columns, (), f"/w/{oid}")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    catalog = Catalog.create(tmp_path / "catalog.sqlite", "me", None)
+    catalog.create_namespace("h", Oid(10))
+    history = table(HISTORY, "h", "t", history_columns(COLUMNS))
+    marked = replace(history, parameters=((HISTORY_OF, str(int(MIRROR))),))
+    catalog.create_table(
+        table(MIRROR, "public", "t"), table(OTHER, "public", "o"), marked
+    )
+    subscription = Subscription(
+        SUB, "s", Oid(10), True, "", "s", ("p",), options={"history": "h"}
+    )
+    rels = [
+        SubscriptionRel(SUB, oid, "public", name, SyncState.READY, None, 1)
+        for oid, name in ((MIRROR, "t"), (OTHER, "o"))
+    ]
+    catalog.create_subscription(subscription, rels)
+    yield catalog
+    catalog.close()
+
+
+@dataclass
+class Port:
+    """Tables that only have cursors."""
+
+    cursors: dict[str, dict[str, int]]
+    commits: list[tuple[str, Sequence[AddedFile], Cursor]] = field(default_factory=list)
+    synced: list[str] = field(default_factory=list)
+
+    def state(self, location: str) -> TableState:
+        cursors = self.cursors.get(location, {})
+        return TableState(location, "i", 5, cursors, (), (), False, {})
+
+    def sync(self, location: str, version: int) -> None:
+        self.synced.append(location)
+
+    def commit_files(
+        self, location: str, adds: Sequence[AddedFile], cursor: Cursor, **more: Any
+    ) -> Committed:
+        assert more == {"operation": "history"}
+        done = self.cursors.setdefault(location, {})
+        if done.get(cursor.app_id, -1) >= cursor.version:
+            return Committed(5, already_done=True)
+        done[cursor.app_id] = cursor.version
+        self.commits.append((location, adds, cursor))
+        return Committed(6)
+
+
+def expect(catalog: Catalog, reached: int, position: int) -> None:
+    pending = PendingHistory(
+        MIRROR, Lsn(reached), "app", HISTORY, files_to_json([FILE])
+    )
+    positions = {MIRROR: Lsn(position)}
+    catalog.expect(SUB, Lsn(reached), positions, {}, recorded=[pending])
+
+
+def test_no_name_of_a_column_collides() -> None:
+    assert [column.name for column in history_columns(COLUMNS)] == [
+        *("op", "commit_lsn", "ordinal", "xid", "commit_time", "origin"),
+        *("old_id", "old_op", "new_id", "new_op"),
+    ]
+
+
+def test_a_history_is_fed_while_its_subscription_says_so(catalog: Catalog) -> None:
+    subscription = catalog.subscription(SUB)
+    assert subscription is not None
+    assert catalog.histories() == {HISTORY: HistoryFeed(SUB, MIRROR)}
+    assert histories_of(catalog, subscription) == {MIRROR: HISTORY}
+    catalog.link_history(HISTORY, OTHER)
+    assert catalog.histories() == {HISTORY: HistoryFeed(SUB, OTHER)}
+    catalog.alter_subscription(SUB, options={"history": "elsewhere"})
+    assert catalog.histories() == {}
+    catalog.alter_subscription(SUB, options={"history": ""})
+    assert catalog.histories() == {}
+
+
+@pytest.mark.parametrize(
+    ("cursor", "history", "commits"),
+    [
+        (None, {}, 0),
+        (99, {}, 0),
+        (100, {}, 1),
+        (100, {"app": 90}, 1),
+        (100, {"app": 100}, 0),
+    ],
+    ids=["first", "not-committed", "committed", "later", "done"],
+)
+def test_what_a_crash_has_left_is_finished_once(
+    catalog: Catalog, cursor: int | None, history: dict[str, int], commits: int
+) -> None:
+    expect(catalog, 100, 50)
+    assert catalog.files_of_history(HISTORY) == [files_to_json([FILE])]
+    mirror = {} if cursor is None else {"app": cursor}
+    port = Port({f"/w/{MIRROR}": mirror, f"/w/{HISTORY}": dict(history)})
+    for _ in range(2):
+        finish_all(catalog, cast(TablePort, port), SUB)
+    assert port.commits == [
+        (f"/w/{HISTORY}", (FILE,), Cursor("app", 100)) for _ in range(commits)
+    ]
+
+
+def test_a_record_goes_when_it_is_published_or_void(catalog: Catalog) -> None:
+    expect(catalog, 100, 50)
+    # The batch was not committed; the next one ends further on.
+    expect(catalog, 200, 50)
+    (pending,) = catalog.pending_histories(SUB, MIRROR)
+    assert pending.reached == 200
+    # The table is paused: others are published.
+    catalog.publish(SUB, Lsn(300), {int(OTHER): 1})
+    assert catalog.pending_histories(SUB, MIRROR) == [pending]
+    catalog.publish(SUB, Lsn(300), {int(MIRROR): 2, int(HISTORY): 1})
+    assert catalog.pending_histories(SUB, MIRROR) == []
+    expect(catalog, 400, 300)
+    catalog.drop_subscription(SUB)
+    assert catalog.files_of_history(HISTORY) == []
