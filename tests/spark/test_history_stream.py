@@ -32,7 +32,11 @@ def history_table(lake: DeltaTables, location: str) -> str:
 
 
 def test_what_only_spark_could_apply_is_not_recorded(
-    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     history = history_table(lake, f"{location}-history")
     lake.create(location, FIELDS)
@@ -58,7 +62,8 @@ def test_what_only_spark_could_apply_is_not_recorded(
         False,
         'Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
     )
-    # Inserts that meet no row are recorded, whatever their size.
+    # Inserts that meet no row are recorded, whatever their size; here by tasks of Spark's.
+    monkeypatch.setattr("wal2lake.lake.spark.batches._IN_PROCESS_ROWS", 10)
     inserts = [replace(event, kind="I") for event in updates]
     source = write_log(tmp_path / "inserts.parquet", inserts)
     asked = replace(request(lake, location, source, append=True), history=target)
@@ -67,6 +72,7 @@ def test_what_only_spark_could_apply_is_not_recorded(
     small.commit(staged, Cursor("app", 1))
     small.record(staged, Cursor("app", 1))
     assert len(read_outside(location)) == len(read_outside(history)) == 200
+    monkeypatch.undo()
     plain = f"{location}-plain"
     lake.create(plain, FIELDS, {"delta.enableDeletionVectors": "false"})
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)

@@ -59,9 +59,9 @@ from wal2lake.lake.staging.rowchanges import StageTarget
 from wal2lake.lake.staging.stage import (
     StagedChanges,
     StagedInserts,
-    read_staged,
     stage_changes,
     stage_inserts,
+    staged_pieces,
 )
 from wal2lake.lake.tablefiles import AddedFile, DataFile
 from wal2lake.lake.upsert import (
@@ -544,7 +544,7 @@ def _append_recorded(request: StageRequest, changes: StagedChanges) -> Upsert:
     assert request.history is not None
     adds, history = append_recorded(
         changes.shape,
-        chain(changes.held, map(read_staged, changes.paths)),
+        chain(changes.held, *map(staged_pieces, changes.paths)),
         request.state,
         request.history,
         request.commits,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -208,6 +208,19 @@ def read_staged(path: str) -> pa.Table:
         return pq.read_table(str(local), partitioning=None)
     files, name = fs.FileSystem.from_uri(path)
     return pq.read_table(name, filesystem=files, partitioning=None)
+
+
+def staged_pieces(path: str) -> Iterator[pa.Table]:
+    """Read a staged file one row group at a time."""
+    local = local_path(path)
+    if local is not None:
+        source: Any = str(local)
+        files: Any = None
+    else:
+        files, source = fs.FileSystem.from_uri(path)
+    with pq.ParquetFile(source, filesystem=files) as parquet:
+        for group in range(parquet.metadata.num_row_groups):
+            yield parquet.read_row_group(group)
 
 
 @dataclass(slots=True)
