@@ -45,8 +45,8 @@ _LOOK_PAUSES: Final = 50
 
 
 _RECORDED_ROWS: Final = 250_000
-"""Most row changes in a batch whose changes are recorded one by one, at about 10 us and a kilobyte
-each; a larger transaction is a batch by itself."""
+"""Most row changes in a batch whose changes are recorded one by one: the rows before and after each
+are in memory. A larger transaction is a batch by itself."""
 
 
 class ApplyStep:

@@ -251,7 +251,7 @@ def plan_upsert(
         if twice is not None:
             return _repeated(loaded, twice, uniqueness.counted, uniqueness, shows_rows)
     if recorder is not None:
-        recorder.change(loaded, lives.steps, list(events.unknown), met)
+        recorder.change(loaded, lives.steps, met)
     rows = _rows(loaded, lives, places, stored, share)
     rows = generated_anew(rules, loaded.shape, rows, lives, events)
     if batch is not None:

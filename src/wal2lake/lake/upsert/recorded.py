@@ -20,13 +20,20 @@ from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import TableState
+from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.staging.historyrows import HistoryOp, HistoryTarget, history_rows
 from wal2lake.lake.staging.layout import TRUNCATE, ChangeShape
 from wal2lake.lake.tablefiles import AddedFile, DataFile
-from wal2lake.lake.upsert.checking import judged_rows
 from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
 from wal2lake.lake.upsert.keys import Places
-from wal2lake.lake.upsert.lives.lives import STORED, HeldRow, LifeStep, Lives, net_lives
+from wal2lake.lake.upsert.lives.lives import (
+    STORED,
+    HeldRow,
+    Index,
+    Lives,
+    net_lives,
+)
+from wal2lake.lake.upsert.lives.steps import LifeSteps, RowRefs
 from wal2lake.lake.upsert.locating import Loaded, find_rows, in_log_order
 from wal2lake.lake.upsert.memory import Share
 from wal2lake.lake.upsert.stored import StoredRows
@@ -75,31 +82,28 @@ def rows_of_lives(
     met: MetRows,
 ) -> pa.Table:
     """Return the values of rows, all columns."""
-    last = np.array([row.last for row in rows], np.int64)
-    sources = {
-        column: np.array([row.sources[i] for row in rows], np.int64)
-        for i, column in enumerate(unknown)
-    }
-    taken = [sources.get(i, last) for i in range(len(loaded.shape.fields))]
+    return rows_of_refs(loaded, RowRefs.of(rows, unknown), met)
+
+
+def rows_of_refs(loaded: Loaded, rows: RowRefs, met: MetRows) -> pa.Table:
+    """Return the values of rows that all exist, all columns."""
+    last = rows.last
+    taken = [rows.sources.get(i, last) for i in range(len(loaded.shape.fields))]
     taken = [np.where(last == STORED, STORED, source) for source in taken]
-    needs = np.zeros(len(rows), np.bool_)
+    needs = np.zeros(len(last), np.bool_)
     for source in taken:
         needs |= source == STORED
-    stored_rows = np.flatnonzero(needs)
-    columns = list(range(len(taken)))
     old: pa.Table | None = None
-    if stored_rows.size:
-        old = met.of([rows[i].base for i in stored_rows.tolist()])
+    if needs.any():
+        old = met.of(rows.base[needs].tolist())
     place = np.cumsum(needs) - 1 + loaded.table.num_rows
     arrays = []
-    for i in columns:
+    for i, source in enumerate(taken):
         values = loaded.table.column(f"n{i}")
         if old is not None:
             chunks = [*values.chunks, *old.column(i).chunks]
             values = pa.chunked_array(chunks, values.type)
-        arrays.append(
-            values.take(pa.array(np.where(taken[i] == STORED, place, taken[i])))
-        )
+        arrays.append(values.take(pa.array(np.where(source == STORED, place, source))))
     return pa.table(arrays, names=[field.name for field in loaded.shape.fields])
 
 
@@ -191,7 +195,7 @@ class HistoryRecorder:
         met = MetRows(
             found.places, found.stored, range(len(loaded.shape.fields)), share
         )
-        self.change(loaded, lives.steps, list(found.events.unknown), met)
+        self.change(loaded, lives.steps, met)
 
     def insert(self, loaded: Loaded) -> None:
         """Record a batch of INSERTs of which each is a row."""
@@ -201,72 +205,40 @@ class HistoryRecorder:
         events = range(count)
         self._add(table, [HistoryOp.INSERT] * count, events, None, new)
 
-    def change(
-        self,
-        loaded: Loaded,
-        steps: Sequence[LifeStep],
-        unknown: Sequence[int],
-        met: MetRows,
-    ) -> None:
-        """Record the effects of events. ``unknown``: columns that some events lack."""
-        for start in range(0, len(steps), WALKED_AT_ONCE):
-            self._change(loaded, steps[start : start + WALKED_AT_ONCE], unknown, met)
+    def change(self, loaded: Loaded, steps: LifeSteps | None, met: MetRows) -> None:
+        """Record the effects of events."""
+        if steps is None:
+            raise InternalError("the effects of events were not recorded")
+        for start in range(0, len(steps.event), WALKED_AT_ONCE):
+            part = steps.take(slice(start, start + WALKED_AT_ONCE))
+            found, made = part.before.exists, part.after.exists
+            ops = np.where(found, HistoryOp.DELETE.value, HistoryOp.INSERT.value)
+            ops = np.where(found & made, HistoryOp.UPDATE.value, ops)
+            old = self._rows(loaded, part.before, met)
+            new = self._rows(loaded, part.after, met)
+            self._add(loaded.table, ops.tolist(), part.event, old, new)
 
-    def _change(
-        self,
-        loaded: Loaded,
-        steps: Sequence[LifeStep],
-        unknown: Sequence[int],
-        met: MetRows,
-    ) -> None:
-        ops: list[HistoryOp] = []
-        events: list[int] = []
-        before: list[HeldRow | None] = []
-        after: list[HeldRow | None] = []
-        for step in steps:
-            if step.displaced is not None:
-                events.append(step.event)
-                ops.append(HistoryOp.DELETE)
-                before.append(step.displaced)
-                after.append(None)
-            events.append(step.event)
-            before.append(step.before)
-            after.append(step.after)
-            if step.before is None:
-                ops.append(HistoryOp.INSERT)
-            elif step.after is None:
-                ops.append(HistoryOp.DELETE)
-            else:
-                ops.append(HistoryOp.UPDATE)
-        old = self._rows(loaded, before, unknown, met)
-        new = self._rows(loaded, after, unknown, met)
-        self._add(loaded.table, ops, events, old, new)
-
-    def _rows(
-        self,
-        loaded: Loaded,
-        rows: Sequence[HeldRow | None],
-        unknown: Sequence[int],
-        met: MetRows,
-    ) -> pa.Table | None:
+    def _rows(self, loaded: Loaded, rows: RowRefs, met: MetRows) -> pa.Table | None:
         """Return the rows' values, null where there is no row."""
-        held = [row for row in rows if row is not None]
-        if not held:
+        if not rows.exists.any():
             return None
-        values = rows_of_lives(loaded, held, unknown, met)
-        values = judged_rows(self._rules, loaded.shape, values, held)
-        is_row = np.array([row is not None for row in rows], np.bool_)
-        return values.take(pa.array(np.cumsum(is_row) - 1, mask=~is_row))
+        held = rows.take(np.flatnonzero(rows.exists))
+        values = rows_of_refs(loaded, held, met)
+        made = held.last != STORED
+        fields = loaded.shape.fields
+        values = computed(self._rules.generated, fields, values, made)[0]
+        places = np.cumsum(rows.exists) - 1
+        return values.take(pa.array(places, mask=~rows.exists))
 
     def _add(
         self,
         table: pa.Table,
-        ops: Sequence[HistoryOp],
-        events: Sequence[int],
+        ops: Sequence[str],
+        events: Sequence[int] | Index,
         old: pa.Table | None,
         new: pa.Table | None,
     ) -> None:
-        where = np.array(events, np.int64)
+        where = np.asarray(events, np.int64)
         self._parts.append(
             history_rows(
                 self._target,

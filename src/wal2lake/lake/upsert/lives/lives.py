@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wal2lake.lake.staging.layout import DELETE, INSERT, UPDATE
+from wal2lake.lake.upsert.lives.steps import LifeSteps, RowRefs, in_order
 from wal2lake.model import ConflictType, Resolution
 
 Index = npt.NDArray[np.int64]
@@ -72,19 +73,6 @@ Watched = tuple[tuple[int, HeldRow], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LifeStep:
-    """Effect of one event on a row, for tables with a history."""
-
-    event: int
-    before: HeldRow | None
-    """The row that the event found; None if it inserts one."""
-    after: HeldRow | None
-    """The row that it made; None if it deletes one."""
-    displaced: HeldRow | None = None
-    """Another row, which had the key of ``after`` and is replaced by it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Lives:
     """The net change of the events."""
 
@@ -103,8 +91,8 @@ class Lives:
     """Events that a judge has decided, ascending."""
     watched: Watched = ()
     """Rows that watched events made, ascending; an event that found no row has none."""
-    steps: tuple[LifeStep, ...] = ()
-    """With ``record``: the effects of all events that had one, ascending."""
+    steps: LifeSteps | None = None
+    """With ``record``: the effects of all events that had one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +177,15 @@ def net_lives(
     Without a ``judge`` that conflict stops the batch, and changes of missing rows do nothing. If
     the judge needs rows, the result is ``KeyQuestions``. ``watched``: events whose rows are
     returned as they make them; all rows that the judge merges are returned with them. With
-    ``record`` all events are walked, and the effect of each is returned.
+    ``record`` the effect of each event is returned.
     """
     linked = np.zeros(len(stored), np.bool_)
     moved = events.old != NOT_MOVED
     touches = np.bincount(events.key, minlength=len(stored))
     touches += np.bincount(events.old[moved], minlength=len(stored))
     alone = moved & (touches[events.key] == 1) & (touches[events.old] == 1)
+    if record:
+        alone[:] = False
     if watched is not None:
         alone &= ~watched
         linked[events.key[watched]] = True
@@ -211,8 +201,6 @@ def net_lives(
         meets |= linked[events.old] | linked[events.key]
         linked[events.key[alone & meets]] = True
         alone &= ~meets
-    if record:
-        linked[:], alone[:] = True, False
     walked = linked[events.key]
     plain = np.flatnonzero(~walked & ~alone)
     parts: list[Lives | Stopped | KeyQuestions] = [
@@ -223,13 +211,17 @@ def net_lives(
             _reduce_moves(events, np.flatnonzero(alone), stored, unique=unique)
         )
     seen: Watched = ()
-    steps: tuple[LifeStep, ...] = ()
+    steps = _plain_steps(events, plain, stored) if record else None
     if walked.any():
         walk = _Walk(
             events, stored, unique=unique, judge=judge, watched=watched, record=record
         )
         parts.append(walk.run(np.flatnonzero(walked)))
-        seen, steps = tuple(walk.seen), tuple(walk.steps)
+        seen = tuple(walk.seen)
+        if steps is not None:
+            steps = in_order(steps, walk.recorded())
+    elif steps is not None:
+        steps = steps.take(np.argsort(steps.event, kind="stable"))
     for part in parts:
         if isinstance(part, KeyQuestions):
             return part
@@ -312,8 +304,7 @@ class _ByKey:
         counts = np.diff(np.append(starts, len(order)))
         group = np.repeat(np.arange(len(starts)), counts)
         reset_at = np.where(op != UPDATE, place, -1)
-        before = np.empty_like(reset_at)
-        before[0], before[1:] = -1, np.maximum.accumulate(reset_at)[:-1]
+        before = _before(reset_at)
         here = before >= starts[group]
         occupied = np.where(here, op[before] == INSERT, stored[key])
         return cls(order, key, op, starts, reset_at, occupied)
@@ -354,6 +345,48 @@ def _reduce(
     )
 
 
+def _plain_steps(events: Events, chosen: Index, stored: Mask) -> LifeSteps:
+    """Return the effects of events of keys that do not depend on each other, by key."""
+    if not chosen.size:
+        none = RowRefs.of((), list(events.unknown))
+        return LifeSteps(chosen, none, none)
+    by_key = _ByKey.of(events, chosen, stored)
+    order, key, op = by_key.order, by_key.key, by_key.op
+    place = np.arange(len(order))
+    counts = np.diff(np.append(by_key.starts, len(order)))
+    start = np.repeat(by_key.starts, counts)
+    reset = _before(by_key.reset_at)
+    # The row that an event finds began at a reset of its key, or is the table's.
+    from_table = reset < start
+    begins = np.where(from_table, start, reset)
+    before_last = np.where(place > start, order[place - 1], STORED)
+    known: dict[int, Index] = {}
+    made: dict[int, Index] = {}
+    for column, mask in events.unknown.items():
+        lacks = mask[order]
+        with_value = _before(np.where(lacks | (op == DELETE), -1, place))
+        found = np.where(with_value < begins, STORED, order[with_value])
+        known[column] = found
+        made[column] = np.where(lacks, found, order)
+    occupied = by_key.occupied
+    base = np.where(from_table, key, STORED)
+    has_effect = np.flatnonzero((op == INSERT) | occupied)
+    inserts = op == INSERT
+    steps = LifeSteps(
+        order,
+        RowRefs(occupied, base, before_last, known),
+        RowRefs(op != DELETE, np.where(inserts, STORED, base), order, made),
+    )
+    return steps.take(has_effect)
+
+
+def _before(places: Index) -> Index:
+    """Return the highest place that comes before each position; -1 if there is none."""
+    highest = np.empty_like(places)
+    highest[0], highest[1:] = -1, np.maximum.accumulate(places)[:-1]
+    return highest
+
+
 class _Walk:
     """Applies events of keys that key changes tie together, or that meet conflicts, one at a
     time."""
@@ -368,8 +401,8 @@ class _Walk:
         watched: Mask | None,
         record: bool,
     ) -> None:
-        self.steps: list[LifeStep] = []
-        """Effects as in ``Lives.steps``."""
+        self._steps: list[tuple[int, HeldRow | None, HeldRow | None]] = []
+        """Events, the rows that they found, and the rows that they made."""
         self._record = record
         self.seen: list[tuple[int, HeldRow]] = []
         """Rows as in ``Lives.watched``."""
@@ -431,8 +464,18 @@ class _Walk:
         return self._result()
 
     def _step(self, event: int, source: int, key: int, row: HeldRow | None) -> None:
-        taken = self._row_of(key) if source != key else None
-        self.steps.append(LifeStep(event, self._row_of(source), row, taken))
+        displaced = self._row_of(key) if source != key else None
+        if displaced is not None:
+            self._steps.append((event, displaced, None))
+        self._steps.append((event, self._row_of(source), row))
+
+    def recorded(self) -> LifeSteps:
+        """Return the effects of the events so far."""
+        return LifeSteps(
+            _indices([event for event, _, _ in self._steps]),
+            RowRefs.of([before for _, before, _ in self._steps], self._columns),
+            RowRefs.of([after for _, _, after in self._steps], self._columns),
+        )
 
     def _is_watched(self, event: int, row: HeldRow) -> bool:
         if self._watched is None:
