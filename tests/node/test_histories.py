@@ -176,7 +176,9 @@ def test_a_history_is_read_and_not_written(
     assert node.sql("select relname from pg_class where relname = 'other'") == []
     # Subscribers of the node have the publisher's transactions, and the history's by itself.
     node.sql("select pg_create_logical_replication_slot('hw', 'test_decoding')")
-    pg18.psql("insert into hw.t values (9); delete from hw.t where id = 9")
+    pg18.psql(
+        "begin; insert into hw.t values (9); delete from hw.t where id = 9; commit"
+    )
     mirror.caught_up()
     decoded = node.sql(
         "select data from pg_logical_slot_get_changes('hw', null, null,"
