@@ -25,6 +25,7 @@ from tests.fakes.delta_log import WrittenTable
 from wal2lake.catalog import (
     Catalog,
     CopyRange,
+    PendingHistory,
     PreparedCommit,
     ProgressFile,
     ReplicationSlot,
@@ -363,7 +364,7 @@ def change(node: FakeNode, version: int, files: list[str]) -> TableChange:
 
 
 def test_noted_files_stay(node: FakeNode) -> None:
-    copied, prepared, compacted = (node.table.file() for _ in range(3))
+    copied, prepared, compacted, recorded = (node.table.file() for _ in range(4))
     orphan = node.table.file()
     (subid,) = node.subids
     added = AddedFile(copied, 10, 0, None)
@@ -374,9 +375,13 @@ def test_noted_files_stay(node: FakeNode) -> None:
         0, "gid", Oid(10), 0, (change(node, 0, [prepared]),), ()
     )
     node.catalog.begin_prepare(transaction)
+    history = files_to_json([replace(added, path=recorded)])
+    node.catalog.expect_history(
+        subid, [PendingHistory(TABLE, Lsn(9), "app", TABLE, history)]
+    )
     node.compacted = ([], {compacted})
     assert node.vacuum().orphans == 1
-    assert node.table.present() == {copied, prepared, compacted}
+    assert node.table.present() == {copied, prepared, compacted, recorded}
     assert orphan not in node.table.present()
 
 

@@ -100,7 +100,7 @@ class PastVersions:
         self._subids: defaultdict[Oid, list[Oid]] = defaultdict(list)
         for rel in node.catalog.rels():
             self._subids[rel.relid].append(rel.subid)
-        for history, feed in catalog.histories().items():
+        for history, feed in node.catalog.histories().items():
             self._subids[history].append(feed.subid)
         self._vectors: dict[Oid, SnapshotVector | None] = {}
         node.snapshots.register_past(self)

@@ -13,6 +13,7 @@ list with the reasons.
     capture, while there is a slot                  the last version in the sealed log
     prepared transactions, commits to several       the version on which they are based, their
      tables, ALTER TABLE                             files
+    histories whose table is being committed        their files
     running copies                                  the files of finished ranges, and all files
                                                      that no version has
 
@@ -97,6 +98,9 @@ def held_of(node: RetentionParts, place: TablePlace) -> HeldFiles:
     # First what becomes a version or a state later: what has become one meanwhile is found there.
     _hold_changes(node, place, held)
     _hold_copies(node.catalog, place, held)
+    for relid in place.relids:
+        for files in node.catalog.files_of_history(relid):
+            held.names |= {file.path for file in files_from_json(files)}
     versions, names = node.compactor.held(place.location)
     held.versions.update(versions)
     held.names |= names
