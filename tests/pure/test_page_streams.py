@@ -195,6 +195,14 @@ def test_streams_are_limited_and_a_place_is_free_again(server):
         stream.close()
 
 
+def test_a_head_of_the_stream_ends(server):
+    connection = connect(server)
+    connection.request("HEAD", "/api/events")
+    assert connection.getresponse().status == 200
+    connection.close()
+    assert server.feed.subscribers == 0
+
+
 def test_a_browser_that_does_not_read_is_dropped(server):
     server.scene = nodefacts.many
     server.read_again()

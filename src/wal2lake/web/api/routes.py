@@ -153,6 +153,8 @@ class PageApi:
             self._catalog = None
 
     async def _events(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         if self._open_streams >= self._streams:
             raise HTTPException(
                 503,
