@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -22,7 +21,7 @@ _FETCH = Path(__file__).parent.parent.parent / "tools" / "fetch-chromium"
 @cache
 def chromium_path() -> str:
     """Return the browser's program; skips the test if there is none."""
-    directory = Path(tempfile.gettempdir()) / f"wal2lake-chromium-{os.getuid()}"
+    directory = Path.home() / ".cache" / "wal2lake" / "chromium"
     done = subprocess.run(
         [_FETCH, directory], capture_output=True, text=True, timeout=300, check=False
     )
