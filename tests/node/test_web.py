@@ -7,9 +7,11 @@ import http.client
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -115,6 +117,12 @@ def web_pid(node: Node) -> int:
     return next(worker.pid for worker in node.status().workers if worker.role == "web")
 
 
+def peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
 @pytest.fixture
 def subscriber(watched: Node) -> Node:
     return watched
@@ -184,6 +192,25 @@ def test_plain_http_on_the_port_for_tls_gets_no_answer(watched):
         connection.request("GET", "/health/live")
         connection.getresponse()
     connection.close()
+
+
+def test_clients_that_never_begin_the_handshake_cost_little(watched, authority):
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(
+                socket.create_connection(("127.0.0.1", port(watched, "https")))
+            )
+        assert get(watched, "/health/live")[0] == 200
+        assert peak_bytes(web_pid(watched)) < 120 << 20
+
+    def answered() -> bool:
+        try:
+            return get_from_elsewhere(watched, authority, "/health/live")[0] == 200
+        except OSError:
+            return False
+
+    wait_until(answered)
+    assert "Traceback" not in watched.log_text()
 
 
 def test_a_certificate_that_is_replaced_is_served_after_a_reload(watched, authority):

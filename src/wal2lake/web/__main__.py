@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import gc
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -24,14 +23,11 @@ from wal2lake.launch.directory.webstatus import WebStatus, write_web_status
 from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings, load
 from wal2lake.web.app import WebContext, make_app
+from wal2lake.web.bounds import limit_tls_buffers
 from wal2lake.web.listening import RETRY_SECONDS, Listening, redirect_logs
 from wal2lake.web.page import open_page
 from wal2lake.web.reading import NodeReadings
 from wal2lake.web.visitors import Visitors
-
-MAX_FILES: Final = 512
-"""Most open descriptors: bounds connections whose TLS handshake has not ended, too."""
-
 
 _COLLECT: Final = (100_000, 20, 20)
 """Thresholds of the garbage collector. A reading of 1,000 tables makes 100,000 objects without a
@@ -45,10 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     configure("web")
     redirect_logs()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or hard > MAX_FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, hard))
     gc.set_threshold(*_COLLECT)
+    limit_tls_buffers()
     try:
         asyncio.run(_WebProcess(lambda: load(options.directory, os.environ)).run())
     except Wal2LakeError as error:

@@ -1,20 +1,27 @@
-"""Limits of one HTTP connection, which Uvicorn leaves to a proxy in front of it.
+"""Limits of HTTP connections, which Uvicorn leaves to a proxy in front of it.
 
 No client can hold the process's memory or descriptors: connections are counted, the head of a
 request has a size and a deadline, an idle connection ends, and so does one whose client has stopped
 reading. A stalled event stream is therefore cut; browsers connect again by themselves.
 
-Called by: ``listening``. Source: uvicorn's h11_impl.py, which this protocol extends.
+Called by: ``listening``. Source: uvicorn's h11_impl.py, which the protocol extends;
+asyncio's selector_events.py (``_accept_connection``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import socket
+import ssl
+from asyncio import sslproto
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wal2lake.observe import get_logger
 
 MAX_CONNECTIONS: Final = 128
 """Open connections of one listener; further ones are closed unread. A page uses two, a scraper one.
@@ -37,6 +44,18 @@ STALL_SECONDS: Final = 30.0
 
 HANDSHAKE_SECONDS: Final = 10.0
 """Longest TLS handshake."""
+
+TLS_BUFFER_BYTES: Final = 32 * 1024
+"""Buffer of what a TLS connection has received: two records, and twice the head of a request."""
+
+_PAUSE_SECONDS: Final = 1.0
+"""Pause after a failed accept (no descriptors left)."""
+
+
+def limit_tls_buffers() -> None:
+    """Have later TLS connections of this process begin with a small buffer. asyncio takes 256 KiB
+    for each, also for clients that never begin the handshake, and has no parameter for it."""
+    sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
 
 
 class BoundedProtocol(H11Protocol):
@@ -105,3 +124,75 @@ class BoundedProtocol(H11Protocol):
             if timer is not None:
                 timer.cancel()
         self._head_timer = self._stall_timer = None
+
+
+class Acceptor:
+    """Accepts on some sockets, in one event loop.
+
+    asyncio's own servers accept without a bound, and write a line to the log for each connection
+    that finds no descriptor, thousands a second. Here a connection beyond the bound, TLS handshakes
+    included, is closed unread, and a process without descriptors pauses.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        make_protocol: Callable[[], asyncio.Protocol],
+        count_open: Callable[[], int],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """``count_open`` returns the number of connections that protocols serve."""
+        self._loop = asyncio.get_running_loop()
+        self._listeners = tuple(listeners)
+        self._make_protocol = make_protocol
+        self._count_open = count_open
+        self._tls = tls
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._closed = False
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._listen(listener)
+
+    def close(self) -> None:
+        """Accept no more; the caller closes the sockets."""
+        self._closed = True
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+        for task in self._beginning:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Return at once: connections are the server's."""
+
+    def _listen(self, listener: socket.socket) -> None:
+        if not self._closed:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            get_logger().error(f"could not accept new connection: {error.strerror}")
+            self._loop.remove_reader(listener)
+            self._loop.call_later(_PAUSE_SECONDS, self._listen, listener)
+            return
+        if len(self._beginning) + self._count_open() >= MAX_CONNECTIONS:
+            client.close()
+            return
+        client.setblocking(False)
+        task = self._loop.create_task(self._begin(client))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, client: socket.socket) -> None:
+        # Whatever a client does wrong in the handshake is its own affair.
+        with contextlib.suppress(OSError):
+            await self._loop.connect_accepted_socket(
+                self._make_protocol,
+                client,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
+                ssl_shutdown_timeout=HANDSHAKE_SECONDS if self._tls else None,
+            )

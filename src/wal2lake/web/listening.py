@@ -33,10 +33,10 @@ from wal2lake.login import load_certificate, server_context
 from wal2lake.observe import get_logger
 from wal2lake.settings import ListenAddress, Settings, parse_web_listen
 from wal2lake.web.bounds import (
-    HANDSHAKE_SECONDS,
     HEAD_BYTES,
     KEEP_ALIVE_SECONDS,
     MAX_REQUESTS,
+    Acceptor,
     BoundedProtocol,
 )
 
@@ -71,24 +71,18 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._ending.wait(), 1.0)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections, with a bound on TLS handshakes that Uvicorn does not set."""
+        """Accept connections, with a bound that Uvicorn does not have."""
         await self.lifespan.startup()
         loop = asyncio.get_running_loop()
-        tls = self.config.ssl
+        state = self.server_state
 
         def connection() -> BoundedProtocol:
-            return BoundedProtocol(self.config, self.server_state, {}, loop)
+            return BoundedProtocol(self.config, state, {}, loop)
 
-        self.servers = [
-            await loop.create_server(
-                connection,
-                sock=listener,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
-                ssl_shutdown_timeout=HANDSHAKE_SECONDS if tls else None,
-            )
-            for listener in sockets or []
-        ]
+        accepting: Any = Acceptor(
+            sockets or [], connection, lambda: len(state.connections), self.config.ssl
+        )
+        self.servers = [accepting]
         self.started = True
 
 
