@@ -1,10 +1,12 @@
 """VACUUM at the front door of a real node: what is removed, what is not, and what clients are told.
 
-deltalake, DuckDB and Spark read every version that is left, from outside.
+deltalake and Spark read every version that is left, from outside.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ import psycopg
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import Database
+from tests.fakes.foreign_spark import ForeignSpark
 
+from wal2lake.lake.jars import JarSource, locate_jars
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
@@ -236,3 +240,72 @@ def test_as_postgresql_says_it(vacuumed: Node, conn: Any) -> None:
     conn.execute("reset default_transaction_read_only")
     conn.execute("drop table v_said")
     conn.execute("drop role v_bob")
+
+
+def outside(root: Path, version: int) -> tuple[int, int]:
+    """Rows, and the sum of n, of a version, read by deltalake."""
+    found = (
+        QueryBuilder()
+        .register("t", DeltaTable(str(root), version=version))
+        .execute("select count(*) as n, coalesce(sum(n), 0) as s from t")
+        .read_all()
+    )
+    return int(found["n"][0].as_py()), int(found["s"][0].as_py())
+
+
+def versions_kept(conn: Any, table: str) -> tuple[int, int]:
+    (_, (_, finished)) = told(conn, f"vacuum (verbose) {table}")
+    found = re.search(r"versions: (\d+) to (\d+) are readable", finished)
+    assert found is not None, finished
+    return int(found[1]), int(found[2])
+
+
+@pytest.mark.parametrize(
+    "with_spark", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_every_kept_version_reads_outside_while_a_reader_holds_the_oldest(
+    vacuumed: Node, conn: Any, tmp_path: Path, with_spark: bool
+) -> None:
+    name = f"v_out_{with_spark}".lower()
+    root = place(vacuumed, "public", name)
+    total = f"select count(*), coalesce(sum(n), 0) from {name}"
+    conn.execute(f"create table {name} (id int primary key, n int)")
+    expected: dict[int, tuple[int, int]] = {}
+
+    def change(step: int) -> None:
+        for sql in (
+            f"insert into {name} select i, {step} from generate_series({step}0, {step}9) i",
+            f"update {name} set n = n + 1 where id % 3 = 0",
+            f"delete from {name} where id = {step}5",
+        ):
+            conn.execute(sql)
+            ((rows, sum_of_n),) = conn.execute(total).fetchall()
+            version = DeltaTable(str(root)).version()
+            expected[version] = int(rows), int(sum_of_n)
+
+    change(1)
+    held = max(expected)
+    with psycopg.connect(vacuumed.conninfo()) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        assert reader.execute(total).fetchall() == [expected[held]]
+        change(2)
+        change(3)
+        before = len(data_files(vacuumed, "public", name))
+        vacuum_until(conn, name, lambda: versions_kept(conn, name)[0] == held)
+        oldest, newest = versions_kept(conn, name)
+        assert (oldest, newest) == (held, max(expected))
+        assert len(data_files(vacuumed, "public", name)) <= before
+        for version in range(oldest, newest + 1):
+            assert outside(root, version) == expected[version], version
+        if with_spark:
+            jars = locate_jars(JarSource.from_environment(os.environ), os.environ)
+            with ForeignSpark(tmp_path / "foreign", jars) as spark:
+                for version in range(oldest, newest + 1):
+                    rows, sum_of_n = expected[version]
+                    spark.sql(
+                        f"select assert_true(count(*) = {rows} and sum(n) = {sum_of_n})"
+                        f" from delta.`{root}` version as of {version}"
+                    )
+        assert reader.execute(total).fetchall() == [expected[held]]
+    vacuum_until(conn, name, lambda: versions_kept(conn, name)[0] == newest)
+    assert outside(root, newest) == expected[newest]

@@ -34,8 +34,15 @@ from wal2lake.catalog import (
     TableChange,
     TableDef,
 )
+from wal2lake.commands.tables.past import AsOf, PastVersions
 from wal2lake.lake import AddedFile, files_to_json
-from wal2lake.lake.retention import FileKind, UnreadableLog, read_log, stated_seconds
+from wal2lake.lake.retention import (
+    FileKind,
+    UnreadableLog,
+    are_present,
+    read_log,
+    stated_seconds,
+)
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.local.concurrency.vacuumturns import VacuumTurns
 from wal2lake.local.retention import (
@@ -306,6 +313,28 @@ def test_readers_hold_what_they_read(node: FakeNode) -> None:
     node.table.assert_readable(1)
     del reader
     assert node.vacuum().oldest == 2
+
+
+def test_a_statement_that_reads_the_past_holds_its_state(node: FakeNode) -> None:
+    ten_versions(node)
+    past = PastVersions(node, AsOf(lsn=Lsn(104)), lambda notice: None)
+    assert past.of(node.definition) == 4
+    node.age(30)
+    assert node.vacuum().oldest == 4
+    node.table.assert_readable(4)
+    assert node.states() == [10], "nobody finds it any more"
+    del past
+    assert node.vacuum().oldest == 10
+
+
+def test_a_version_without_its_files_is_not_kept(node: FakeNode) -> None:
+    ten_versions(node)
+    node.age(30)
+    assert are_present(node.table.root, 3)
+    node.vacuum()
+    assert not are_present(node.table.root, 3)
+    assert are_present(node.table.root, 10)
+    assert not are_present(node.table.root, 11)
 
 
 def test_a_look_up_under_way_is_waited_for(node: FakeNode) -> None:
