@@ -424,8 +424,9 @@ class Supervisor:
         self._past = {k: p for k, p in self._past.items() if k in keys}
 
     def _web(self) -> list[Desired]:
-        wanted = self._commands.web and self._settings.web.listen
-        return [Desired(WEB)] if wanted else []
+        alerts = self._settings.alerts
+        wanted = self._settings.web.listen or alerts.webhook_url or alerts.command
+        return [Desired(WEB)] if self._commands.web and wanted else []
 
     def _policy(self) -> LaunchPolicy:
         subscription = self._settings.subscription

@@ -522,6 +522,33 @@ class WebSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertSettings:
+    """Messages when a problem (wal2lake.problems) begins and when it ends."""
+
+    webhook_url: str = setting(
+        "",
+        "URL that each alert is sent to with POST, as JSON; empty: none.",
+        pattern=r"(https?://\S+)?",
+        allowed="an http:// or https:// URL",
+        receivers=False,
+    )
+    command: str = setting(
+        "",
+        "Shell command that is run for each alert, with the JSON on its standard input; empty:"
+        " none.",
+        receivers=False,
+    )
+    delay_ms: int = setting(
+        5_000,
+        "An alert begins when its problem has lasted for this time, and ends when it has been"
+        " gone for as long.",
+        minimum=0,
+        maximum=_INT_MAX,
+        receivers=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the node in ``directory``."""
 
@@ -535,6 +562,7 @@ class Settings:
     spark: SparkSettings = SparkSettings()
     web: WebSettings = WebSettings()
     lake: LakeSettings = LakeSettings()
+    alerts: AlertSettings = AlertSettings()
 
     @property
     def log_directory(self) -> Path:
@@ -603,6 +631,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "lake": LakeSettings,
         "spark": SparkSettings,
         "web": WebSettings,
+        "alerts": AlertSettings,
     }
 )
 """Class of each section, in the order of the file."""

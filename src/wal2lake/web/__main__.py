@@ -22,6 +22,7 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.launch.directory.webstatus import WebStatus, write_web_status
 from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings, load
+from wal2lake.web.alerts import Alerts
 from wal2lake.web.app import WebContext, make_app
 from wal2lake.web.bounds import limit_tls_buffers
 from wal2lake.web.listening import RETRY_SECONDS, Listening, redirect_logs
@@ -68,7 +69,8 @@ class _WebProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         self._settings = self._read()
-        self._readings = NodeReadings(self._settings)
+        self._alerts = Alerts(self._settings)
+        self._readings = NodeReadings(self._settings, observe=self._alerts.observe)
         page = open_page(self._readings, lambda: self._settings)
         context = WebContext(lambda: self._settings, self._readings, page)
         catalog = Catalog(self._settings.catalog_file, self._settings.warehouse)
@@ -95,6 +97,7 @@ class _WebProcess:
             page.stop()
             await listening.close()
             self._readings.close()
+            self._alerts.stop()
 
     async def _wait(self, seconds: float | None) -> None:
         try:
@@ -112,6 +115,7 @@ class _WebProcess:
             get_logger().error("could not reload the settings", error=error)
             return
         self._readings.reload(self._settings)
+        self._alerts.reload(self._settings)
 
     def _tell(self, listening: Listening) -> None:
         status = WebStatus(os.getpid(), listening.urls, listening.error)

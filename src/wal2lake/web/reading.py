@@ -57,10 +57,15 @@ class NodeReadings:
     """Makes readings in a thread of its own."""
 
     def __init__(
-        self, settings: Settings, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        observe: Callable[[NodeFacts, tuple[Problem, ...]], None] = lambda f, p: None,
     ) -> None:
+        """``observe`` is called with each reading."""
         self._settings = settings
         self._reader = FactReader(settings)
+        self._observe = observe
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="readings")
         self._latest: tuple[float, NodeReading] | None = None
@@ -116,6 +121,7 @@ class NodeReadings:
             took_seconds=self._clock() - began,
         )
         self._latest = began, reading
+        self._observe(reading.facts, reading.problems)
         # For others, who look only now and then. A full disk must not end the looking.
         with contextlib.suppress(OSError):
             save_seen(self._settings.run_directory, self._problems.seen)

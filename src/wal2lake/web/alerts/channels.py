@@ -1,0 +1,153 @@
+"""Delivery of one alert: to a webhook, or to a command.
+
+In: a JSON text and the alert's id. Out: nothing, or DeliveryError. Both are bounded in time and in
+what they read of an answer, because the other side may hang or never end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Final, Protocol
+
+from wal2lake import __version__
+from wal2lake.errors import Wal2LakeError
+
+TIMEOUT_SECONDS: Final = 10.0
+"""Longest wait for each step of a webhook's answer, and for a command."""
+
+_TEXT_BYTES: Final = 500
+"""Bytes of an answer or of a command's output that an error quotes."""
+
+
+class DeliveryError(Wal2LakeError):
+    """An alert was not accepted. It is sent again later."""
+
+    default_sqlstate = "58000"
+
+
+class AlertChannel(Protocol):
+    """A way to send alerts."""
+
+    @property
+    def name(self) -> str:
+        """Name for the log and for the ledger's file."""
+
+    def deliver(self, text: str, facts: Mapping[str, str]) -> None:
+        """Send one alert. ``facts``: id and event. DeliveryError if it was not accepted."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Turns a redirect into an error: a POST would be repeated as a GET."""
+
+    def redirect_request(
+        self, req: Any, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
+        """Refuse."""
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """POST to a URL. An answer of 2xx accepts the alert."""
+
+    url: str
+    timeout_seconds: float = TIMEOUT_SECONDS
+
+    @property
+    def name(self) -> str:
+        """Name of the channel."""
+        return "webhook"
+
+    def deliver(self, text: str, facts: Mapping[str, str]) -> None:
+        """Send the JSON as the request's body."""
+        request = urllib.request.Request(
+            self.url,
+            data=text.encode(),
+            method="POST",
+            headers={
+                "Content-Type": "application/json",
+                "User-Agent": f"wal2lake/{__version__}",
+                "Idempotency-Key": f"{facts['id']}-{facts['event']}",
+            },
+        )
+        try:
+            opener = urllib.request.build_opener(_NoRedirect)
+            with opener.open(request, timeout=self.timeout_seconds) as answer:
+                answer.read(_TEXT_BYTES)
+        except urllib.error.HTTPError as error:
+            with error, contextlib.suppress(OSError):
+                error.read(_TEXT_BYTES)
+            raise _refused(f"it answers {error.code} {error.reason}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise _refused(f"{reason}") from None
+
+
+def _refused(why: str) -> DeliveryError:
+    return DeliveryError(
+        f"the alerts' webhook cannot be used: {why}",
+        hint="Check alerts.webhook_url. The alert is sent again.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the shell, with the JSON on its standard input. Exit code 0 accepts it."""
+
+    command: str
+    timeout_seconds: float = TIMEOUT_SECONDS
+
+    @property
+    def name(self) -> str:
+        """Name of the channel."""
+        return "command"
+
+    def deliver(self, text: str, facts: Mapping[str, str]) -> None:
+        """Run the command, in a process group of its own that is killed if it takes too long."""
+        environ = {f"WAL2LAKE_ALERT_{name.upper()}": v for name, v in facts.items()}
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", self.command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **environ},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise _failed(str(error.strerror)) from None
+        with process:
+            try:
+                _, said = process.communicate(text.encode(), self.timeout_seconds)
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                raise _failed(
+                    f"it took more than {self.timeout_seconds:g} seconds"
+                ) from None
+            finally:
+                # A child that it left behind would hold our pipes.
+                _kill(process)
+        if process.returncode != 0:
+            words = said[-_TEXT_BYTES:].decode("utf-8", "replace").strip()
+            raise _failed(
+                f"exit code {process.returncode}{': ' if words else ''}{words}"
+            )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _failed(why: str) -> DeliveryError:
+    return DeliveryError(
+        f"the alerts' command failed: {why}",
+        hint="Check alerts.command. The alert is sent again.",
+    )

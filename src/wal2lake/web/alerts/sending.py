@@ -1,0 +1,190 @@
+"""A thread for each channel that sends the alerts that are due.
+
+In: the problems of each look. Out: JSON to the channels, the ledgers' files in the run directory.
+Nobody waits for a channel: a look leaves its problems and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from wal2lake.health import NodeFacts, Problem
+from wal2lake.observe import RepeatedErrors, get_logger
+from wal2lake.settings import Settings
+from wal2lake.web.alerts.channels import (
+    AlertChannel,
+    Command,
+    DeliveryError,
+    Webhook,
+)
+from wal2lake.web.alerts.ledger import Alert, AlertLedger
+
+_LOOK_SECONDS: Final = 1.0
+"""Interval in which a thread looks for alerts that have become due."""
+
+
+class Sender:
+    """Sends the alerts of one channel, in a thread of its own."""
+
+    def __init__(
+        self,
+        channel: AlertChannel,
+        run_directory: Path,
+        delay_seconds: float,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Read the ledger's file; ``start`` starts the thread."""
+        self._channel = channel
+        self._file = run_directory / f"alerts-{channel.name}.json"
+        self._clock = clock
+        self._ledger = AlertLedger(delay_seconds)
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = False
+        self._node: dict[str, Any] = {}
+        self._errors = RepeatedErrors()
+        self._thread = threading.Thread(
+            target=self._work, name=f"alerts-{channel.name}", daemon=True
+        )
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            self._ledger.restore(json.loads(self._file.read_text()))
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def channel(self) -> AlertChannel:
+        """The channel, to be compared with another."""
+        return self._channel
+
+    def set_delay(self, seconds: float) -> None:
+        """Use another delay from now on."""
+        with self._lock:
+            self._ledger.delay = timedelta(seconds=seconds)
+
+    def stop(self) -> None:
+        """Have the thread end after what it does; do not wait for it."""
+        self._stopped = True
+        self._wake.set()
+
+    def observe(self, facts: NodeFacts, problems: Iterable[Problem]) -> None:
+        """Take one look's problems."""
+        with self._lock:
+            self._node = {
+                "directory": facts.directory,
+                "host": socket.gethostname(),
+                "address": facts.address,
+                "port": facts.port,
+            }
+            if self._ledger.observe(problems, self._clock()):
+                self._save()
+        self._wake.set()
+
+    def _work(self) -> None:
+        while not self._stopped:
+            self._wake.wait(_LOOK_SECONDS)
+            self._wake.clear()
+            while not self._stopped and self._send_next():
+                pass
+
+    def _send_next(self) -> bool:
+        """Send one alert; returns False if none is due, or if it was not accepted."""
+        with self._lock:
+            alert = self._ledger.due(self._clock())
+            node = self._node
+        if alert is None:
+            return False
+        try:
+            self._channel.deliver(
+                message(alert, node), {"id": alert.id, "event": alert.event}
+            )
+        except DeliveryError as error:
+            self._errors.say(get_logger(), "could not send an alert", error)
+            with self._lock:
+                self._ledger.failed(alert, self._clock())
+            # The others would probably fail as well, each after its time-out.
+            return False
+        self._errors.passed(get_logger())
+        with self._lock:
+            self._ledger.sent(alert, self._clock())
+            self._save()
+        return True
+
+    def _save(self) -> None:
+        temporary = self._file.with_name(f".{self._file.name}.tmp")
+        try:
+            with temporary.open("w") as file:
+                json.dump(self._ledger.to_json(), file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._file)
+        except OSError as error:
+            get_logger().error(f'could not write file "{self._file}": {error.strerror}')
+
+
+def message(alert: Alert, node: dict[str, Any]) -> str:
+    """Return an alert as JSON (docs/guide/monitoring.md, Alerts)."""
+    content = {
+        "version": 1,
+        "id": alert.id,
+        "event": alert.event,
+        "node": node,
+        "problem": dict(alert.problem),
+        "ended_at": alert.ended_at and alert.ended_at.isoformat(),
+    }
+    return json.dumps(content, ensure_ascii=False)
+
+
+class Alerts:
+    """The channels of the settings in force. For the thread that reads, and for ``reload``."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Start a thread for each channel."""
+        self._lock = threading.Lock()
+        self._senders = [_started(c, settings) for c in _channels(settings)]
+
+    def reload(self, settings: Settings) -> None:
+        """Use new settings; a channel that stays goes on."""
+        with self._lock:
+            running = {sender.channel: sender for sender in self._senders}
+            senders = []
+            for channel in _channels(settings):
+                sender = running.pop(channel, None) or _started(channel, settings)
+                sender.set_delay(settings.alerts.delay_ms / 1000)
+                senders.append(sender)
+            for sender in running.values():
+                sender.stop()
+            self._senders = senders
+
+    def observe(self, facts: NodeFacts, problems: Iterable[Problem]) -> None:
+        """Take one look's facts and problems."""
+        with self._lock:
+            for sender in self._senders:
+                sender.observe(facts, problems)
+
+    def stop(self) -> None:
+        """End the threads, without waiting for an alert that is being sent."""
+        for sender in self._senders:
+            sender.stop()
+
+
+def _channels(settings: Settings) -> Iterator[AlertChannel]:
+    if settings.alerts.webhook_url:
+        yield Webhook(settings.alerts.webhook_url)
+    if settings.alerts.command:
+        yield Command(settings.alerts.command)
+
+
+def _started(channel: AlertChannel, settings: Settings) -> Sender:
+    sender = Sender(channel, settings.run_directory, settings.alerts.delay_ms / 1000)
+    sender.start()
+    return sender
