@@ -151,6 +151,10 @@ def test_a_record_goes_when_it_is_published_or_void(catalog: Catalog) -> None:
     assert catalog.pending_histories(SUB, MIRROR) == [pending]
     catalog.publish(SUB, Lsn(300), {int(MIRROR): 2, int(HISTORY): 1})
     assert catalog.pending_histories(SUB, MIRROR) == []
+    catalog.show_histories(SUB, {int(OTHER): 7}, [HISTORY])
+    vector = catalog.newest_vector(SUB)
+    assert vector is not None
+    assert (vector.lsn, vector.versions) == (300, {int(MIRROR): 2, int(OTHER): 7})
     expect(catalog, 400, 300)
     catalog.drop_subscription(SUB)
     assert catalog.files_of_history(HISTORY) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from wal2lake.catalog.objects import histories as tables
 from wal2lake.catalog.objects.historyrecords import HistoryFeed, PendingHistory
@@ -25,9 +25,14 @@ class Histories(CatalogPart):
         with self._database.transaction() as transaction:
             tables.link(transaction, oid, mirror)
 
-    def show_histories(self, subid: Oid, versions: Mapping[int, int]) -> None:
-        """Publish versions of new history tables, at the newest vector's LSN."""
+    def show_histories(
+        self, subid: Oid, versions: Mapping[int, int], ended: Collection[Oid] = ()
+    ) -> None:
+        """Publish versions of new history tables, at the newest vector's LSN. Histories that have
+        ``ended`` leave the newest vector, so that it holds no version of them."""
         with self._database.transaction() as transaction:
+            for oid in ended:
+                snapshot_vectors.forget_version(transaction, subid, oid)
             newest = snapshot_vectors.newest_vector(transaction, subid)
             if newest is not None and versions:
                 snapshot_vectors.publish(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from wal2lake.apply.local.histories import histories_of
 from wal2lake.catalog import Subscription, TableDef
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.expressions import check_expressions
@@ -245,10 +246,11 @@ def _set_history(
             for table in histories
         }
         with node.locks.of(subscription.oid):
+            before = histories_of(node.catalog, subscription)
             node.catalog.alter_subscription(
                 subscription.oid, options={"history": schema}
             )
-            node.catalog.show_histories(subscription.oid, versions)
+            node.catalog.show_histories(subscription.oid, versions, before.values())
     if schema:
         caller.notice(
             Notice(
