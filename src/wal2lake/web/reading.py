@@ -102,6 +102,11 @@ class NodeReadings:
                 if error.message != failure:
                     get_logger().error("could not read the node's state", error=error)
                 failure = error.message
+            except Exception as error:
+                # A bug in a rule must not end the looking, which alerts depend on.
+                if str(error) != failure:
+                    get_logger().error("internal error", exc_info=error)
+                failure = str(error)
             await asyncio.sleep(FOLLOW_SECONDS)
 
     def close(self) -> None:
