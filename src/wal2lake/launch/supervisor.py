@@ -63,6 +63,7 @@ from wal2lake.launch.plan import (
     remember,
 )
 from wal2lake.launch.processes import describe_exit, kill_marked
+from wal2lake.launch.servicemanager import VARIABLES, ServiceManager
 from wal2lake.launch.shutdown import Mode, Phase
 from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wakeup
 from wal2lake.observe import configure, get_logger
@@ -126,7 +127,8 @@ class Supervisor:
         self._catalog = catalog
         self._commands = commands
         self._reload = reload
-        self._environ = environ
+        self._environ = {k: v for k, v in environ.items() if k not in VARIABLES}
+        self._manager = ServiceManager(environ)
         self._collector = collector
         self._log = get_logger()
         self._phase = Phase.RUNNING
@@ -202,6 +204,7 @@ class Supervisor:
                     break
                 wake_at = self._act()
                 self._write_status()
+                self._manager.tell(self._state)
                 timeout = POLL_SECONDS
                 if wake_at is not None:
                     timeout = min(timeout, wake_at - time.monotonic())
@@ -358,6 +361,7 @@ class Supervisor:
 
     def _reload_settings(self) -> None:
         self._log.info("received SIGHUP, reloading configuration files")
+        self._manager.reloading()
         if self._collector is not None:
             self._collector.reload()
         try:

@@ -1,0 +1,81 @@
+"""Tells a service manager (systemd, or what speaks its protocol) how the node is.
+
+In: the supervisor's state at each turn of its loop. Out: datagrams on the socket that NOTIFY_SOCKET
+names: READY=1 when clients are accepted, STOPPING=1 at a shutdown, RELOADING=1 and READY=1 around a
+reload, and WATCHDOG=1 while the loop turns. A unit with ``Type=notify`` and ``WatchdogSec`` thus
+waits for a node that answers, and restarts one whose supervisor hangs. Without the variable nothing
+happens. The variables are not passed on: children must not speak for the node.
+
+Source: sd_notify(3), sd_watchdog_enabled(3).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+_WORDS: Final = {"ready": "READY=1\n", "stopping": "STOPPING=1\n"}
+
+VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+class ServiceManager:
+    """The manager that has started this process, if any. For one thread."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the manager's variables; a socket is opened with the first message."""
+        self._address = environ.get("NOTIFY_SOCKET", "")
+        self._clock = clock
+        self._interval = _watchdog_seconds(environ) / 2
+        self._last_ping = -self._interval
+        self._told: str | None = None
+
+    def tell(self, state: str) -> None:
+        """Report the node's state (starting, ready, stopping), if it is another one, and that the
+        loop turns."""
+        if state != self._told:
+            self._told = state
+            self._send(f"{_WORDS.get(state, '')}STATUS=node is {state}")
+        now = self._clock()
+        if self._interval > 0 and now - self._last_ping >= self._interval:
+            self._last_ping = now
+            self._send("WATCHDOG=1")
+
+    def reloading(self) -> None:
+        """Report that the settings are being read; ``tell`` follows with the state."""
+        if self._told == "ready":
+            microseconds = int(self._clock() * 1_000_000)
+            self._send(f"RELOADING=1\nMONOTONIC_USEC={microseconds}")
+            self._told = "reloading"
+
+    def _send(self, text: str) -> None:
+        if not self._address:
+            return
+        # An abstract socket's name begins with a zero byte, which the variable shows as "@".
+        address = self._address
+        if address.startswith("@"):
+            address = "\0" + address[1:]
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+        try:
+            with socket.socket(socket.AF_UNIX, kind) as sender:
+                sender.setblocking(False)
+                sender.sendto(text.encode(), address)
+        except OSError:
+            # The manager is gone or its queue is full; the next turn of the loop tells again.
+            self._told = None
+
+
+def _watchdog_seconds(environ: Mapping[str, str]) -> float:
+    """Return the time after which the manager restarts a silent node; 0 for no watchdog."""
+    text = environ.get("WATCHDOG_USEC", "")
+    pid = environ.get("WATCHDOG_PID", "")
+    if not text.isdecimal() or (pid and pid != str(os.getpid())):
+        return 0.0
+    return int(text) / 1_000_000

@@ -1,0 +1,146 @@
+"""The node and a service manager: readiness, reload, shutdown and the watchdog over its socket."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fakes.node import FakeNode
+
+from wal2lake.cli.options import build_parser
+from wal2lake.launch.servicemanager import ServiceManager
+from wal2lake.testing.waits import wait_until
+
+UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "wal2lake.service"
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[str, socket.socket]]:
+    """A manager's socket, and its name as NOTIFY_SOCKET has it."""
+    name = str(tmp_path / "notify")
+    if request.param == "abstract":
+        name = f"@wal2lake-{os.getpid()}-{tmp_path.name}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind("\0" + name[1:] if name.startswith("@") else name)
+        listening.setblocking(False)
+        yield name, listening
+
+
+def told(listening: socket.socket) -> list[str]:
+    """All datagrams that have come."""
+    texts = []
+    while True:
+        try:
+            texts.append(listening.recv(4096).decode())
+        except BlockingIOError:
+            return texts
+
+
+def test_each_state_is_told_once(manager: tuple[str, socket.socket]) -> None:
+    name, listening = manager
+    node = ServiceManager({"NOTIFY_SOCKET": name})
+    for state in ("starting", "starting", "ready", "ready"):
+        node.tell(state)
+    node.reloading()
+    for state in ("ready", "stopping", "stopping"):
+        node.tell(state)
+    texts = told(listening)
+    assert texts[0] == "STATUS=node is starting"
+    assert texts[1] == "READY=1\nSTATUS=node is ready"
+    assert texts[2].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert texts[3:] == [
+        "READY=1\nSTATUS=node is ready",
+        "STOPPING=1\nSTATUS=node is stopping",
+    ]
+
+
+def test_the_watchdog_is_fed_in_half_of_its_time(
+    manager: tuple[str, socket.socket],
+) -> None:
+    name, listening = manager
+    times = [100.0]
+    environ = {
+        "NOTIFY_SOCKET": name,
+        "WATCHDOG_USEC": "10000000",
+        "WATCHDOG_PID": str(os.getpid()),
+    }
+    node = ServiceManager(environ, clock=lambda: times[-1])
+    node.tell("ready")
+    for now in (101.0, 104.9, 105.0, 109.0, 110.5):
+        times.append(now)
+        node.tell("ready")
+    assert told(listening).count("WATCHDOG=1") == 3
+    other = ServiceManager({**environ, "WATCHDOG_PID": "1"}, clock=lambda: times[-1])
+    other.tell("ready")
+    assert told(listening) == ["READY=1\nSTATUS=node is ready"]
+
+
+def test_without_a_manager_or_with_one_that_is_gone_nothing_happens(
+    tmp_path: Path,
+) -> None:
+    for environ in ({}, {"NOTIFY_SOCKET": str(tmp_path / "gone")}):
+        node = ServiceManager(environ)
+        node.tell("ready")
+        node.tell("stopping")
+
+
+def test_a_manager_that_comes_back_is_told(tmp_path: Path) -> None:
+    name = str(tmp_path / "notify")
+    node = ServiceManager({"NOTIFY_SOCKET": name})
+    node.tell("ready")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(name)
+        listening.setblocking(False)
+        node.tell("ready")
+        assert told(listening) == ["READY=1\nSTATUS=node is ready"]
+
+
+def test_a_node_tells_its_manager_and_its_children_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(name)
+        listening.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        (tmp_path / "node").mkdir()
+        node = FakeNode(tmp_path / "node")
+        try:
+            node.start()
+            texts: list[str] = []
+
+            def has(text: str) -> bool:
+                texts.extend(told(listening))
+                return any(text in one for one in texts)
+
+            wait_until(lambda: has("READY=1"), describe=lambda: str(texts))
+            wait_until(lambda: has("WATCHDOG=1"), describe=lambda: str(texts))
+            engine = node.events("engine", "listening")[0][1]
+            environ = Path(f"/proc/{engine}/environ").read_bytes()
+            assert b"NOTIFY_SOCKET" not in environ
+            assert b"WATCHDOG_USEC" not in environ
+            node.signal(signal.SIGTERM)
+            wait_until(lambda: has("STOPPING=1"), describe=lambda: str(texts))
+        finally:
+            node.close()
+
+
+def test_the_unit_has_commands_that_exist_and_waits_for_the_node() -> None:
+    parser = configparser.ConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(UNIT.read_text())
+    service = parser["Service"]
+    assert service["Type"] == "notify"
+    assert int(service["WatchdogSec"]) > 0
+    for key in ("ExecStart", "ExecReload"):
+        program, *arguments = service[key].split()
+        assert program.endswith("/wal2lake")
+        build_parser().parse_args(arguments)
