@@ -413,7 +413,9 @@ def test_the_files_of_an_open_block_are_nobody_elses(
             row_filters=(),
             schema=None,
         )
-        wanted = SimpleNamespace(tables={("public", "x"): remote}, all_sent=True)
+        wanted = SimpleNamespace(
+            tables={("public", "x"): remote}, all_sent=True, history=""
+        )
         with (
             pytest.MonkeyPatch.context() as patched,
             view.ddl_lock,
