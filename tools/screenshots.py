@@ -2,7 +2,7 @@
 
     python -m tools.screenshots [NAME ...]
 
-The data are those of a shop that does not exist (``tests/fakes/nodefacts.py``), at a fixed time, so
+The data are those of a shop that does not exist (``tests/fakes/scenes.py``), at a fixed time, so
 that a picture changes only if the page does. pngquant, if it is installed, makes the files small.
 Run by ``make screenshots``.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from playwright.sync_api import Browser
-from tests.fakes import nodefacts
+from tests.fakes import scenes
 from tests.fakes.chromium import chromium
 from tests.fakes.pageserver import PageServer
 
@@ -40,7 +40,7 @@ class Picture:
 
     name: str
     view: str
-    scene: nodefacts.SceneAt
+    scene: scenes.SceneAt
     width: int = 1180
     height: int = 790
     scheme: Literal["light", "dark"] = "light"
@@ -49,13 +49,13 @@ class Picture:
 
 
 PICTURES: Final = (
-    Picture("page-overview", "", nodefacts.calm, height=900),
-    Picture("page-trouble", "", nodefacts.troubled, height=1010, scheme="dark"),
-    Picture("page-tables", "tables", nodefacts.troubled, height=850),
-    Picture("page-table", "table/16500", nodefacts.calm, height=900),
-    Picture("page-copies", "copies", nodefacts.copying, height=680),
-    Picture("page-problems", "problems", nodefacts.troubled, height=900),
-    Picture("page-phone", "", nodefacts.troubled, 400, 860, "dark"),
+    Picture("page-overview", "", scenes.calm, height=900),
+    Picture("page-trouble", "", scenes.troubled, height=1010, scheme="dark"),
+    Picture("page-tables", "tables", scenes.troubled, height=850),
+    Picture("page-table", "table/16500", scenes.calm, height=900),
+    Picture("page-copies", "copies", scenes.copying, height=680),
+    Picture("page-problems", "problems", scenes.troubled, height=900),
+    Picture("page-phone", "", scenes.troubled, 400, 860, "dark"),
 )
 
 
@@ -66,7 +66,7 @@ def main(names: list[str]) -> int:
     with tempfile.TemporaryDirectory() as directory, chromium() as browser:
         path = Path(directory) / "catalog.sqlite"
         catalog = Catalog.create(path, "me", None)
-        nodefacts.fill(catalog, nodefacts.calm(NOON)[0])
+        scenes.fill(catalog, scenes.calm(NOON)[0])
         catalog.close()
         _publish_before(path, NOON)
         for picture in wanted:

@@ -1,4 +1,5 @@
-"""Facts of nodes that do not exist, for what shows them."""
+"""Facts of a node that does not exist. Whatever judges or shows facts begins with these values, and
+replaces what it is about; nothing else in the tests makes a whole node."""
 
 from __future__ import annotations
 

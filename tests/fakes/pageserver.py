@@ -16,7 +16,7 @@ from types import TracebackType
 
 import uvicorn
 from starlette.applications import Starlette
-from tests.fakes.nodefacts import Scene, SceneAt, calm
+from tests.fakes.scenes import Scene, SceneAt, calm
 
 from wal2lake.catalog import Catalog
 from wal2lake.health import NodeFacts

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.fakes import nodefacts
+from tests.fakes import scenes
 from tests.fakes.chromium import chromium
 from tests.fakes.pageserver import PageServer
 
@@ -21,12 +21,12 @@ from wal2lake.catalog import Catalog
 WIDE, NARROW = 1600, 400
 VIEWS = ("", "tables", "copies", "problems", "publisher", "table/16500")
 SCENES = (
-    nodefacts.calm,
-    nodefacts.empty,
-    nodefacts.copying,
-    nodefacts.troubled,
-    nodefacts.stopped,
-    nodefacts.hostile,
+    scenes.calm,
+    scenes.empty,
+    scenes.copying,
+    scenes.troubled,
+    scenes.stopped,
+    scenes.hostile,
 )
 Open = Callable[..., Page]
 
@@ -43,7 +43,7 @@ def browser() -> Iterator[Browser]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     path = tmp_path_factory.mktemp("page") / "catalog.sqlite"
     catalog = Catalog.create(path, "me", None)
-    nodefacts.fill(catalog, nodefacts.calm(datetime.now(UTC))[0])
+    scenes.fill(catalog, scenes.calm(datetime.now(UTC))[0])
     catalog.close()
     with PageServer(path) as running:
         yield running
@@ -57,7 +57,7 @@ def visit(browser: Browser, server: PageServer) -> Iterator[Open]:
 
     def go(
         view: str = "",
-        scene: nodefacts.SceneAt = nodefacts.calm,
+        scene: scenes.SceneAt = scenes.calm,
         width: int = WIDE,
         scheme: Any = "light",
         **options: Any,
@@ -151,7 +151,7 @@ def test_numbers_move_while_one_looks(visit):
 
 
 def test_the_late_stage_is_in_colour_and_in_words(visit):
-    page = visit("", nodefacts.troubled)
+    page = visit("", scenes.troubled)
     assert heading(page) == "2 errors, 5 warnings"
     crm, shop = page.locator(".lane").all()
     assert crm.locator("h2").inner_text() == "crm", "the worst one comes first"
@@ -170,7 +170,7 @@ def test_the_late_stage_is_in_colour_and_in_words(visit):
 
 
 def test_a_node_without_a_subscription_says_what_to_type(visit):
-    page = visit("", nodefacts.empty)
+    page = visit("", scenes.empty)
     assert heading(page) == "No subscription yet"
     assert "CREATE SUBSCRIPTION" in page.locator(".sql code").nth(1).inner_text()
     assert "wal2lake sql -D /var/lib/wal2lake" in page.locator(".start").inner_text()
@@ -179,7 +179,7 @@ def test_a_node_without_a_subscription_says_what_to_type(visit):
 
 
 def test_a_stopped_node_is_shown_as_it_was(visit):
-    page = visit("", nodefacts.stopped)
+    page = visit("", scenes.stopped)
     expect(page.locator("#banner")).to_contain_text("The node is stopped")
     expect(page.locator("#corner .pill")).to_have_text("node stopped")
     assert page.locator(".lane .pill").inner_text() == "down"
@@ -188,7 +188,7 @@ def test_a_stopped_node_is_shown_as_it_was(visit):
 def test_problems_say_whom_they_concern_and_sql_can_be_copied(visit, server):
     page = visit(
         "problems",
-        nodefacts.troubled,
+        scenes.troubled,
         permissions=["clipboard-read", "clipboard-write"],
     )
     cards = page.locator(".problem")
@@ -211,20 +211,20 @@ def test_problems_say_whom_they_concern_and_sql_can_be_copied(visit, server):
         page.evaluate("navigator.clipboard.readText()")
         == "SELECT wal2lake.recopy_table('shop', 'public.payments');"
     )
-    server.show(nodefacts.calm)
+    server.show(scenes.calm)
     expect(page.locator(".problem")).to_have_count(0)
     expect(page.locator("#announcer")).to_have_text("No problems")
 
 
 def test_copies_have_bars_and_the_time_left(visit):
-    page = visit("copies", nodefacts.copying)
+    page = visit("copies", scenes.copying)
     bars = page.get_by_role("progressbar", name="Copy of public.orders")
     assert 60 < float(bars.get_attribute("value")) < 66
     expect(page.locator(".copy", has_text="public.orders")).to_contain_text("left")
     expect(page.locator("h1 + p")).to_have_text(
         "4 running · 5 tables waiting · 5 tables ready"
     )
-    page = visit("copies", nodefacts.calm)
+    page = visit("copies", scenes.calm)
     expect(page.locator(".empty")).to_contain_text("Every table has been copied")
 
 
@@ -255,7 +255,7 @@ def test_a_table_has_its_history(visit):
 
 
 def test_a_thousand_tables_are_sorted_filtered_and_paged(visit):
-    page = visit("tables", nodefacts.many)
+    page = visit("tables", scenes.many)
     rows = page.locator("table.tables tbody tr")
     expect(rows).to_have_count(50)
     assert page.locator(".head .lead").inner_text() == "1,000 tables"
@@ -279,7 +279,7 @@ def test_a_thousand_tables_are_sorted_filtered_and_paged(visit):
 
 
 def test_a_thousand_tables_are_fluent(visit):
-    page = visit("tables", nodefacts.many)
+    page = visit("tables", scenes.many)
     page.get_by_role("button", name="Rows/s").click()
     # From the click to the painted rows; a tenth of a second is what a person calls at once. The
     # bound leaves room for a busy machine.
@@ -303,13 +303,13 @@ def test_a_thousand_tables_are_fluent(visit):
 
 def test_hostile_names_are_text(visit):
     for view in ("", "tables", "problems"):
-        page = visit(view, nodefacts.hostile)
+        page = visit(view, scenes.hostile)
         page.wait_for_timeout(300)
         text = page.locator("#main").inner_text()
         assert "<img src=x onerror=alert(1)>" in text
         assert "\u202e" not in text, "a name cannot change the direction of the text"
         assert page.locator("#main img, #main script, #main iframe").count() == 0
-    page = visit("tables", nodefacts.hostile)
+    page = visit("tables", scenes.hostile)
     page.locator("tbody a", has_text="__proto__").click()
     expect(page.locator("h1")).to_have_text("__proto__.__proto__")
 
@@ -351,7 +351,7 @@ def test_the_switch_changes_the_colours_and_is_remembered(visit):
 
 
 def test_everything_can_be_reached_and_used_by_keyboard(visit):
-    page = visit("", nodefacts.troubled)
+    page = visit("", scenes.troubled)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
@@ -385,7 +385,7 @@ def test_everything_can_be_reached_and_used_by_keyboard(visit):
 
 
 def test_focus_stays_while_numbers_move_and_goes_to_the_heading_of_a_new_view(visit):
-    page = visit("tables", nodefacts.many)
+    page = visit("tables", scenes.many)
     page.get_by_role("button", name="Rows/s").focus()
     read = page.locator("#foot p").nth(1)
     before = read.inner_text()

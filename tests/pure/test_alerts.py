@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes.facts import NODE
 
-from wal2lake.health import Concern, NodeFacts, Problem, Severity
+from wal2lake.health import Concern, Problem, Severity
 from wal2lake.testing.waits import wait_until
 from wal2lake.web.alerts.channels import Command, DeliveryError, Webhook
 from wal2lake.web.alerts.ledger import AlertLedger
@@ -222,15 +223,6 @@ def test_a_command_that_fails_or_hangs_is_an_error(command: str, words: str) -> 
     assert time.monotonic() - began < 20
 
 
-def facts() -> NodeFacts:
-    return NodeFacts(
-        taken_at=START, directory="/node", state="ready", version="1", pid=1,
-        address="127.0.0.1", port=5480, started_at=START, processes=(), disks=(),
-        certificate_ends=None, heap_bytes=None, heap_limit_bytes=None,
-        engine_told_at=None, subscriptions=(), slots=(), walsenders=(),
-    )  # fmt: skip
-
-
 def test_a_sender_retries_and_a_restart_repeats_nothing(
     server: tuple[str, type[_Answers]], tmp_path: Path
 ) -> None:
@@ -238,14 +230,14 @@ def test_a_sender_retries_and_a_restart_repeats_nothing(
     kind.failing = 1
     sender = Sender(Webhook(f"{url}/ok"), tmp_path, 0)
     sender.start()
-    sender.observe(facts(), [problem("a")])
+    sender.observe(NODE, [problem("a")])
     wait_until(lambda: kind.received, describe="the begin")
     wait_until(lambda: (tmp_path / "alerts-webhook.json").exists())
     sender.stop()
     again = Sender(Webhook(f"{url}/ok"), tmp_path, 0)
     again.start()
-    again.observe(facts(), [problem("a")])
-    again.observe(facts(), [])
+    again.observe(NODE, [problem("a")])
+    again.observe(NODE, [])
     wait_until(lambda: len(kind.received) >= 2, describe="the end")
     again.stop()
     begin, end = (body for _, body in kind.received)

@@ -6,15 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from tests.fakes.facts import GIB, NOW, ago
 from tests.pure.test_health_problems import (
     CONFLICT,
-    GIB,
     ITEMS,
     NODE,
-    NOW,
     SLOT,
     STOCK,
-    ago,
     failing,
     having,
     lag,

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.fakes.facts import ENGINE, GIB, NOW, SHOP, ago
+from tests.fakes.facts import NODE as WHOLE
 
 from wal2lake.errors import ApplyError
 from wal2lake.health import (
@@ -18,7 +20,6 @@ from wal2lake.health import (
     Problem,
     ProblemClock,
     ProblemKind,
-    ProcessFacts,
     Severity,
     SlotFacts,
     SourceFacts,
@@ -32,13 +33,6 @@ from wal2lake.health import (
 from wal2lake.health.rules.words import in_bytes, in_words
 from wal2lake.model import Lsn, Oid, SyncState
 
-NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
-GIB = 1 << 30
-
-
-def ago(**duration: float) -> datetime:
-    return NOW - timedelta(**duration)
-
 
 def lag(seconds: float = 0.0) -> StageLag:
     return StageLag(Lsn(1000), 0, seconds)
@@ -46,42 +40,21 @@ def lag(seconds: float = 0.0) -> StageLag:
 
 ITEMS = TableFacts(Oid(2), "public", "items", SyncState.READY, behind_seconds=0.0)
 
-STOCK = SubscriptionFacts(
-    oid=Oid(1),
+STOCK = replace(
+    SHOP,
     name="stock",
-    enabled=True,
-    state="streaming",
-    receiver_pid=7,
-    publications=("p",),
     received=lag(),
     durable=lag(),
     applied=lag(),
     visible=lag(),
     source=SourceFacts(slot_name="stock"),
-    last_message_at=NOW,
     log_bytes=0,
-    log_limit_bytes=None,
-    errors={},
-    error_counts={},
-    conflicts={},
     tables=(ITEMS,),
-    connected=True,
 )
 
-ENGINE = ProcessFacts("engine", 3, ago(hours=2), 0)
-
-NODE = NodeFacts(
-    taken_at=NOW,
-    directory="/srv/node",
-    state="ready",
-    version="1",
-    pid=1,
-    address="127.0.0.1",
-    port=5480,
-    started_at=ago(hours=2),
+NODE = replace(
+    WHOLE,
     processes=(ENGINE,),
-    disks=(DiskFacts("catalog", "/srv/node", 50 * GIB, 100 * GIB, 1),),
-    certificate_ends=None,
     heap_bytes=None,
     heap_limit_bytes=None,
     engine_told_at=NOW,

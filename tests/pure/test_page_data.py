@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes import nodefacts
+from tests.fakes import scenes
 
 from wal2lake.catalog import (
     Catalog,
@@ -112,12 +112,12 @@ def test_a_clock_that_is_set_back_begins_the_history_anew():
 @pytest.mark.parametrize(
     "scene",
     [
-        nodefacts.calm,
-        nodefacts.empty,
-        nodefacts.copying,
-        nodefacts.troubled,
-        nodefacts.hostile,
-        nodefacts.stopped,
+        scenes.calm,
+        scenes.empty,
+        scenes.copying,
+        scenes.troubled,
+        scenes.hostile,
+        scenes.stopped,
     ],
 )
 def test_every_scene_is_strict_json(scene):
@@ -138,7 +138,7 @@ def test_every_scene_is_strict_json(scene):
 
 
 def test_a_stage_is_late_only_because_a_problem_says_so():
-    facts, problems = nodefacts.troubled(NOW)
+    facts, problems = scenes.troubled(NOW)
     stages = {
         s["name"]: {one["stage"]: one["severity"] for one in s["stages"]}
         for s in documents.state(facts, problems, {})["subscriptions"]
@@ -152,11 +152,11 @@ def test_a_stage_is_late_only_because_a_problem_says_so():
 
 
 def test_problems_come_errors_first_and_are_bounded():
-    _, few = nodefacts.troubled(NOW)
+    _, few = scenes.troubled(NOW)
     listed = documents.problems(few)["problems"]
     severities = [one["severity"] for one in listed]
     assert severities == sorted(severities)
-    every = [*few, *list(nodefacts.hostile(NOW)[1]) * 100]
+    every = [*few, *list(scenes.hostile(NOW)[1]) * 100]
     document = documents.problems(every)
     assert document["total"] == len(every)
     assert document["errors"] == sum(p.severity is Severity.ERROR for p in every)
@@ -165,7 +165,7 @@ def test_problems_come_errors_first_and_are_bounded():
 
 
 def test_a_thousand_tables_are_small_and_quick_to_write():
-    facts, problems = nodefacts.many(NOW)
+    facts, problems = scenes.many(NOW)
     worst = documents.worst_problems(problems)
     [s] = facts.subscriptions
     rows = [encode(documents.table_row(s, t, {}, worst)) for t in s.tables]
@@ -180,7 +180,7 @@ def test_lone_surrogates_of_a_name_are_escaped():
 
 
 def test_a_sample_has_all_series():
-    facts, _ = nodefacts.calm(NOW)
+    facts, _ = scenes.calm(NOW)
     assert set(sample(facts.subscriptions[0], {})) == set(SERIES)
     assert 0 < (sample(facts.subscriptions[0], {})["visible"] or 0) < 60
 
@@ -188,7 +188,7 @@ def test_a_sample_has_all_series():
 def test_rates_of_rows_follow_the_counters():
     rates = RateWindow()
     for second in range(10):
-        facts, _ = nodefacts.calm(NOW + timedelta(seconds=second))
+        facts, _ = scenes.calm(NOW + timedelta(seconds=second))
         answer = rates.add(second, documents.totals(facts))
     [s] = facts.subscriptions
     of_tables = sum(answer["rows", int(s.oid), int(t.oid)] for t in s.tables)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.fakes import nodefacts
+from tests.fakes import scenes
 from tests.fakes.pageserver import PageServer
 
 from wal2lake.catalog import Catalog
@@ -152,9 +152,9 @@ def test_a_stream_begins_with_everything_and_goes_on_with_changes(server):
     assert stream.wait("state")["taken_at"] > hello["state"]["taken_at"]
     changes = stream.wait("tables")
     assert 0 < len(changes["rows"]) <= 14 and changes["gone"] == []
-    server.scene = nodefacts.troubled
+    server.scene = scenes.troubled
     assert stream.wait("problems")["total"] == 7
-    server.scene = nodefacts.empty
+    server.scene = scenes.empty
     gone: list[object] = []
     while len(gone) < 17:
         gone += stream.wait("tables")["gone"]
@@ -204,7 +204,7 @@ def test_a_head_of_the_stream_ends(server):
 
 
 def test_a_browser_that_does_not_read_is_dropped(server):
-    server.scene = nodefacts.many
+    server.scene = scenes.many
     server.read_again()
     address = urlsplit(server.url)
     stalled = socket.socket()
@@ -235,7 +235,7 @@ def test_all_streams_share_one_reading(catalog):
     def counted(now):
         nonlocal reads
         reads += 1
-        return nodefacts.calm(now)
+        return scenes.calm(now)
 
     with PageServer(catalog, counted, interval_seconds=0.2) as server:
         streams = [Stream(server) for _ in range(8)]
@@ -259,7 +259,7 @@ def test_the_end_of_the_feed_ends_the_streams(server):
 
 
 def test_an_idle_feed_reads_seldom():
-    feed = PageFeed(lambda: nodefacts.calm(nodefacts.EPOCH))
+    feed = PageFeed(lambda: scenes.calm(scenes.EPOCH))
     assert feed.pause(0.1, looking=False) == pytest.approx(4.9)
     assert feed.pause(0.1, looking=True) == pytest.approx(0.9)
     # A reading that takes long gets at most half of one core.

@@ -13,9 +13,9 @@ from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
-from tests.fakes.node_facts import (
+from tests.fakes.facts import NOW
+from tests.fakes.readings import (
     NAMES,
-    NOW,
     full_reading,
     node,
     reading,

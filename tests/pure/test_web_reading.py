@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.fakes.node_facts import node
+from tests.fakes.readings import node
 
 from wal2lake.errors import StorageError
 from wal2lake.health import load_seen

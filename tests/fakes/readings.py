@@ -1,17 +1,18 @@
-"""Facts of a node on which everything happens that facts can say."""
+"""Readings of a node on which everything happens that facts can say, for the metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
+
+from tests.fakes.facts import COPYING, NODE, NOW, ORDERS, SHOP
 
 from wal2lake.health import (
     Concern,
     CopyFacts,
-    DiskFacts,
     NodeFacts,
     Problem,
-    ProcessFacts,
     Severity,
     SlotFacts,
     SourceFacts,
@@ -20,7 +21,7 @@ from wal2lake.health import (
     TableFacts,
     WalsenderFacts,
 )
-from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.model import Lsn, Oid
 from wal2lake.observe.telemetry import (
     BUCKETS,
     Histogram,
@@ -29,52 +30,39 @@ from wal2lake.observe.telemetry import (
 )
 from wal2lake.web.reading import NodeReading
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
 NAMES = ("plain", 'with "quotes"', "back\\slash", "new\nline", "ünïcode", "{a=b}")
 """Names of tables that a text format must escape."""
 
 
 def table(number: int, **changed: object) -> TableFacts:
-    facts: dict[str, object] = {
+    changes: dict[str, object] = {
         "oid": Oid(20_000 + number),
         "namespace": "public",
         "name": f"table_{number}",
-        "state": SyncState.READY,
         "freshness": 2.0,
-        "behind_seconds": 0.25,
         "applied_lsn": Lsn(900),
         "version": number,
-        "files": 3,
-        "size_bytes": 4096,
-        "deletion_vectors": 1,
     }
-    return TableFacts(**{**facts, **changed})  # type: ignore[arg-type]
+    return replace(ORDERS, **{**changes, **changed})  # type: ignore[arg-type]
 
 
 def copying(number: int) -> TableFacts:
     copy = CopyFacts(10, 100, 1000, 10_000, 1, 4, NOW, NOW + timedelta(minutes=1))
-    return table(number, state=SyncState.DATASYNC, copy=copy)
+    return table(number, state=COPYING.state, copy=copy)
 
 
 def subscription(name: str, tables: tuple[TableFacts, ...]) -> SubscriptionFacts:
-    lag = StageLag(Lsn(2**60 + 1), 100, 1.5)
-    return SubscriptionFacts(
-        oid=Oid(16_384),
+    late = StageLag(Lsn(2**60 + 1), 100, 1.5)
+    return replace(
+        SHOP,
         name=name,
-        enabled=True,
-        state="streaming",
-        receiver_pid=1,
-        publications=("p",),
-        received=lag,
-        durable=lag,
-        applied=lag,
-        visible=lag,
+        received=late,
+        durable=late,
+        applied=late,
+        visible=late,
         source=SourceFacts(
             NOW, Lsn(1000), "slot", True, "reserved", 5000, 6000, 10_000
         ),
-        last_message_at=NOW,
-        log_bytes=300,
         log_limit_bytes=1000,
         errors={"apply": ("broken", "23505", NOW)},
         error_counts={"apply": 3, "copy": 1},
@@ -84,24 +72,9 @@ def subscription(name: str, tables: tuple[TableFacts, ...]) -> SubscriptionFacts
 
 
 def node(*subscriptions: SubscriptionFacts) -> NodeFacts:
-    return NodeFacts(
-        taken_at=NOW,
-        directory="/node",
-        state="ready",
-        version="1.2.3",
-        pid=1,
-        address="127.0.0.1",
-        port=5480,
-        started_at=NOW,
-        processes=(
-            ProcessFacts("supervisor", 1, NOW, 0, None, 1 << 20),
-            ProcessFacts("receiver", 2, NOW, 1, "s", 1 << 20),
-        ),
-        disks=(DiskFacts("log", "/node/log", 1 << 30, 1 << 40),),
+    return replace(
+        NODE,
         certificate_ends=NOW,
-        heap_bytes=1,
-        heap_limit_bytes=2,
-        engine_told_at=NOW,
         subscriptions=subscriptions,
         slots=(SlotFacts("down", "pgoutput", 7, Lsn(40), 60, "reserved", 1 << 20),),
         walsenders=(

@@ -1,4 +1,4 @@
-"""Facts of nodes that do not exist, for the page: calm, in each kind of trouble, large, hostile.
+"""What the page shows of nodes that do not exist: calm, in each kind of trouble, large, hostile.
 
 Numbers follow from the time alone, so that rates and charts look like those of a shop: counters
 grow, with slow waves. Problems are made by hand, one of each look.
@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+from tests.fakes.facts import GIB, NODE, ORDERS, SHOP
 
 from wal2lake.catalog import (
     Catalog,
@@ -44,8 +46,7 @@ from wal2lake.model import (
     SyncState,
 )
 
-MIB: Final = 1024 * 1024
-GIB: Final = 1024 * MIB
+MIB: Final = 1 << 20
 EPOCH: Final = datetime(2026, 11, 1, tzinfo=UTC)
 Scene = tuple[NodeFacts, Sequence[Problem]]
 SceneAt = Callable[[datetime], Scene]
@@ -90,11 +91,11 @@ def _table(
 ) -> TableFacts:
     schema, name, rate, size, files = place
     total = _grown(now, rate, oid)
-    return TableFacts(
-        Oid(oid),
-        schema,
-        name,
-        SyncState.READY,
+    return replace(
+        ORDERS,
+        oid=Oid(oid),
+        namespace=schema,
+        name=name,
         behind_seconds=behind,
         version=int(1000 + _seconds(now) // 2),
         files=files,
@@ -128,11 +129,10 @@ def subscription(
     calm = 0.55 + 0.16 * _wave(t, 97, oid) + 0.09 * _wave(t, 13) + 0.05 * _wave(t, 5.3)
     burst = max(0.0, _wave(t, 1500) - 0.93) * 24
     seen = calm + burst if visible is None else visible
-    return SubscriptionFacts(
+    return replace(
+        SHOP,
         oid=Oid(oid),
         name=name,
-        enabled=True,
-        state="streaming",
         receiver_pid=4127,
         publications=(name,),
         received=_stage(lsn, 900, 0.04),
@@ -152,11 +152,7 @@ def subscription(
         last_message_at=now,
         log_bytes=int(2.6 * GIB + 0.4 * GIB * _wave(t, 900)),
         log_limit_bytes=16 * GIB,
-        errors={},
-        error_counts={},
-        conflicts={},
         tables=tuple(tables),
-        connected=True,
     )
 
 
@@ -172,14 +168,13 @@ def node(
     end = 0x2_0000_0000 + _grown(now, 900_000, 5)
     started = now - timedelta(days=12, hours=3, minutes=8)
     running = state != "stopped"
-    return NodeFacts(
+    return replace(
+        NODE,
         taken_at=now,
         directory="/var/lib/wal2lake",
         state=state,
         version="0.1.0",
         pid=4100 if running else None,
-        address="127.0.0.1",
-        port=5480,
         started_at=started if running else None,
         processes=(
             ProcessFacts("supervisor", 4100, started, 0, rss_bytes=31 * MIB),
@@ -193,7 +188,6 @@ def node(
             DiskFacts("log", "/var/lib/wal2lake/log", 312 * GIB, 500 * GIB),
             DiskFacts("warehouse", "/lake", 2900 * GIB, 8000 * GIB),
         ),
-        certificate_ends=None,
         heap_bytes=int(1.6 * GIB + 0.5 * GIB * _wave(t, 47)),
         heap_limit_bytes=4 * GIB,
         engine_told_at=now,
