@@ -102,6 +102,18 @@ def test_a_manager_that_comes_back_is_told(tmp_path: Path) -> None:
         assert told(listening) == ["READY=1\nSTATUS=node is ready"]
 
 
+def test_a_ping_that_was_lost_is_repeated_at_once(tmp_path: Path) -> None:
+    name = str(tmp_path / "notify")
+    environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "10000000"}
+    node = ServiceManager(environ, clock=lambda: 100.0)
+    node.tell("ready")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(name)
+        listening.setblocking(False)
+        node.tell("ready")
+        assert told(listening)[1:] == ["WATCHDOG=1"]
+
+
 def test_a_node_tells_its_manager_and_its_children_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ class ServiceManager:
         except OSError:
             # The manager is gone or its queue is full; the next turn of the loop tells again.
             self._told = None
+            self._last_ping = -self._interval
 
 
 def _watchdog_seconds(environ: Mapping[str, str]) -> float:
