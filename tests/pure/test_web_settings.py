@@ -53,7 +53,7 @@ def test_anything_else_is_an_error_with_examples(text):
     )
     assert raised.value.hint == (
         "Name each address with its port, as in 127.0.0.1:5481, [::1]:5481 or *:5481;"
-        " several with commas between them, none for no web process."
+        " several with commas between them, an empty text for none."
     )
 
 

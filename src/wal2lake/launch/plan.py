@@ -46,7 +46,8 @@ class ChildRole(Enum):
     RECEIVER = "receiver"
     """The walreceiver of one subscription."""
     WEB = "web"
-    """Metrics, health and the page. There is one, unless [web] listen is empty."""
+    """Metrics, health and the page. There is one, unless [web] listen is empty and there are no
+    alerts."""
 
 
 @dataclass(frozen=True, slots=True)

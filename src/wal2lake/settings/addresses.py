@@ -59,7 +59,7 @@ def _parse(text: str) -> ListenAddress:
         raise ConfigurationError(
             f'invalid value for parameter "web.listen": "{text}"',
             hint="Name each address with its port, as in 127.0.0.1:5481, [::1]:5481 or *:5481;"
-            " several with commas between them, none for no web process.",
+            " several with commas between them, an empty text for none.",
         )
     return ListenAddress(host, int(port))
 

@@ -514,9 +514,8 @@ class WebSettings:
     listen: str = setting(
         "127.0.0.1:5481",
         "Addresses to listen on, each as HOST:PORT, comma-separated; '*' for all hosts, port 0"
-        " lets the system choose (see wal2lake status). Empty: no web process. Beyond this"
-        " machine TLS is needed (ssl of [node]), and clients log in as a superuser or a member"
-        " of pg_monitor.",
+        " lets the system choose (see wal2lake status). Empty: none. Beyond this machine TLS is"
+        " needed (ssl of [node]), and clients log in as a superuser or a member of pg_monitor.",
         receivers=False,
     )
 
