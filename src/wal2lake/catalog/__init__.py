@@ -18,6 +18,7 @@ connects to a server, imports Spark or NumPy.
     definitions/       ALTER TABLE's changes of columns, publications, and earlier definitions
                        of all of them
     access/            roles, and the privileges that follow from them
+    committimes        when the source has committed what, in a mapped file
     progress           the positions of a running subscription, in a mapped file
     overview           what monitoring needs, read at once by another process
 """

@@ -7,6 +7,7 @@ durable steps in each command. Never: parses, speaks the protocol, moves rows it
     subscription/  CREATE, ALTER and DROP SUBSCRIPTION
     tables/        CREATE, ALTER and DROP of tables, DML, COPY
     constraints/   keys, CHECK, generated and identity columns
+    maintenance/   VACUUM
     publication/   CREATE, ALTER and DROP PUBLICATION, and their demands on tables
     roles/         CREATE, ALTER and DROP ROLE, GRANT, REVOKE, OWNER TO
     preflight/     judges a publisher before anything is touched

@@ -10,6 +10,7 @@ does a part's work.
     rows/           reads the rows of a query
     running         the state of the parts at the moment, for viewsource
     viewsource      provides the node's state to system views
+    measuring       gauges of the engine, looked at in intervals
     publishing      puts the publisher's half together
     followedtables  carries out a publisher's ALTER TABLE
     columndefaults  evaluates column defaults

@@ -6,11 +6,13 @@ sockets, the life of every other process of the node. Never: imports Spark or Nu
 connection, reads a table.
 
     supervisor, wakeup, shutdown      the loop, its only wait, its end; start here
+    detached                          wal2lake start --daemon
     plan                              what to start, stop and kill: pure
     children/                         the other processes, and what each does first
     processes                         the processes that belong to a node
     java                              checks the Java that Spark needs
     listeners                         the sockets, which outlive the engine
+    servicemanager                    what systemd is told
     directory/                        files for other programs: lock file, passfile, status, web
 
 Public names: ``listening_sockets``, ``notify`` and ``EXIT_CONFIGURATION`` for the engine;

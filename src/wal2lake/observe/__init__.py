@@ -1,7 +1,8 @@
-"""Log lines and failpoints of a running process.
+"""Log lines, measurements and failpoints of a running process.
 
-Takes: events as key-value pairs, failpoint names. Gives: log lines on stderr, faults on
-request, locks whose order a test can check. Owns: the log configuration of a process, the order
+Takes: events as key-value pairs, numbers, failpoint names. Gives: log lines on stderr, a file of
+numbers that other processes read (``telemetry``), faults on request, locks whose order a test can
+check. Owns: the log configuration of a process, the order
 of locks. Never: decides anything.
 """
 

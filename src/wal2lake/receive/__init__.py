@@ -10,6 +10,7 @@ the lake, reports a position that a power loss could undo.
     threads/                     threads beside the reader: log, segments, position checks
     source/                      checks that source and slot can continue the log
     negotiation, twophase        options of START_REPLICATION
+    measures                     counters, commit times by position
     remotetypes                  text or binary format; the publisher's types for binary values
     keeper, patience             the snapshot of copies, and pauses of tables whose copy fails
 """

@@ -8,6 +8,7 @@ change.
     worker   assigns waiting tables to workers; commands end copies here; start here
     turns    the order of waiting tables and of waiting ranges
     attempt  one attempt to copy one table, and whether it may still commit
+    measures what copies have read, expect, and failed with
     group    the copies of a few tables, from plan to state f
     plan     ranges, bundles, groups; the statements of a range
     copy     the code that runs in an executor

@@ -7,6 +7,7 @@ own, calls a method of another part.
     subscriptions   changes of subscriptions by commands
     attempts        errors of workers
     copies          relation states, copies of tables
+    histories       files of history tables whose table is being committed
     published       the states that readers see, the floor
     part            the base class, with the file
 """

@@ -7,4 +7,5 @@ acquired the slot.
 
     source                 queries before START_REPLICATION, records once it is accepted
     history, slotcheck     checks of the results (pure)
+    publicationwatch       tables whose publication has changed since their copy
 """

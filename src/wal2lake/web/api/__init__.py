@@ -2,8 +2,8 @@
 
 Takes: readings of the node (``NodeFacts`` and ``Problem``), the catalog for one table's history.
 Gives: ``PageApi``, whose routes the web process includes. Owns: one reading a second that all
-browsers share, and the last hour of rates and lag in memory. Never: writes, shows values of rows,
-or lets a slow browser hold memory.
+browsers share, and the last hour of rates and lag in memory. Never: writes, or lets a
+slow browser hold memory.
 
     feed        ``PageFeed``: one thread that reads; its subscribers get each ``Reading``
     rates       rows, bytes and commits per second from counters
