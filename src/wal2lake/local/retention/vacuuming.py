@@ -31,7 +31,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from wal2lake.errors import UndefinedObjectError
+from wal2lake.errors import StorageError, UndefinedObjectError
 from wal2lake.lake.retention import (
     CLEANS_LOG,
     CURSORS,
@@ -135,6 +135,11 @@ class Vacuum:
                 )
             except (UndefinedObjectError, UnreadableLog) as error:
                 raise Skipped(error.message, error.hint) from error
+            except OSError as error:
+                raise StorageError(
+                    f'could not vacuum the table at "{root}": {error.strerror}',
+                    sqlstate="58030",
+                ) from error
 
     def _check(self, place: TablePlace, request: VacuumRequest) -> Check:
         def check() -> None:

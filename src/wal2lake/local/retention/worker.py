@@ -16,7 +16,6 @@ from typing import Final
 
 from wal2lake.catalog import ProgressFile
 from wal2lake.catalog.progress import progress_path
-from wal2lake.errors import Wal2LakeError
 from wal2lake.local.ports import RetentionParts
 from wal2lake.local.retention.branchplaces import remove_branch, unknown_branches
 from wal2lake.local.retention.holders import TablePlace, places_of
@@ -121,7 +120,10 @@ class RetentionWorker:
                     "a table was not vacuumed", table=place.shown, reason=str(error)
                 )
                 continue
-            except Wal2LakeError as error:
+            except _Stopping:
+                raise
+            except Exception as error:
+                # The other tables' files must go all the same.
                 repeated = self._repeated.setdefault(place.location, RepeatedErrors())
                 repeated.say(self._log, "a table could not be vacuumed", error)
                 continue
