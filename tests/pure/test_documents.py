@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_PATH = re.compile(r"`((?:src/wal2lake|tests|tools|docs|benchmarks)/[\w./*-]+)`")
+_PATH = re.compile(r"`((?:src/wal2lake|tests|tools|docs|benchmarks|deploy)/[\w./*-]+)`")
 
 
 def _documents() -> Iterator[Path]:
