@@ -9,7 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from wal2lake.apply.local.histories import finish_all, histories_of, history_columns
+from wal2lake.apply.local.histories import (
+    finish_all,
+    histories_of,
+    history_columns,
+)
 from wal2lake.catalog import (
     HISTORY_OF,
     Catalog,
@@ -158,3 +162,17 @@ def test_a_record_goes_when_it_is_published_or_void(catalog: Catalog) -> None:
     expect(catalog, 400, 300)
     catalog.drop_subscription(SUB)
     assert catalog.files_of_history(HISTORY) == []
+
+
+@pytest.mark.parametrize("way", ["refresh", "drop table"])
+def test_a_table_that_leaves_takes_its_history_out_of_the_newest_state(
+    catalog: Catalog, way: str
+) -> None:
+    catalog.publish(SUB, Lsn(10), {int(MIRROR): 2, int(OTHER): 3, int(HISTORY): 1})
+    if way == "refresh":
+        catalog.set_publications(SUB, ["p"], removed=[MIRROR])
+    else:
+        catalog.remove_rel(SUB, MIRROR)
+    vector = catalog.newest_vector(SUB)
+    assert vector is not None
+    assert vector.versions == {int(OTHER): 3}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from wal2lake.catalog.database import take_oid
+from wal2lake.catalog.objects import histories
 from wal2lake.catalog.parts.part import CatalogPart
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.catalog.records import (
@@ -17,6 +18,21 @@ from wal2lake.catalog.records import (
 )
 from wal2lake.catalog.replication import copies, subscriptions
 from wal2lake.model import Lsn, Oid, SyncState
+
+
+def leave(transaction: sqlite3.Connection, subid: Oid, relids: Collection[Oid]) -> None:
+    """Remove tables from a subscription. The newest vector no longer pins them, nor their history
+    tables, which end with that."""
+    ended = [
+        history
+        for history, feed in (histories.feeds(transaction) if relids else {}).items()
+        if feed.subid == subid and feed.relid in relids
+    ]
+    for relid in relids:
+        snapshot_vectors.hand_over(transaction, subid, relid)
+        subscriptions.remove_rel(transaction, subid, relid)
+    for oid in (*relids, *ended):
+        snapshot_vectors.forget_version(transaction, subid, oid)
 
 
 class Copies(CatalogPart):
@@ -36,9 +52,7 @@ class Copies(CatalogPart):
         """Remove a table from a subscription. Its data stays, and the newest vector no longer pins
         it."""
         with self._database.transaction() as transaction:
-            snapshot_vectors.hand_over(transaction, subid, relid)
-            snapshot_vectors.forget_version(transaction, subid, relid)
-            subscriptions.remove_rel(transaction, subid, relid)
+            leave(transaction, subid, [relid])
 
     def update_rel(self, subid: Oid, relid: Oid, **changes: Any) -> None:
         """Set fields of one relation state (a state of SyncState, an Lsn ...)."""

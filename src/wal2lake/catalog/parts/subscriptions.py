@@ -8,7 +8,7 @@ from typing import Any
 
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.objects import comments
-from wal2lake.catalog.parts.copies import copy_anew
+from wal2lake.catalog.parts.copies import copy_anew, leave
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.catalog.records import (
@@ -290,7 +290,4 @@ def _change_tables(
         floor = INVALID_LSN if subscription is None else subscription.floor
         reached = floor if newest is None else newest.lsn
         snapshot_vectors.publish(transaction, oid, reached, versions, (), ())
-    for relid in removed:
-        snapshot_vectors.hand_over(transaction, oid, relid)
-        snapshot_vectors.forget_version(transaction, oid, relid)
-        subscriptions.remove_rel(transaction, oid, relid)
+    leave(transaction, oid, removed)
