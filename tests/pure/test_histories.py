@@ -176,3 +176,14 @@ def test_a_table_that_leaves_takes_its_history_out_of_the_newest_state(
     vector = catalog.newest_vector(SUB)
     assert vector is not None
     assert vector.versions == {int(OTHER): 3}
+
+
+def test_what_a_crash_has_left_is_finished_before_a_table_leaves(
+    catalog: Catalog,
+) -> None:
+    expect(catalog, 100, 50)
+    port = Port({f"/w/{MIRROR}": {"app": 100}})
+    finish_all(catalog, cast(TablePort, port), SUB, [OTHER])
+    assert not port.commits
+    finish_all(catalog, cast(TablePort, port), SUB, [MIRROR])
+    assert [location for location, _, _ in port.commits] == [f"/w/{HISTORY}"]

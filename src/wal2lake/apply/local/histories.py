@@ -19,7 +19,7 @@ under the name ``was_...``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -157,9 +157,19 @@ def pending_of(
     )
 
 
-def finish_all(catalog: Catalog, port: TablePort, subid: Oid) -> None:
-    """Commit the histories that a crash has left of all tables of a subscription, which ends."""
+def finish_all(
+    catalog: Catalog,
+    port: TablePort,
+    subid: Oid,
+    relids: Collection[Oid] | None = None,
+) -> None:
+    """Commit the histories that a crash has left of tables that are about to leave a subscription,
+    with which the records go. ``relids``: None for all tables.
+
+    Called under the commit lock, or while no worker runs."""
     for rel in catalog.rels(subid):
+        if relids is not None and rel.relid not in relids:
+            continue
         table = catalog.table_by_oid(rel.relid)
         if table is not None and catalog.pending_histories(subid, rel.relid):
             state = port.state(table.location)

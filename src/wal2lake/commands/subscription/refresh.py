@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from wal2lake.apply.local.histories import finish_all
 from wal2lake.catalog import (
     LookedAt,
     SchemaChange,
@@ -558,6 +559,7 @@ def _record_tables(
         looked = None
         if joined is not None:
             removed, looked = (), _noted_joins(new, joined)
+        finish_all(node.catalog, node.tables, subscription.oid, removed)
         with writes_blocked(node, new):
             node.catalog.set_publications(
                 subscription.oid,

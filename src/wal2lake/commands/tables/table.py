@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
 from wal2lake.apply.local.altering import field_spec
+from wal2lake.apply.local.histories import finish_all
 from wal2lake.catalog import ColumnDef, OwnedSequence, TableDef
 from wal2lake.commands.constraints.checkconstraints import added_checks
 from wal2lake.commands.constraints.generatedcolumns import with_generations
@@ -28,6 +30,7 @@ from wal2lake.commands.roles.names import check_can_set_role, need_role
 from wal2lake.errors import (
     DuplicateObjectError,
     FeatureNotSupportedError,
+    StorageError,
     UndefinedObjectError,
     UsageError,
 )
@@ -481,6 +484,9 @@ def _drop_one(node: TableDefinitions, table: TableDef) -> None:
     for rel in node.catalog.rels():
         if rel.relid in oids:
             with node.locks.of(rel.subid):
+                # A table that cannot be read any more can be dropped all the same.
+                with suppress(StorageError):
+                    finish_all(node.catalog, node.tables, rel.subid, [rel.relid])
                 node.catalog.remove_rel(rel.subid, rel.relid)
     for oid in oids:
         node.catalog.drop_table(oid)

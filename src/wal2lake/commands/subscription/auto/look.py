@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from wal2lake.apply.local.histories import finish_all
 from wal2lake.catalog import LookedAt, SchemaChange, Subscription
 from wal2lake.commands.subscription.auto.changes import (
     Changes,
@@ -139,6 +140,7 @@ def _record_present(
             for relid, change in found.items()
             if relid in present
         }
+        finish_all(node.catalog, node.tables, subid, changes.leaving.keys())
         node.catalog.set_publications(
             subid,
             subscription.publications,
