@@ -10,10 +10,12 @@ from typing import Any, cast
 import pytest
 
 from wal2lake.apply.local.histories import (
+    HistoryTable,
     finish_all,
     histories_of,
     history_columns,
 )
+from wal2lake.apply.participants import Participant, Participants
 from wal2lake.catalog import (
     HISTORY_OF,
     Catalog,
@@ -187,3 +189,30 @@ def test_what_a_crash_has_left_is_finished_before_a_table_leaves(
     assert not port.commits
     finish_all(catalog, cast(TablePort, port), SUB, [MIRROR])
     assert [location for location, _, _ in port.commits] == [f"/w/{HISTORY}"]
+
+
+def test_a_batch_does_not_go_on_with_a_history_that_has_ended(
+    catalog: Catalog,
+) -> None:
+    participants = Participants(catalog, cast(TablePort, Port({})), SUB)
+    definition = catalog.table_by_oid(MIRROR)
+    ended = catalog.table_by_oid(HISTORY)
+    rel = next(rel for rel in catalog.rels(SUB) if rel.relid == MIRROR)
+    assert definition is not None
+    assert ended is not None
+    participant = Participant(
+        rel,
+        definition,
+        Lsn(1),
+        5,
+        trusted=True,
+        decided=Lsn(1),
+        unpublished=False,
+        history=HistoryTable(ended, 5),
+    )
+    participants._known[MIRROR] = participant
+    assert participants.are_members()
+    catalog.alter_subscription(SUB, options={"history": ""})
+    assert not participants.are_members()
+    participant.history = None
+    assert participants.are_members()

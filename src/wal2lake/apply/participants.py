@@ -89,6 +89,11 @@ class Participant:
     """The table that records its changes; None if there is none."""
 
     @property
+    def history_oid(self) -> Oid | None:
+        """OID of the history table; None if there is none."""
+        return None if self.history is None else self.history.definition.oid
+
+    @property
     def visible(self) -> bool:
         """Whether a vector contains the table. Later vectors must not show an older state of this
         table than of the others."""
@@ -143,17 +148,23 @@ class Participants:
         self._known.clear()
 
     def are_members(self) -> bool:
-        """Whether all participants still belong to the subscription, with the same epoch and
-        definition. Called under the commit lock, under which tables leave and are altered."""
+        """Whether all participants still belong to the subscription, with the same epoch,
+        definition and history table. Called under the commit lock, under which tables leave and are
+        altered, and histories begin and end."""
         epochs = {
             rel.relid: rel.epoch
             for rel in self._catalog.rels(self._subid)
             if not rel.paused
         }
         now = {table.oid: table for table in self._catalog.tables()}
+        subscription = self._catalog.subscription(self._subid)
+        histories = (
+            {} if subscription is None else histories_of(self._catalog, subscription)
+        )
         return all(
             epochs.get(p.rel.relid) == p.rel.epoch
             and now.get(p.rel.relid) == p.definition
+            and histories.get(p.rel.relid) == p.history_oid
             for p in self
         )
 
