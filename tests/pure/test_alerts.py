@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,19 @@ def test_a_begin_that_is_accepted_after_the_end_is_followed_by_its_end() -> None
     assert (end.event, end.id) == ("end", begin.id)
 
 
+def test_only_what_a_restart_must_know_is_written() -> None:
+    ledger = AlertLedger(0)
+    assert not ledger.observe([problem("a")], START), "it is not announced"
+    begin = ledger.due(START)
+    assert begin is not None
+    ledger.sent(begin, START)
+    later = replace(problem("a"), message="the disk of a is full")
+    assert not ledger.observe([later], START), "the words of a lag change each second"
+    assert ledger.observe([], START)
+    assert not ledger.observe([], START)
+    assert ledger.observe([later], START)
+
+
 class _Answers(http.server.BaseHTTPRequestHandler):
     """Answers by the path; keeps the bodies."""
 
@@ -199,6 +214,32 @@ def test_a_webhook_that_is_not_there_is_an_error() -> None:
             Webhook(url, timeout_seconds=1).deliver("{}", FACTS)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 204 " + b"x" * 70_000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_a_webhook_that_does_not_speak_http_is_an_error(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        with pytest.raises(DeliveryError, match="webhook cannot be used"):
+            Webhook(url, timeout_seconds=5).deliver("{}", FACTS)
+        thread.join()
+
+
 def test_a_command_takes_json_from_its_input(tmp_path: Path) -> None:
     file = tmp_path / "said"
     Command(f'cat > {file}; echo "$WAL2LAKE_ALERT_EVENT" >> {file}').deliver(
@@ -221,6 +262,14 @@ def test_a_command_that_fails_or_hangs_is_an_error(command: str, words: str) -> 
         Command(command, timeout_seconds=0.3).deliver("x" * 200_000, FACTS)
     assert caught.value.hint == "Check alerts.command. The alert is sent again."
     assert time.monotonic() - began < 20
+
+
+def test_what_a_command_leaves_in_the_background_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "sent"
+    # As mail does, which returns before its message has gone.
+    command = f"(sleep 0.3; touch {file}) >/dev/null 2>&1 &"
+    Command(command).deliver("{}", FACTS)
+    wait_until(file.exists, describe="the background has ended")
 
 
 def test_a_sender_retries_and_a_restart_repeats_nothing(

@@ -7,6 +7,7 @@ what they read of an answer, because the other side may hang or never end.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import subprocess
@@ -82,12 +83,13 @@ class Webhook:
             with opener.open(request, timeout=self.timeout_seconds) as answer:
                 answer.read(_TEXT_BYTES)
         except urllib.error.HTTPError as error:
-            with error, contextlib.suppress(OSError):
+            with error, contextlib.suppress(OSError, http.client.HTTPException):
                 error.read(_TEXT_BYTES)
             raise _refused(f"it answers {error.code} {error.reason}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise _refused(f"{reason}") from None
+            words = f"{reason}"[:_TEXT_BYTES].strip() or type(reason).__name__
+            raise _refused(words) from None
 
 
 def _refused(why: str) -> DeliveryError:
@@ -110,7 +112,9 @@ class Command:
         return "command"
 
     def deliver(self, text: str, facts: Mapping[str, str]) -> None:
-        """Run the command, in a process group of its own that is killed if it takes too long."""
+        """Run the command, in a process group of its own that is killed if it takes too long.
+
+        What it leaves in the background goes on."""
         environ = {f"WAL2LAKE_ALERT_{name.upper()}": v for name, v in facts.items()}
         try:
             process = subprocess.Popen(
@@ -131,9 +135,6 @@ class Command:
                 raise _failed(
                     f"it took more than {self.timeout_seconds:g} seconds"
                 ) from None
-            finally:
-                # A child that it left behind would hold our pipes.
-                _kill(process)
         if process.returncode != 0:
             words = said[-_TEXT_BYTES:].decode("utf-8", "replace").strip()
             raise _failed(

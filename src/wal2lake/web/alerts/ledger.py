@@ -65,7 +65,7 @@ class AlertLedger:
 
     def observe(self, problems: Iterable[Problem], now: datetime) -> bool:
         """Take the problems of one look; returns whether the ledger's file must be written."""
-        before = dict(self._entries)
+        before = self._states()
         present = {problem.key: problem for problem in problems}
         for key, problem in present.items():
             entry = self._entries.get(key)
@@ -83,7 +83,15 @@ class AlertLedger:
                 self._entries[key] = replace(
                     entry, gone_at=now, failures=0, retry_at=None
                 )
-        return self._entries != before
+        # The words of a problem may change with each look; a restart gets them from the first one.
+        return self._states() != before
+
+    def _states(self) -> dict[ProblemKey, tuple[str, datetime | None]]:
+        return {
+            key: (entry.id, entry.gone_at)
+            for key, entry in self._entries.items()
+            if entry.announced
+        }
 
     def due(self, now: datetime) -> Alert | None:
         """Return the oldest alert that is to be sent now."""
