@@ -587,7 +587,7 @@ def test_a_table_that_breaks_its_freshness_names_the_stage() -> None:
     assert found.since == ago(seconds=8)
     assert found.message == (
         'table "public.items" of subscription "stock" is 10 seconds behind its source,'
-        " and may be 2 seconds"
+        " more than its freshness of 2 seconds"
     )
     fine = replace(table, behind_seconds=1.9)
     assert of(having(replace(stock, tables=(fine,)))) == []

@@ -371,7 +371,8 @@ def _late_table(
         ProblemKind.LATE,
         Severity.ERROR,
         f'table "{table.qualified}" of subscription "{subscription.name}" is'
-        f" {in_words(behind)} behind its source, and may be {in_words(freshness)}",
+        f" {in_words(behind)} behind its source, more than its freshness of"
+        f" {in_words(freshness)}",
         Concern.OPERATOR if explained else Concern.NOBODY,
         since=now - timedelta(seconds=behind - freshness),
         subscription=subscription.name,
