@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -98,7 +99,9 @@ class _Demo:
         self._seconds = seconds
         self._say = say
         self._stack = stack
-        self.node = Node(directory)
+        # One port for both starts, so that a browser goes on after the kill.
+        self._page = f"127.0.0.1:{_unused_port()}"
+        self.node = Node(directory, settings={"web.listen": self._page})
 
     def run(self) -> bool:
         """Run all steps; True if everything was equal."""
@@ -138,7 +141,10 @@ class _Demo:
         self._stack.callback(self.node.close)
         with late_spinner("starting the node"):
             self.node.start()
-        self._say.line(f"wal2lake node runs on port {self.node.port}")
+        self._say.line(
+            f"wal2lake node runs on port {self.node.port}; its page, until the demo"
+            f" ends: http://{self._page}/"
+        )
 
     def _subscribe(self, server: PostgresServer) -> None:
         conninfo = server.conninfo().replace("'", "''")
@@ -254,6 +260,12 @@ class _Demo:
             else "NOT EQUAL: this is a bug in wal2lake, please report it"
         )
         return equal
+
+
+def _unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _progress(
