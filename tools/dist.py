@@ -2,15 +2,16 @@
 
     python tools/dist.py
 
-The wheel is installed into a new virtual environment, with the versions of requirements.lock, and
-its programs run in an empty directory with nothing of this checkout in reach:
+The wheel has every file of src/wal2lake, those of the page among them. It is installed into a new
+virtual environment, with the versions of requirements.lock, and its programs run in an empty
+directory with nothing of this checkout in reach:
 
 1. ``wal2lake demo`` starts a PostgreSQL, makes a node, subscribes, kills the node, and compares all
    rows;
 2. ``wal2lake start`` without Java on PATH ends with exit status 1 and one line that names the
    versions of Java that work.
 
-The exit code is 0 if both hold. The packages are in dist/ then.
+The exit code is 0 if all of this holds. The packages are in dist/ then.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +39,16 @@ def build() -> Path:
     (wheel,) = DIST.glob("*.whl")
     (_sdist,) = DIST.glob("*.tar.gz")
     return wheel
+
+
+def missing_files(wheel: Path) -> list[str]:
+    """Files of the package that the wheel does not have."""
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    source = ROOT / "src"
+    files = (p for p in (source / "wal2lake").rglob("*") if p.is_file())
+    names = {p.relative_to(source).as_posix() for p in files if p.suffix != ".pyc"}
+    return sorted(names - packed)
 
 
 def install(wheel: Path, folder: Path) -> Path:
@@ -104,6 +116,9 @@ def _run(
 def main() -> int:
     """Build and prove."""
     wheel = build()
+    if missing := missing_files(wheel):
+        print(f"the wheel lacks {', '.join(missing)}", file=sys.stderr)
+        return 1
     with tempfile.TemporaryDirectory(prefix="wal2lake-dist-") as name:
         folder = Path(name)
         programs = install(wheel, folder)
