@@ -282,6 +282,53 @@ def test_the_reader_stops_at_the_bound_and_goes_on_below_it(
     log.close()
 
 
+class BrokenObserver:
+    """Measurements that fail from the chosen call on."""
+
+    def __init__(self, failing: str) -> None:
+        self._failing = failing
+        self.calls: list[str] = []
+
+    def begin(self) -> None:
+        self._call("begin")
+
+    def logging(self, data: bytes, lengths: object) -> None:
+        self._call("logging")
+
+    def durable(self) -> None:
+        self._call("durable")
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self._failing:
+            raise ValueError("a bug")
+
+
+@pytest.mark.parametrize("failing", ["begin", "logging", "durable"])
+def test_measurements_that_fail_do_not_stop_the_log(
+    tmp_path: Path, failing: str
+) -> None:
+    catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text, _=None: None)
+    log = ChangeLog.open(tmp_path)
+    log.connected(Lsn(0))
+    observer = BrokenObserver(failing)
+    writer = LogWriter(
+        log,
+        Pauses(catalog, Oid(1)),
+        stop=threading.Event(),
+        wake=lambda: None,
+        observer=observer,
+    )
+    for first in (100, 200):
+        data, lengths = gulp(payloads(inserts(first, 3)))
+        writer.put(Gulp(data, lengths, open_at_end=False))
+    writer.end()
+    writer.work()
+    assert len(list(writer.collect())) == 2
+    assert observer.calls[-1] == failing
+    log.close()
+
+
 class Notes:
     """The catalog's errors of a receiver, on a disk that may be full."""
 

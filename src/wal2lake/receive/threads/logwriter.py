@@ -24,6 +24,7 @@ from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.errors import StorageError, UnusableLogError
 from wal2lake.model import Lsn
+from wal2lake.observe import get_logger
 from wal2lake.receive.gulps import Gulp
 from wal2lake.receive.threads.pauses import Pauses
 
@@ -114,10 +115,19 @@ class LogWriter:
         once if the run was stopped and there is no space."""
         self._queue.put(None)
 
+    def _measure(self, note: Callable[[Observer], None]) -> None:
+        """Call the observer. Its error ends the measurements of this run, never the run."""
+        if self._observer is None:
+            return
+        try:
+            note(self._observer)
+        except Exception as error:
+            self._observer = None
+            get_logger().error("receiving is no longer measured", exc_info=error)
+
     def work(self) -> None:
         """Run the thread. Raises errors that must end the run."""
-        if self._observer is not None:
-            self._observer.begin()
+        self._measure(lambda observer: observer.begin())
         # Ends after a group that could not be written: a smaller one might fit, but behind a
         # hole.
         while self._next_is_written():
@@ -156,8 +166,7 @@ class LogWriter:
         if len(group) > 1:
             data = b"".join(gulp.data for gulp in group)
             lengths = np.concatenate([gulp.lengths for gulp in group])
-        if self._observer is not None:
-            self._observer.logging(data, lengths)
+        self._measure(lambda observer: observer.logging(data, lengths))
         while True:
             try:
                 self._log.append(data, lengths)
@@ -172,8 +181,7 @@ class LogWriter:
         for gulp in group:
             self._done.put(Logged(logged, gulp))
         self._wake()
-        if self._observer is not None:
-            self._observer.durable()
+        self._measure(lambda observer: observer.durable())
         # Report durable positions first: the catalog's disk may be slow, or full.
         self._pauses.end(_UNWRITABLE)
         return True
