@@ -95,6 +95,21 @@ def test_a_wrong_password_looks_like_an_unknown_role_or_an_expired_one(roles):
     assert answers == {(401, b"Wrong name or password.\n")}
 
 
+def test_attempts_at_once_are_counted_as_one_after_another_are(roles):
+    visitors = Visitors(roles, Clock())
+
+    async def storm() -> list[int]:
+        refusals = await asyncio.gather(
+            *(visitors.refusal(header(f"boss:{n}"), "10.0.0.1") for n in range(50))
+        )
+        return [200 if r is None else r.status_code for r in refusals]
+
+    codes = asyncio.run(storm())
+    assert codes.count(401) == FREE_FAILURES + 1
+    assert codes.count(429) == 50 - FREE_FAILURES - 1
+    assert ask(visitors, header("boss:secret"), "10.0.0.2") == 200
+
+
 def test_a_role_that_may_not_log_in_or_is_no_monitor_is_denied(roles):
     boss = roles.catalog.role("boss")
     roles.changed = {

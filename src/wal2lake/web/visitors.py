@@ -87,27 +87,21 @@ class Visitors:
         name, password = credentials
         loop = asyncio.get_running_loop()
         try:
-            known = await loop.run_in_executor(
-                self._thread, self._is_proved, name, password
-            )
-            wait = 0.0 if known else self._throttle.wait_seconds(address, self._clock())
-            if wait > 0:
-                return _too_often(wait)
             verdict = await loop.run_in_executor(
-                self._thread, self._judge, name, password
+                self._thread, self._attempt, name, password, address
             )
         except StorageError as error:
             get_logger().error("could not read the catalog", error=error)
             return PlainTextResponse("The catalog cannot be read.\n", 503)
+        if isinstance(verdict, float):
+            return _too_often(verdict)
         if verdict is _Verdict.WRONG:
-            self._throttle.failed(address, self._clock())
             get_logger().warning(
                 f'password authentication failed for user "{name}"', client=address
             )
             return PlainTextResponse(
                 "Wrong name or password.\n", 401, headers=_CHALLENGE
             )
-        self._throttle.succeeded(address)
         if verdict is _Verdict.DENIED:
             return PlainTextResponse(
                 f"permission denied: this needs the privileges of {_MONITOR}\n", 403
@@ -115,6 +109,21 @@ class Visitors:
         return None
 
     # ---- in the thread ----------------------------------------------------------------
+
+    def _attempt(self, name: str, password: str, address: str) -> _Verdict | float:
+        """Look at one password, or return the time until the address may try again.
+
+        It is counted before the next one is looked at, however many come at once."""
+        if not self._is_proved(name, password):
+            wait = self._throttle.wait_seconds(address, self._clock())
+            if wait > 0:
+                return wait
+        verdict = self._judge(name, password)
+        if verdict is _Verdict.WRONG:
+            self._throttle.failed(address, self._clock())
+        else:
+            self._throttle.succeeded(address)
+        return verdict
 
     def _is_proved(self, name: str, password: str) -> bool:
         role = self._catalog.role(name)
