@@ -93,12 +93,17 @@ class Port:
         return Committed(6)
 
 
-def expect(catalog: Catalog, reached: int, position: int) -> None:
+def expect(
+    catalog: Catalog, reached: int, position: int, cursor: int | None = None
+) -> None:
     pending = PendingHistory(
         MIRROR, Lsn(reached), "app", HISTORY, files_to_json([FILE])
     )
     positions = {MIRROR: Lsn(position)}
-    catalog.expect(SUB, Lsn(reached), positions, {}, recorded=[pending])
+    cursors = {} if cursor is None else {MIRROR: Lsn(cursor)}
+    catalog.expect(
+        SUB, Lsn(reached), positions, {}, recorded=[pending], cursors=cursors
+    )
 
 
 def test_no_name_of_a_column_collides() -> None:
@@ -216,3 +221,12 @@ def test_a_batch_does_not_go_on_with_a_history_that_has_ended(
     assert not participants.are_members()
     participant.history = None
     assert participants.are_members()
+
+
+def test_a_record_whose_batch_was_skipped_never_counts(catalog: Catalog) -> None:
+    expect(catalog, 100, 50, cursor=50)
+    # Its commit has failed, its files are gone, and SKIP has left the transaction out: the next
+    # batch begins above it.
+    expect(catalog, 200, 150, cursor=50)
+    (pending,) = catalog.pending_histories(SUB, MIRROR)
+    assert pending.reached == 200

@@ -575,6 +575,7 @@ class BatchApplier:
                 if result.history
                 and (history := self._tables[relid].history) is not None
             ],
+            {relid: self._tables[relid].cursor for relid in staged},
         )
         work.unpublished += conflicts
         for found in conflicts:

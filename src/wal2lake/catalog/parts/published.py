@@ -100,6 +100,7 @@ class PublishedStates(CatalogPart):
         left_out: Sequence[Conflict] = (),
         restarted: Mapping[Oid, Mapping[Oid, int | None]] = MappingProxyType({}),
         recorded: Sequence[PendingHistory] = (),
+        cursors: Mapping[Oid, Lsn] = MappingProxyType({}),
     ) -> None:
         """Record pending facts of a batch that ends at ``reached``, before its tables commit.
         ``publish`` makes them count.
@@ -108,7 +109,8 @@ class PublishedStates(CatalogPart):
         ``positions``: positions of its tables; pending facts above them are deleted, because
         nothing above was committed. ``restarted``: by table, the sequences that a TRUNCATE
         restarts, each with its last value after the batch. ``recorded``: histories of the
-        tables."""
+        tables. ``cursors``: cursors of the tables' last commits. A position may be above, for
+        transactions that were skipped, and histories in between belong to no commit."""
         with self._database.reading() as connection:
             pending = coercions.any_pending(connection, subid)
             pending = pending or conflicts.any_pending(connection, subid)
@@ -120,7 +122,7 @@ class PublishedStates(CatalogPart):
                 coercions.expect(transaction, subid, reached, positions, changed)
                 conflicts.expect(transaction, subid, reached, positions, left_out)
                 restarts.expect(transaction, subid, reached, positions, restarted)
-                histories.expect(transaction, subid, positions, recorded)
+                histories.expect(transaction, subid, {**positions, **cursors}, recorded)
 
     def expected_restarts(self, subid: Oid, reached: Lsn) -> dict[Oid, Oid]:
         """Return the sequences that ``publish`` would restart at ``reached``, each with its

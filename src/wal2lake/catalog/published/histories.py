@@ -29,8 +29,8 @@ def expect(
     positions: Mapping[Oid, Lsn],
     histories: Sequence[PendingHistory],
 ) -> None:
-    """Record the histories of a batch or a copy. Entries above ``positions`` are deleted, because
-    nothing above was committed."""
+    """Record the histories of a batch or a copy. Entries above ``positions``, which are the cursors
+    of the tables' last commits, are deleted: the next commit's cursor would make them count."""
     for relid, position in positions.items():
         connection.execute(
             "delete from history_pending where subid = ? and relid = ? and reached > ?",
