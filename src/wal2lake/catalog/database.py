@@ -131,6 +131,28 @@ class Database:
                     connection.execute("rollback")
                 raise
 
+    @contextmanager
+    def copied_to(self, target: Path) -> Iterator[None]:
+        """Copy the file to ``target``, durably, and keep everybody from writing while the block
+        runs: until its end the copy is the catalog as it is."""
+        with self._translated("copy"):
+            # SQLite would make it with the umask's mode.
+            target.touch(0o600)
+            holder = self._connection()
+            holder.execute("begin immediate")
+            try:
+                source = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_SECONDS)
+                copy = sqlite3.connect(target)
+                try:
+                    # Readers of a file in WAL mode do not wait for its writer.
+                    source.backup(copy)
+                finally:
+                    copy.close()
+                    source.close()
+                yield
+            finally:
+                holder.execute("rollback")
+
     @property
     def written(self) -> int:
         """Number of transactions that this thread has committed."""

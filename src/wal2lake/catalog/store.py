@@ -14,6 +14,7 @@ Called by: commands and system views (commands, sql), the supervisor (launch), w
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from wal2lake.catalog.database import Database, create_database, take_oid
@@ -64,6 +65,10 @@ class Catalog(
     def close(self) -> None:
         """Close this thread's connection."""
         self._database.close()
+
+    def copied_to(self, target: Path) -> AbstractContextManager[None]:
+        """Copy the catalog to ``target``, and let nobody write it while the context is open."""
+        return self._database.copied_to(target)
 
     # ---- the node ---------------------------------------------------------------
 
