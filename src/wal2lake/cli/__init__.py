@@ -11,6 +11,7 @@ wording of the command line. Never: does what SQL can do, loads Spark, keeps a f
     top/                 a live view in a terminal
     status/              the state of a node as text and as JSON
     check/               asks a publisher and prints the findings
+    backup/ restore/     copies of a node, and nodes made of them
     demo/                the whole product on a PostgreSQL of its own
     completion/          scripts for bash, zsh and fish
     terminal/            rows as psql prints them, errors as PostgreSQL's programs do

@@ -256,6 +256,43 @@ def _demo_options(demo: argparse.ArgumentParser) -> None:
     )
 
 
+def _backup_options(backup: argparse.ArgumentParser) -> None:
+    _directory(backup)
+    backup.add_argument(
+        "--to",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="directory of the backup, which must not exist",
+    )
+
+
+def _restore_options(restore: argparse.ArgumentParser) -> None:
+    restore.add_argument(
+        "backup", type=Path, metavar="PATH", help="directory of the backup"
+    )
+    restore.add_argument(
+        "-D",
+        "--directory",
+        type=Path,
+        required=True,
+        metavar="NEWDIR",
+        help="the restored node's directory, which must not exist",
+    )
+    restore.add_argument(
+        "--warehouse",
+        type=Path,
+        metavar="PATH",
+        help="directory of the tables, which must not exist (default: warehouse in NEWDIR)",
+    )
+    restore.add_argument(
+        "--log",
+        type=Path,
+        metavar="PATH",
+        help="directory of the change log, which must not exist (default: log in NEWDIR)",
+    )
+
+
 def _completion_options(completion: argparse.ArgumentParser) -> None:
     completion.add_argument(
         "shell", choices=("bash", "zsh", "fish"), help="shell to complete commands in"
@@ -291,6 +328,11 @@ _COMMANDS: Final[
             "look at a publisher, change nothing, say what will happen",
             _check_options,
         ),
+        "backup": (
+            "copy a node, running or stopped, as it is at one moment",
+            _backup_options,
+        ),
+        "restore": ("make a node of a backup", _restore_options),
         "demo": ("the whole product on an embedded PostgreSQL", _demo_options),
         "completion": (
             "print a shell's completion of this program",
@@ -349,6 +391,17 @@ EXIT_CODES: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
         "check": {
             0: "nothing stands in the way of a subscription",
             1: "there are problems, or the server could not be asked",
+            2: _ARGUMENTS,
+        },
+        "backup": {
+            0: "the backup is complete",
+            1: "it could not be made; nothing is left of it",
+            2: _ARGUMENTS,
+        },
+        "restore": {
+            0: "the directory is a node's",
+            1: "the backup is incomplete or damaged, or could not be restored; nothing is left"
+            " of it",
             2: _ARGUMENTS,
         },
         "demo": {

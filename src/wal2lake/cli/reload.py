@@ -21,14 +21,14 @@ def run(options: argparse.Namespace) -> int:
     """Signal the supervisor; returns 0."""
     directory: Path = options.directory
     pid = running_pid(directory)
-    load(directory, _environment(pid))
+    load(directory, environment_of(pid))
     if not signal_node(pid, signal.SIGHUP, "reload"):
         raise not_running(directory)
     print("server signaled")
     return 0
 
 
-def _environment(pid: int | None) -> Mapping[str, str]:
+def environment_of(pid: int | None) -> Mapping[str, str]:
     try:
         content = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

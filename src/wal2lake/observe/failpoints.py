@@ -112,6 +112,9 @@ NAMES: Final = frozenset(
         "pause.recorded",
         "resume.recorded",
         "origin.advanced",
+        # cli: the command backup
+        "backup.linked",
+        "backup.file_copied",
     }
 )
 

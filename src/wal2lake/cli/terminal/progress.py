@@ -119,3 +119,34 @@ def late_spinner(text: str) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def byte_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar with bytes, rate and time left on a terminal; yields what advances it."""
+    if not (is_drawn(sys.stderr) and sys.stdout.isatty()):
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+    )
+    task = progress.add_task(text, total=total)
+    with progress:
+        yield lambda count: progress.update(task, advance=count)
