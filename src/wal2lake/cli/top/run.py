@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -45,8 +45,9 @@ def run(options: argparse.Namespace) -> int:
         rates.add(look.facts)
         if options.once or not sys.stdout.isatty():
             return _once(looker, look, rates, view)
-        with contextlib.suppress(KeyboardInterrupt), _ended_by_sigterm():
-            _Screen(looker, look, rates, view, options.interval).run()
+        screen = _Screen(looker, look, rates, view, options.interval)
+        with contextlib.suppress(KeyboardInterrupt), _ended_by_signals(screen.end):
+            screen.run()
     return 0
 
 
@@ -78,6 +79,11 @@ class _Screen:
         self._interval = interval_seconds
         self._error: str | None = None
         self._console = Console()
+        self._is_ended = False
+
+    def end(self) -> None:
+        """Have ``run`` return soon."""
+        self._is_ended = True
 
     def run(self) -> None:
         """Draw until a key ends it."""
@@ -92,11 +98,11 @@ class _Screen:
             _keyboard() as keyboard,
         ):
             due = time.monotonic() + self._interval
-            while not self._view.ended:
+            while not self._view.ended and not self._is_ended:
                 shown = self._frame()
                 live.update(shown.content, refresh=True)
                 size = self._console.size
-                while self._console.size == size:
+                while self._console.size == size and not self._is_ended:
                     left = due - time.monotonic()
                     if left <= 0:
                         self._see()
@@ -160,14 +166,22 @@ def _read(keyboard: int | None, seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP leave the terminal as it was."""
+def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP end the view and leave the terminal as it was.
 
-    def end(number: int, of: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    An exception of a handler would be lost if it came in a destructor or a callback. So the first
+    signal only says that the view shall end, and a second one interrupts what hangs.
+    """
+    seen: list[int] = []
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, end) for number in numbers]
+    def on_signal(number: int, of: FrameType | None) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+        end()
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, on_signal) for number in numbers]
     try:
         yield
     finally:
