@@ -56,7 +56,9 @@ def test_an_alert_begins_and_ends_once_over_a_kill(
                 if alert["problem"]["kind"] == "disabled" and alert["event"] == event
             ]
 
-        wait_until(lambda: of_kind("begin"), timeout_seconds=60, describe=node.log_text)
+        wait_until(
+            lambda: of_kind("begin"), timeout_seconds=150, describe=node.log_text
+        )
         (begin,) = of_kind("begin")
         assert begin["problem"]["subscription"] == "al"
         assert begin["problem"]["remedy"] == 'ALTER SUBSCRIPTION "al" ENABLE;'
@@ -64,10 +66,10 @@ def test_an_alert_begins_and_ends_once_over_a_kill(
         killed = web_pid(node)
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: web_pid(node) not in (killed, None), timeout_seconds=60)
+        wait_until(lambda: web_pid(node) not in (killed, None), timeout_seconds=150)
         # What the alert says repairs it.
         node.sql(begin["problem"]["remedy"])
-        wait_until(lambda: of_kind("end"), timeout_seconds=60, describe=node.log_text)
+        wait_until(lambda: of_kind("end"), timeout_seconds=150, describe=node.log_text)
         (end,) = of_kind("end")
         assert end["id"] == begin["id"]
         assert len(of_kind("begin")) == 1

@@ -477,7 +477,12 @@ def test_every_parameter_and_value_that_is_listed_is_taken(schema: Node) -> None
     hint = hint_of(node, "create table hs.f (a int, b int) with (foo = 1)")
     listed = re.findall(r"[\w.]+", hint.removeprefix("Available:").rstrip("."))
     assert len(listed) >= 6
-    values = {"Interval": "5", "Duration": "'7 days'", "Vectors": "true"}
+    values = {
+        "Interval": "5",
+        "Duration": "'7 days'",
+        "Vectors": "true",
+        "freshness": "'2s'",
+    }
     for number, name in enumerate(listed):
         value = next((v for end, v in values.items() if name.endswith(end)), "a")
         node.sql(f'create table hs.f{number} (a int, b int) with ("{name}" = {value})')

@@ -21,7 +21,9 @@ def test_nothing_of_it_is_executed(node: Node, end: str) -> None:
             assert client.execute("select count(*) from whole").fetchall() == [(0,)]
             # What cannot be done is another matter: it is found when its turn has come.
             with pytest.raises(psycopg.errors.FeatureNotSupported):
-                client.execute("begin; insert into whole values (2); commit; vacuum")
+                client.execute(
+                    "begin; insert into whole values (2); commit; vacuum full"
+                )
             assert client.execute("select id from whole").fetchall() == [(2,)]
     finally:
         node.sql("drop table whole")
