@@ -32,7 +32,7 @@ from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.status import write_status
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe.telemetry import Telemetry, TelemetryFile
-from wal2lake.settings import LogSettings, NodeSettings, Settings
+from wal2lake.settings import LogSettings, NodeSettings, Settings, load
 
 SUB = Oid(20000)
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
@@ -129,6 +129,20 @@ def test_an_invalid_settings_file_is_a_fact(catalog: Catalog, tmp_path: Path) ->
     facts = FactReader(tmp_path).read(NOW)
     assert "portt" in (facts.settings_error or "")
     assert len(facts.subscriptions) == 1
+
+
+def test_a_process_that_runs_sees_its_settings_file_become_invalid(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    file = tmp_path / "wal2lake.toml"
+    file.write_text("")
+    for node in (tmp_path, load(tmp_path, {})):
+        reader = FactReader(node)
+        assert reader.read(NOW).settings_error is None
+        file.write_text("[node]\nportt = 1\n")
+        assert "portt" in (reader.read(NOW).settings_error or "")
+        file.write_text("")
+        assert reader.read(NOW).settings_error is None
 
 
 def certificate(path: Path, *ends: datetime) -> None:

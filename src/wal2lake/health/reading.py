@@ -70,7 +70,7 @@ from wal2lake.launch import (
 )
 from wal2lake.model import Lsn
 from wal2lake.observe.telemetry import ProcessTelemetry
-from wal2lake.settings import Settings, load
+from wal2lake.settings import FILE_NAME, Settings, load
 
 
 class FactReader:
@@ -80,6 +80,7 @@ class FactReader:
         """``node``: the settings of a process that has read them, or the node's directory, whose
         settings are read then."""
         self._settings_error: str | None = None
+        self._settings_file: tuple[int, int, int] | None = None
         if isinstance(node, Path):
             node = self._load(node)
         self._settings = node
@@ -125,6 +126,7 @@ class FactReader:
 
     def _read(self, now: datetime) -> NodeFacts:
         settings = self._settings
+        self._check_settings_file()
         locked = is_locked(settings.directory)
         lock = read_lock(settings.directory) if locked else None
         status = read_status(settings.run_directory) if lock else None
@@ -173,6 +175,24 @@ class FactReader:
             web_error=None if web is None else web.error,
             settings_error=self._settings_error,
         )
+
+    def _check_settings_file(self) -> None:
+        """Note whether the next start could read wal2lake.toml, whenever it has changed."""
+        directory = self._settings.directory
+        try:
+            found = (directory / FILE_NAME).stat()
+        except OSError:
+            return
+        seen = found.st_ino, found.st_mtime_ns, found.st_size
+        if seen == self._settings_file:
+            return
+        self._settings_file = seen
+        try:
+            load(directory, os.environ)
+        except ConfigurationError as error:
+            self._settings_error = error.message
+        else:
+            self._settings_error = None
 
     def _unfinished_since(self, overview: Overview, now: datetime) -> datetime | None:
         oldest = overview.oldest_local_commit
