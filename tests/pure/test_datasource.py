@@ -20,6 +20,7 @@ from wal2lake.datasource.positions import (
     LogPosition,
     advanced,
     ending_position,
+    held_position,
     slices,
     starting_position,
 )
@@ -215,6 +216,18 @@ def test_what_the_log_has_given_up_is_an_error_that_says_where_to_begin(
     # A checkpoint at the last segment that went goes on.
     rows = rows_between(reader, kept, starting_position(reader, "latest"))
     assert [row["commit_lsn"] for row in rows] == [3000, 3000, 4000, 4000]
+
+
+def test_a_slot_begins_in_the_gap_before_the_first_segment_that_is_left(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "log"
+    reader = sealed(directory, [[inserts(1000 * n, 2)] for n in range(1, 4)])
+    Retention(directory).trim(Lsn(2008))
+    start = held_position(reader, Lsn(2008))
+    assert start == LogPosition(Lsn(2008), 2)
+    rows = rows_between(reader, start, starting_position(reader, "latest"))
+    assert [row["commit_lsn"] for row in rows] == [3000, 3000]
 
 
 def test_a_log_that_was_begun_anew_is_noticed(tmp_path: Path) -> None:

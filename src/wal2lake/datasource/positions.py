@@ -91,6 +91,11 @@ def starting_position(reader: LogReader, start: str) -> LogPosition:
     oldest = _oldest(reader)
     if lsn < oldest.lsn and oldest.segment:
         raise _given_up(lsn, oldest)
+    return held_position(reader, lsn)
+
+
+def held_position(reader: LogReader, lsn: Lsn) -> LogPosition:
+    """Return a position from which the log is known to be complete, because a slot holds it."""
     following = reader.above(lsn)
     if following:
         return LogPosition(lsn, following[0].number - 1)

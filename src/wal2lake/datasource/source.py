@@ -32,6 +32,7 @@ from wal2lake.datasource.positions import (
     LogSlice,
     advanced,
     ending_position,
+    held_position,
     slices,
     starting_position,
 )
@@ -142,7 +143,7 @@ class StreamOptions:
         if self.starting is not None or self.slot is None:
             return starting_position(reader, self.starting or EARLIEST)
         confirmed = NodeQuestions(self.conninfo).slot_position(self.slot)
-        return starting_position(reader, str(confirmed))
+        return held_position(reader, confirmed)
 
     def resolve(self) -> tuple[StreamLog, ChangeFormat]:
         """Ask the node for the log, and for the columns of the table."""
