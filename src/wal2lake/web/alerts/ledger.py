@@ -11,7 +11,7 @@ announced either.
                         absent
 
 The ledger is written to a file after each change, so a restart neither repeats nor forgets an
-alert. A crash between a delivery and that write repeats the alert with the same id.
+alert. A crash between a delivery and that write repeats the alert, a begin with another id.
 """
 
 from __future__ import annotations
