@@ -52,7 +52,12 @@ GUIDE: Final = (
     "schema-changes",
     "types-and-values",
     "reading",
+    "history",
+    "streaming",
     "operation",
+    "monitoring",
+    "page",
+    "containers",
     "cluster",
     "from-debezium",
 )
