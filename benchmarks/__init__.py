@@ -5,7 +5,8 @@ ratio to PostgreSQL's own subscriber measured in the same run. Owns: the servers
 that it starts, until they are removed. Never: decides whether a test passes.
 
 ``python -m benchmarks`` is ``__main__``; ``workload`` says what rows there are, ``stage`` starts
-what they run on; the workloads are in ``changes`` and ``copies``; ``positions`` watches what has
+what they run on; the workloads are in ``changes`` and ``copies``,
+``applying``, ``publishing`` and ``operating``; ``positions`` watches what has
 arrived, ``usage`` counts CPU and memory, ``heap`` asks a JVM for its own, ``report`` does the
 arithmetic.
 """

@@ -16,11 +16,11 @@ from collections.abc import Set
 from types import FrameType
 from typing import NoReturn
 
-from benchmarks import scraping
 from benchmarks.applying import fragments, keyless, mixed, scattered, sustained
 from benchmarks.changes import backlog, cores, decoding, latency, nullmodes, streamed
 from benchmarks.changes.shapes import SHAPES
 from benchmarks.copies import copying, idle, interrupted, large, tables
+from benchmarks.operating import scraping, watched
 from benchmarks.options import Options, parse
 from benchmarks.publishing import serving, slots
 from benchmarks.report import Target, as_json, megabytes, render
@@ -120,6 +120,8 @@ def _apply(stage: Stage, chosen: Set[str]) -> None:
         sustained.run(stage)
     if "mixed" in chosen:
         mixed.run(stage)
+    if "watched" in chosen:
+        watched.run(stage)
     if "serve" in chosen:
         serving.run(stage)
     if "slots" in chosen:

@@ -33,6 +33,7 @@ WORKLOADS: Final = {
     "fragments": "reading a table after 1,000 commits of 200 rows",
     "tpcb": "pgbench, scale 10: 1,000/s for --seconds, then as much as can be followed",
     "mixed": "120 and 200 mixed transactions a second over 17 tables, and a backlog of them",
+    "watched": "a backlog while scrapers, pages, nonsense and a hanging webhook are there",
     "tables": "500 small tables: their copy, a round of changes, nothing",
     "serve": "the node as publisher to a PostgreSQL: stream, copy, commits",
     "slots": "one commit of 10 M rows, read by a slot, by ten, and beside nine that stand still",
@@ -41,7 +42,9 @@ WORKLOADS: Final = {
 }
 """Name to what it measures, in the order in which they run."""
 
-OPT_IN: Final = frozenset({"cores", "scattered", "fragments", "tpcb", "mixed", "slots"})
+OPT_IN: Final = frozenset(
+    {"cores", "scattered", "fragments", "tpcb", "mixed", "watched", "slots"}
+)
 """Only when they are named: they would make the whole run too long."""
 
 

@@ -1,19 +1,17 @@
-"""``scrape``: what a scrape of a node with 1,000 tables takes, and ten scrapers a second cost.
+"""``scrape``: what a scrape of a node with 1,000 tables takes, and what a crowd of visitors costs.
 
 The web process runs on a directory that is made up: a catalog with one subscription, positions, and
 the measurements that an engine writes while all tables change. It needs no server and no node,
 since the process asks none.
 
 Comes in: a stage. Goes out: time of a scrape that finds no fresh reading, CPU of the process with
-ten scrapers a second, its largest resident memory.
+a ``Crowd`` (ten scrapers, two pages, nonsense), its largest resident memory.
 """
 
 from __future__ import annotations
 
-import http.client
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from benchmarks.operating.crowd import Crowd, scrape
 from benchmarks.report import Target, megabytes, milliseconds
 from benchmarks.stage import Stage
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
@@ -37,12 +36,14 @@ _NAME: Final = "scrape"
 _TABLES: Final = 1000
 _SUBSCRIPTION: Final = Oid(16_384)
 
-_SCRAPES: Final = 15
+_SCRAPES: Final = 50
 _PAUSE_SECONDS: Final = 1.1
 """Longer than a reading is used again."""
 
-_SCRAPERS: Final = 10
-_SECONDS: Final = 10
+_SECONDS: Final = 15
+"""With the crowd."""
+
+_CHANGE_SECONDS: Final = 0.5
 
 _TIME: Final = Target(at_most=200.0)
 """Milliseconds."""
@@ -71,10 +72,11 @@ def run(stage: Stage) -> None:
                 _NAME, "one scrape, p99", "ms", milliseconds(times, 99), target=_TIME
             )
             before = sum(watched.cpu_times()[:2])
-            _scrapers(directory)
-            cpu = sum(watched.cpu_times()[:2]) - before
-            what = f"{_SCRAPERS} scrapers a second: CPU"
-            stage.add(_NAME, what, "% of a core", 100 * cpu / _SECONDS)
+            with Crowd(_port(directory)):
+                _change_all(telemetry, tables)
+                cpu = sum(watched.cpu_times()[:2]) - before
+            what, share = "a crowd of visitors: CPU", 100 * cpu / _SECONDS
+            stage.add(_NAME, what, "% of a core", share)
             peak = _peak_bytes(process.pid)
             stage.add(_NAME, "peak RSS", "MB", megabytes(peak), target=_MEMORY)
 
@@ -103,8 +105,7 @@ def make_up(directory: Path, tables: int) -> Telemetry:
     )
     catalog.close()
     telemetry = Telemetry()
-    for name in names.values():
-        of = {"subscription": "s", "table": f"public.{name}"}
+    for of in _labels(tables):
         for kind in ("inserted", "updated", "deleted", "copied"):
             telemetry.count("rows_total", 1, kind=kind, **of)
         for method in ("append", "upsert"):
@@ -138,16 +139,6 @@ def _port(directory: Path) -> int:
     return found or 0
 
 
-def _get(directory: Path) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", _port(directory), timeout=60)
-    connection.request("GET", "/metrics")
-    answer = connection.getresponse()
-    body = answer.read()
-    connection.close()
-    if answer.status != 200 or b"wal2lake_rows_total" not in body:
-        raise RuntimeError(f"a scrape was answered with {answer.status}")
-
-
 def _scrape(directory: Path, telemetry: Telemetry) -> float:
     # As while something happens: the engine's file is another one each time.
     telemetry.count(
@@ -155,22 +146,22 @@ def _scrape(directory: Path, telemetry: Telemetry) -> float:
     )
     time.sleep(_PAUSE_SECONDS)
     began = time.perf_counter()
-    _get(directory)
+    scrape(_port(directory))
     return time.perf_counter() - began
 
 
-def _scrapers(directory: Path) -> None:
-    def scrape() -> None:
-        end = time.monotonic() + _SECONDS
-        while (left := end - time.monotonic()) > 0:
-            _get(directory)
-            time.sleep(min(1.0, left))
+def _change_all(telemetry: Telemetry, tables: int) -> None:
+    """Let rows of all tables change for a while, so that a page is sent all of them."""
+    end = time.monotonic() + _SECONDS
+    while time.monotonic() < end:
+        for of in _labels(tables):
+            telemetry.count("rows_total", 1, kind="updated", **of)
+        time.sleep(_CHANGE_SECONDS)
 
-    threads = [threading.Thread(target=scrape) for _ in range(_SCRAPERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+def _labels(tables: int) -> Iterator[dict[str, str]]:
+    for number in range(tables):
+        yield {"subscription": "s", "table": f"public.table_{number}"}
 
 
 def _peak_bytes(pid: int) -> int:
