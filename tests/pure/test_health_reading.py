@@ -16,6 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from wal2lake.catalog import (
     Catalog,
+    CopyRange,
     ProgressFile,
     ReplicationSlot,
     Subscription,
@@ -27,6 +28,7 @@ from wal2lake.catalog.committimes import CommitTimes
 from wal2lake.errors import ConfigurationError
 from wal2lake.health import FactReader, SubscriptionFacts
 from wal2lake.health.collecting.lag import LagClock, StagePositions
+from wal2lake.health.collecting.tables import expected_end
 from wal2lake.launch import NodeStatus, WorkerStatus
 from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.status import write_status
@@ -299,6 +301,8 @@ def test_tables_copies_slots_and_walsenders_are_what_the_engine_has_reported(
             )
         ]
     )
+    copied_range = CopyRange(SUB, Oid(30002), 1, "s", 0, 30, "[]")
+    catalog.record_ranges([copied_range])
     catalog.create_slot(ReplicationSlot("down", "pgoutput", Lsn(400), Lsn(500)))
     telemetry = Telemetry()
     first = {"subscription": "s", "table": "public.t30000"}
@@ -311,6 +315,8 @@ def test_tables_copies_slots_and_walsenders_are_what_the_engine_has_reported(
     begin = NOW - timedelta(seconds=10)
     telemetry.gauge("copy_started_timestamp_seconds", begin.timestamp(), **copied)
     telemetry.gauge("copy_expected_bytes", 777, **copied)
+    last = NOW - timedelta(seconds=2)
+    telemetry.gauge("copy_progress_timestamp_seconds", last.timestamp(), **copied)
     telemetry.gauge("jvm_heap_used_bytes", 10)
     telemetry.gauge("jvm_heap_limit_bytes", 20)
     telemetry.gauge("published_lsn", 1000)
@@ -331,9 +337,10 @@ def test_tables_copies_slots_and_walsenders_are_what_the_engine_has_reported(
     assert (table.deletion_vectors, table.copy) == (None, None)
     copy = copying.copy
     assert copy is not None
-    assert (copy.rows, copy.ranges_done, copy.ranges) == (30, 0, 3)
+    assert (copy.rows, copy.ranges_done, copy.ranges) == (60, 1, 3)
+    assert copy.share == pytest.approx(1 / 3)
     assert (copy.bytes_expected, copy.started_at) == (777, begin)
-    assert copy.ends_at == NOW + timedelta(seconds=30)
+    assert copy.ends_at == begin + 3 * timedelta(seconds=8)
     assert copy.progressed_at == NOW
     (slot,) = facts.slots
     assert (slot.active_pid, slot.retained_bytes) == (9, 600)
@@ -342,6 +349,30 @@ def test_tables_copies_slots_and_walsenders_are_what_the_engine_has_reported(
     assert (walsender.pid, walsender.slot_name) == (9, "down")
     assert (walsender.state, walsender.client) == ("streaming", "10.0.0.1")
     assert (walsender.sent_lsn, walsender.replayed_lsn) == (Lsn(3), Lsn(1))
+
+
+def test_a_copy_ends_as_fast_as_it_has_gone() -> None:
+    def seconds(total: int, done: int, last: float | None, now: float) -> float | None:
+        progressed = None if last is None else NOW + timedelta(seconds=last)
+        found = expected_end(
+            total=total,
+            done=done,
+            started=NOW,
+            progressed=progressed,
+            now=NOW + timedelta(seconds=now),
+        )
+        return None if found is None else (found - NOW).total_seconds()
+
+    assert seconds(10, 0, None, 5) is None
+    assert seconds(10, 1, 2, 2) == 20
+    # Waiting for the next range moves nothing, until it is late.
+    assert [seconds(10, 4, 8, now) for now in (8, 9, 10, 15)] == [20, 20, 20, 30]
+    assert seconds(1000, 19, 38, 38) is None, "2 % say little"
+    assert seconds(1000, 20, 40, 40) == 2000
+    # What is left of a copy that was interrupted when it was nearly done.
+    assert seconds(2, 1, 4, 4) == 8
+    assert seconds(0, 0, None, 3) is None, "only the commit is left"
+    assert seconds(3, 4, 8, 8) is None, "a division of another snapshot"
 
 
 def test_a_paused_table_has_a_position_of_its_own(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 
@@ -26,6 +27,10 @@ class StageLag:
     """Age of the oldest transaction that the stage has not passed, by its commit time at the
     source; 0 if there is none. While the source cannot be reached: the time since its last
     message, if that is longer, because later transactions are not known."""
+
+
+_MOST_SHARE: Final = 0.99
+"""Shown until the copy has been committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,18 @@ class CopyFacts:
     """Expected end; None while too little is known."""
     progressed_at: datetime | None = None
     """Time of the last progress, as far as the reader of the facts has seen it."""
+
+    @property
+    def share(self) -> float | None:
+        """Share that is done, below 1 while the copy runs; None if it is not known.
+
+        Ranges have about as many pages each. The number of rows is an estimate of the source, which
+        may be old. Bytes cannot be compared: those of the files are compressed."""
+        if self.ranges is not None and self.ranges > 1:
+            return min(self.ranges_done / self.ranges, _MOST_SHARE)
+        if self.rows_expected:
+            return min(self.rows / self.rows_expected, _MOST_SHARE)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
     TableSync ── failed(error) ───────────▶ errors by SQLSTATE
 
 The gauges of a copy exist while it runs. Its rows and ranges are in the catalog, too, where they
-survive the engine; the bytes that are expected and the begin are only here.
+survive the engine; the bytes that are expected and the times are only here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _GAUGES = (
     "copy_expected_bytes",
     "copy_ranges",
     "copy_finished_ranges",
+    "copy_resumed_ranges",
 )
+_PROGRESS = "copy_progress_timestamp_seconds"
+"""Time at which a range was finished last in this attempt."""
 
 
 class CopyMeasures:
@@ -44,7 +47,7 @@ class CopyMeasures:
     ) -> None:
         """Note the begin of an attempt, with the source's estimates of rows and bytes, and the
         number of ranges, of which an earlier attempt has finished some."""
-        values = (time.time(), rows, size, ranges, finished)
+        values = (time.time(), rows, size, ranges, finished, finished)
         for name, value in zip(_GAUGES, values, strict=True):
             self._telemetry.gauge(
                 name, value, subscription=subscription, table=table.qualified
@@ -66,6 +69,7 @@ class CopyMeasures:
         self._telemetry.count("rows_total", rows, kind="copied", **labels)
         self._telemetry.count("copied_bytes_total", size, **labels)
         self._telemetry.gauge("copy_finished_ranges", finished, **labels)
+        self._telemetry.gauge(_PROGRESS, time.time(), **labels)
         for coercion in coercions:
             self._telemetry.count(
                 "coercions_total", coercion.count, kind=coercion.policy, **labels
@@ -74,7 +78,7 @@ class CopyMeasures:
     def ended(self, subscription: str, tables: Iterable[TableDef]) -> None:
         """Note the end of attempts, whatever it was."""
         for table in tables:
-            for name in _GAUGES:
+            for name in (*_GAUGES, _PROGRESS):
                 self._telemetry.gauge(
                     name, None, subscription=subscription, table=table.qualified
                 )

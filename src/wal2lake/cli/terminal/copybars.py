@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from wal2lake.cli.terminal.progress import is_drawn
-from wal2lake.cli.terminal.words import clean, copy_share, seconds_text
+from wal2lake.cli.terminal.words import clean, seconds_text
 from wal2lake.health import NodeFacts, SubscriptionFacts, TableFacts
 from wal2lake.model import Oid, SyncState
 
@@ -95,7 +95,7 @@ class CopyBars:
                 return
             bar = self._progress.add_task(clean(table.qualified), total=1.0, left="")
             self._bars[key] = bar
-        share, ends = copy_share(copy), copy.ends_at
+        share, ends = copy.share, copy.ends_at
         left = None if ends is None else (ends - facts.taken_at).total_seconds()
         text = f"{copy.rows:,} rows"
         if left is not None and left > 0:

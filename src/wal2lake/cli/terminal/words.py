@@ -55,22 +55,9 @@ def state_text(table: TableFacts) -> str:
     return "paused" if table.paused_since is not None else _STATES[table.state]
 
 
-def copy_share(copy: CopyFacts) -> float | None:
-    """Return the share of a copy that is done, below 1 while it runs; None if not known."""
-    for done, expected in (
-        (copy.bytes_done, copy.bytes_expected),
-        (copy.rows, copy.rows_expected),
-        (copy.ranges_done, copy.ranges),
-    ):
-        if expected:
-            # The expectation is the source's estimate.
-            return min(done / expected, 0.99)
-    return None
-
-
 def copy_text(copy: CopyFacts, now: datetime) -> str:
     """Return ``45 %, 4,500 of about 10,000 rows, 2 minutes left``."""
-    share = copy_share(copy)
+    share = copy.share
     parts = [] if share is None else [f"{share:.0%}".replace("%", " %")]
     expected = f" of about {copy.rows_expected:,}" if copy.rows_expected else ""
     parts.append(f"{copy.rows:,}{expected} rows")

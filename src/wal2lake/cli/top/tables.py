@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from wal2lake.cli.looking import Look
-from wal2lake.cli.terminal.words import copy_share, seconds_text, state_text
+from wal2lake.cli.terminal.words import seconds_text, state_text
 from wal2lake.cli.top.columns import ColumnStyle, cell
 from wal2lake.cli.top.keys import SortOrder
 from wal2lake.cli.top.rates import RecentRates
@@ -96,7 +96,7 @@ def copy_rows(look: Look) -> Iterator[list[RenderableType]]:
             if table.copy is None:
                 continue
             copy, now = table.copy, look.facts.taken_at
-            share = copy_share(copy)
+            share = copy.share
             bar: RenderableType = Text("")
             if share is not None:
                 bar = ProgressBar(total=1.0, completed=share, width=14)

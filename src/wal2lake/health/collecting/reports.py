@@ -33,6 +33,8 @@ _TABLE_GAUGES = (
     "copy_started_timestamp_seconds",
     "copy_expected_bytes",
     "copy_ranges",
+    "copy_resumed_ranges",
+    "copy_progress_timestamp_seconds",
 )
 
 
@@ -48,6 +50,11 @@ class TableReport:
         """Return a gauge that is a whole number; None if it is not known."""
         value = self.gauges.get(name)
         return None if value is None else int(value)
+
+    def time(self, name: str) -> datetime | None:
+        """Return a gauge that is a time since 1970; None if it is not known."""
+        value = self.gauges.get(name)
+        return None if value is None else datetime.fromtimestamp(value, UTC)
 
 
 NO_REPORT = TableReport()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from wal2lake.catalog import Overview, Subscription, SubscriptionRel
@@ -90,19 +90,25 @@ def _copy(
     changes: LastChanges,
     now: datetime,
 ) -> CopyFacts:
-    ranges = overview.ranges.get((rel.subid, rel.relid), 0)
-    begin = report.gauges.get("copy_started_timestamp_seconds")
-    started = None if begin is None else datetime.fromtimestamp(begin, UTC)
-    progress = (rel.epoch, rel.rows_copied, rel.bytes_copied, ranges)
+    done = overview.ranges.get((rel.subid, rel.relid), 0)
+    ranges = _planned_ranges(rel.copy_plan) or report.whole("copy_ranges")
+    started = report.time("copy_started_timestamp_seconds")
+    progress = (rel.epoch, rel.rows_copied, rel.bytes_copied, done)
     return CopyFacts(
         rows=rel.rows_copied,
         rows_expected=rel.rows_expected,
         bytes_done=rel.bytes_copied,
         bytes_expected=report.whole("copy_expected_bytes"),
-        ranges_done=ranges,
-        ranges=_planned_ranges(rel.copy_plan) or report.whole("copy_ranges"),
+        ranges_done=done,
+        ranges=ranges,
         started_at=started,
-        ends_at=_expected_end(rel, started, now),
+        ends_at=expected_end(
+            total=(ranges or 0) - (report.whole("copy_resumed_ranges") or 0),
+            done=done - (report.whole("copy_resumed_ranges") or 0),
+            started=started,
+            progressed=report.time("copy_progress_timestamp_seconds"),
+            now=now,
+        ),
         progressed_at=changes.since((rel.subid, rel.relid), progress, now),
     )
 
@@ -120,14 +126,25 @@ def freshness_seconds(text: str | None) -> float | None:
     return ((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _expected_end(
-    rel: SubscriptionRel, started: datetime | None, now: datetime
+def expected_end(
+    *,
+    total: int,
+    done: int,
+    started: datetime | None,
+    progressed: datetime | None,
+    now: datetime,
 ) -> datetime | None:
-    """Return the end of a copy that goes on as fast as it has gone."""
-    expected, done = rel.rows_expected, rel.rows_copied
-    if started is None or not expected or done * 100 < expected * _KNOWN_PERCENT:
+    """Return the end of a copy that goes on as fast as it has gone; None while that is not known.
+
+    ``total`` and ``done`` are ranges that this attempt reads and has read: what an earlier one has
+    finished says nothing about the speed. ``progressed`` is the time of the last one. The end stays
+    where it is until the next range is overdue.
+    """
+    known = max(1, total * _KNOWN_PERCENT / 100)
+    if started is None or progressed is None or not known <= done <= total:
         return None
-    return now + (now - started) * (max(0, expected - done) / done)
+    for_one = max((progressed - started) / done, (now - started) / (done + 1))
+    return started + for_one * total
 
 
 def _planned_ranges(plan: str | None) -> int | None:

@@ -344,6 +344,7 @@ def _copy(s: SubscriptionFacts, table: TableFacts, copy: CopyFacts) -> Json:
         "bytes_expected": copy.bytes_expected,
         "ranges": copy.ranges,
         "ranges_done": copy.ranges_done,
+        "share": copy.share,
         "started_at": _time(copy.started_at),
         "ends_at": _time(copy.ends_at),
         "error": _cut(table.error),

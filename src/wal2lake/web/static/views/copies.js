@@ -1,7 +1,7 @@
 // Copies: initial copies that run, with the time left.
 
 import { h } from "../dom.js";
-import { between, bytes, count, duration, moment, percent, plain, plural, visible } from "../format.js";
+import { between, bytes, count, duration, moment, plain, plural, visible } from "../format.js";
 import { nameOf } from "./parts.js";
 
 export const title = () => "Copies";
@@ -42,7 +42,7 @@ function whole(subscription, state) {
 
 function card(page, copy) {
   const { state } = page.store;
-  const done = progress(copy);
+  const done = copy.share === null ? null : 100 * copy.share;
   const name = visible(`${copy.schema}.${copy.name}`);
   const passed = between(copy.started_at, state.taken_at);
   return h("article", { class: "card copy", "data-key": `copy-${copy.subscription}-${copy.oid}` },
@@ -53,7 +53,7 @@ function card(page, copy) {
     h("p", { class: "facts-line" },
       done === null ? null : h("strong", {}, `${Math.floor(done)} %`),
       h("span", {}, copy.rows_expected ? `${count(copy.rows)} of about ${count(copy.rows_expected)} rows` : `${count(copy.rows)} rows`),
-      h("span", {}, copy.bytes_expected ? `${bytes(copy.bytes)} of about ${bytes(copy.bytes_expected)}` : bytes(copy.bytes)),
+      h("span", {}, copy.bytes_expected ? `${bytes(copy.bytes)} written, ${bytes(copy.bytes_expected)} at the source` : `${bytes(copy.bytes)} written`),
       copy.ranges ? h("span", {}, `${count(copy.ranges_done)} of ${plural(copy.ranges, "range")}`) : null,
       passed > 1 && copy.rows ? h("span", {}, `${count(copy.rows / passed)} rows/s`) : null,
       copy.started_at ? h("span", {}, `since ${moment(copy.started_at)}`) : null,
@@ -65,8 +65,3 @@ const left = (ends, state) => {
   const seconds = between(state.taken_at, ends);
   return seconds > 0 ? `about ${duration(Math.max(1, seconds))} left` : "about to end";
 };
-
-/** Percent by what is known: rows of the estimate, else bytes, else ranges. */
-function progress(copy) {
-  return percent(copy.rows, copy.rows_expected) ?? percent(copy.bytes, copy.bytes_expected) ?? percent(copy.ranges_done, copy.ranges);
-}
