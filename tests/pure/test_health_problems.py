@@ -741,11 +741,13 @@ def test_times_are_handed_to_other_processes(tmp_path: Path) -> None:
 
 
 def test_durations_and_sizes_are_written_in_words() -> None:
-    seconds = (0, 0.25, 1, 119, 120, 7199, 7200, 172_800)
+    seconds = (0, 0.25, 1, 1.5, 9.97, 119, 120, 7199, 7200, 172_800)
     assert [in_words(value) for value in seconds] == [
         "0 seconds",
         "250 ms",
         "1 second",
+        "1.5 seconds",
+        "10 seconds",
         "119 seconds",
         "2 minutes",
         "119 minutes",

@@ -270,7 +270,7 @@ def _table(
             ProblemKind.COPY_STUCK,
             Severity.WARNING,
             f'the copy of table "{table.qualified}" of subscription'
-            f' "{subscription.name}" makes no progress for {in_words(now - progress)}',
+            f' "{subscription.name}" has made no progress for {in_words(now - progress)}',
             Concern.OPERATOR,
             since=progress,
             subscription=subscription.name,

@@ -16,6 +16,10 @@ def in_words(duration: timedelta | float) -> str:
     )
     if 0 < seconds < 1:
         return f"{round(seconds * 1000)} ms"
+    if 1 <= seconds < 10:
+        # Otherwise 1.9 seconds would not look like more than 1.5.
+        shown = f"{seconds:.1f}".removesuffix(".0")
+        return f"{shown} second{'' if shown == '1' else 's'}"
     for unit, length in _TIMES:
         count = int(seconds / length)
         if count >= 2 or unit == "second":
