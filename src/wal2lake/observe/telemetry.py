@@ -372,7 +372,8 @@ def _histogram(counts: list[Any], total: Any) -> Histogram:
 
 
 def _labels(pairs: list[list[Any]]) -> Labels:
-    return tuple((str(label), str(value)) for label, value in pairs)
+    # A list is faster than a generator, and there are 10,000 series of 1,000 tables.
+    return tuple([(str(label), str(value)) for label, value in pairs])
 
 
 def _number(value: Any) -> float:
