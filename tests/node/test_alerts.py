@@ -63,9 +63,14 @@ def test_an_alert_begins_and_ends_once_over_a_kill(
         assert begin["problem"]["subscription"] == "al"
         assert begin["problem"]["remedy"] == 'ALTER SUBSCRIPTION "al" ENABLE;'
         assert begin["node"]["directory"] == str(node.directory)
-        # It is noted as sent; before that, a kill would have it sent again.
+        # It is noted as accepted; before that, a kill would have it sent again.
         noted = node.directory / "run" / "alerts-command.json"
-        wait_until(lambda: noted.exists() and begin["id"] in noted.read_text())
+        wait_until(
+            lambda: (
+                (begin["id"], "announced")
+                in [(e["id"], e["stage"]) for e in json.loads(noted.read_text())]
+            )
+        )
         killed = web_pid(node)
         assert killed is not None
         os.kill(killed, signal.SIGKILL)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.fakes.facts import NODE
 from wal2lake.health import Concern, Problem, Severity
 from wal2lake.testing.waits import wait_until
 from wal2lake.web.alerts.channels import Command, DeliveryError, Webhook
-from wal2lake.web.alerts.ledger import AlertLedger
+from wal2lake.web.alerts.ledger import Alert, AlertLedger
 from wal2lake.web.alerts.sending import Sender
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,63 +43,95 @@ def problem(subject: str) -> Problem:
 STEPS = st.lists(
     st.one_of(
         st.frozensets(st.sampled_from("abc")).map(lambda names: ("look", names)),
-        st.just(("sent", None)),
-        st.just(("failed", None)),
-        st.just(("restart", None)),
+        st.sampled_from(
+            [
+                ("sent", None),
+                ("refused", None),
+                ("lost", None),
+                ("answer lost", None),
+                ("killed before", None),
+                ("killed behind", None),
+                ("restart", None),
+            ]
+        ),
     ),
     max_size=40,
 )
+
+
+class _Receiver:
+    """The other side: drops what it has already, by id and event."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[tuple[str, str]]] = {}
+        self.doubted: set[str] = set()
+
+    def take(self, alert: Alert) -> None:
+        heard = self.told.setdefault(str(alert.problem["subject"]), [])
+        if (alert.event, alert.id) not in heard:
+            heard.append((alert.event, alert.id))
+
+    def check(self, names: frozenset[str]) -> None:
+        """Each problem that is there has begun and not ended; each other one has ended; none has
+        begun before the end of the one before."""
+        for subject, heard in self.told.items():
+            running = None
+            for event, id_ in heard:
+                if event == "begin":
+                    assert running is None
+                    running = id_
+                else:
+                    assert running == id_ or (running is None and id_ in self.doubted)
+                    running = None
+            assert (running is not None) is (subject in names)
+        assert set(names) <= set(self.told)
+
+
+def reread(ledger: AlertLedger) -> AlertLedger:
+    again = AlertLedger(5)
+    again.restore(json.loads(json.dumps(ledger.to_json())))
+    return again
 
 
 @given(STEPS)
 def test_begins_and_ends_alternate_and_none_is_lost(
     steps: Sequence[tuple[str, Any]],
 ) -> None:
-    ledger, now = AlertLedger(5), START
-    told: dict[str, list[tuple[str, str]]] = {}
-
-    def send() -> bool:
-        alert = ledger.due(now)
-        if alert is None:
-            return False
-        subject = str(alert.problem["subject"])
-        told.setdefault(subject, []).append((alert.event, alert.id))
-        ledger.sent(alert, now)
-        return True
-
+    ledger, now, receiver = AlertLedger(5), START, _Receiver()
     names: frozenset[str] = frozenset()
     for what, value in steps:
         now += timedelta(seconds=6)
         if what == "look":
             names = value
             ledger.observe(map(problem, sorted(names)), now)
+            continue
+        if what == "restart":
+            ledger = reread(ledger)
+            continue
+        alert = ledger.due(now)
+        if alert is None:
+            continue
+        ledger.attempt(alert)
+        if what in ("lost", "answer lost", "killed before", "killed behind"):
+            receiver.doubted.add(alert.id)
+        if what in ("sent", "answer lost", "killed behind"):
+            receiver.take(alert)
+        if what.startswith("killed"):
+            ledger = reread(ledger)
         elif what == "sent":
-            send()
-        elif what == "failed":
-            failing = ledger.due(now)
-            if failing is not None:
-                ledger.failed(failing, now)
-                again = ledger.due(now)
-                assert again is None or again.id != failing.id
+            ledger.sent(alert)
         else:
-            content = json.loads(json.dumps(ledger.to_json()))
-            ledger = AlertLedger(5)
-            ledger.restore(content)
-    for _ in range(3):
+            ledger.failed(alert, now, doubtful=what != "refused")
+            again = ledger.due(now)
+            assert again is None or again.id != alert.id
+    for _ in range(4):
         ledger.observe(map(problem, sorted(names)), now)
         now += timedelta(seconds=400)
-        while send():
-            pass
-    for subject, events in told.items():
-        kinds = [event for event, _ in events]
-        assert kinds == ["begin", "end"] * (len(kinds) // 2) + ["begin"] * (
-            len(kinds) % 2
-        )
-        ids = [id_ for _, id_ in events]
-        assert ids[0::2][: len(ids) // 2] == ids[1::2]
-        assert len(set(ids[0::2])) == len(ids[0::2])
-        assert (kinds[-1] == "begin") is (subject in names)
-    assert set(names) <= set(told)
+        while (alert := ledger.due(now)) is not None:
+            ledger.attempt(alert)
+            receiver.take(alert)
+            ledger.sent(alert)
+    receiver.check(names)
 
 
 def test_a_problem_that_flickers_says_nothing() -> None:
@@ -114,8 +147,9 @@ def test_a_begin_that_is_accepted_after_the_end_is_followed_by_its_end() -> None
     ledger.observe([problem("a")], START)
     begin = ledger.due(START)
     assert begin is not None
+    ledger.attempt(begin)
     ledger.observe([], START)
-    ledger.sent(begin, START)
+    ledger.sent(begin)
     end = ledger.due(START)
     assert end is not None
     assert (end.event, end.id) == ("end", begin.id)
@@ -126,12 +160,40 @@ def test_only_what_a_restart_must_know_is_written() -> None:
     assert not ledger.observe([problem("a")], START), "it is not announced"
     begin = ledger.due(START)
     assert begin is not None
-    ledger.sent(begin, START)
+    assert ledger.attempt(begin), "it may have been accepted"
+    assert not ledger.attempt(begin)
+    ledger.sent(begin)
     later = replace(problem("a"), message="the disk of a is full")
     assert not ledger.observe([later], START), "the words of a lag change each second"
     assert ledger.observe([], START)
     assert not ledger.observe([], START)
     assert ledger.observe([later], START)
+
+
+def test_a_begin_whose_note_a_kill_has_lost_is_repeated_with_its_id() -> None:
+    ledger = AlertLedger(0)
+    ledger.observe([problem("a")], START)
+    begin = ledger.due(START)
+    assert begin is not None
+    ledger.attempt(begin)
+    ledger = reread(ledger)
+    assert ledger.due(START) is None, "whether the problem is still there is not known"
+    ledger.observe([problem("a")], START + timedelta(seconds=5))
+    again = ledger.due(START + timedelta(seconds=5))
+    assert again is not None
+    assert (again.event, again.id) == ("begin", begin.id)
+
+
+def test_a_begin_that_was_refused_and_is_over_says_nothing() -> None:
+    ledger = AlertLedger(0)
+    ledger.observe([problem("a")], START)
+    begin = ledger.due(START)
+    assert begin is not None
+    ledger.attempt(begin)
+    assert ledger.failed(begin, START, doubtful=False)
+    assert ledger.to_json() == []
+    ledger.observe([], START)
+    assert ledger.due(START + timedelta(days=1)) is None
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
@@ -196,7 +258,11 @@ def test_a_webhook_takes_json_with_a_key_against_doubles(
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("/redirect", "answers 302"), ("/hang", "timed out"), ("", "answers 503")],
+    [
+        ("/redirect", "answers 302"),
+        ("/hang", r"timed out|took more than 0\.3"),
+        ("", "answers 503"),
+    ],
 )
 def test_a_webhook_that_does_not_accept_is_an_error(
     server: tuple[str, type[_Answers]], path: str, words: str
@@ -220,24 +286,87 @@ def test_a_webhook_that_is_not_there_is_an_error() -> None:
         b"",
         b"nonsense\r\n\r\n",
         b"HTTP/1.1 204 " + b"x" * 70_000,
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
 def test_a_webhook_that_does_not_speak_http_is_an_error(answer: bytes) -> None:
+    with (
+        raw_server(lambda client: client.sendall(answer)) as address,
+        pytest.raises(DeliveryError, match="webhook cannot be used"),
+    ):
+        Webhook(f"http:{address}", timeout_seconds=5).deliver("{}", FACTS)
+
+
+@contextlib.contextmanager
+def raw_server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that takes one connection, and what the client sends first: its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def serve() -> None:
+        def run() -> None:
             client, _ = listening.accept()
-            with client:
+            with client, contextlib.suppress(OSError):
                 client.recv(4096)
-                client.sendall(answer)
+                serve(client)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=run)
         thread.start()
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        with pytest.raises(DeliveryError, match="webhook cannot be used"):
-            Webhook(url, timeout_seconds=5).deliver("{}", FACTS)
+        yield f"//127.0.0.1:{listening.getsockname()[1]}/"
         thread.join()
+
+
+def drip(client: socket.socket) -> None:
+    """Send a byte of an answer now and then, until the client goes."""
+    client.sendall(b"HTTP/1.1 ")
+    while True:
+        client.sendall(b"x")
+        time.sleep(0.05)
+
+
+def drip_a_handshake(client: socket.socket) -> None:
+    """Send a record of TLS, byte by byte."""
+    client.sendall(b"\x16\x03\x03\x40\x00")
+    while True:
+        client.sendall(b"\x02")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "serve", "doubtful"),
+    [("http:", drip, True), ("https:", drip_a_handshake, False)],
+)
+def test_a_webhook_that_drips_does_not_hold_its_channel(
+    scheme: str, serve: Callable[[socket.socket], None], doubtful: bool
+) -> None:
+    began = time.monotonic()
+    with (
+        raw_server(serve) as address,
+        pytest.raises(DeliveryError, match=r"took more than 0\.3 seconds") as caught,
+    ):
+        Webhook(scheme + address, timeout_seconds=0.3).deliver("{}", FACTS)
+    assert time.monotonic() - began < 10
+    assert caught.value.doubtful is doubtful
+
+
+@pytest.mark.parametrize("body", [b"zz\r\n", b"", b"5\r\nab"])
+def test_an_answer_of_2xx_accepts_whatever_follows(body: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with raw_server(lambda client: client.sendall(head + body)) as address:
+        Webhook(f"http:{address}", timeout_seconds=5).deliver("{}", FACTS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "doubtful"),
+    [(b"503 Service Unavailable", False), (b"504 Gateway Timeout", True)],
+)
+def test_a_gateway_that_got_no_answer_leaves_a_doubt(
+    answer: bytes, doubtful: bool
+) -> None:
+    text = b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % answer
+    with (
+        raw_server(lambda client: client.sendall(text)) as address,
+        pytest.raises(DeliveryError, match="it answers 50") as caught,
+    ):
+        Webhook(f"http:{address}", timeout_seconds=5).deliver("{}", FACTS)
+    assert caught.value.doubtful is doubtful
 
 
 def test_a_command_takes_json_from_its_input(tmp_path: Path) -> None:
@@ -261,6 +390,7 @@ def test_a_command_that_fails_or_hangs_is_an_error(command: str, words: str) -> 
     with pytest.raises(DeliveryError, match=words) as caught:
         Command(command, timeout_seconds=0.3).deliver("x" * 200_000, FACTS)
     assert caught.value.hint == "Check alerts.command. The alert is sent again."
+    assert caught.value.doubtful is ("took more" in words)
     assert time.monotonic() - began < 20
 
 
@@ -296,3 +426,38 @@ def test_a_sender_retries_and_a_restart_repeats_nothing(
     assert begin["problem"]["message"] == "the disk of a is nearly full"
     assert begin["problem"]["remedy"] == "VACUUM"
     assert end["ended_at"] is not None
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+class _Noting:
+    """A channel that takes alerts, and is killed while it has the first one."""
+
+    name = "noting"
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def deliver(self, text: str, facts: Mapping[str, str]) -> None:
+        self.taken.append(f"{facts['id']}-{facts['event']}")
+        if len(self.taken) == 1:
+            raise _Killed
+
+
+def test_an_alert_is_on_record_before_it_is_sent(tmp_path: Path) -> None:
+    channel = _Noting()
+    killed = Sender(channel, tmp_path, 0)
+    killed.observe(NODE, [problem("a")])
+    with pytest.raises(_Killed):
+        killed.send_next()
+    again = Sender(channel, tmp_path, 0)
+    again.observe(NODE, [])
+    again.observe(NODE, [problem("a")])
+    assert again.send_next()
+    assert channel.taken[0] == channel.taken[1]
+    again.observe(NODE, [])
+    assert again.send_next()
+    assert channel.taken[2] == channel.taken[0].replace("begin", "end")
+    assert not again.send_next()

@@ -1,7 +1,8 @@
 """Alerts: a message when a problem begins, and one when it ends.
 
-Takes: the problems of each look. Gives: JSON to a webhook or a command. Never: sends an alert
-twice, or lets anybody wait for the other side.
+Takes: the problems of each look. Gives: JSON to a webhook or a command. Owns: the ledgers' files
+in the run directory. Never: sends an alert again whose delivery is noted, repeats one with another
+id, or lets anybody wait for the other side.
 
     ledger     which alerts are due
     channels   webhook, command

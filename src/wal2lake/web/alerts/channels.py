@@ -1,7 +1,8 @@
 """Delivery of one alert: to a webhook, or to a command.
 
-In: a JSON text and the alert's id. Out: nothing, or DeliveryError. Both are bounded in time and in
-what they read of an answer, because the other side may hang or never end.
+In: a JSON text and the alert's id. Out: nothing, or DeliveryError. A delivery is bounded as a
+whole, and so is what is read of an answer, because the other side may hang, send a byte now and
+then, or never end.
 """
 
 from __future__ import annotations
@@ -10,27 +11,36 @@ import contextlib
 import http.client
 import os
 import signal
+import socket
+import ssl
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final, Protocol, Self
 
 from wal2lake import __version__
 from wal2lake.errors import Wal2LakeError
 
 TIMEOUT_SECONDS: Final = 10.0
-"""Longest wait for each step of a webhook's answer, and for a command."""
+"""Longest time of a delivery, from the connection to the answer, or of a command."""
 
 _TEXT_BYTES: Final = 500
 """Bytes of an answer or of a command's output that an error quotes."""
+
+
+_UNKNOWN_OUTCOME: Final = (502, 504)
+"""Answers of a gateway that has got none from the server behind it."""
 
 
 class DeliveryError(Wal2LakeError):
     """An alert was not accepted. It is sent again later."""
 
     default_sqlstate = "58000"
+    doubtful: bool = False
+    """True if it may have been accepted all the same: no answer came, or none in time."""
 
 
 class AlertChannel(Protocol):
@@ -78,25 +88,118 @@ class Webhook:
                 "Idempotency-Key": f"{facts['id']}-{facts['event']}",
             },
         )
-        try:
-            opener = urllib.request.build_opener(_NoRedirect)
-            with opener.open(request, timeout=self.timeout_seconds) as answer:
-                answer.read(_TEXT_BYTES)
-        except urllib.error.HTTPError as error:
-            with error, contextlib.suppress(OSError, http.client.HTTPException):
-                error.read(_TEXT_BYTES)
-            raise _refused(f"it answers {error.code} {error.reason}") from None
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            words = f"{reason}"[:_TEXT_BYTES].strip() or type(reason).__name__
-            raise _refused(words) from None
+        with _Deadline(self.timeout_seconds) as deadline:
+            opener = urllib.request.build_opener(_NoRedirect, deadline.handler())
+            try:
+                with (
+                    opener.open(request, timeout=self.timeout_seconds) as answer,
+                    # The status has accepted it, whatever the body is.
+                    contextlib.suppress(OSError, http.client.HTTPException),
+                ):
+                    answer.read(_TEXT_BYTES)
+            except urllib.error.HTTPError as error:
+                with error, contextlib.suppress(OSError, http.client.HTTPException):
+                    error.read(_TEXT_BYTES)
+                raise _refused(
+                    f"it answers {error.code} {error.reason}",
+                    doubtful=error.code in _UNKNOWN_OUTCOME,
+                ) from None
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                # A URLError comes before the whole request has been sent.
+                unsent = isinstance(error, urllib.error.URLError | ValueError)
+                reason = getattr(error, "reason", error)
+                words = f"{reason}"[:_TEXT_BYTES].strip() or type(reason).__name__
+                if deadline.passed:
+                    words = f"it took more than {self.timeout_seconds:g} seconds"
+                raise _refused(words, doubtful=not unsent) from None
 
 
-def _refused(why: str) -> DeliveryError:
-    return DeliveryError(
+def _refused(why: str, *, doubtful: bool) -> DeliveryError:
+    error = DeliveryError(
         f"the alerts' webhook cannot be used: {why}",
         hint="Check alerts.webhook_url. The alert is sent again.",
     )
+    error.doubtful = doubtful
+    return error
+
+
+class _Deadline:
+    """Cuts the connections of one delivery when its time is over.
+
+    A socket's time-out is for each read, so an answer that comes byte by byte never meets it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._lock = threading.Lock()
+        self._connections: list[socket.socket] = []
+        self._timer = threading.Timer(seconds, self._cut)
+        self._timer.daemon = True
+        self.passed = False
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+
+    def _cut(self) -> None:
+        with self._lock:
+            self.passed = True
+            for connection in self._connections:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def connect(self, *args: Any, **kwargs: Any) -> socket.socket:
+        """Make a connection as socket.create_connection does."""
+        connection = socket.create_connection(*args, **kwargs)
+        with self._lock:
+            if self.passed:
+                connection.close()
+                raise TimeoutError("timed out")
+            # The handshake of TLS takes the socket itself away, but not this second descriptor.
+            self._connections.append(connection.dup())
+        return connection
+
+    def handler(self) -> urllib.request.BaseHandler:
+        """Return what opens connections for urllib."""
+        return _Opening(self)
+
+
+class _Opening(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens connections through a deadline."""
+
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """Open a connection without TLS."""
+        return self.do_open(self._http, req)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """Open a connection with TLS."""
+        return self.do_open(self._https, req)
+
+    def _http(self, host: str, /, **options: Any) -> http.client.HTTPConnection:
+        return self._through(http.client.HTTPConnection(host, **options))
+
+    def _https(self, host: str, /, **options: Any) -> http.client.HTTPConnection:
+        context = ssl.create_default_context()
+        return self._through(
+            http.client.HTTPSConnection(host, context=context, **options)
+        )
+
+    def _through(
+        self, connection: http.client.HTTPConnection
+    ) -> http.client.HTTPConnection:
+        # http.client keeps this function in an attribute for its own tests, and calls it for
+        # connections with TLS and through proxies, too.
+        connection._create_connection = self._deadline.connect  # type: ignore[attr-defined]
+        return connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +236,8 @@ class Command:
             except subprocess.TimeoutExpired:
                 _kill(process)
                 raise _failed(
-                    f"it took more than {self.timeout_seconds:g} seconds"
+                    f"it took more than {self.timeout_seconds:g} seconds",
+                    doubtful=True,
                 ) from None
         if process.returncode != 0:
             words = said[-_TEXT_BYTES:].decode("utf-8", "replace").strip()
@@ -147,8 +251,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _failed(why: str) -> DeliveryError:
-    return DeliveryError(
+def _failed(why: str, *, doubtful: bool = False) -> DeliveryError:
+    error = DeliveryError(
         f"the alerts' command failed: {why}",
         hint="Check alerts.command. The alert is sent again.",
     )
+    error.doubtful = doubtful
+    return error

@@ -2,16 +2,25 @@
 
 In: the problems of each look, the results of attempts to send. Out: the next alert to send. A
 problem is announced after it has lasted for the delay, and its end after it has been gone for as
-long, so a problem that flickers says nothing. The end of a problem that was never announced is not
-announced either.
+long, so a problem that flickers says nothing.
 
-    absent ── lasts ──▶ begin is due ── sent ──▶ announced ── gone ──▶ end is due ── sent ──▶ absent
-                          │ gone                     ▲                     │ back
-                          ▼                          └─────────────────────┘
-                        absent
+    stage       written   what happens                           next stage
+    ---------   -------   ------------------------------------   -------------------------------
+    waiting     no        the problem goes                       forgotten
+                          an attempt to send the begin           beginning
+    beginning   yes       accepted                               announced
+                          refused, as each attempt before        waiting
+                          no answer                              beginning; another attempt
+                          the problem goes, and stays away       ending, by an attempt
+    announced   yes       the problem goes, and stays away       ending, by an attempt
+    ending      yes       accepted                               forgotten
+                          refused, or no answer                  ending; another attempt
 
-The ledger is written to a file after each change, so a restart neither repeats nor forgets an
-alert. A crash between a delivery and that write repeats the alert, a begin with another id.
+The ledger is written to a file after each change, and before each attempt. So a crash neither
+forgets nor invents an alert: one whose acceptance could not be noted is sent again with the same
+id, by which the other side knows that it has it. An end may have been accepted, so a problem that
+comes back meanwhile is a new one, after that end. A begin may have been accepted, so its end is
+sent in any case.
 """
 
 from __future__ import annotations
@@ -19,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final, Literal
 from uuid import uuid4
 
@@ -42,6 +52,19 @@ class Alert:
     ended_at: datetime | None = None
 
 
+class _Stage(StrEnum):
+    """How much of a problem the other side knows."""
+
+    WAITING = "waiting"
+    """Nothing."""
+    BEGINNING = "beginning"
+    """Perhaps that it has begun."""
+    ANNOUNCED = "announced"
+    """That it has begun."""
+    ENDING = "ending"
+    """Perhaps that it has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """One problem that has an alert, or will have one."""
@@ -49,116 +72,134 @@ class _Entry:
     id: str
     problem: Mapping[str, Any]
     first_seen: datetime
-    announced: bool = False
+    stage: _Stage = _Stage.WAITING
+    doubtful: bool = False
+    """True if an attempt to send the begin has got no answer."""
     gone_at: datetime | None = None
     failures: int = 0
     retry_at: datetime | None = None
 
 
 class AlertLedger:
-    """The alerts of one channel. For one thread at a time."""
+    """The alerts of one channel. For one thread at a time.
+
+    The file must be written when a method returns True, and after ``sent``."""
 
     def __init__(self, delay_seconds: float) -> None:
         """Begin without any problem."""
         self.delay = timedelta(seconds=delay_seconds)
         self._entries: dict[ProblemKey, _Entry] = {}
+        self._looked = True
 
     def observe(self, problems: Iterable[Problem], now: datetime) -> bool:
-        """Take the problems of one look; returns whether the ledger's file must be written."""
-        before = self._states()
+        """Take the problems of one look."""
+        self._looked = True
+        before = self._written()
         present = {problem.key: problem for problem in problems}
         for key, problem in present.items():
             entry = self._entries.get(key)
             if entry is None:
                 entry = _Entry(str(uuid4()), _as_json(problem), now)
+            elif entry.stage is _Stage.ENDING:
+                continue
             elif entry.gone_at is not None:
                 entry = replace(entry, gone_at=None, failures=0, retry_at=None)
             self._entries[key] = replace(entry, problem=_as_json(problem))
         for key, entry in list(self._entries.items()):
             if key in present:
                 continue
-            if not entry.announced:
+            if entry.stage is _Stage.WAITING:
                 del self._entries[key]
             elif entry.gone_at is None:
                 self._entries[key] = replace(
                     entry, gone_at=now, failures=0, retry_at=None
                 )
         # The words of a problem may change with each look; a restart gets them from the first one.
-        return self._states() != before
+        return self._written() != before
 
-    def _states(self) -> dict[ProblemKey, tuple[str, datetime | None]]:
+    def _written(self) -> dict[ProblemKey, tuple[str, _Stage, datetime | None]]:
         return {
-            key: (entry.id, entry.gone_at)
+            key: (entry.id, entry.stage, entry.gone_at)
             for key, entry in self._entries.items()
-            if entry.announced
+            if entry.stage is not _Stage.WAITING
         }
 
     def due(self, now: datetime) -> Alert | None:
-        """Return the oldest alert that is to be sent now."""
+        """Return the oldest alert that is to be sent now. None after a restart until the first
+        look."""
         waiting = [
             (entry.gone_at or entry.first_seen, key)
             for key, entry in self._entries.items()
             if self._is_due(entry, now)
         ]
-        if not waiting:
+        if not waiting or not self._looked:
             return None
         entry = self._entries[min(waiting)[1]]
-        event: Event = "end" if entry.announced else "begin"
+        event: Event = "begin" if entry.gone_at is None else "end"
         return Alert(entry.id, event, entry.problem, entry.gone_at)
 
     def _is_due(self, entry: _Entry, now: datetime) -> bool:
-        if entry.announced and entry.gone_at is None:
+        if entry.stage is _Stage.ANNOUNCED and entry.gone_at is None:
             return False
         if entry.retry_at is not None and now < entry.retry_at:
             return False
         return now - (entry.gone_at or entry.first_seen) >= self.delay
 
-    def sent(self, alert: Alert, now: datetime) -> None:
-        """Note a delivery."""
-        for key, entry in self._entries.items():
-            if entry.id == alert.id:
-                if alert.event == "end" and entry.gone_at is not None:
-                    del self._entries[key]
-                elif alert.event == "end":
-                    # It came back while its end was being sent: it is a new problem.
-                    self._entries[key] = _Entry(
-                        str(uuid4()), entry.problem, entry.first_seen
-                    )
-                else:
-                    self._entries[key] = replace(
-                        entry, announced=True, failures=0, retry_at=None
-                    )
-                return
-        if alert.event == "begin":
-            # It ended while its begin was being sent: its end follows.
-            self._entries.setdefault(
-                _key(alert.problem),
-                _Entry(alert.id, alert.problem, now, announced=True, gone_at=now),
+    def attempt(self, alert: Alert) -> bool:
+        """Note that an alert is going to be sent."""
+        key, entry = self._entry_of(alert)
+        begins = alert.event == "begin"
+        stage = _Stage.BEGINNING if begins else _Stage.ENDING
+        self._entries[key] = replace(entry, stage=stage)
+        return entry.stage is not stage
+
+    def sent(self, alert: Alert) -> None:
+        """Note that the alert of an attempt was accepted."""
+        key, entry = self._entry_of(alert)
+        if alert.event == "end":
+            del self._entries[key]
+        else:
+            self._entries[key] = replace(
+                entry, stage=_Stage.ANNOUNCED, failures=0, retry_at=None
             )
 
-    def failed(self, alert: Alert, now: datetime) -> None:
-        """Note an attempt that failed; the next one comes after a growing pause."""
-        for key, entry in self._entries.items():
-            if entry.id == alert.id:
-                pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(entry.failures, 16))
-                self._entries[key] = replace(
-                    entry,
-                    failures=entry.failures + 1,
-                    retry_at=now + timedelta(seconds=pause),
-                )
-                return
+    def failed(self, alert: Alert, now: datetime, *, doubtful: bool) -> bool:
+        """Note an attempt that failed; the next one comes after a growing pause. ``doubtful``: the
+        alert may have been accepted all the same."""
+        key, entry = self._entry_of(alert)
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(entry.failures, 16))
+        failed = replace(
+            entry,
+            failures=entry.failures + 1,
+            retry_at=now + timedelta(seconds=pause),
+            doubtful=entry.doubtful or doubtful,
+        )
+        if alert.event == "end" or failed.doubtful:
+            self._entries[key] = failed
+            return False
+        if entry.gone_at is None:
+            self._entries[key] = replace(failed, stage=_Stage.WAITING)
+        else:
+            del self._entries[key]
+        return True
+
+    def _entry_of(self, alert: Alert) -> tuple[ProblemKey, _Entry]:
+        """Return the entry of an alert that is due or under way, which no look forgets."""
+        key = _key(alert.problem)
+        return key, self._entries[key]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the announced problems, which a restart must know."""
+        """Return what a restart must know."""
         return [
             {
                 "id": entry.id,
                 "problem": dict(entry.problem),
                 "first_seen": entry.first_seen.isoformat(),
                 "gone_at": entry.gone_at and entry.gone_at.isoformat(),
+                "stage": entry.stage.value,
             }
             for entry in self._entries.values()
-            if entry.announced
+            if entry.stage is not _Stage.WAITING
         ]
 
     def restore(self, content: Iterable[Mapping[str, Any]]) -> None:
@@ -167,14 +208,18 @@ class AlertLedger:
         entries = {}
         for item in content:
             gone = item["gone_at"]
+            stage = _Stage(item["stage"])
             entries[_key(item["problem"])] = _Entry(
                 str(item["id"]),
                 dict(item["problem"]),
                 datetime.fromisoformat(item["first_seen"]),
-                announced=True,
+                stage,
+                # The attempt may have ended with the process.
+                doubtful=stage is _Stage.BEGINNING,
                 gone_at=None if gone is None else datetime.fromisoformat(gone),
             )
         self._entries = entries
+        self._looked = False
 
 
 def _as_json(problem: Problem) -> dict[str, Any]:

@@ -93,16 +93,19 @@ class Sender:
         while not self._stopped:
             self._wake.wait(_LOOK_SECONDS)
             self._wake.clear()
-            while not self._stopped and self._send_next():
+            while not self._stopped and self.send_next():
                 pass
 
-    def _send_next(self) -> bool:
+    def send_next(self) -> bool:
         """Send one alert; returns False if none is due, or if it was not accepted."""
         with self._lock:
             alert = self._ledger.due(self._clock())
+            if alert is None:
+                return False
             node = self._node
-        if alert is None:
-            return False
+            # On record before it is sent: a kill repeats it with the same id.
+            if self._ledger.attempt(alert):
+                self._save()
         try:
             self._channel.deliver(
                 message(alert, node), {"id": alert.id, "event": alert.event}
@@ -110,12 +113,13 @@ class Sender:
         except DeliveryError as error:
             self._errors.say(get_logger(), "could not send an alert", error)
             with self._lock:
-                self._ledger.failed(alert, self._clock())
+                if self._ledger.failed(alert, self._clock(), doubtful=error.doubtful):
+                    self._save()
             # The others would probably fail as well, each after its time-out.
             return False
         self._errors.passed(get_logger())
         with self._lock:
-            self._ledger.sent(alert, self._clock())
+            self._ledger.sent(alert)
             self._save()
         return True
 
@@ -127,7 +131,13 @@ class Sender:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._file)
+            directory = os.open(self._file.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
         except OSError as error:
+            # The alert may say that the disk is full, so it is sent all the same.
             get_logger().error(f'could not write file "{self._file}": {error.strerror}')
 
 
