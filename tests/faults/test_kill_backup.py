@@ -18,7 +18,7 @@ from wal2lake.testing.node import Node, run_cli
 SETTINGS = {
     "node.authentication": "trust",
     "lake.retention_ms": 0,
-    "lake.orphan_age_ms": 1000,
+    "lake.orphan_age_ms": 60_000,
     "lake.vacuum_interval_ms": 0,
 }
 

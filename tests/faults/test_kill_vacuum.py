@@ -19,7 +19,7 @@ from wal2lake.testing.waits import wait_until
 
 SETTINGS = {
     "lake.retention_ms": 0,
-    "lake.orphan_age_ms": 1000,
+    "lake.orphan_age_ms": 60_000,
     "lake.vacuum_interval_ms": 0,
 }
 
@@ -44,7 +44,7 @@ def test_sigkill_at_each_step_leaves_versions_that_read(
     make_node: Callable[..., Node], tmp_path: Path, steps: tuple[str, ...]
 ) -> None:
     points = tmp_path / "points"
-    points.mkdir()
+    arm(points, "vacuum.ages", "ahead 59")
     environ = {"WAL2LAKE_FAILPOINTS": str(points)}
     node = make_node(settings=SETTINGS, environ=environ).start()
     node.sql(
@@ -84,10 +84,10 @@ def test_what_a_killed_node_has_left_goes(
 ) -> None:
     """Files of a transaction that was killed between writing and committing them."""
     points = tmp_path / "points"
-    points.mkdir()
+    arm(points, "vacuum.ages", "ahead 59")
     settings = {
         "lake.retention_ms": 3_600_000,
-        "lake.orphan_age_ms": 1000,
+        "lake.orphan_age_ms": 60_000,
         "lake.vacuum_interval_ms": 0,
     }
     environ = {"WAL2LAKE_FAILPOINTS": str(points)}
@@ -122,7 +122,7 @@ def test_what_a_killed_copy_and_a_killed_batch_have_left_goes(
     pg18: Database, make_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
-    points.mkdir()
+    arm(points, "vacuum.ages", "ahead 59")
     settings = {**SETTINGS, "subscription.wal_retrieve_retry_interval_ms": 500}
     environ = {"WAL2LAKE_FAILPOINTS": str(points)}
     node = make_node(settings=settings, environ=environ).start()

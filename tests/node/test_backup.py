@@ -20,7 +20,7 @@ SETTINGS = {
     "node.authentication": "trust",
     "subscription.wal_retrieve_retry_interval_ms": 200,
     "lake.retention_ms": 0,
-    "lake.orphan_age_ms": 1000,
+    "lake.orphan_age_ms": 60_000,
     "lake.vacuum_interval_ms": 2000,
 }
 

@@ -18,22 +18,26 @@ from tests.conftest import Database
 from tests.fakes.foreign_spark import ForeignSpark
 
 from wal2lake.lake.jars import JarSource, locate_jars
+from wal2lake.observe.failpoints import arm
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
 
 SETTINGS = {
     "lake.retention_ms": 0,
-    "lake.orphan_age_ms": 1000,
+    "lake.orphan_age_ms": 60_000,
     "lake.vacuum_interval_ms": 0,
 }
 
 
 @pytest.fixture(scope="module")
 def vacuumed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that keeps nothing, and whose worker does nothing."""
+    """A node that keeps nothing, and whose worker does nothing. Files age by 59 s more."""
     directory = tmp_path_factory.mktemp("vacuum") / "node"
-    with Node(directory, settings=SETTINGS).init() as node:
+    points = directory.parent / "points"
+    arm(points, "vacuum.ages", "ahead 59")
+    environ = {"WAL2LAKE_FAILPOINTS": str(points)}
+    with Node(directory, settings=SETTINGS, environ=environ).init() as node:
         yield node.start()
 
 

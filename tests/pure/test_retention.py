@@ -35,14 +35,18 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.commands.tables.past import AsOf, PastVersions
+from wal2lake.errors import InternalError
 from wal2lake.lake import AddedFile, files_to_json
+from wal2lake.lake.delta import local_path
 from wal2lake.lake.retention import (
+    AgeClock,
     FileKind,
     UnreadableLog,
     are_present,
     read_log,
     stated_seconds,
 )
+from wal2lake.lake.spark import place_of_branches
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.local.concurrency.vacuumturns import VacuumTurns
 from wal2lake.local.retention import (
@@ -52,9 +56,11 @@ from wal2lake.local.retention import (
     Vacuum,
     VacuumReport,
     VacuumRequest,
+    unknown_branches,
 )
 from wal2lake.local.retention import worker as worker_module
 from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.settings import LakeSettings
 from wal2lake.testing.waits import wait_until
@@ -62,6 +68,20 @@ from wal2lake.testing.waits import wait_until
 TABLE = Oid(1)
 HOUR = 3600.0
 DAY = 24 * HOUR
+
+
+class FakeClock:
+    """The machine's clocks, as far ahead as a test says."""
+
+    def __init__(self) -> None:
+        self.jumped = 0.0
+        self.passed = 0.0
+
+    def wall(self) -> float:
+        return time.time() + self.jumped + self.passed
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed
 
 
 class FakeNode:
@@ -97,6 +117,8 @@ class FakeNode:
         )
         self.snapshots = Snapshots()
         self.vacuums = VacuumTurns()
+        self.clock = FakeClock()
+        self.ages = AgeClock(self.clock.wall, self.clock.monotonic)
         self.telemetry = Telemetry()
         self.publishing: Any = None
         self.bases: list[int | None] = []
@@ -137,6 +159,13 @@ class FakeNode:
                 " strftime('%Y-%m-%dT%H:%M:%f000+00:00', committed_at, ?)",
                 (f"-{days} days",),
             )
+
+    def place_of_branches(self) -> Path:
+        """The directory of the node's branches."""
+        settings, number = self.settings, self.catalog.system_identifier
+        place = local_path(place_of_branches(settings.warehouse, number))
+        assert place is not None
+        return place
 
     def keep(self, **chosen: int) -> None:
         """Change settings."""
@@ -423,6 +452,84 @@ def test_a_running_copy_keeps_files_that_no_version_has(node: FakeNode) -> None:
     node.catalog.update_rel(subid, TABLE, state=SyncState.READY)
     assert node.vacuum().orphans == 1
     assert file not in node.table.present()
+
+
+def test_a_copy_keeps_the_files_of_its_history(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    (subid,) = node.subids
+    mirror = replace(node.definition, oid=Oid(2), name="m", location="/elsewhere/m")
+    node.catalog.create_table(mirror)
+    rel = SubscriptionRel(subid, Oid(2), "public", "m", SyncState.DATASYNC, Lsn(0), 1)
+    node.catalog.set_publications(subid, ("p",), added=[rel], removed=[TABLE])
+    node.catalog.set_options(subid, {"history": "public"})
+    node.catalog.link_history(TABLE, Oid(2))
+    node.table.file()
+    assert node.vacuum().waiting == 1
+    node.catalog.update_rel(subid, Oid(2), state=SyncState.READY)
+    assert node.vacuum().orphans == 1
+
+
+def test_a_clock_that_is_set_forward_ages_nothing(node: FakeNode) -> None:
+    node.keep(orphan_age_ms=int(HOUR * 1000), retention_ms=int(HOUR * 1000))
+    ten_versions(node)
+    being_written = node.table.file()
+    branch = node.place_of_branches() / "branch"
+    branch.mkdir(parents=True)
+    (branch / "part-1.parquet").write_bytes(b"x")
+    branches: Any = node
+    node.clock.jumped = DAY
+    for _ in range(2):
+        report = node.vacuum()
+        assert (report.count, report.waiting, report.states) == (0, 1, 0)
+        assert list(unknown_branches(branches, lambda: None)) == []
+    node.clock.passed = HOUR / 2
+    assert node.vacuum().waiting == 1
+    node.clock.passed = HOUR + 60
+    report = node.vacuum()
+    assert (report.orphans, report.states) == (1, 9)
+    assert being_written not in node.table.present()
+    assert [folder for folder, _, _ in unknown_branches(branches, lambda: None)] == [
+        branch
+    ]
+
+
+def test_tests_let_orphans_age(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.keep(orphan_age_ms=int(HOUR * 1000))
+    node.table.file()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "points"))
+    assert node.vacuum().waiting == 1
+    arm(tmp_path / "points", "vacuum.ages", "error")
+    with pytest.raises(InternalError, match='unknown action "error"'):
+        node.vacuum()
+    arm(tmp_path / "points", "vacuum.ages", f"ahead {HOUR + 60}")
+    assert node.vacuum().orphans == 1
+
+
+def test_a_clock_that_is_set_back_keeps_files_until_it_has_passed_them(
+    node: FakeNode,
+) -> None:
+    node.keep(orphan_age_ms=int(HOUR * 1000))
+    node.table.file()
+    node.clock.jumped = -DAY
+    node.clock.passed = 2 * HOUR
+    assert node.vacuum().waiting == 1
+    node.clock.passed = DAY + 2 * HOUR
+    assert node.vacuum().orphans == 1
+
+
+def test_jumps_are_taken_off_until_the_age_has_passed() -> None:
+    clock = FakeClock()
+    ages = AgeClock(clock.wall, clock.monotonic)
+    for _ in range(3):
+        clock.jumped += DAY
+        ages.ago(HOUR)
+    assert ages.ago(HOUR) == pytest.approx(clock.wall() - 3 * DAY - HOUR, abs=5)
+    assert ages.ago(0) == pytest.approx(clock.wall(), abs=5)
+    clock.passed += HOUR
+    assert ages.ago(HOUR) == pytest.approx(clock.wall() - HOUR, abs=5)
+    assert ages.ago(DAY) == pytest.approx(clock.wall() - 4 * DAY, abs=5)
 
 
 def test_only_files_of_delta_go(node: FakeNode) -> None:

@@ -12,6 +12,7 @@ from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.lake import Expressions, TablePort
 from wal2lake.lake.compaction import Compactor
+from wal2lake.lake.retention import AgeClock
 from wal2lake.lake.spark import Branches, BranchKeys, Queries
 from wal2lake.local.concurrency.activeorigins import (
     ActiveOrigins,
@@ -61,6 +62,7 @@ class EngineParts:
     batch_reads: Callable[[str], list[int | None]] = lambda location: []
     batch_places: Callable[[], set[str]] = set
     vacuums: VacuumTurns = field(default_factory=VacuumTurns)
+    ages: AgeClock = field(default_factory=AgeClock)
     telemetry: Telemetry = field(default_factory=Telemetry)
     publishing: Publishing | None = None
     committed: Callable[[], None] = lambda: None

@@ -29,6 +29,7 @@ from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog
 from wal2lake.lake import Expressions, TablePort
 from wal2lake.lake.compaction import Compactor
+from wal2lake.lake.retention import AgeClock
 from wal2lake.lake.spark import Branches, BranchKeys, Queries
 from wal2lake.local.concurrency.activeorigins import ActiveOrigins
 from wal2lake.local.concurrency.heldtables import HeldTables
@@ -135,6 +136,7 @@ class RetentionParts(HasSettings, HasSnapshots, HasBranches, HasPublishing, Prot
 
     compactor: Compactor
     vacuums: VacuumTurns
+    ages: AgeClock
     telemetry: Telemetry
 
     def batch_reads(self, location: str, /) -> list[int | None]:

@@ -6,7 +6,7 @@ check. Owns: the log configuration of a process, the order
 of locks. Never: decides anything.
 """
 
-from wal2lake.observe.failpoints import failpoint
+from wal2lake.observe.failpoints import failpoint, seconds_ahead
 from wal2lake.observe.locks import KeyedLocks, LockRank, OrderedLock
 from wal2lake.observe.logs import configure, get_logger
 from wal2lake.observe.repeats import RepeatedErrors
@@ -19,4 +19,5 @@ __all__ = [
     "configure",
     "failpoint",
     "get_logger",
+    "seconds_ahead",
 ]

@@ -11,6 +11,7 @@ and does what its content says:
     enospc            raise OSError(ENOSPC)
     pause SECONDS     sleep that long, once
     always ACTION     any of these actions, and the file stays
+    ahead SECONDS     for ``seconds_ahead`` only: so much time has passed; the file stays
 
 ``NAMES`` lists every name. A test that armed an unknown name could never fail, so ``arm`` and
 ``failpoint`` both check the name.
@@ -92,6 +93,7 @@ NAMES: Final = frozenset(
         "vacuum.file_removed",
         "vacuum.files_removed",
         "vacuum.commit_removed",
+        "vacuum.ages",
         # commands
         "subscription.slot_planned",
         "subscription.slot_created",
@@ -136,6 +138,22 @@ def failpoint(name: str) -> None:
     except FileNotFoundError:
         return
     _trigger(name, action)
+
+
+def seconds_ahead(name: str) -> float:
+    """Return the seconds that a test has let pass; 0 without one."""
+    directory = os.environ.get(VARIABLE)
+    if directory is None:
+        return 0.0
+    if name not in NAMES:
+        raise InternalError(f'unknown failpoint "{name}"')
+    try:
+        verb, _, argument = (Path(directory) / name).read_text().partition(" ")
+    except FileNotFoundError:
+        return 0.0
+    if verb != "ahead":
+        raise InternalError(f'failpoint "{name}": unknown action "{verb}"')
+    return float(argument)
 
 
 def arm(directory: Path, name: str, action: str) -> None:

@@ -435,7 +435,7 @@ class LakeSettings:
         "A file in a table's directory that no version ever had is removed when it is older:"
         " a writer that has crashed has left it. It must be more than the longest time between"
         " a file's writing and its commit, by any writer of the tables.",
-        minimum=1_000,
+        minimum=60_000,
         maximum=_BYTES_MAX,
         receivers=False,
     )

@@ -56,6 +56,7 @@ def _noted(catalog: Catalog) -> Iterator[str]:
         if rel.state in (SyncState.INIT, SyncState.DATASYNC)
         or catalog.ranges(rel.subid, rel.relid)
     }
+    copied |= {h for h, feed in catalog.histories().items() if feed.relid in copied}
     for table in catalog.tables():
         if table.oid in copied or catalog.files_of_history(table.oid):
             yield table.location

@@ -5,6 +5,7 @@ that others have noted. Gives: which files may go, and removes them. Never: deci
 a version is kept, or asks Spark.
 """
 
+from wal2lake.lake.retention.ages import AgeClock
 from wal2lake.lake.retention.directory import FileKind, StoredFile, list_files
 from wal2lake.lake.retention.duration import (
     CLEANS_LOG,
@@ -36,6 +37,7 @@ __all__ = [
     "LIVE",
     "LOG_DEFAULT_SECONDS",
     "LOG_FILES",
+    "AgeClock",
     "Entry",
     "FileKind",
     "History",

@@ -9,9 +9,9 @@ Called by ``worker`` and the statement VACUUM.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from wal2lake.lake.delta import local_path
 from wal2lake.lake.retention import FileKind
 from wal2lake.lake.spark import place_of_branches
 from wal2lake.local.ports import RetentionParts
-from wal2lake.local.retention.vacuuming import count_removed
+from wal2lake.local.retention.vacuuming import count_removed, young_since
 
 
 def unknown_branches(
@@ -31,7 +31,7 @@ def unknown_branches(
     root = local_path(place)
     if root is None or not root.is_dir():
         return
-    too_young = time.time() - node.settings.lake.orphan_age_ms / 1000
+    too_young = young_since(node)
     for folder in sorted(root.iterdir()):
         check()
         # A branch registers before it makes its directory.
@@ -58,7 +58,7 @@ def _extent(folder: Path) -> tuple[int, int, float]:
                 status = path.lstat()
             except FileNotFoundError:
                 # Somebody is at work there.
-                return files, size, time.time()
+                return files, size, math.inf
             changed = max(changed, status.st_mtime, status.st_ctime)
             if path != Path(here):
                 files, size = files + 1, size + status.st_size

@@ -15,7 +15,8 @@ list with the reasons.
      tables, ALTER TABLE                             files
     histories whose table is being committed        their files
     running copies                                  the files of finished ranges, and all files
-                                                     that no version has
+                                                     that no version of the table or of its
+                                                     history has
 
 Called by ``vacuuming``.
 """
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from wal2lake.catalog import Catalog, TableChange, TableDef
+from wal2lake.catalog import Catalog, HistoryFeed, TableChange, TableDef
 from wal2lake.lake import files_from_json
 from wal2lake.lake.delta import local_path, vector_file
 from wal2lake.lake.retention import name_below
@@ -143,12 +144,17 @@ def _named_in(place: TablePlace, change: TableChange) -> Iterable[str]:
 
 
 def _hold_copies(catalog: Catalog, place: TablePlace, held: HeldFiles) -> None:
+    feeds = catalog.histories()
+    fed_by = {feeds[relid] for relid in place.relids if relid in feeds}
     for rel in catalog.rels():
-        if rel.relid not in place.relids:
+        is_fed = HistoryFeed(rel.subid, rel.relid) in fed_by
+        if rel.relid not in place.relids and not is_fed:
             continue
         held.keeps_orphans = held.keeps_orphans or (
             rel.state in _COPYING and not rel.paused
         )
+        if is_fed:
+            continue
         for copied in catalog.ranges(rel.subid, rel.relid):
             held.names |= {file.path for file in files_from_json(copied.files)}
 

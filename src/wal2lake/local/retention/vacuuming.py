@@ -24,7 +24,6 @@ Called by the statement VACUUM and by ``worker``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -55,7 +54,7 @@ from wal2lake.lake.retention import (
 )
 from wal2lake.local.ports import RetentionParts
 from wal2lake.local.retention.holders import TablePlace, held_of
-from wal2lake.observe import failpoint, get_logger
+from wal2lake.observe import failpoint, get_logger, seconds_ahead
 
 _MOMENT_SECONDS: Final = 2.0
 """A version that was the newest this recently may be in somebody's hands who has not said so. Steps
@@ -152,35 +151,36 @@ class Vacuum:
     def _run(
         self, place: TablePlace, root: Path, request: VacuumRequest
     ) -> VacuumReport:
-        node, now = self.node, time.time()
-        settings = node.settings.lake
+        node, settings = self.node, self.node.settings.lake
         # The newest version becomes durable before files go that only earlier versions need.
         state = node.tables.state(place.location)
         node.tables.sync(place.location, state.version)
         retention = settings.retention_ms / 1000
         kept_seconds = max(retention, stated_seconds(state.properties, FILES) or 0.0)
+        # Before the holders are asked: what begins later reads newer versions.
+        kept_since = node.ages.ago(kept_seconds) - _MOMENT_SECONDS
+        too_young = young_since(node)
         # Delta's own clean-up of the log must not come first.
         listed_seconds = min(retention, _log_kept_seconds(state.properties))
-        leaving = self._expire(place, now - listed_seconds, request)
+        leaving = self._expire(place, node.ages.ago(listed_seconds), request)
         held = held_of(node, place)
         if held.unknown is not None:
             raise Skipped(held.unknown)
         log = read_log(root)
         states = node.catalog.oldest_versions(leaving.numbers)
         needed = {states[int(relid)] for relid in place.relids if int(relid) in states}
-        since = log.since(now - kept_seconds - _MOMENT_SECONDS)
+        since = log.since(kept_since)
         oldest = max(min({since} | held.versions | needed), log.first)
         history = read_history(log, oldest, request.check)
         present = list_files(root, frozenset(state.partition_columns), request.check)
         leaving = self._leave_unreadable(place, history, present, leaving, request)
-        too_young = now - settings.orphan_age_ms / 1000
         removal = choose(
             history,
             present,
             held.names,
             -1.0 if held.keeps_orphans else too_young,
         )
-        log_removal = _choose_log(log, state.properties, oldest, too_young, now)
+        log_removal = _choose_log(node, log, state.properties, oldest, too_young)
         gone = Removed()
         if request.dry_run:
             for file in (*removal.files, *log_removal.files):
@@ -267,6 +267,12 @@ class Vacuum:
                 count_removed(self.node, kind, files, gone.bytes[kind])
 
 
+def young_since(node: RetentionParts) -> float:
+    """Return the moment since which a file that no version has may still be committed."""
+    age = node.settings.lake.orphan_age_ms / 1000
+    return node.ages.ago(age) + seconds_ahead("vacuum.ages")
+
+
 def count_removed(node: RetentionParts, kind: FileKind, files: int, size: int) -> None:
     """Count removed files in the engine's telemetry."""
     word = kind.replace(" ", "_")
@@ -284,11 +290,11 @@ class _Leaving:
 
 
 def _choose_log(
+    node: RetentionParts,
     log: TableLog,
     properties: Mapping[str, str],
     oldest: int,
     too_young: float,
-    now: float,
 ) -> Removal:
     """Choose among the files of the log; none if the table does not want that, or if its
     checkpoints may lack cursors."""
@@ -299,7 +305,7 @@ def _choose_log(
         log,
         oldest,
         too_young,
-        None if stated is None else now - stated,
+        None if stated is None else node.ages.ago(stated),
         lambda version: has_cursors(log, version),
     )
 

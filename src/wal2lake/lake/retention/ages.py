@@ -1,0 +1,61 @@
+"""A clock for the age of files, which a jump of the machine's clock does not age.
+
+In: how long ago. Out: the moment, in the time that files' time stamps have. The age of a file is
+all that protects it while it is written and not yet committed, so it must not come from a clock
+that somebody sets, or from a night in which the machine slept.
+
+    the clock is set forward, or the     files from before look older than they are; the jump is
+     machine sleeps                       taken off until the whole age has passed since
+    the clock is set back                 files from before lie in the future: they are young until
+                                          the clock has passed them
+    it was wrong when the process began   what is older than the process is no file of a writer
+                                          of this node that lives; for other engines' writers, the
+                                          clock has to be right
+
+Each question compares the wall clock with the monotonic one since the question before. Called by
+``local.retention``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+_NOISE_SECONDS: Final = 1.0
+"""Two clocks that are read one after the other differ by the pause between the readings."""
+
+_MOST_JUMPS: Final = 1024
+"""Jumps that are remembered. A clock that jumps more often than this within an age is broken."""
+
+
+class AgeClock:
+    """The clock of one process, from its start. Safe for all threads."""
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin; jumps are noticed from now on."""
+        self._wall = wall
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._last = wall(), monotonic()
+        self._jumps: deque[tuple[float, float]] = deque(maxlen=_MOST_JUMPS)
+        """When each jump was noticed, by the monotonic clock, and its seconds."""
+
+    def ago(self, seconds: float) -> float:
+        """Return the moment ``seconds`` ago, in seconds since 1970: a file that has changed since
+        then, in real time, is never told to be older."""
+        with self._lock:
+            wall, monotonic = self._wall(), self._monotonic()
+            last_wall, last_monotonic = self._last
+            self._last = wall, monotonic
+            jump = (wall - last_wall) - (monotonic - last_monotonic)
+            if jump > _NOISE_SECONDS:
+                self._jumps.append((monotonic, jump))
+            jumped = sum(j for at, j in self._jumps if monotonic - at < seconds)
+        return wall - jumped - seconds
