@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 from tests.conftest import Database
 
+from wal2lake.commands.subscription.auto.look import Answers, ask
 from wal2lake.pg import Session, connect
+from wal2lake.pg.connection import Rows
 from wal2lake.pg.publications import (
     PublishedState,
     publication_fingerprint,
@@ -132,3 +134,34 @@ def test_partitions_that_were_attached_are_told_from_those_that_were_created(
     parts = states(session, "parts")
     assert set(parts) == {"r1", "r2", "r3", "r41"}
     assert parts["r1"].leaves == frozenset()
+
+
+def test_a_look_beside_a_publication_that_is_made_anew(
+    any_pg: Database, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two questions of a look, the publication is dropped, or made anew."""
+    any_pg.psql("create table a (id int); create publication p for table a")
+    acts = ["drop publication p", "create publication p for table a"]
+    query = session.query
+
+    def count(step: int, found: list[int]) -> Answers:
+        """Look; drop before question ``step``, and create before the next one."""
+        before = publication_fingerprint(session, ("p",))
+
+        def interrupted(sql: str, *, patient: bool = False) -> Rows:
+            number = len(found) - step
+            found.append(step)
+            if 0 <= number < len(acts):
+                any_pg.psql(acts[number])
+            return query(sql, patient=patient)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(session, "query", interrupted)
+            return ask(session, ("p",), [], before)
+
+    asked: list[int] = []
+    count(1000, asked)
+    for step in range(len(asked)):
+        found = count(step, [])
+        assert found.missing == []
+        assert [state.name for state in found.states] == ["a"]

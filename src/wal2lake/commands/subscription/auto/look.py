@@ -1,10 +1,12 @@
 """One look of auto_refresh at a publisher, and what it changes here.
 
-In: a subscription whose turn the caller holds, a session at its publisher. Out: the errors that
-keep tables from joining or being copied again; everything else has taken effect. The steps:
+In: a subscription whose turn the caller holds, a session at its publisher, the fingerprint of its
+publications. Out: the errors that keep tables from joining or being copied again; everything else
+has taken effect. The steps:
 
     ask which publications exist, how tables are        nothing durable
-      published, and for a position
+      published, and for a position; again if the
+      fingerprint has changed meanwhile
     tables leave, or wait for a copy that replaces      ONE catalog transaction, with the rows of
       their rows; how tables are published is             schema_history
       recorded
@@ -14,18 +16,24 @@ keep tables from joining or being copied again; everything else has taken effect
 A crash between two steps leaves the later ones to the next look, which finds the same differences.
 Tables that were created and not recorded are empty, and taken over.
 
+The questions are several queries, and a snapshot would not make them one: the functions of the
+publisher that list published tables read its catalogs as they are at the moment. So answers count
+only if the fingerprint, which has the OIDs of publications and of their entries, is the same before
+and behind them. Otherwise a publication that is dropped and made anew could seem to exist and to be
+empty, and all its tables would leave.
+
 A publication that does not exist publishes nothing, but nobody has said that its tables leave:
 it may have been dropped by mistake, or be made anew by a tool. So no table leaves then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from wal2lake.apply.local.histories import finish_all
-from wal2lake.catalog import LookedAt, SchemaChange, Subscription
+from wal2lake.catalog import LookedAt, SchemaChange, Subscription, SubscriptionRel
 from wal2lake.commands.subscription.auto.changes import (
     Changes,
     decide,
@@ -42,9 +50,13 @@ from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, Session
 from wal2lake.pg.publications import (
     PublishedState,
+    publication_fingerprint,
     published_states,
     relations_that_exist,
 )
+
+_ATTEMPTS: Final = 5
+"""Rounds of questions, which take milliseconds, until the look is put off."""
 
 _CONNECTION_ERRORS: Final = "08"
 """SQLSTATE class: the session is of no more use."""
@@ -55,36 +67,70 @@ def look(
     caller: Caller,
     subscription: Subscription,
     session: Session,
+    fingerprint: str,
 ) -> tuple[Wal2LakeError, ...]:
     """Make the subscription's tables those that are published now. Returns the errors of what
     could not be done, and is tried again by the next look.
 
     The caller has the privileges of the subscription's owner. Raises PublisherError if the
-    publisher cannot be asked."""
-    publisher = Publisher(session)
+    publisher cannot be asked, or if its publications change all the time."""
     errors: list[Wal2LakeError] = []
-    names = subscription.publications
-    missing = sorted(set(names) - publisher.existing_publications(names))
-    states = published_states(session, names)
-    lsn = publisher.position()
     rels = node.catalog.rels(subscription.oid)
-    gone = vanished_partitions(rels, states)
+    found = ask(session, subscription.publications, rels, fingerprint)
     changes = decide(
         rels,
-        states,
+        found.states,
         follows=subscription.follows_schema,
-        existing=relations_that_exist(session, gone),
+        existing=found.existing,
     )
-    if missing:
-        errors.append(_missing(missing))
+    if found.missing:
+        errors.append(_missing(found.missing))
         changes = replace(changes, leaving={})
     changes, refused = _without_refused(node, subscription, changes)
     errors += refused
-    _record_present(node, caller, subscription, changes, lsn)
+    _record_present(node, caller, subscription, changes, found.lsn)
     joining = {(state.namespace, state.name): state for state in changes.joining}
     if joining:
-        errors += _join(node, caller, subscription, publisher, joining, lsn)
+        publisher = Publisher(session)
+        errors += _join(node, caller, subscription, publisher, joining, found.lsn)
     return tuple(errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the publisher has said, all of it true at one moment."""
+
+    missing: Sequence[str]
+    """Publications that do not exist."""
+    states: Sequence[PublishedState]
+    lsn: Lsn
+    """A position at which the states were true."""
+    existing: Collection[int]
+    """Relations that exist, of the partitions that the states do not have any more."""
+
+
+def ask(
+    session: Session,
+    names: tuple[str, ...],
+    rels: Sequence[SubscriptionRel],
+    fingerprint: str,
+) -> Answers:
+    """Ask how tables are published. ``fingerprint``: asked before. Raises PublisherError if the
+    publications change during each attempt."""
+    publisher = Publisher(session)
+    for _ in range(_ATTEMPTS):
+        present = publisher.existing_publications(names)
+        states = published_states(session, names)
+        lsn = publisher.position()
+        existing = relations_that_exist(session, vanished_partitions(rels, states))
+        before, fingerprint = fingerprint, publication_fingerprint(session, names)
+        if fingerprint == before:
+            return Answers(sorted(set(names) - present), states, lsn, existing)
+    raise PublisherError(
+        "the publications have changed during each look at them",
+        sqlstate="40001",
+        hint="The next look follows by itself.",
+    )
 
 
 def _missing(names: Sequence[str]) -> UndefinedObjectError:

@@ -224,7 +224,7 @@ class AutoRefresh:
                 notice=lambda notice: _log(now, notice),
                 check=lambda: self._check(watched.subid),
             )
-            errors = look(self._node, caller, now, session)
+            errors = look(self._node, caller, now, session, fingerprint)
         watched.seen = None if errors else seen
         return errors
 
