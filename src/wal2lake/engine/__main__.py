@@ -206,8 +206,10 @@ class _Engine:
 
     def _wait(self, alive: Callable[[], bool], parts: Sequence[_Reloadable]) -> bool:
         """False: the JVM has died. True: told to stop."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
         while not self._stopping:
-            select.select([self._wake_read], [], [], _WATCH_SECONDS)
+            poll.poll(_WATCH_SECONDS * 1000)
             with suppress(BlockingIOError):
                 os.read(self._wake_read, 64)
             if not self._stopping and not alive():

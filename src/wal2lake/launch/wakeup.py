@@ -92,9 +92,10 @@ class Wakeup:
 
     def wait(self, timeout_seconds: float) -> Wake:
         """Sleep until something happens, or the timeout."""
-        sources = [self._reader, self._socket.fileno()]
-        ready, _, _ = select.select(sources, [], [], max(timeout_seconds, 0))
-        if not ready:
+        poll = select.poll()
+        for source in (self._reader, self._socket.fileno()):
+            poll.register(source, select.POLLIN)
+        if not poll.poll(max(timeout_seconds, 0) * 1000):
             return Wake()
         return Wake(tuple(self._read_signals()), tuple(self._read_words()))
 

@@ -26,7 +26,7 @@ from wal2lake.pg.nudge import nudged
 from wal2lake.pg.publishedtables import RemoteColumn, RemoteTable
 from wal2lake.pg.publisher import Identity, LockWaiter, Publisher, SlotCreated
 from wal2lake.pg.replication import CopyBothStream, CopyDataPayloads
-from wal2lake.pg.waiting import Check
+from wal2lake.pg.waiting import Check, readable
 
 __all__ = [
     "OUTPUT_SETTINGS",
@@ -51,5 +51,6 @@ __all__ = [
     "obstacle",
     "parse_conninfo",
     "published_formats",
+    "readable",
     "redact",
 ]

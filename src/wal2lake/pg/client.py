@@ -13,7 +13,6 @@ Source: PostgreSQL manual, 32.4 (asynchronous command processing).
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,6 +21,7 @@ from psycopg import Error, pq
 
 from wal2lake.errors import PublisherError
 from wal2lake.pg.connection import open_pgconn
+from wal2lake.pg.waiting import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Client:
     def _wait(self) -> None:
         while self._pgconn.is_busy():
             try:
-                select.select([self._pgconn.socket], [], [])
+                readable([self._pgconn.socket], None)
             except KeyboardInterrupt:
                 self._pgconn.get_cancel().cancel()
                 continue

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,7 +42,13 @@ from wal2lake.pg.credentials import (
     read_password,
     without_command,
 )
-from wal2lake.pg.waiting import Check, give_up, has_failed, wait_ready
+from wal2lake.pg.waiting import (
+    Check,
+    give_up,
+    has_failed,
+    readable,
+    wait_ready,
+)
 
 OUTPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -338,8 +343,7 @@ class Session:
     def is_alive(self) -> bool:
         """Return False once the server has closed the connection. Does not wait."""
         try:
-            readable, _, _ = select.select([self.fileno], [], [], 0)
-            if readable:
+            if readable([self.fileno], 0):
                 self._pgconn.consume_input()
         except (Error, OSError, ValueError):
             return False

@@ -14,7 +14,6 @@ Source: PostgreSQL manual, 54.4 (streaming replication protocol); libpq 32.10.
 
 from __future__ import annotations
 
-import select
 import time
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,7 +22,7 @@ from psycopg import Error, pq
 
 from wal2lake.errors import PublisherError, Retry
 from wal2lake.pg.connection import Session, result_error
-from wal2lake.pg.waiting import has_failed
+from wal2lake.pg.waiting import has_failed, readable
 
 _BACKLOG_PAUSE_SECONDS: Final = 0.005
 """Long enough for the walsender to fill the socket and send in large pieces. Measured with
@@ -120,8 +119,7 @@ class CopyBothStream:
     def _wait(self, timeout_seconds: float, *wake: int) -> bool:
         """Wait for the socket; return True if it is readable."""
         socket = self._session.fileno
-        ready, _, _ = select.select([socket, *wake], [], [], timeout_seconds)
-        return socket in ready
+        return socket in readable([socket, *wake], timeout_seconds)
 
     def write(self, payload: bytes) -> None:
         """Send one CopyData payload (a status update).

@@ -6,6 +6,8 @@ raising. Out: whether the socket is ready. libpq's own waits have neither deadli
 ``give_up`` cancels the running statement before it closes the connection. Without the cancel
 request the server would continue, and for example create a slot that no one knows of.
 
+All waits use poll: select refuses descriptors from 1024 on, and a node with many sessions has them.
+
 Source: libpqrcv_PQexec() in libpqwalreceiver.c (CHECK_FOR_INTERRUPTS while it waits); PostgreSQL
 manual, 32.7 (canceling queries in progress).
 """
@@ -13,9 +15,11 @@ manual, 32.7 (canceling queries in progress).
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from psycopg import Error, pq
@@ -30,6 +34,23 @@ _FAREWELL_SECONDS: Final = 1.0
 """Limit for the cancel request and its result: longer than a responsive server needs."""
 
 
+def readable(filenos: Iterable[int], timeout_seconds: float | None) -> set[int]:
+    """Wait until one of the descriptors can be read or has ended; return those that can or have."""
+    return _ready(filenos, select.POLLIN, timeout_seconds)
+
+
+def _ready(
+    filenos: Iterable[int], events: int, timeout_seconds: float | None
+) -> set[int]:
+    poll = select.poll()
+    for fileno in filenos:
+        poll.register(fileno, events)
+    found = poll.poll(None if timeout_seconds is None else timeout_seconds * 1000)
+    if any(event & select.POLLNVAL for _, event in found):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return {fileno for fileno, _ in found}
+
+
 def wait_ready(
     fileno: int,
     *,
@@ -41,7 +62,7 @@ def wait_ready(
 
     Returns False at ``deadline`` (of time.monotonic).
     """
-    reads, writes = ([], [fileno]) if writing else ([fileno], [])
+    events = select.POLLOUT if writing else select.POLLIN
     while True:
         if check is not None:
             check()
@@ -49,7 +70,7 @@ def wait_ready(
         pause = left
         if check is not None:
             pause = _LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left)
-        if any(select.select(reads, writes, [], pause)):
+        if _ready([fileno], events, pause):
             return True
         if left is not None and time.monotonic() >= (deadline or 0.0):
             return False

@@ -29,7 +29,6 @@ Source: walreceiver and LogicalRepApplyLoop in worker.c; reference 3.4, 3.7, 4.2
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -50,6 +49,7 @@ from wal2lake.pg import (
     Publisher,
     Session,
     connect,
+    readable,
 )
 from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.gulps import Gulp, divide
@@ -316,7 +316,7 @@ class WalReceiver:
             reply = False
             if self._pauses or self._writer.is_full:
                 # While the reader pauses, silence does not count against the timeout.
-                select.select([self._wake_read], [], [], _WATCH_SECONDS)
+                readable([self._wake_read], _WATCH_SECONDS)
                 last_heard = time.monotonic()
             else:
                 payloads = stream.read(_WATCH_SECONDS, RECORD_BYTES, self._wake_read)

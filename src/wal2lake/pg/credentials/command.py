@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import shlex
 import signal
 import subprocess
@@ -30,7 +29,7 @@ from typing import IO, Final
 from urllib.parse import unquote
 
 from wal2lake.errors import PublisherError, UsageError
-from wal2lake.pg.waiting import Check
+from wal2lake.pg.waiting import Check, readable
 
 PASSWORD_COMMAND: Final = "password_command"
 
@@ -185,7 +184,8 @@ def _communicate(
         if not open_pipes:
             time.sleep(min(pause, 0.01))
             continue
-        ready, _, _ = select.select(open_pipes, [], [], pause)
+        filenos = readable([pipe.fileno() for pipe in open_pipes], pause)
+        ready = [pipe for pipe in open_pipes if pipe.fileno() in filenos]
         for pipe in ready:
             block = os.read(pipe.fileno(), 65_536)
             if not block:
