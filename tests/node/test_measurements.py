@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from tests.conftest import Database
 
-from wal2lake.catalog.committimes import CommitTimes, times_path
-from wal2lake.catalog.progress import receiver_name
+from wal2lake.catalog.mapped.committimes import CommitTimes, times_path
+from wal2lake.catalog.mapped.progress import receiver_name
 from wal2lake.model import Lsn, Oid
 from wal2lake.observe.telemetry import read_process, telemetry_path
 from wal2lake.testing.mirror import Mirror

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import Database
 from tests.node.conftest import Subscribe, create
 
-from wal2lake.catalog.progress import receiver_name
+from wal2lake.catalog.mapped.progress import receiver_name
 from wal2lake.errors import PublisherError
 from wal2lake.model import Oid
 from wal2lake.observe.failpoints import arm

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal2lake.catalog import ProgressFile
-from wal2lake.catalog.progress import Progress, progress_path
+from wal2lake.catalog.mapped.progress import Progress, progress_path
 from wal2lake.model import Lsn, Oid
 
 LSNS = st.integers(0, (1 << 64) - 1)

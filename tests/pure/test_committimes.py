@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal2lake.catalog.committimes import (
+from wal2lake.catalog.mapped.committimes import (
     GROUPS,
     INTERVALS_US,
     CommitTimes,
@@ -217,7 +217,7 @@ def test_readers_see_no_torn_group(tmp_path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from wal2lake.catalog.committimes import CommitTimes
+from wal2lake.catalog.mapped.committimes import CommitTimes
 from wal2lake.model import Lsn, Oid
 times = CommitTimes.open_writer(Path(sys.argv[1]), Oid(7))
 number = times.last_end

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.commands import SUB, World
 
-from wal2lake.catalog.progress import receiver_name
+from wal2lake.catalog.mapped.progress import receiver_name
 from wal2lake.commands.subscription import remove_orphans
 from wal2lake.local.node import EngineParts
 from wal2lake.local.transaction.definitions import TransactionDefinitions

@@ -24,7 +24,7 @@ from wal2lake.catalog import (
     TableDef,
     WorkerKind,
 )
-from wal2lake.catalog.committimes import CommitTimes
+from wal2lake.catalog.mapped.committimes import CommitTimes
 from wal2lake.errors import ConfigurationError
 from wal2lake.health import FactReader, SubscriptionFacts
 from wal2lake.health.collecting.lag import LagClock, StagePositions

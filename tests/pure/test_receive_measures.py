@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from tests.fakes.publisher import gulp, inserts, payloads, xlogdata
 from tests.fakes.receiver import Receiver
 from tests.fakes.streams import damaged, streams
 from tests.fakes.walsender import FakeWalsender, Scripted
 
 from wal2lake.catalog import Subscription
-from wal2lake.catalog.committimes import CommitTimes, times_path
+from wal2lake.catalog.mapped.committimes import CommitTimes, times_path
 from wal2lake.changelog import ChangeLog
 from wal2lake.errors import ProtocolViolation, PublisherError
 from wal2lake.model import Lsn, Oid, Xid
@@ -253,10 +254,15 @@ def test_a_ring_is_tried_again_when_there_is_space(
     measures = world.measures(log)
     path = times_path(world.settings.run_directory, _SUBID)
     path.mkdir()
-    _log_some(log, measures, 100)
-    path.rmdir()
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 11)
+    with capture_logs() as lines:
+        for attempt in range(5):
+            late = now + 11 * attempt
+            monkeypatch.setattr(time, "monotonic", lambda late=late: late)
+            _log_some(log, measures, 100 + attempt)
+    assert [line["log_level"] for line in lines] == ["warning"], "once is enough"
+    path.rmdir()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 66)
     _log_some(log, measures, 200)
     assert world.first_after(150) == 5
     measures.close()

@@ -1,7 +1,7 @@
 """Durable facts of a node.
 
 Takes: records. Gives: records, and one counter that grows with each change. Owns:
-``catalog.sqlite`` in the node's directory. Never: holds fast-moving positions (``progress`` does),
+``catalog.sqlite`` in the node's directory. Never: holds fast-moving positions (``mapped`` does),
 connects to a server, imports Spark or NumPy.
 
     store              ``Catalog``: one transaction per method
@@ -18,8 +18,7 @@ connects to a server, imports Spark or NumPy.
     definitions/       ALTER TABLE's changes of columns, publications, and earlier definitions
                        of all of them
     access/            roles, and the privileges that follow from them
-    committimes        when the source has committed what, in a mapped file
-    progress           the positions of a running subscription, in a mapped file
+    mapped/            positions and commit times of a running subscription, in mapped files
     overview           what monitoring needs, read at once by another process
 """
 
@@ -56,6 +55,7 @@ from wal2lake.catalog.definitions.publications import (
     PublishedSchema,
     PublishedTable,
 )
+from wal2lake.catalog.mapped.progress import Progress, ProgressFile, read_progress
 from wal2lake.catalog.objects.historyrecords import (
     HISTORY_OF,
     HistoryFeed,
@@ -70,7 +70,6 @@ from wal2lake.catalog.overview import (
     PreparedTransactionName,
     TableName,
 )
-from wal2lake.catalog.progress import Progress, ProgressFile, read_progress
 from wal2lake.catalog.published.snapshot_vectors import TableVersion
 from wal2lake.catalog.records import (
     ENUM_LABELS,

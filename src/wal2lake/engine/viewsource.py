@@ -38,7 +38,7 @@ from wal2lake.catalog import (
     SyncSnapshot,
     TableDef,
 )
-from wal2lake.catalog.progress import progress_path
+from wal2lake.catalog.mapped.progress import progress_path
 from wal2lake.changelog import (
     Inventory,
     MessageHistory,

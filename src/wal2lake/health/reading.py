@@ -29,7 +29,7 @@ from wal2lake.catalog import (
     WorkerKind,
     read_progress,
 )
-from wal2lake.catalog.committimes import CommitTimes
+from wal2lake.catalog.mapped.committimes import CommitTimes
 from wal2lake.errors import ConfigurationError
 from wal2lake.health.collecting.changes import LastChanges
 from wal2lake.health.collecting.lag import (

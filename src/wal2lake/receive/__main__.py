@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, WorkerKind
-from wal2lake.catalog.progress import receiver_name
+from wal2lake.catalog.mapped.progress import receiver_name
 from wal2lake.changelog import ChangeLog
 from wal2lake.errors import Wal2LakeError, description_of, sqlstate_of
 from wal2lake.model import Oid

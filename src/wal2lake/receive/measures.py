@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wal2lake.catalog import Subscription, WorkerKind
-from wal2lake.catalog.committimes import INTERVALS_US, CommitTimes
+from wal2lake.catalog.mapped.committimes import INTERVALS_US, CommitTimes
 from wal2lake.changelog import ChangeLog, LogReader, Manifest
 from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.errors import Wal2LakeError, sqlstate_of
@@ -165,6 +165,7 @@ class ReceiverMeasures:
         self._log = log
         self._times: CommitTimes | None = None
         self._next_attempt = 0.0
+        self._has_warned = False
         self._logging: tuple[int, int, Commits | list[tuple[int, int]]] = (0, 0, [])
         self._lock = threading.Lock()
         self._durable = _Durable()
@@ -307,9 +308,12 @@ class ReceiverMeasures:
             try:
                 times = CommitTimes.open_writer(self._run_directory, self._subid)
             except OSError as error:
-                get_logger().warning(
-                    "could not open the file of commit times", error=str(error)
-                )
+                if not self._has_warned:
+                    get_logger().warning(
+                        "could not open the file of commit times; it is tried again",
+                        error=str(error),
+                    )
+                self._has_warned = True
                 return None
             times.cut(self._log.logged)
             self._fill(times)

@@ -28,7 +28,7 @@ from wal2lake.catalog import (
     ReplicationOrigin,
     Subscription,
 )
-from wal2lake.catalog.progress import ProgressFile
+from wal2lake.catalog.mapped.progress import ProgressFile
 from wal2lake.commands.subscription.owner import altering
 from wal2lake.commands.subscription.steps.drop import (
     WORKER_STOP_SECONDS,

@@ -15,7 +15,7 @@ import time
 from typing import Final
 
 from wal2lake.catalog import ProgressFile
-from wal2lake.catalog.progress import progress_path
+from wal2lake.catalog.mapped.progress import progress_path
 from wal2lake.local.ports import RetentionParts
 from wal2lake.local.retention.branchplaces import remove_branch, unknown_branches
 from wal2lake.local.retention.holders import TablePlace, places_of

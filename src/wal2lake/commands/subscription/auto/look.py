@@ -98,7 +98,7 @@ def look(
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the publisher has said, all of it true at one moment."""
+    """The publisher's answers, all of them true at one moment."""
 
     missing: Sequence[str]
     """Publications that do not exist."""

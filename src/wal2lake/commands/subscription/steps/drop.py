@@ -32,8 +32,8 @@ from typing import Final
 
 from wal2lake.apply.local.histories import finish_all
 from wal2lake.catalog import Recopy, Subscription
-from wal2lake.catalog.committimes import times_path
-from wal2lake.catalog.progress import ProgressFile, progress_path, receiver_name
+from wal2lake.catalog.mapped.committimes import times_path
+from wal2lake.catalog.mapped.progress import ProgressFile, progress_path, receiver_name
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import altering
 from wal2lake.commands.subscription.publisher import (

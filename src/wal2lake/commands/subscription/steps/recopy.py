@@ -41,7 +41,7 @@ from typing import Final
 from wal2lake.catalog import NewSource, ProgressFile, Recopy, Subscription
 from wal2lake.catalog import SubscriptionRel as Rel
 from wal2lake.catalog.access.targets import INSERT, TRUNCATE
-from wal2lake.catalog.committimes import CommitTimes
+from wal2lake.catalog.mapped.committimes import CommitTimes
 from wal2lake.changelog import ChangeLog, LogReader, files
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.commands.subscription.publisher import create_slot, drop_slot

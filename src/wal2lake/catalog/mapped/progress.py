@@ -9,14 +9,13 @@ engine ``applied`` from the catalog.
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from wal2lake.catalog.mapped.words import MappedWords
 from wal2lake.model import Lsn, Oid
 
 _SIZE: Final = 4096
@@ -68,15 +67,8 @@ class ProgressFile:
     def __init__(self, directory: Path, subid: Oid) -> None:
         """Map the file in ``directory`` (the node's ``run/``), and create it if it is missing."""
         path = progress_path(directory, subid)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            if os.fstat(descriptor).st_size < _SIZE:
-                os.ftruncate(descriptor, _SIZE)
-            self._map = mmap.mmap(descriptor, _SIZE)
-        finally:
-            os.close(descriptor)
-        self._view = memoryview(self._map)
-        self._words = self._view.cast("Q")
+        self._map = MappedWords.open_writer(path, _SIZE, "Q")
+        self._words = self._map.words
 
     def set(self, **words: int) -> None:
         """Store words by name. Only the writer of a word calls this."""
@@ -86,8 +78,7 @@ class ProgressFile:
     def reset(self) -> None:
         """Set all words to 0, on disk, too, because positions of another slot do not limit those of
         this one. Called only while no worker runs."""
-        self._view[:] = bytes(_SIZE)
-        self._map.flush()
+        self._map.clear()
 
     def word(self, name: str) -> int:
         """Return one word, for a loop that watches it."""
@@ -100,8 +91,6 @@ class ProgressFile:
 
     def close(self) -> None:
         """Unmap the file. The file stays."""
-        self._words.release()
-        self._view.release()
         self._map.close()
 
     def __enter__(self) -> ProgressFile:
@@ -119,20 +108,13 @@ class ProgressFile:
 def read_progress(directory: Path, subid: Oid) -> Progress | None:
     """Read the words once, without a change of the file. None if there is no such file."""
     try:
-        descriptor = os.open(progress_path(directory, subid), os.O_RDONLY)
+        mapped = MappedWords.open_reader(progress_path(directory, subid), _SIZE, "Q")
     except OSError:
         return None
-    try:
-        if os.fstat(descriptor).st_size < _SIZE:
-            return None
-        with (
-            mmap.mmap(descriptor, _SIZE, prot=mmap.PROT_READ) as mapped,
-            memoryview(mapped) as view,
-            view.cast("Q") as words,
-        ):
-            return _progress(lambda name: words[_INDEX[name]])
-    finally:
-        os.close(descriptor)
+    if mapped is None:
+        return None
+    with mapped:
+        return _progress(lambda name: mapped.words[_INDEX[name]])
 
 
 def _progress(word: Callable[[str], int]) -> Progress:

@@ -28,14 +28,13 @@ are emptied when the writer opens the file. ``receive.measures`` adds what only 
 
 from __future__ import annotations
 
-import mmap
-import os
 from bisect import bisect_right
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from wal2lake.catalog.mapped.words import MappedWords
 from wal2lake.model import Lsn, Oid
 
 INTERVALS_US: Final = (10_000, 100_000, 1_000_000, 20_000_000, 600_000_000)
@@ -65,11 +64,10 @@ _LOOKS: Final = 8
 class CommitTimes:
     """The mapped file. Use ``open_writer`` or ``open_reader``. Threads may share a reader."""
 
-    def __init__(self, mapped: mmap.mmap) -> None:
+    def __init__(self, mapped: MappedWords) -> None:
         """Use ``open_writer`` or ``open_reader``."""
         self._map = mapped
-        self._view = memoryview(mapped)
-        self._words = self._view.cast("q")
+        self._words = mapped.words
         self._rings: list[_Ring] = []
         coarser = None
         for level in reversed(range(len(INTERVALS_US))):
@@ -83,16 +81,7 @@ class CommitTimes:
 
         Creates the file if it is missing, and empties what a crash of the machine has damaged.
         Raises OSError."""
-        path = times_path(directory, subid)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            if os.fstat(descriptor).st_size != _SIZE:
-                os.ftruncate(descriptor, 0)
-                # A store to a page without a place on a full disk would end the process.
-                os.posix_fallocate(descriptor, 0, _SIZE)
-            times = cls(mmap.mmap(descriptor, _SIZE))
-        finally:
-            os.close(descriptor)
+        times = cls(MappedWords.open_writer(times_path(directory, subid), _SIZE, "q"))
         if times._words[0] != _VERSION:
             times.clear()
             times._words[0] = _VERSION
@@ -103,16 +92,10 @@ class CommitTimes:
     @classmethod
     def open_reader(cls, directory: Path, subid: Oid) -> CommitTimes | None:
         """Map the file for reading; None: there is none, or one of another version."""
-        try:
-            descriptor = os.open(times_path(directory, subid), os.O_RDONLY)
-        except FileNotFoundError:
+        mapped = MappedWords.open_reader(times_path(directory, subid), _SIZE, "q")
+        if mapped is None:
             return None
-        try:
-            if os.fstat(descriptor).st_size != _SIZE:
-                return None
-            times = cls(mmap.mmap(descriptor, _SIZE, access=mmap.ACCESS_READ))
-        finally:
-            os.close(descriptor)
+        times = cls(mapped)
         if times._words[0] != _VERSION:
             times.close()
             return None
@@ -156,8 +139,6 @@ class CommitTimes:
 
     def close(self) -> None:
         """Unmap the file. The file stays."""
-        self._words.release()
-        self._view.release()
         self._map.close()
 
     def __enter__(self) -> CommitTimes:
