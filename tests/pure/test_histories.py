@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
+from wal2lake.catalog.objects import histories as feeds_of_catalog
+from wal2lake.catalog.uncommitted import UncommittedCatalog
 from wal2lake.lake import (
     AddedFile,
     Committed,
@@ -124,6 +127,34 @@ def test_a_history_is_fed_while_its_subscription_says_so(catalog: Catalog) -> No
     assert catalog.histories() == {}
     catalog.alter_subscription(SUB, options={"history": ""})
     assert catalog.histories() == {}
+
+
+def test_feeds_are_read_again_once_the_catalog_has_changed(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+    read = feeds_of_catalog.feeds
+
+    def counted(connection: sqlite3.Connection) -> dict[Oid, HistoryFeed]:
+        nonlocal reads
+        reads += 1
+        return read(connection)
+
+    monkeypatch.setattr(feeds_of_catalog, "feeds", counted)
+    for _ in range(3):
+        assert catalog.histories() == {HISTORY: HistoryFeed(SUB, MIRROR)}
+    assert reads == 1
+    # Another process of the node, and a transaction block.
+    other = Catalog(catalog.path)
+    block = UncommittedCatalog(catalog)
+    block.link_history(HISTORY, OTHER)
+    assert block.histories() == {HISTORY: HistoryFeed(SUB, OTHER)}
+    assert catalog.histories() == {HISTORY: HistoryFeed(SUB, MIRROR)}
+    block.back_to(0)
+    assert block.histories() == {HISTORY: HistoryFeed(SUB, MIRROR)}
+    other.link_history(HISTORY, OTHER)
+    for known in (catalog, block, other):
+        assert known.histories() == {HISTORY: HistoryFeed(SUB, OTHER)}
 
 
 @pytest.mark.parametrize(

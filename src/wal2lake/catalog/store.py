@@ -53,6 +53,7 @@ class Catalog(
         of the node does."""
         self._database = Database(path, warehouse, migrate=migrate)
         self._authority = None
+        self._feeds = None
         self.xids = TransactionNumbers(self._database)
         """Numbers of transactions that begin on this node."""
 

@@ -104,7 +104,7 @@ class UncommittedCatalog(Catalog):
         self._changes: list[_Change] = []
         self._block = _BlockDatabase(committed, self._replay)
         self._database = self._block
-        self._authority = None
+        self._authority = self._feeds = None
         self.xids = committed.xids
 
     def new_oids(self, count: int) -> list[Oid]:
@@ -118,7 +118,7 @@ class UncommittedCatalog(Catalog):
     def back_to(self, mark: int) -> None:
         """Forget the changes made since the mark."""
         del self._changes[mark:]
-        self._authority = None
+        self._authority = self._feeds = None
 
     def commit(self) -> None:
         """Make all changes durable and visible at once. Raises 40001 if other sessions' commits

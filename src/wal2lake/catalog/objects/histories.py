@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from functools import lru_cache
 
 from wal2lake.catalog.objects.historyrecords import HISTORY_OF, HistoryFeed
 from wal2lake.errors import UndefinedObjectError
@@ -29,9 +30,9 @@ def feeds(connection: sqlite3.Connection) -> dict[Oid, HistoryFeed]:
             " where namespace = ? and instr(parameters, ?)",
             (subscription["schema"], HISTORY_OF),
         ):
-            mirror = dict(json.loads(row["parameters"])).get(HISTORY_OF)
+            mirror = _mirror_of(row["parameters"])
             if mirror is not None:
-                histories[int(mirror)] = Oid(row["oid"])
+                histories[mirror] = Oid(row["oid"])
         if not histories:
             continue
         for (relid,) in connection.execute(
@@ -41,6 +42,14 @@ def feeds(connection: sqlite3.Connection) -> dict[Oid, HistoryFeed]:
                 feed = HistoryFeed(Oid(subscription["oid"]), Oid(relid))
                 found[histories[relid]] = feed
     return found
+
+
+@lru_cache(maxsize=1 << 14)
+def _mirror_of(parameters: str) -> int | None:
+    """Return the table that these storage parameters name. Each statement of a session asks for all
+    history tables."""
+    mirror = dict(json.loads(parameters)).get(HISTORY_OF)
+    return None if mirror is None else int(mirror)
 
 
 def link(connection: sqlite3.Connection, oid: Oid, mirror: Oid) -> None:

@@ -14,10 +14,19 @@ from wal2lake.model import Oid
 class Histories(CatalogPart):
     """The part of the catalog about history tables."""
 
-    def histories(self) -> dict[Oid, HistoryFeed]:
+    _feeds: tuple[int, Mapping[Oid, HistoryFeed]] | None
+    """Cached value, and the change counter before it was read."""
+
+    def histories(self) -> Mapping[Oid, HistoryFeed]:
         """Return the history tables that a subscription feeds, by OID."""
+        change, cached = self.change_counter, self._feeds
+        if cached is not None and cached[0] == change:
+            return cached[1]
         with self._database.reading() as connection:
-            return tables.feeds(connection)
+            feeds = tables.feeds(connection)
+        # If a later change was read, the counter differs and the value is read again.
+        self._feeds = change, feeds
+        return feeds
 
     @change
     def link_history(self, oid: Oid, mirror: Oid) -> None:
