@@ -11,6 +11,7 @@ from wal2lake.errors import ConfigurationError
 from wal2lake.launch.children.collector import collecting
 from wal2lake.launch.children.group import Commands
 from wal2lake.launch.detached import start_detached
+from wal2lake.launch.directory.lockfile import LockFile
 from wal2lake.launch.supervisor import Supervisor
 from wal2lake.observe import configure
 from wal2lake.settings import Settings, load
@@ -27,7 +28,10 @@ def main() -> int:
         return load(directory, os.environ)
 
     def run(echo: bool = True) -> int:
-        with collecting(settings, reload, echo=echo) as collector:
+        with (
+            LockFile.acquire(directory.resolve()) as lock,
+            collecting(settings, reload, echo=echo) as collector,
+        ):
             return Supervisor(
                 settings,
                 catalog=Catalog(settings.catalog_file),
@@ -42,6 +46,7 @@ def main() -> int:
                 ),
                 reload=reload,
                 environ=os.environ,
+                lock=lock,
                 collector=collector,
             ).run()
 

@@ -118,10 +118,11 @@ class Supervisor:
         commands: Commands,
         reload: Callable[[], Settings],
         environ: Mapping[str, str],
+        lock: LockFile,
         collector: LogCollector | None = None,
     ) -> None:
-        """``environ`` is passed to the children; ``reload`` reads the settings again.
-        ``collector`` writes the log file, if there is one."""
+        """``environ`` is passed to the children; ``reload`` reads the settings again. ``lock`` is
+        the directory's. ``collector`` writes the log file, if there is one."""
         self._settings = settings
         self._directory = settings.directory.resolve()
         self._catalog = catalog
@@ -129,6 +130,7 @@ class Supervisor:
         self._reload = reload
         self._environ = {k: v for k, v in environ.items() if k not in VARIABLES}
         self._manager = ServiceManager(environ)
+        self._lock = lock
         self._collector = collector
         self._log = get_logger()
         self._phase = Phase.RUNNING
@@ -148,20 +150,18 @@ class Supervisor:
     def run(self) -> int:
         """Run the node until it is stopped; returns the exit code.
 
-        ConfigurationError if the directory or a port is taken.
+        ConfigurationError if a port is taken.
         """
         with contextlib.ExitStack() as stack:
-            lock = LockFile.acquire(self._directory)
-            stack.callback(lock.release)
             run_directory = self._settings.run_directory
             run_directory.mkdir(mode=0o700, exist_ok=True)
             lifeline, ours = os.pipe()
-            # Closing our end of the lifeline notifies everybody. The guardian releases the lock
-            # and is reaped before this process ends.
+            # Closing our end of the lifeline notifies everybody. The guardian gives up the lock
+            # and is reaped before this process does.
             stack.callback(self._dismiss_guardian)
             stack.callback(os.close, ours)
             stack.callback(os.close, lifeline)
-            self._start_guardian(lock, lifeline)
+            self._start_guardian(self._lock, lifeline)
             remains = kill_marked(self._directory)
             if remains:
                 self._log.warning(
@@ -173,7 +173,7 @@ class Supervisor:
             sockets = listening.open_listeners(node.listen_addresses, node.port)
             stack.callback(_close, sockets)
             self._fixed = _Fixed(
-                lock,
+                self._lock,
                 sockets,
                 listening.reachable_address(sockets[0]),
                 sockets[0].getsockname()[1],
@@ -524,7 +524,11 @@ def run_node(
     def reload() -> Settings:
         return load(directory, environ, overrides)
 
-    with collecting(settings, reload, echo=foreground) as collector:
+    # Before the log file and the catalog are touched, which are those of the node that runs.
+    with (
+        LockFile.acquire(settings.directory.resolve()) as lock,
+        collecting(settings, reload, echo=foreground) as collector,
+    ):
         check_java(environ)
         inherited = {
             **environ,
@@ -542,6 +546,7 @@ def run_node(
             commands=node_commands(settings.directory),
             reload=reload,
             environ=inherited,
+            lock=lock,
             collector=collector,
         )
         return supervisor.run()

@@ -21,6 +21,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from wal2lake.errors import ConfigurationError
@@ -107,6 +108,17 @@ class LockFile:
             pass
         os.close(descriptor)
         return None
+
+    def __enter__(self) -> LockFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
 
     def write(self, facts: LockFacts) -> None:
         """Replace the content."""
