@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,9 +12,13 @@ from pathlib import Path
 import pytest
 from tests.fakes.node import HERE, ROOT, FakeNode
 
+from wal2lake.errors import ConfigurationError
 from wal2lake.launch import is_locked, read_lock
+from wal2lake.launch.children.echo import LogEcho
 from wal2lake.launch.children.logfile import LogRotation, RotatedFile
+from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.processes import Process, processes
+from wal2lake.launch.supervisor import run_node
 from wal2lake.settings import FILE_NAME
 from wal2lake.testing.waits import wait_until
 
@@ -226,14 +231,99 @@ def test_a_node_in_the_background_is_ready_or_says_why_not(tmp_path: Path) -> No
     lock = read_lock(tmp_path)
     assert lock is not None
     assert (lock.state, str(lock.pid)) == ("ready", done.stdout.strip())
+    log, end = tmp_path / "server.log", "database system is shut down\n"
     again = detached(tmp_path)
     assert again.returncode == 1
     assert 'lock file "wal2lake.pid" already exists' in again.stderr
+    assert "lock file" not in log.read_text(), "the log is the first node's"
     os.kill(lock.pid, signal.SIGTERM)
     wait_until(lambda: not is_locked(tmp_path))
-    log, end = tmp_path / "server.log", "database system is shut down\n"
-    wait_until(lambda: log.read_text().endswith(end))
+    assert log.read_text().endswith(end), "the lock outlives the collector"
     node.close()
+
+
+def test_a_second_node_touches_neither_the_log_nor_the_catalog(tmp_path: Path) -> None:
+    FakeNode(tmp_path, node__log_file="server.log")
+    before = (tmp_path / "catalog.sqlite").read_bytes()
+    (tmp_path / "server.log").unlink(missing_ok=True)
+    with LockFile.acquire(tmp_path) as held:
+        held.write(LockFacts(os.getpid(), str(tmp_path), 0, 5480, "127.0.0.1", "ready"))
+        with pytest.raises(ConfigurationError, match="lock file"):
+            run_node(tmp_path, {}, {})
+    assert not (tmp_path / "server.log").exists()
+    assert (tmp_path / "catalog.sqlite").read_bytes() == before
+
+
+def test_a_reader_that_sleeps_gets_whole_lines_and_how_much_is_left_out() -> None:
+    reader, writer = os.pipe()
+    echo = LogEcho(writer, limit_bytes=10_000)
+    lines = [f"{number} {'x' * 90}\n".encode() for number in range(5000)]
+    for line in lines:
+        echo.write(line[:10])
+        echo.write(line[10:])
+    read = bytearray()
+
+    def drain() -> None:
+        os.set_blocking(reader, False)
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(reader, 65536):
+                read.extend(data)
+
+    drain()
+    echo.flush()
+    drain()
+    echo.write(b"again\nand the last")
+    echo.finish()
+    os.close(writer)
+    drain()
+    shown = bytes(read).splitlines(keepends=True)
+    (notice,) = [line for line in shown if line.endswith(b" left out here\n")]
+    at = shown.index(notice)
+    assert shown[:at] == lines[:at]
+    assert at > 100
+    left_out = sum(map(len, lines[at:]))
+    assert notice == f"{left_out} bytes of the log are left out here\n".encode()
+    assert shown[at + 1 :] == [b"again\n", b"and the last"]
+    os.close(reader)
+
+
+def test_a_reader_that_has_gone_is_forgotten() -> None:
+    reader, writer = os.pipe()
+    echo = LogEcho(writer)
+    os.close(reader)
+    for _ in range(100):
+        echo.write(b"x" * 100 + b"\n")
+    assert not echo.waits
+    echo.finish()
+    os.close(writer)
+
+
+STALLED = """
+import os, sys
+from pathlib import Path
+from wal2lake.launch.children.collector import collecting
+from wal2lake.settings import load
+
+directory = Path(sys.argv[1])
+settings = load(directory, {})
+with collecting(settings, lambda: settings, echo=True):
+    for number in range(40_000):
+        os.write(2, f"{number} {'x' * 90}\\n".encode())
+"""
+
+
+def test_a_node_goes_on_while_nobody_reads_its_stderr(tmp_path: Path) -> None:
+    FakeNode(tmp_path, node__log_file="server.log")
+    with subprocess.Popen(
+        [sys.executable, "-c", STALLED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.wait(60) == 0
+        log = (tmp_path / "server.log").read_bytes()
+        assert log.count(b"\n") == 40_000
+        assert process.stderr is not None
+        assert log.startswith(process.stderr.read())
 
 
 WRITERS = """

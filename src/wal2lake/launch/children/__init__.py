@@ -7,6 +7,6 @@ decides what should run.
     group      the running children: start, stop, kill, reap
     child      the first steps of each child, and its requests
     spare      a process that waits to become a receiver
-    collector, logfile   the process that writes the log file, and that file
+    collector, logfile, echo   the process that writes the log file, that file, its copy on stderr
     guardian   kills the remaining processes if the supervisor is killed
 """

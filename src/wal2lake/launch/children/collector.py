@@ -13,6 +13,8 @@ a collector that was killed loses nothing that its successor cannot read.
 A line of up to ``PIPE_BUF`` bytes is never mixed with another; a longer one could be while the pipe
 is full, and the pipe is as large as the system allows.
 
+A reader of stderr that does not read holds up nobody (``echo``): the file has everything.
+
 Called by: supervisor. Source: PostgreSQL's syslogger.c.
 """
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import sys
 import time
@@ -29,6 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.errors import ConfigurationError, Wal2LakeError
+from wal2lake.launch.children.echo import LogEcho
 from wal2lake.launch.children.guardian import close_all_but
 from wal2lake.launch.children.logfile import LogRotation, RotatedFile
 from wal2lake.observe import get_logger
@@ -132,8 +136,8 @@ class LogCollector:
         file = RotatedFile(self._path, rotation_of(self._settings))
         signal.signal(signal.SIGHUP, self._on_hangup)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-        echo = self._echo
-        while data := os.read(self._reader, _READ_BYTES):
+        echo = None if self._echo is None else LogEcho(self._echo)
+        while data := self._read(echo):
             if self._hung_up:
                 self._hung_up = False
                 with contextlib.suppress(Wal2LakeError):
@@ -141,21 +145,27 @@ class LogCollector:
                 file.reopen()
             file.write(data)
             if echo is not None:
-                try:
-                    _write_all(echo, data)
-                except OSError:
-                    # Its reader has gone.
-                    echo = None
+                echo.write(data)
         file.close()
+        if echo is not None:
+            echo.finish()
+
+    def _read(self, echo: LogEcho | None) -> bytes:
+        """Wait for bytes of the log, and give the echo what it waits for meanwhile."""
+        while echo is not None and echo.waits:
+            poll = select.poll()
+            poll.register(self._reader, select.POLLIN)
+            poll.register(echo.descriptor, select.POLLOUT)
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if echo.descriptor in ready:
+                echo.flush()
+            if self._reader in ready:
+                break
+        return os.read(self._reader, _READ_BYTES)
 
     def _on_hangup(self, *_: object) -> None:
         # Obeyed before the next line: a signal must not come between the parts of a write.
         self._hung_up = True
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 def rotation_of(settings: Settings) -> LogRotation:

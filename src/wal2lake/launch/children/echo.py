@@ -1,0 +1,99 @@
+"""A copy of the log for stderr, whose reader may be slow or asleep.
+
+Takes bytes; writes them as far as the descriptor takes them at once. What it does not take waits in
+memory, up to a limit; beyond that whole lines are left out of the copy, and a line says how much.
+So a pager that nobody scrolls, or a terminal that was stopped with Ctrl-S, holds up nobody: the log
+file has everything.
+
+The descriptor stays blocking, because the mode would change for everybody who shares the terminal
+or the pipe. A pipe that poll calls writable takes PIPE_BUF bytes without blocking.
+
+Called by: ``collector``. Source: POSIX, write() and poll() on pipes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from typing import Final
+
+_LIMIT_BYTES: Final = 1 << 20
+"""Bytes that wait at most: a burst of some ten thousand lines."""
+
+_BLOCK_BYTES: Final = select.PIPE_BUF
+
+_FAREWELL_SECONDS: Final = 1.0
+"""Longest wait for the reader at the end."""
+
+
+class LogEcho:
+    """The copy. Not thread-safe."""
+
+    def __init__(self, descriptor: int, limit_bytes: int = _LIMIT_BYTES) -> None:
+        """``descriptor`` is written and stays open."""
+        self.descriptor = descriptor
+        self._limit = limit_bytes
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._begun = b""
+        """A line whose end has not come."""
+        self._left_out = 0
+        self._has_gone = False
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    @property
+    def waits(self) -> bool:
+        """Whether bytes wait for the reader."""
+        return self._bytes > 0
+
+    def write(self, data: bytes) -> None:
+        """Take bytes of the log."""
+        lines, newline, self._begun = (self._begun + data).rpartition(b"\n")
+        if len(self._begun) > self._limit:
+            lines, self._begun = lines + newline + self._begun, b""
+        self._take(lines + newline)
+        self.flush()
+
+    def _take(self, lines: bytes) -> None:
+        if not lines or self._has_gone:
+            return
+        # It goes on once half of the limit is free, not with each single line.
+        room = self._limit // 2 if self._left_out else self._limit
+        if self._bytes and self._bytes + len(lines) > room:
+            self._left_out += len(lines)
+            return
+        if self._left_out:
+            self._put(f"{self._left_out} bytes of the log are left out here\n".encode())
+            self._left_out = 0
+        self._put(lines)
+
+    def _put(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self._bytes += len(data)
+
+    def flush(self) -> None:
+        """Write what the descriptor takes at once."""
+        while self._bytes and self._poll.poll(0):
+            block = self._waiting.popleft()
+            try:
+                done = os.write(self.descriptor, block[:_BLOCK_BYTES])
+            except OSError:
+                # Its reader has gone.
+                self._has_gone = True
+                self._waiting.clear()
+                self._bytes = 0
+                return
+            self._bytes -= done
+            if done < len(block):
+                self._waiting.appendleft(block[done:])
+
+    def finish(self) -> None:
+        """Write what waits, as long as the reader is there and takes it soon."""
+        self._take(self._begun)
+        deadline = time.monotonic() + _FAREWELL_SECONDS
+        while self._bytes and (left := deadline - time.monotonic()) > 0:
+            self._poll.poll(left * 1000)
+            self.flush()
