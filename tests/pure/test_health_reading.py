@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,8 +26,9 @@ from wal2lake.catalog import (
     WorkerKind,
 )
 from wal2lake.catalog.mapped.committimes import CommitTimes
+from wal2lake.cli.terminal.words import problem_headline
 from wal2lake.errors import ConfigurationError
-from wal2lake.health import FactReader, SubscriptionFacts
+from wal2lake.health import FactReader, SubscriptionFacts, problems
 from wal2lake.health.collecting.lag import LagClock, StagePositions
 from wal2lake.health.collecting.tables import expected_end
 from wal2lake.launch import NodeStatus, WorkerStatus
@@ -178,6 +180,23 @@ def test_the_first_certificate_of_a_chain_that_ends_counts(
     certificate(path, NOW + timedelta(days=90))
     assert reader.read(NOW).certificate_ends == NOW + timedelta(days=90)
     assert FactReader(Settings(tmp_path)).read(NOW).certificate_ends is None
+
+
+def test_a_stopped_node_says_since_when(catalog: Catalog, tmp_path: Path) -> None:
+    reader = FactReader(Settings(tmp_path))
+    never = reader.read(NOW)
+    assert (never.state, never.stopped_at) == ("stopped", None)
+    write_status(tmp_path / "run", NodeStatus(1, 2, "stopping", "9", "::", 1, 0, ()))
+    at = (NOW - timedelta(hours=3)).timestamp()
+    os.utime(tmp_path / "run" / "status.json", (at, at))
+    facts = reader.read(NOW)
+    assert facts.stopped_at == NOW - timedelta(hours=3)
+    (problem,) = [p for p in problems(facts, NOW) if p.kind == "stopped"]
+    assert problem_headline(problem, NOW).endswith("(for 3 hours; concerns you)")
+    just = replace(problem, since=NOW)
+    assert problem_headline(just, NOW).endswith(f'"{tmp_path}" (concerns you)')
+    with LockFile.acquire(tmp_path):
+        assert reader.read(NOW).stopped_at is None
 
 
 def test_a_running_node_shows_its_processes(catalog: Catalog, tmp_path: Path) -> None:

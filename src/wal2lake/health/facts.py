@@ -254,6 +254,8 @@ class NodeFacts:
     published_lsn: Lsn = INVALID_LSN
     """End of the publisher's log."""
     prepared: tuple[PreparedTransactionFacts, ...] = ()
+    stopped_at: datetime | None = None
+    """Last sign of life of a node that does not run; None: there is none, or the node runs."""
     unfinished_commits: int = 0
     """Commits to several tables that have begun and not ended."""
     unfinished_since: datetime | None = None

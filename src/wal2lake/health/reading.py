@@ -67,6 +67,7 @@ from wal2lake.launch import (
     read_lock,
     read_status,
     read_web_status,
+    status_written_at,
 )
 from wal2lake.model import Lsn
 from wal2lake.observe.telemetry import ProcessTelemetry
@@ -169,6 +170,7 @@ class FactReader:
                 )
                 for prepared in overview.prepared
             ),
+            stopped_at=None if locked else _stopped_at(settings, reports),
             unfinished_commits=overview.local_commits,
             unfinished_since=unfinished_since,
             web_urls=() if web is None else web.urls,
@@ -325,6 +327,13 @@ def _processes(
             began = _time(worker.started_at)
             found.append(ProcessFacts("jvm", jvm, began, 0, None, rss_bytes(jvm)))
     return tuple(found)
+
+
+def _stopped_at(settings: Settings, reports: Reports) -> datetime | None:
+    """Return the last sign of life of the node's processes."""
+    written = status_written_at(settings.run_directory)
+    signs = (reports.engine_told_at, None if written is None else _time(written))
+    return max((sign for sign in signs if sign is not None), default=None)
 
 
 def _web(settings: Settings, status: NodeStatus | None) -> WebStatus | None:

@@ -23,7 +23,12 @@ must start quickly.
 
 from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.directory.lockfile import LockFacts, is_locked, read_lock
-from wal2lake.launch.directory.status import NodeStatus, WorkerStatus, read_status
+from wal2lake.launch.directory.status import (
+    NodeStatus,
+    WorkerStatus,
+    read_status,
+    status_written_at,
+)
 from wal2lake.launch.directory.webstatus import WebStatus, read_web_status
 from wal2lake.launch.wakeup import notify
 
@@ -39,4 +44,5 @@ __all__ = [
     "read_lock",
     "read_status",
     "read_web_status",
+    "status_written_at",
 ]

@@ -6,7 +6,7 @@ Names come from the source and may contain anything: ``clean`` keeps them from m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from wal2lake.health import Concern, CopyFacts, Problem, TableFacts
@@ -69,7 +69,8 @@ def copy_text(copy: CopyFacts, now: datetime) -> str:
 def problem_headline(problem: Problem, now: datetime) -> str:
     """Return ``error: the message (for 5 minutes; concerns you)``."""
     about = [_CONCERNS[problem.concern]]
-    if problem.since is not None and problem.since <= now:
+    # A command that looks once knows of some problems only that they are there now.
+    if problem.since is not None and now - problem.since >= timedelta(seconds=1):
         about.insert(0, f"for {in_words(now - problem.since)}")
     return f"{problem.severity}: {clean(problem.message)} ({'; '.join(about)})"
 

@@ -69,6 +69,7 @@ def _processes(facts: NodeFacts, now: datetime) -> Iterator[Problem]:
             Severity.ERROR,
             f'no node is running in "{facts.directory}"',
             Concern.OPERATOR,
+            since=facts.stopped_at,
             hint=f"Start it with: wal2lake start -D {facts.directory}",
         )
     if facts.state not in ("starting", "ready"):

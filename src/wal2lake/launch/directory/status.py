@@ -56,6 +56,14 @@ def write_status(run_directory: Path, status: NodeStatus) -> None:
     temporary.replace(run_directory / FILE_NAME)
 
 
+def status_written_at(run_directory: Path) -> float | None:
+    """Return when the file was written last, seconds since 1970; None: there is none."""
+    try:
+        return (run_directory / FILE_NAME).stat().st_mtime
+    except OSError:
+        return None
+
+
 def read_status(run_directory: Path) -> NodeStatus | None:
     """Read the last status; None without a valid one."""
     try:
