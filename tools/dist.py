@@ -6,6 +6,8 @@ The wheel has every file of src/wal2lake, those of the page among them. It is in
 virtual environment, with the versions of requirements.lock, and its programs run in an empty
 directory with nothing of this checkout in reach:
 
+The wheel brings deploy/, too, which pip puts below share/wal2lake of the environment.
+
 1. ``wal2lake demo`` starts a PostgreSQL, makes a node, subscribes, kills the node, and compares all
    rows;
 2. ``wal2lake start`` without Java on PATH ends with exit status 1 and one line that names the
@@ -20,6 +22,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -42,13 +45,22 @@ def build() -> Path:
 
 
 def missing_files(wheel: Path) -> list[str]:
-    """Files of the package that the wheel does not have."""
+    """Files of the package, and of deploy/, that the wheel or the sdist does not have."""
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
-    source = ROOT / "src"
-    files = (p for p in (source / "wal2lake").rglob("*") if p.is_file())
-    names = {p.relative_to(source).as_posix() for p in files if p.suffix != ".pyc"}
-    return sorted(names - packed)
+    data = wheel.name.split("-py3", 1)[0] + ".data/data/share/wal2lake"
+    missing = _files(ROOT / "src", "wal2lake") - packed
+    missing |= {f"{data}/{name}" for name in _files(ROOT, "deploy")} - packed
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as source:
+        unpacked = {name.partition("/")[2] for name in source.getnames()}
+    # What the image is built from.
+    return sorted(missing | ({*_files(ROOT, "deploy"), LOCK.name} - unpacked))
+
+
+def _files(base: Path, folder: str) -> set[str]:
+    files = (p for p in (base / folder).rglob("*") if p.is_file())
+    return {p.relative_to(base).as_posix() for p in files if p.suffix != ".pyc"}
 
 
 def install(wheel: Path, folder: Path) -> Path:
