@@ -17,6 +17,17 @@ here. Only ``spark`` imports Spark. From top to bottom:
     upsert        a keyed batch in memory: new rows and deletion vectors
     staging       rows of the change log as typed Arrow and Parquet
     delta         data files, deletion vectors, Delta's log
+
+Modules of this folder, which need none of the others:
+
+    port, expressions, executors   the ports: a table, users' expressions, work in executors
+    tablefiles    data files of a version, for this node's writers
+    partitions    rows divided among partitions, and partition values as text
+    origins       the writer of each row, and the time, beside the rows
+    keyindex      a cache of where keys are in data files
+    prefetch      an iterator that runs one step ahead
+    rowtexts      rows as PostgreSQL's messages show them
+    jars          the Java runtime and Delta's jars
 """
 
 from wal2lake.lake.executors import Executors, Pool

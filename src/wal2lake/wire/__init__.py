@@ -13,7 +13,7 @@ Never: a socket, a file, a clock, a policy.
     encoder     the inverse of columnar, from Arrow to pieces for a socket. Needs NumPy
     replication replication commands, text to values and back; the server's side of CopyBoth
     frontback   the frontend/backend protocol 3.0
-    scram       SCRAM-SHA-256, both sides
+    scram       SCRAM-SHA-256, both sides; ``saslprep`` prepares its passwords
 
 Public names are imported from those modules; this one imports nothing, so that a process
 without NumPy can use the rest.

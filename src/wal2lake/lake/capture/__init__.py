@@ -1,10 +1,16 @@
 """Reads the changes of rows from a table's commits.
 
-commits      a commit's actions: which files were added or removed, or lost rows (pure)
-moves        pairs of rows whose key has changed (pure)
-commitfacts  facts about a transaction in a commit's user metadata (pure)
-changedrows  the changed rows, as INSERT, UPDATE and DELETE
-replay       a batch of a subscription as the publisher's transactions made it
+Takes: a table's log and files, a range of versions. Gives: the changed rows of each commit, with
+what the commit says about its transaction. Owns: the pairs of rows whose key has changed. Never:
+Spark, or the publisher's log.
+
+    commits      a commit's actions: which files were added or removed, or lost rows (pure)
+    commitfacts  facts about a transaction in a commit's user metadata (pure)
+    changedrows  the changed rows, as INSERT, UPDATE and DELETE
+    comparison   compares the rows that a commit has removed and added, and pairs them
+    moves        pairs of rows whose key has changed (pure)
+    apart        keeps large values in a file while their rows are compared
+    replay       a batch of a subscription as the publisher's transactions made it
 """
 
 from wal2lake.lake.capture.changedrows import most_changes, row_changes

@@ -3,6 +3,13 @@
 Takes: the directory of a table on this machine, the oldest version that must stay readable, names
 that others have noted. Gives: which files may go, and removes them. Never: decides how long
 a version is kept, or asks Spark.
+
+    tablelog    what the log's versions need
+    directory   what the directory has
+    plan        which files go (pure)
+    removal     their removal, one after the other
+    duration    durations in the table's properties (pure)
+    ages        a clock for the age of files, which a jump of the machine's does not age
 """
 
 from wal2lake.lake.retention.ages import AgeClock

@@ -4,6 +4,18 @@ Takes: staged changes of one table, its state and its live files. Gives: a data 
 vectors in the table's directory, and the arguments of the commit that names them. Owns: the net
 change by numbered keys, and finding keys in files. Never: Spark, commits, or a batch larger than
 ``apply.upsert_bytes``.
+
+    plan        prepares one batch for one commit; start here
+    keys        numbers the keys, and finds their rows in the files
+    locating    loads the staged batch, and finds the stored rows that its events mean
+    lives/      follows the rows of each key through the batch
+    judging     decides about changes that meet another row than the publisher's
+    conflicts   reports those, in PostgreSQL's words
+    checking    generated columns and constraints of the rows that UPDATEs make
+    recorded    whole rows before and after each event, for the table's history
+    stored      reads rows of data files by row number
+    calendar    dates that Spark has written in its legacy calendar
+    memory      limits the memory of all batches together
 """
 
 from wal2lake.lake.upsert.locating import load, passed_over

@@ -1,11 +1,19 @@
 """Decoding of runs of pgoutput messages to Arrow, column by column: the hot path.
 
-Takes payloads as received, gives record batches in the log layout (described in ``decoder``; start
-there). ``framing`` presents the messages as numbers, ``timeline`` finds the transactions,
-``blocks`` the rows of each relation version, ``columns`` their values, ``logicalmessages`` the
-logical messages. ``streams``, which the log uses, adds transactions that are sent before they
-commit; ``streamedchanges`` reads their changes, and ``streamed`` has their state. Imports NumPy and
-pyarrow.
+Takes: payloads as received. Gives: record batches in the log layout. Owns: the transactions that
+have not ended. Never: Python for each row, or another result than the scalar reader's. Imports
+NumPy and pyarrow.
+
+    decoder          the layout of the log, and the decoder; start here
+    framing          the messages as numbers
+    timeline         the transactions
+    blocks           the rows of each relation version
+    columns          their values
+    logicalmessages  logical messages
+    streams          transactions that are sent before they commit; the log uses this
+    streamedchanges  their changes
+    streamed         their state
+    copybinary       COPY in binary format, by the same means
 """
 
 from __future__ import annotations

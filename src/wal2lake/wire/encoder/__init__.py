@@ -1,9 +1,12 @@
 """Encoding of the log layout as pgoutput for the socket, column by column: the hot path out.
 
-Takes record batches in the log layout (columnar/decoder.py describes it) and single messages,
-gives CopyData frames. ``rowmessages`` writes the messages of a relation's rows, ``payloads`` those
-of transactions and other messages between rows, ``sending`` merges them in the order of the stream.
-It is the inverse of wire/columnar. Imports NumPy and pyarrow.
+Takes: record batches in the log layout (columnar/decoder.py describes it), single messages. Gives:
+CopyData frames. Owns: nothing. Never: Python for each row. It is the inverse of wire/columnar.
+Imports NumPy and pyarrow.
+
+    rowmessages  the messages of a relation's rows
+    payloads     those of transactions, and other messages between rows
+    sending      merges them in the order of the stream
 """
 
 from __future__ import annotations

@@ -3,6 +3,13 @@
 Takes: bytes of either peer. Gives: messages as immutable values, and bytes of messages.
 Owns: the buffer of a partial message, nothing else. Never: does I/O, reads a clock,
 decodes text (a session's encoding is not known here), or answers.
+
+    startup    the packets before authentication
+    frames     a kind byte, a length, a body
+    frontend   messages of the client, each writer above its reader
+    backend    messages of the server
+    datarow    DataRow in bulk: the hot path of every SELECT
+    fields     formats, field descriptions, the transaction's state
 """
 
 from wal2lake.wire.frontback.backend import (

@@ -1,9 +1,12 @@
 """pgoutput, protocols 1 to 4, message by message.
 
-Takes the payload of an XLogData, gives a frozen dataclass, and the reverse. ``messages`` is the
-table of kinds (start there), ``transactions`` and ``datamessages`` have the layouts. This is the
-scalar path, written for clarity; wire/columnar decodes rows fast, and wire/stream has the rules
-between messages.
+Takes: the payload of an XLogData. Gives: a frozen dataclass, and the reverse. Owns: nothing. Never:
+the rules between messages, which wire/stream has. This is the scalar path, written for clarity;
+wire/columnar decodes rows fast.
+
+    messages      the table of kinds; start here
+    transactions  the layouts of transactions, prepared and streamed ones too
+    datamessages  the layouts of relations, types, rows, truncates and logical messages
 """
 
 from __future__ import annotations

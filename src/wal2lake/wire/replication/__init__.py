@@ -1,10 +1,13 @@
 """Replication commands, text to values and back, and the server's side of CopyBoth.
 
-Takes the text of a simple query, gives a frozen dataclass, or the error that a walsender
-raises; and writes the text again. ``scanner`` finds tokens, ``commands`` is the grammar (start
-there), ``slotoptions`` and ``pgoutputoptions`` read the options in parentheses. A text for which
-``is_replication_command`` is false is SQL. ``conversation`` takes a client's frames while changes
-are sent to the client, and gives its positions and the answers.
+Takes: the text of a simple query; a client's frames. Gives: a frozen dataclass, or the error that a
+walsender raises, and the text again; the client's positions and the answers. Owns: nothing. Never:
+carries a command out. A text for which ``is_replication_command`` is false is SQL.
+
+    commands         the grammar; start here
+    scanner          its tokens
+    slotoptions, pgoutputoptions   the options in parentheses
+    conversation     a client's frames while changes are sent to the client
 """
 
 from __future__ import annotations
