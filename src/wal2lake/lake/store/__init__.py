@@ -1,0 +1,42 @@
+"""Stores: where the files of tables are, a directory or a prefix of an object store.
+
+Takes: a location (path or URL), keys below it, bytes. Gives: files that are complete as soon as
+they have their name, lists of names, bytes. Owns: put-if-absent, durability of single files, the
+clients of object stores, their time-outs, repeated attempts and errors. Never: knows what a file
+means, or decides what to write.
+
+    port      the port: operations of one table's files
+    local     a directory: link(2), fsync
+    objects   an object store by obstore: conditional requests, attempts, probe
+    clients   a client for each bucket, by URL
+    options   its options
+    answers   answers of an object store: repeat, or which error
+    errors    errors of files, with PostgreSQL's texts
+    places    locations, and the store of each
+"""
+
+from wal2lake.lake.store.errors import (
+    MissingFileError,
+    NoPutIfAbsent,
+    UnknownOutcome,
+    storage_error,
+)
+from wal2lake.lake.store.local import LocalStore, sync_path
+from wal2lake.lake.store.options import StoreOptions
+from wal2lake.lake.store.places import is_object_store, local_path, store_at
+from wal2lake.lake.store.port import Stamp, Store
+
+__all__ = [
+    "LocalStore",
+    "MissingFileError",
+    "NoPutIfAbsent",
+    "Stamp",
+    "Store",
+    "StoreOptions",
+    "UnknownOutcome",
+    "is_object_store",
+    "local_path",
+    "storage_error",
+    "store_at",
+    "sync_path",
+]

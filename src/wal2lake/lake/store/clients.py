@@ -1,0 +1,99 @@
+"""Makes the client of a bucket from its URL.
+
+In: scheme and name of a bucket (a container in Azure), options. Out: a ``Bucket``, one for each
+bucket and process, so that connections and credentials are shared by all of its tables.
+
+The client never repeats a request itself (``max_retries`` 0): ``objects`` does, because only it can
+tell whether a conditional request whose answer was lost has been carried out.
+
+Credentials that the options do not have are found as each cloud's own programs find them: in the
+environment, in the cloud's files, from the identity of the machine or the pod. obstore renews them
+before they expire.
+
+A client has threads, so one that was made before a fork is of no use after it; the processes of a
+node are spawned, and a Python worker of Spark makes its own.
+
+Sources: obstore 0.12, ``obstore.store``; object_store 0.14, ``RetryConfig``, ``ClientOptions``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from wal2lake.errors import ConfigurationError
+from wal2lake.lake.store.answers import original_of
+from wal2lake.lake.store.options import StoreOptions
+
+Client = S3Store | GCSStore | AzureStore
+
+_MOST_BUCKETS: Final = 64
+"""Most clients that are kept. A node has one warehouse; branches and logs may be elsewhere."""
+
+_ENDPOINTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "s3": (
+        ("endpoint", "aws_endpoint_url_s3"),
+        ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
+    ),
+    "gs": (("base_url",), ("GOOGLE_BASE_URL",)),
+    "az": (("endpoint",), ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT")),
+}
+"""By scheme: options and environment variables with the URL of a server that is not the cloud's
+own. A URL that begins with ``http:`` allows requests without TLS."""
+
+
+class Bucket:
+    """A bucket with its client. Thread-safe."""
+
+    def __init__(self, client: Client, options: StoreOptions) -> None:
+        self.client = client
+        self.options = options
+        self.proving = threading.Lock()
+        """Held while the first conditional request of this process is proven to work."""
+        self.proven = False
+
+
+def bucket_at(scheme: str, name: str, options: StoreOptions) -> Bucket:
+    """Return the bucket of a URL ``scheme://name/...``. ConfigurationError if its options do not
+    fit together."""
+    try:
+        return _bucket(scheme, name, options)
+    except (BaseError, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f'could not use the object store "{scheme}://{name}"',
+            detail="Its options are not complete, or do not fit together.",
+            original=original_of(error),
+        ) from error
+
+
+@lru_cache(maxsize=_MOST_BUCKETS)
+def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
+    config: Any = dict(options.config)
+    named, variables = _ENDPOINTS[scheme]
+    endpoints = [config.get(key, "") for key in named]
+    endpoints += [os.environ.get(key, "") for key in variables]
+    plain = any(url.startswith("http://") for url in endpoints)
+    common: dict[str, Any] = {
+        "config": config,
+        "client_options": {
+            "connect_timeout": timedelta(seconds=options.connect_seconds),
+            "timeout": timedelta(seconds=options.request_seconds),
+            **({"allow_http": True} if plain else {}),
+        },
+        "retry_config": {"max_retries": 0},
+    }
+    client: Client
+    if scheme == "s3":
+        client = S3Store(name, **common)
+    elif scheme == "gs":
+        client = GCSStore(name, **common)
+    else:
+        client = AzureStore(name, **common)
+    return Bucket(client, options)

@@ -1,0 +1,177 @@
+"""A store in a directory of this machine.
+
+In: keys, bytes. Out: files. A file is written under a temporary name, fsynced, and then gets its
+name: by link(2), which fails if the name exists, or by rename(2), which replaces. link(2) is the
+mutual exclusion that Delta's protocol requires of the writers of a version.
+
+A temporary name begins with a dot and ends with 32 hexadecimal digits and ``.tmp``;
+``delta.durability`` removes those that a crash has left.
+
+Sources: link(2), rename(2), fsync(2).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from wal2lake.errors import StorageError
+from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, storage_error
+from wal2lake.lake.store.port import Stamp
+
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Errors of a file system without hard links."""
+
+
+class LocalStore:
+    """The files below a directory, as in ``port.Store``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def location(self) -> str:
+        """Return the directory's path."""
+        return str(self.root)
+
+    def make_folder(self, folder: str) -> None:
+        """Create a directory and those above it."""
+        path = self.root / folder
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error("create directory", path, error) from error
+
+    def put_if_absent(
+        self, key: str, content: bytes, *, durable: bool = True
+    ) -> Stamp | None:
+        """Create a file by link(2)."""
+        path = self.root / key
+        try:
+            return _place(path, content, os.link, durable=durable)
+        except FileExistsError:
+            return None
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise NoPutIfAbsent(
+                    f'could not create file "{path}": the file system has no hard links'
+                ) from error
+            raise storage_error("write to file", path, error) from error
+
+    def put(self, key: str, content: bytes, *, durable: bool = True) -> Stamp:
+        """Create or replace a file by rename(2)."""
+        path = self.root / key
+        try:
+            return _place(path, content, os.replace, durable=durable)
+        except OSError as error:
+            raise storage_error("write to file", path, error) from error
+
+    def settle(self, folder: str) -> None:
+        """Fsync the directory."""
+        sync_path(self.root / folder)
+
+    def stamp(self, key: str) -> Stamp | None:
+        """Return inode, modification time and size."""
+        try:
+            return _stamp_of((self.root / key).stat())
+        except OSError:
+            # As a missing file: an unreadable directory is reported when a file in it is read.
+            return None
+
+    def read(self, key: str) -> bytes:
+        """Read a whole file."""
+        path = self.root / key
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise _read_error(path, error) from error
+
+    def read_range(self, key: str, offset: int, size: int) -> bytes:
+        """Read a part of a file."""
+        path = self.root / key
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read(size)
+        except OSError as error:
+            raise _read_error(path, error) from error
+
+    def list_after(self, folder: str, name: str = "") -> list[str]:
+        """List a directory's files. Folders in it are left out."""
+        path = self.root / folder
+        try:
+            with os.scandir(path) as entries:
+                return sorted(
+                    entry.name
+                    for entry in entries
+                    if entry.name > name and not entry.is_dir()
+                )
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise storage_error("open directory", path, error) from error
+
+    def delete(self, key: str) -> None:
+        """Remove a file."""
+        path = self.root / key
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error("remove file", path, error) from error
+
+
+def sync_path(path: Path) -> None:
+    """Fsync a file or a directory. One that is missing is skipped: either VACUUM has removed the
+    file since the commit named it, or it never existed, which readers report with its name."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(
+            f'could not fsync file "{path}": {error.strerror}', sqlstate="58030"
+        ) from error
+
+
+def _place(
+    path: Path,
+    content: bytes,
+    give_name: Callable[[Path, Path], None],
+    *,
+    durable: bool,
+) -> Stamp:
+    """Write a temporary file and give it its name."""
+    written = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with written.open("wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        status = written.stat()
+        give_name(written, path)
+    finally:
+        with suppress(FileNotFoundError):
+            written.unlink()
+    return _stamp_of(status)
+
+
+def _stamp_of(status: os.stat_result) -> Stamp:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _read_error(path: Path, error: OSError) -> StorageError:
+    if isinstance(error, FileNotFoundError):
+        return MissingFileError(
+            f'could not open file "{path}": No such file or directory'
+        )
+    return storage_error("read file", path, error)

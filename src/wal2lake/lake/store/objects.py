@@ -1,0 +1,256 @@
+"""A store in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure.
+
+In: keys, bytes. Out: objects. An object appears whole, under its name, and is durable once its
+request is answered.
+
+Put-if-absent is a conditional PUT: ``If-None-Match: *`` for S3 and Azure,
+``x-goog-if-generation-match: 0`` for Google. A server that does not know the condition ignores it,
+and two writers would make the same version of a table. So the first conditional PUT of a process
+in a bucket is preceded by a probe: an object that is created twice, where the second request must
+be refused.
+
+Attempts. A request that found no whole answer is repeated with growing pauses of random length
+(full jitter, so that writers that were refused together do not come back together). Reading,
+listing, replacing and deleting may be repeated freely. A conditional PUT may have been carried out
+although its answer was lost or said 500; its repetition is then refused because of the object that
+it made itself. So after each refusal the object is read: with the caller's content it is the
+caller's, with other content somebody was first, and if there is none (S3 answers 409 while two
+conditional requests are under way) the request is repeated.
+
+Sources: S3, "How to prevent object overwrites with conditional writes", "Error responses";
+object_store 0.14, ``PutMode::Create``.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+from wal2lake.errors import StorageError
+from wal2lake.lake.store.answers import answer_of, error_of, is_beyond_the_end
+from wal2lake.lake.store.clients import Bucket
+from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, UnknownOutcome
+from wal2lake.lake.store.port import Stamp
+
+_Result = TypeVar("_Result")
+
+
+class ObjectStore:
+    """The objects below a prefix of a bucket, as in ``port.Store``."""
+
+    def __init__(self, location: str, bucket: Bucket, prefix: str) -> None:
+        self._location = location
+        self._bucket = bucket
+        self._client = bucket.client
+        self._prefix = prefix
+
+    @property
+    def location(self) -> str:
+        """Return the URL of the prefix."""
+        return self._location
+
+    def make_folder(self, folder: str) -> None:
+        """Do nothing: keys have no folders."""
+
+    def settle(self, folder: str) -> None:
+        """Do nothing: an object is durable once its request is answered."""
+
+    def put_if_absent(
+        self, key: str, content: bytes, *, durable: bool = True
+    ) -> Stamp | None:
+        """Create an object by a conditional PUT."""
+        self._prove()
+        return self._create(key, content)
+
+    def _create(self, key: str, content: bytes) -> Stamp | None:
+        path, attempts = self._path(key), _Attempts(self._bucket)
+        is_known = True
+        while True:
+            try:
+                created = obstore.put(
+                    self._client, path, content, mode="create", use_multipart=False
+                )
+                return _stamp(created["e_tag"], len(content))
+            except (AlreadyExistsError, PreconditionError) as error:
+                failed: Exception = error
+                found = self._read_made(key)
+                if found is not None:
+                    stamp, present = found
+                    return stamp if present == content else None
+            except (BaseError, OSError) as error:
+                failed = error
+                answer = answer_of(error)
+                is_known = is_known and answer.is_known
+                if not answer.again:
+                    raise self._error("write to file", key, error) from error
+            if attempts.pause():
+                continue
+            described = self._error("write to file", key, failed)
+            if is_known:
+                raise described from failed
+            raise _unknown(described) from failed
+
+    def put(self, key: str, content: bytes, *, durable: bool = True) -> Stamp:
+        """Create or replace an object."""
+        path = self._path(key)
+        written = self._repeat(
+            "write to file",
+            key,
+            lambda: obstore.put(self._client, path, content, use_multipart=False),
+        )
+        return _stamp(written["e_tag"], len(content))
+
+    def stamp(self, key: str) -> Stamp | None:
+        """Return entity tag and size."""
+        path = self._path(key)
+        try:
+            meta = self._repeat(
+                "read file", key, lambda: obstore.head(self._client, path)
+            )
+        except MissingFileError:
+            return None
+        return _stamp(meta["e_tag"], meta["size"])
+
+    def read(self, key: str) -> bytes:
+        """Read a whole object."""
+        return self._read(key)[1]
+
+    def _read(self, key: str) -> tuple[Stamp, bytes]:
+        path = self._path(key)
+
+        def read() -> tuple[Stamp, bytes]:
+            answer = obstore.get(self._client, path)
+            content = bytes(answer.bytes())
+            return _stamp(answer.meta["e_tag"], answer.meta["size"]), content
+
+        return self._repeat("read file", key, read)
+
+    def _read_made(self, key: str) -> tuple[Stamp, bytes] | None:
+        """Read the object because of which a request was refused; None if there is none."""
+        try:
+            return self._read(key)
+        except MissingFileError:
+            return None
+        except StorageError as error:
+            raise _unknown(error) from error
+
+    def read_range(self, key: str, offset: int, size: int) -> bytes:
+        """Read a part of an object."""
+        path = self._path(key)
+
+        def read() -> bytes:
+            try:
+                part = obstore.get_range(self._client, path, start=offset, length=size)
+            except BaseError as error:
+                if is_beyond_the_end(error):
+                    return b""
+                raise
+            return bytes(part)
+
+        return self._repeat("read file", key, read)
+
+    def list_after(self, folder: str, name: str = "") -> list[str]:
+        """List a folder's objects, from the one after ``name`` on."""
+        path = self._path(folder)
+
+        def list_all() -> list[str]:
+            found = obstore.list(
+                self._client,
+                path or None,
+                offset=f"{path}/{name}".lstrip("/") if name else None,
+            )
+            return [meta["path"] for page in found for meta in page]
+
+        start = len(path) + 1 if path else 0
+        names = [one[start:] for one in self._repeat("list", folder, list_all)]
+        return sorted(one for one in names if "/" not in one and one > name)
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        path = self._path(key)
+        with suppress(MissingFileError):
+            self._repeat("remove file", key, lambda: obstore.delete(self._client, path))
+
+    # ---- conditions -----------------------------------------------------------------
+
+    def _prove(self) -> None:
+        """Require once for each bucket that a conditional PUT is refused if it has to be."""
+        if self._bucket.proven:
+            return
+        with self._bucket.proving:
+            if self._bucket.proven:
+                return
+            # A name that Delta's readers skip.
+            key = f"_wal2lake_probe_{uuid.uuid4().hex}"
+            try:
+                self._create(key, b"first")
+                refused = self._create(key, b"second") is None
+            finally:
+                with suppress(StorageError):
+                    self.delete(key)
+            if not refused:
+                raise NoPutIfAbsent(
+                    f'the object store at "{self._location}" ignores conditional writes',
+                    detail="It replaced an object that a request with If-None-Match may"
+                    " only create. Two writers of a table would overwrite each other.",
+                    hint="Use a store, or a version of it, that supports conditional writes.",
+                )
+            self._bucket.proven = True
+
+    # ---- attempts -------------------------------------------------------------------
+
+    def _repeat(self, action: str, key: str, call: Callable[[], _Result]) -> _Result:
+        """Call until there is a whole answer, within the time for attempts."""
+        attempts = _Attempts(self._bucket)
+        while True:
+            try:
+                return call()
+            except FileNotFoundError as error:
+                raise self._error(action, key, error) from error
+            except (BaseError, OSError) as error:
+                if not answer_of(error).again or not attempts.pause():
+                    raise self._error(action, key, error) from error
+
+    def _error(self, action: str, key: str, error: Exception) -> StorageError:
+        seconds = self._bucket.options.request_seconds
+        return error_of(action, f"{self._location}/{key}", error, seconds)
+
+    def _path(self, key: str) -> str:
+        return "/".join(part for part in (self._prefix, key) if part)
+
+
+class _Attempts:
+    """Pauses between the attempts of one operation."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._options = bucket.options
+        self._pause = bucket.options.pause_seconds
+        self._end = time.monotonic() + bucket.options.attempts_seconds
+
+    def pause(self) -> bool:
+        """Wait before the next attempt; False if there is no time for one."""
+        seconds = random.uniform(0, self._pause)
+        if time.monotonic() + seconds >= self._end:
+            return False
+        time.sleep(seconds)
+        self._pause = min(2 * self._pause, self._options.longest_pause_seconds)
+        return True
+
+
+def _unknown(error: StorageError) -> UnknownOutcome:
+    return UnknownOutcome(
+        error.message,
+        detail="The object store may have written the object, or may still do so.",
+        original=error.original,
+    )
+
+
+def _stamp(e_tag: str | None, size: int) -> Stamp:
+    return e_tag or "", size

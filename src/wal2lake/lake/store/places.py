@@ -1,0 +1,48 @@
+"""Says where a location is: on this machine, or in an object store.
+
+In: a path or URL. Out: a local path, or the store of the files below it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from wal2lake.lake.store.local import LocalStore
+from wal2lake.lake.store.options import StoreOptions
+from wal2lake.lake.store.port import Store
+
+_SCHEMES: Final = frozenset({"s3", "gs", "az"})
+
+
+def local_path(location: str) -> Path | None:
+    """Return the path of a ``file:`` URL or plain path; None for any other scheme."""
+    if location.startswith("/"):
+        return Path(location)
+    parts = urlsplit(location)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    return None
+
+
+def is_object_store(location: str) -> bool:
+    """Whether a location is the URL of an object store that this room knows."""
+    return location.partition("://")[0] in _SCHEMES
+
+
+def store_at(location: str, options: StoreOptions | None = None) -> Store | None:
+    """Return the store of the files below a location; None for another scheme, as of HDFS."""
+    root = local_path(location)
+    if root is not None:
+        return LocalStore(root)
+    if not is_object_store(location):
+        return None
+    # obstore takes 80 ms to import, which each Python worker of Spark would pay.
+    from wal2lake.lake.store.clients import bucket_at
+    from wal2lake.lake.store.objects import ObjectStore
+
+    scheme, _, rest = location.partition("://")
+    name, _, prefix = rest.partition("/")
+    bucket = bucket_at(scheme, name, options or StoreOptions())
+    return ObjectStore(location.rstrip("/"), bucket, prefix.strip("/"))

@@ -1,0 +1,80 @@
+"""The store port: the operations on the files of one table.
+
+Comes in: keys, which are names relative to the store's root with ``/`` between folders, and bytes.
+Goes out: bytes, names, stamps. Implemented by ``local`` and ``objects``; used by ``delta.log``.
+
+Why this way. A commit of Delta needs one operation that no file system and object store has under
+the same name: a file that appears whole, and only if nobody else has made one of that name. So
+``put_if_absent`` is an operation of the port, and each implementation uses what its storage has:
+link(2), If-None-Match, a generation of zero. Durability differs, too. An object is durable once
+its request is answered; a file needs fsync of itself and of its directory, and one fsync of the
+directory serves several files. So the names of files count only after ``settle``.
+
+Raises StorageError and its kin.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+Stamp = tuple[int | str, ...]
+"""Identity of a file's content: inode, modification time in nanoseconds and bytes of a local file;
+entity tag and bytes of an object. Two files of one name in succession have different stamps."""
+
+
+class Store(Protocol):
+    """The files below one location. Every method may be called from any thread."""
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the store's root, without a slash at the end."""
+        ...
+
+    def make_folder(self, folder: str) -> None:
+        """Create a folder and those above it. An object store has no folders."""
+        ...
+
+    def put_if_absent(
+        self, key: str, content: bytes, *, durable: bool = True
+    ) -> Stamp | None:
+        """Create a file, whole, if there is none of that name; None: there is one.
+
+        ``content`` is unique to the caller, as a commit is by its transaction's id. So a file that
+        exists and has this content was made by this call, an answer of which was lost. ``durable``:
+        the content survives a power loss once the folder has been settled; if not, the caller
+        syncs it later. NoPutIfAbsent if the storage cannot do it: nothing was written.
+        UnknownOutcome if the file may exist, or appear later.
+        """
+        ...
+
+    def put(self, key: str, content: bytes, *, durable: bool = True) -> Stamp:
+        """Create or replace a file: readers see the old content or the new one."""
+        ...
+
+    def settle(self, folder: str) -> None:
+        """Make the names in a folder survive a power loss: those that were created, replaced or
+        deleted before."""
+        ...
+
+    def stamp(self, key: str) -> Stamp | None:
+        """Return a file's stamp; None if there is no such file."""
+        ...
+
+    def read(self, key: str) -> bytes:
+        """Return the content of a file. MissingFileError if there is none."""
+        ...
+
+    def read_range(self, key: str, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset`` on, or as many of them as the file has.
+        MissingFileError if there is none."""
+        ...
+
+    def list_after(self, folder: str, name: str = "") -> list[str]:
+        """Return the names of the files in a folder that are greater than ``name``, in ascending
+        order; none if there is no such folder. Names compare as UTF-8; a name with a dot at its
+        beginning may be a file that is being written."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove a file; does nothing if there is none."""
+        ...
