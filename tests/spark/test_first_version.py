@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 from wal2lake.errors import DuplicateObjectError
 from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.delta.datafile import write_data_file
-from wal2lake.lake.delta.log.firstversion import write_locally
+from wal2lake.lake.delta.log.firstversion import write_first
 from wal2lake.lake.spark.delta.creation import DEFAULT_PROPERTIES
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
+from wal2lake.lake.store import LocalStore
 
 SHAPES = {
     "plain": ("`id` bigint, `name` string", {}),
@@ -148,9 +149,10 @@ def test_what_a_crash_left_of_a_creation_is_not_in_the_way(
 
 
 def test_whoever_comes_second_finds_the_table_there(tmp_path: Path) -> None:
-    write_locally(tmp_path / "t", ["first"], "sum of the first")
+    store = LocalStore(tmp_path / "t")
+    write_first(store, ["first"], "sum of the first")
     with pytest.raises(DuplicateObjectError) as raised:
-        write_locally(tmp_path / "t", ["second"], "sum of the second")
+        write_first(store, ["second"], "sum of the second")
     assert raised.value.sqlstate == "42P07"
     log = tmp_path / "t" / "_delta_log"
     assert (log / f"{0:020}.json").read_text() == "first\n"

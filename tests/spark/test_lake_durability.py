@@ -18,7 +18,6 @@ from wal2lake.errors import InternalError, StorageError
 from wal2lake.lake import AddedFile, Cursor, FieldSpec
 from wal2lake.lake.delta.durability import (
     discard_torn_commits,
-    local_path,
     newest_version,
     sync_commit,
     sync_files,
@@ -26,6 +25,7 @@ from wal2lake.lake.delta.durability import (
 from wal2lake.lake.delta.stats import added_file
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import relation
+from wal2lake.lake.store import local_path
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.testing.waits import wait_until
 

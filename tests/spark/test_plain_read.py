@@ -26,6 +26,7 @@ from wal2lake.lake.plain.read import PlainRead
 from wal2lake.lake.port import Cursor, FieldSpec
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.query import Queries
+from wal2lake.lake.store import Store
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import Oid
 from wal2lake.pgtypes.keywords import quote_identifier
@@ -336,8 +337,8 @@ def test_deleted_rows_and_old_versions(
     assert len({len(rows) for rows in known.values()}) > 3
 
     # Of many files the checksum does not say which: what came later is undone.
-    def unlisted(location: str, root: Path, number: int) -> Any:
-        found = read_version(location, root, number)
+    def unlisted(location: str, store: Store, number: int) -> Any:
+        found = read_version(location, store, number)
         return None if found is None else replace(found, files=None)
 
     monkeypatch.setattr(earlier, "read_version", unlisted)
@@ -349,10 +350,10 @@ def test_deleted_rows_and_old_versions(
     assert not copies.reads_plainly(copies.query(location, version=1))
     monkeypatch.setattr(earlier, "_MOST_COMMITS", 100)
     monkeypatch.setattr(
-        earlier, "read_actions", lambda root, version: [{"commitInfo": {}}]
+        earlier, "read_actions", lambda store, version: [{"commitInfo": {}}]
     )
     assert not copies.reads_plainly(copies.query(location, version=1))
-    monkeypatch.setattr(earlier, "read_actions", lambda root, version: [])
+    monkeypatch.setattr(earlier, "read_actions", lambda store, version: [])
     assert not copies.reads_plainly(copies.query(location, version=1))
 
 

@@ -21,11 +21,11 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.staging.layout import ChangeShape
+from wal2lake.lake.store import local_path
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.keys import Index, open_keys
 from wal2lake.lake.upsert.locating import MAX_SCANNED_BYTES, candidates

@@ -31,7 +31,7 @@ import pyarrow as pa
 from wal2lake.errors import StorageError, words_of
 from wal2lake.lake.capture.apart import Apart, kept_apart
 from wal2lake.lake.capture.moves import Key, MovedKey, arranged, chosen
-from wal2lake.lake.delta.datafile import storage_error
+from wal2lake.lake.store import storage_error
 
 DELETE, UPDATE, MOVE, INSERT = range(4)
 

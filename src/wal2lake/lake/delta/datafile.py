@@ -19,12 +19,10 @@ Sources: Parquet format, "Data Pages"; Delta transaction log protocol, "Data Fil
 from __future__ import annotations
 
 import contextlib
-import errno
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -32,12 +30,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from wal2lake.errors import InternalError, StorageError, reason_of, words_of
-from wal2lake.lake.delta.durability import local_path, sync_files
+from wal2lake.errors import InternalError
+from wal2lake.lake.delta.durability import sync_files
 from wal2lake.lake.delta.stats import added_file
 from wal2lake.lake.origins import COLUMNS
 from wal2lake.lake.partitions import Values, by_partition
 from wal2lake.lake.port import FieldSpec, PhysicalField
+from wal2lake.lake.store import local_path, storage_error
 from wal2lake.lake.tablefiles import AddedFile
 
 _COMPRESSION: Final = "zstd"
@@ -344,14 +343,3 @@ def discard_added(location: str, files: Sequence[AddedFile]) -> None:
     """Remove data files that will not be committed."""
     for file in files:
         remove_file(f"{location.rstrip('/')}/{file.path}")
-
-
-def storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
-    """Build the error of a failed call, with PostgreSQL's text and SQLSTATE."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return StorageError(
-        f'could not {action} "{path}": {reason_of(error)}',
-        sqlstate="53100" if full else "58030",
-        hint="Free space on the file system of the warehouse." if full else None,
-        original=None if error.errno else words_of(error),
-    )

@@ -29,9 +29,8 @@ from pyarrow import fs
 from pyroaring import BitMap, BitMap64
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.delta.datafile import storage_error
-from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
+from wal2lake.lake.store import local_path, storage_error
 from wal2lake.pgtypes.choices.remedies import COPIED_ANEW
 
 Descriptor = Mapping[str, Any]

@@ -40,8 +40,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from wal2lake.errors import StorageError
 from wal2lake.lake.delta.z85 import decode_z85
+from wal2lake.lake.store import local_path, sync_path
 
 SYNC_THREADS = 8
 """fsync waits for the device; a few at once let the device order them."""
@@ -54,20 +54,10 @@ long. A guess."""
 
 _TEMPORARY = re.compile(r"\.([0-9]{20}|_last_checkpoint)\..*\.tmp")
 _OUR_TEMPORARY = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
-"""Names that ``log.place`` gives to temporary files; the names that Delta gives have dashes."""
+"""Names that ``store.local`` gives to temporary files; the names that Delta gives have dashes."""
 
 _COMPANION = re.compile(r"\.(([0-9]{20}\..*|_last_checkpoint)(?<!\.tmp))\.crc")
 """Name of a Hadoop companion; group 1 is the name of the file that it belongs to."""
-
-
-def local_path(location: str) -> Path | None:
-    """Return the path of a ``file:`` URL or plain path; None for any other scheme."""
-    if location.startswith("/"):
-        return Path(location)
-    parts = urlsplit(location)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path))
-    return None
 
 
 def sync_files(paths: Iterable[Path], *, below: Path | None = None) -> None:
@@ -135,11 +125,6 @@ def sync_created(location: str) -> None:
         return
     sync_commit(location, 0)
     _sync_all([table.parent, table.parent.parent])
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    _sync(path)
 
 
 def newest_version(location: str) -> int | None:
@@ -404,25 +389,8 @@ def _sidecars(log: Path) -> list[Path]:
 def _sync_all(paths: list[Path]) -> None:
     if len(paths) <= 2:
         for path in paths:
-            _sync(path)
+            sync_path(path)
         return
     with ThreadPoolExecutor(min(SYNC_THREADS, len(paths))) as pool:
-        for _ in pool.map(_sync, paths):
+        for _ in pool.map(sync_path, paths):
             pass
-
-
-def _sync(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except FileNotFoundError:
-        # Either VACUUM has removed the file since the commit named it, or the file never
-        # existed, which readers report with its name.
-        return
-    except OSError as error:
-        raise StorageError(
-            f'could not fsync file "{path}": {error.strerror}', sqlstate="58030"
-        ) from error

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wal2lake.lake.delta.datafile import TableWriter, discard_added
-from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.plain.read import is_plain, may_have
 from wal2lake.lake.port import (
     CommitConflict,
@@ -29,6 +28,7 @@ from wal2lake.lake.port import (
     TableState,
 )
 from wal2lake.lake.staging.convert import mapping_of
+from wal2lake.lake.store import local_path
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert import TooLarge, UpsertMemory, is_readable
 from wal2lake.lake.upsert.stored import StoredRows

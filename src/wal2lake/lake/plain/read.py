@@ -23,7 +23,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.port import (
     FieldSpec,
     PhysicalField,
@@ -32,6 +31,7 @@ from wal2lake.lake.port import (
     can_partition,
 )
 from wal2lake.lake.prefetch import Prefetched
+from wal2lake.lake.store import local_path
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.stored import StoredRows, is_ours
 

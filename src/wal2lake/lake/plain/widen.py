@@ -20,12 +20,13 @@ import pyarrow as pa
 
 from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import TableWriter
-from wal2lake.lake.delta.durability import local_path, sync_files
+from wal2lake.lake.delta.durability import sync_files
 from wal2lake.lake.delta.log.version import state_of
 from wal2lake.lake.plain.read import is_plain
 from wal2lake.lake.port import NextField, TablePort, TableState
 from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
 from wal2lake.lake.staging.generated import computed
+from wal2lake.lake.store import local_path
 from wal2lake.lake.tablefiles import add_action
 from wal2lake.lake.upsert import is_readable
 from wal2lake.lake.upsert.stored import StoredRows

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.delta.durability import sync_directory
 from wal2lake.lake.retention.directory import FileKind, StoredFile
 from wal2lake.lake.retention.plan import Removal
 from wal2lake.lake.retention.tablelog import LOG, Entry
+from wal2lake.lake.store import sync_path
 from wal2lake.observe import failpoint
 
 
@@ -67,7 +67,7 @@ def remove(
             failpoint("vacuum.commit_removed" if is_commit else "vacuum.file_removed")
     finally:
         if any(file.kind is FileKind.LOG for file in removal.files):
-            sync_directory(root / LOG)
+            sync_path(root / LOG)
 
 
 def _is_same(path: Path, entry: Entry) -> bool:

@@ -28,7 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.delta.durability import actions_of, local_path, vector_file
+from wal2lake.lake.delta.durability import actions_of, vector_file
+from wal2lake.lake.store import local_path
 
 LOG: Final = "_delta_log"
 

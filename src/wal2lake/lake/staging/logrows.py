@@ -32,7 +32,7 @@ from wal2lake.errors import (
     reason_of,
     words_of,
 )
-from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.store import local_path
 from wal2lake.model import Relation
 
 BATCH_ROWS: Final = 128 * 1024

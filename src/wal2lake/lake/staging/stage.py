@@ -41,7 +41,6 @@ from wal2lake.lake.delta.datafile import (
     discard_added,
     remove_file,
 )
-from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.executors import Executors
 from wal2lake.lake.staging.defaults import have_sequences
 from wal2lake.lake.staging.layout import INSERT, ChangeShape, RowFailure, Seq
@@ -61,6 +60,7 @@ from wal2lake.lake.staging.rowchanges import (
     columns_wanted,
     insert_rows,
 )
+from wal2lake.lake.store import local_path
 from wal2lake.lake.tablefiles import AddedFile
 
 _FAILURES_KEPT: Final = 10

@@ -23,14 +23,13 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from wal2lake.errors import DAMAGED, StorageError, Wal2LakeError, words_of
-from wal2lake.lake.delta.datafile import storage_error
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
-from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, RowMarks, marks_in, tag_of
 from wal2lake.lake.partitions import column_of
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import mapping_of
+from wal2lake.lake.store import local_path, storage_error
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert.calendar import legacy_of
 from wal2lake.lake.upsert.keys import BatchKeys, Places

@@ -1,7 +1,7 @@
-"""Writes the next version of a plain table on this machine without Delta.
+"""Writes the next version of a plain table without Delta.
 
-In: the newest version, its files, the changes. Out: the commit and its checksum on disk, or
-nothing if another writer has committed first.
+In: a table's store, the newest version, its files, the changes. Out: the commit and its checksum,
+or nothing if another writer has committed first.
 
 Why not Delta's own commit. It takes some two hundred calls over py4j and 60 CPU-milliseconds of
 the JVM, whatever the commit holds. For many small tables with a few rows each that was nearly the
@@ -10,9 +10,9 @@ conflicts; there are none if the version that was read is still the newest and t
 name is free. It writes the checksum (``checksum``). It writes a checkpoint now and then
 (``checkpoints``).
 
-The name is taken by link(2), which fails if the name exists. ``tables.DeltaTables.writing`` keeps
-out other writers of this process: Delta renames its commit into place, and a rename would replace
-an existing commit.
+The name is taken by the store's ``put_if_absent``, on a file system link(2).
+``tables.DeltaTables.writing`` keeps out other writers of this process: Delta renames its commit
+into place, and a rename would replace an existing commit.
 
 Called by ``spark.delta.deltatables``. Sources: Delta transaction log protocol, "Delta Log Entries"
 and "Actions"; delta-spark 4.4 OptimisticTransaction.scala.
@@ -20,24 +20,27 @@ and "Actions"; delta-spark 4.4 OptimisticTransaction.scala.
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
-from wal2lake.lake.delta.datafile import storage_error
-from wal2lake.lake.delta.durability import sync_directory
+from wal2lake.errors import StorageError
 from wal2lake.lake.delta.log.checkpoints import INTERVAL
 from wal2lake.lake.delta.log.checksum import checksum_line
 from wal2lake.lake.delta.log.firstversion import is_plain
-from wal2lake.lake.delta.log.place import dump, place
-from wal2lake.lake.delta.log.version import Version, commit_file, stamp_of, state_of
+from wal2lake.lake.delta.log.place import (
+    LOG,
+    checksum_key,
+    commit_key,
+    content_of,
+    dump,
+)
+from wal2lake.lake.delta.log.version import Version, state_of
 from wal2lake.lake.port import Cursor
+from wal2lake.lake.store import NoPutIfAbsent, Store
 from wal2lake.lake.tablefiles import DataFile, Replaced
 
 _PROTOCOL: Final = (3, 7)
@@ -54,9 +57,6 @@ _PROPERTIES: Final = frozenset(
     }
 )
 """Delta's properties that have no effect on a commit."""
-
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Errors of a file system without hard links, where Delta's rename must do."""
 
 Change = Mapping[str, Mapping[str, Any]]
 """A Delta action as JSON: its name, and the object below it."""
@@ -86,7 +86,7 @@ def is_ours_to_write(version: Version) -> bool:
 
 
 def write_next(
-    root: Path,
+    store: Store,
     version: Version,
     files: Mapping[str, DataFile],
     changes: Sequence[Change],
@@ -99,10 +99,10 @@ def write_next(
 ) -> WrittenVersion | None:
     """Commit on exactly ``version``, whose files are ``files``.
 
-    None: it is no longer the newest version, or the file system has no hard links, and nothing
-    was written. ``reads``: the changes were made from the table's contents. ``replaces``: all
-    rows of the table are removed. ``metadata``: the table's new metadata, as ``after_metadata``
-    allows. The version is durable on return.
+    None: it is no longer the newest version, or the file system has no hard links, where Delta's
+    rename must do; nothing was written. ``reads``: the changes were made from the table's
+    contents. ``replaces``: all rows of the table are removed. ``metadata``: the table's new
+    metadata, as ``after_metadata`` allows. The version is durable on return.
     """
     assert version.bins is not None
     now = int(time.time() * 1000)
@@ -138,15 +138,12 @@ def write_next(
     described = () if metadata is None else ({"metaData": metadata},)
     lines = map(dump, ({"commitInfo": info}, {"txn": token}, *described, *changes))
     number = version.state.version + 1
-    commit = commit_file(root, number)
     try:
-        stat = place(commit, "\n".join(lines), os.link, durable=True)
-    except FileExistsError:
+        stamp = store.put_if_absent(commit_key(number), content_of(lines))
+    except NoPutIfAbsent:
         return None
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            return None
-        raise storage_error("write to file", commit, error) from error
+    if stamp is None:
+        return None
     after = files_after({} if replaces else files, changes)
     transactions = (
         *(
@@ -171,9 +168,9 @@ def write_next(
     successor: Version | None = None
     # The version is committed even if its checksum fails. Remove first what an undone commit
     # of the same number left.
-    with suppress(OSError):
-        commit.with_suffix(".crc").unlink(missing_ok=True)
-        place(commit.with_suffix(".crc"), summed, os.replace, durable=True)
+    with suppress(StorageError):
+        store.delete(checksum_key(number))
+        store.put(checksum_key(number), content_of([summed]))
         state = version.state
         successor = replace(
             version,
@@ -183,10 +180,10 @@ def write_next(
                 cursors={**state.cursors, cursor.app_id: cursor.version},
             ),
             transactions=transactions,
-            stamp=stamp_of(stat),
+            stamp=stamp,
             size=None,
         )
-    sync_directory(commit.parent)
+    store.settle(LOG)
     return WrittenVersion(successor, after)
 
 

@@ -1,6 +1,6 @@
-"""Reads the newest or an earlier version of a local table without Delta.
+"""Reads the newest or an earlier version of a table without Delta.
 
-In: a table's directory, the newest version and its files. Out: the state and the files of the
+In: a table's store, the newest version and its files. Out: the state and the files of the
 requested version. Its checksum file holds its metadata and, if there are few files, their list.
 Otherwise the files are those of the newest version with the commits in between undone. The
 checksum has their number and total size, so a wrong result is noticed (an ``add`` that only
@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from wal2lake.lake.delta.log.firstversion import FEATURES
 from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.delta.log.version import Version, read_actions, read_version
 from wal2lake.lake.port import TableState
+from wal2lake.lake.store import Store
 from wal2lake.lake.tablefiles import DataFile
 
 _MOST_COMMITS: Final = 200
@@ -61,19 +61,19 @@ def _is_padded(metadata: Object) -> bool:
 
 
 def earlier(
-    root: Path, newest: TableState, files: Iterable[DataFile], number: int
+    store: Store, newest: TableState, files: Iterable[DataFile], number: int
 ) -> tuple[Version, Sequence[DataFile]] | None:
     """Return the version of that number and its files; None if the log does not tell."""
     behind = newest.version - number
     if not 0 < behind <= _MOST_COMMITS:
         return None
-    summed = read_version(newest.location, root, number)
+    summed = read_version(newest.location, store, number)
     if summed is None or summed.version.state.table_id != newest.table_id:
         return None
     if summed.files is not None:
         return summed.version, list(summed.files.values())
     commits = (
-        read_actions(root, number) for number in range(newest.version, number, -1)
+        read_actions(store, number) for number in range(newest.version, number, -1)
     )
     undone = _undo(files, commits)
     if (

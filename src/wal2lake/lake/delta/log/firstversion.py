@@ -1,7 +1,7 @@
 """Writes version 0 of a table, as Delta writes it for a table without rows.
 
 In: the metadata and the protocol that Delta's transaction has prepared. Out: the lines of the
-commit and of its checksum file, and both on disk.
+commit and of its checksum file, and both in the table's store.
 
 Why not Delta's own commit. After writing the two lines it reads the new table back with two Spark
 jobs, to find that it is empty. That took a third of a second a table, most of the time of CREATE
@@ -16,22 +16,25 @@ Information" and "Version Checksum File"; delta-spark 4.4 Checksum.scala.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from wal2lake.errors import DuplicateObjectError, StorageError
+from wal2lake.errors import DuplicateObjectError
 from wal2lake.lake.delta.log.clustering import (
     FEATURE,
     clustering_columns,
     references,
 )
-from wal2lake.lake.delta.log.place import Object, dump, place
-
-COMMIT: Final = f"{0:020}.json"
-CHECKSUM: Final = f"{0:020}.crc"
+from wal2lake.lake.delta.log.place import (
+    LOG,
+    Object,
+    checksum_key,
+    commit_key,
+    content_of,
+    dump,
+)
+from wal2lake.lake.store import Store
 
 FEATURES: Final = frozenset(
     {
@@ -87,26 +90,20 @@ def commit_lines(
     return [dump(action) for action in actions]
 
 
-def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
-    """Create the table's directory and write both files below it; they are not yet durable.
+def write_first(store: Store, commit: Sequence[str], checksum: str) -> None:
+    """Create the table's folder and write both files below it; on a file system they are not yet
+    durable.
 
     The commit is complete as soon as it has its name. A crash may leave out the checksum; the
     first commit then takes longer. DuplicateObjectError if there is a table already.
     """
-    log = table / "_delta_log"
-    try:
-        log.mkdir(parents=True, exist_ok=True)
-        place(log / COMMIT, "\n".join(commit), os.link)
-        place(log / CHECKSUM, checksum, os.replace)
-    except FileExistsError as error:
+    store.make_folder(LOG)
+    created = store.put_if_absent(commit_key(0), content_of(commit), durable=False)
+    if created is None:
         raise DuplicateObjectError(
-            f'there is a Delta table at "{table}" already', sqlstate="42P07"
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f'could not create Delta table at "{table}": {error.strerror}',
-            sqlstate="58030",
-        ) from error
+            f'there is a Delta table at "{store.location}" already', sqlstate="42P07"
+        )
+    store.put(checksum_key(0), content_of([checksum]), durable=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
-"""Caches tables' versions and live files on this machine.
+"""Caches tables' versions and live files.
 
 In: locations, versions as they are committed. Out: each table's newest version, and the live
 files of one version. Both are valid as long as that version's commit is the same file. Its number
 alone does not prove that, because another writer may reuse the number of a commit that was
 undone.
 
-A table elsewhere has no commit file to check: its listing is valid for its version's number, and
-only Delta knows its newest version. Safe for all threads.
+A table in a store that ``lake.store`` does not know has no commit file to check: its listing is
+valid for its version's number, and only Delta knows its newest version. Safe for all threads.
 
 Called by ``spark.delta.deltatables``.
 """
@@ -18,17 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.delta.log.commit import Change, WrittenVersion, files_after
-from wal2lake.lake.delta.log.version import (
-    Stamp,
-    Version,
-    commit_file,
-    is_newest,
-    read_newest,
-    stamp_of,
-)
+from wal2lake.lake.delta.log.place import commit_key
+from wal2lake.lake.delta.log.version import Version, is_newest, read_newest
 from wal2lake.lake.port import TableSize, TableState
+from wal2lake.lake.store import Stamp, store_at
 from wal2lake.lake.tablefiles import DataFile
 
 LISTED_FILES: Final = 10_000
@@ -62,14 +56,14 @@ class KnownVersions:
 
     def newest(self, location: str) -> Version | None:
         """Return the newest version; None if Delta must be asked."""
-        root = local_path(location)
-        if root is None:
+        store = store_at(location)
+        if store is None:
             return None
         with self._lock:
             cached = self._versions.get(location)
-        if cached is not None and is_newest(root, cached):
+        if cached is not None and is_newest(store, cached):
             return cached
-        newest = read_newest(location, root)
+        newest = read_newest(location, store)
         with self._lock:
             if newest is None:
                 self._versions.pop(location, None)
@@ -204,14 +198,10 @@ class KnownVersions:
 
 
 def stamp(location: str, version: int) -> Stamp | None:
-    """Return the stamp of a version's commit; None if it is not on this machine, or not there."""
-    root = local_path(location)
-    if root is None:
-        return None
-    try:
-        return stamp_of(commit_file(root, version).stat())
-    except OSError:
-        return None
+    """Return the stamp of a version's commit; None if it is not there, or in a store that this
+    process cannot look at."""
+    store = store_at(location)
+    return None if store is None else store.stamp(commit_key(version))
 
 
 def _describes(listing: _Listing, state: TableState, commit: Stamp | None) -> bool:

@@ -1,12 +1,12 @@
-"""Reads a version of a table on this machine from its log, without Delta.
+"""Reads a version of a table from its log, without Delta.
 
-In: a table's directory. Out: a ``Version``: its state, and the parts from which the next
+In: a table's store. Out: a ``Version``: its state, and the parts from which the next
 version's commit and checksum are made. It is read from the commit's checksum file, in which Delta
 and ``commit`` keep all of that. If there is none (a foreign writer's commit, a torn file), the
 result is None and the caller asks Delta.
 
 A version that was read stays the newest as long as its commit is the same file and the next
-commit does not exist: two looks at the directory.
+commit does not exist: two looks at the store.
 
 Called by ``spark.delta.deltatables``. Sources: Delta transaction log protocol, "Delta Log Entries"
 (versions are contiguous), "Version Checksum File".
@@ -15,25 +15,24 @@ Called by ``spark.delta.deltatables``. Sources: Delta transaction log protocol, 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from wal2lake.lake.delta.durability import actions_of
 from wal2lake.lake.delta.fields import read_field
 from wal2lake.lake.delta.log.checksum import Bins
 from wal2lake.lake.delta.log.clustering import clustering_columns, is_only_domain
-from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.delta.log.place import LOG, Object, checksum_key, commit_key
 from wal2lake.lake.port import PhysicalField, TableSize, TableState
+from wal2lake.lake.store import MissingFileError, Stamp, Store
 from wal2lake.lake.tablefiles import DataFile
 
 _PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 _FIELD_ID: Final = "delta.columnMapping.id"
 
-Stamp = tuple[int, int, int]
-"""Identity of a file: inode, modification time in nanoseconds, bytes."""
+_LINE_BYTES: Final = 16 * 1024
+"""Bytes in which the first line of a commit, without files, usually ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +54,22 @@ class Version:
     """Size from the checksum; None: this process wrote the version, and has its files."""
 
 
-def commit_file(root: Path, version: int) -> Path:
-    """Return the path of a version's commit."""
-    return root / "_delta_log" / f"{version:020}.json"
-
-
-def stamp_of(status: os.stat_result) -> Stamp:
-    """Return the identity of a file from its status."""
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def is_newest(root: Path, version: Version) -> bool:
-    """Whether the version is still the newest in the directory."""
-    try:
-        status = commit_file(root, version.state.version).stat()
-    except OSError:
+def is_newest(store: Store, version: Version) -> bool:
+    """Whether the version is still the newest in the store."""
+    number = version.state.version
+    if store.stamp(commit_key(number)) != version.stamp:
         return False
-    if stamp_of(status) != version.stamp:
-        return False
-    return not commit_file(root, version.state.version + 1).exists()
+    return store.stamp(commit_key(number + 1)) is None
 
 
 def read_newest(
-    location: str, root: Path
+    location: str, store: Store
 ) -> tuple[Version, dict[str, DataFile] | None] | None:
     """Read the newest version, and its files if they are listed; None: ask Delta."""
-    try:
-        names = [path.name for path in (root / "_delta_log").iterdir()]
-        number = max(int(n[:20]) for n in names if _is_commit(n))
-    except (OSError, ValueError):
+    numbers = [int(name[:20]) for name in store.list_after(LOG) if _is_commit(name)]
+    if not numbers:
         return None
-    summed = read_version(location, root, number)
+    summed = read_version(location, store, max(numbers))
     return None if summed is None else (summed.version, summed.files)
 
 
@@ -102,14 +86,14 @@ class Summed:
     """Bytes of all files together."""
 
 
-def read_version(location: str, root: Path, number: int) -> Summed | None:
+def read_version(location: str, store: Store, number: int) -> Summed | None:
     """Read any version; None if it or its checksum is missing, or the checksum is not whole."""
+    stamp = store.stamp(commit_key(number))
+    if stamp is None:
+        return None
     try:
-        commit = commit_file(root, number)
-        stamp = stamp_of(commit.stat())
-        summed = json.loads(commit.with_suffix(".crc").read_text(encoding="utf-8"))
-        with commit.open(encoding="utf-8", newline="\n") as lines:
-            info = json.loads(lines.readline())["commitInfo"]
+        summed = json.loads(store.read(checksum_key(number)))
+        info = json.loads(_first_line(store, commit_key(number)))["commitInfo"]
         if info["txnId"] != summed["txnId"]:
             # The checksum belongs to an undone commit of the same version.
             return None
@@ -119,20 +103,26 @@ def read_version(location: str, root: Path, number: int) -> Summed | None:
         files = None
         if listed is not None:
             files = {file.key: file for file in map(DataFile, listed)}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (MissingFileError, ValueError, KeyError, TypeError):
         return None
     if files is not None and len(files) != count:
         files = None
     return Summed(version, files, count, size)
 
 
-def read_actions(root: Path, version: int) -> list[dict[str, Any]]:
+def _first_line(store: Store, key: str) -> bytes:
+    """Return the first line of a file, whose other lines may be megabytes."""
+    line, newline, _ = store.read_range(key, 0, _LINE_BYTES).partition(b"\n")
+    return line if newline else store.read(key).partition(b"\n")[0]
+
+
+def read_actions(store: Store, version: int) -> list[dict[str, Any]]:
     """Return the actions of a commit; empty if the log does not have it."""
     try:
-        text = commit_file(root, version).read_text(encoding="utf-8")
-    except FileNotFoundError:
+        content = store.read(commit_key(version))
+    except MissingFileError:
         return []
-    return actions_of(text)
+    return actions_of(content.decode())
 
 
 def _is_commit(name: str) -> bool:

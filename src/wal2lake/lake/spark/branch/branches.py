@@ -32,10 +32,10 @@ from pyspark.sql import SparkSession
 
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.branch.netchange import BranchChange, in_branch, net_change
-from wal2lake.lake.delta.datafile import remove_file, storage_error
-from wal2lake.lake.delta.durability import local_path, sync_files
+from wal2lake.lake.delta.datafile import remove_file
+from wal2lake.lake.delta.durability import sync_files
 from wal2lake.lake.delta.log.checksum import checksum_line
-from wal2lake.lake.delta.log.firstversion import commit_lines, is_plain, write_locally
+from wal2lake.lake.delta.log.firstversion import commit_lines, is_plain, write_first
 from wal2lake.lake.delta.log.place import dump
 from wal2lake.lake.delta.log.version import Version, read_version
 from wal2lake.lake.origins import COLUMNS, with_marks
@@ -44,6 +44,7 @@ from wal2lake.lake.port import TableState
 from wal2lake.lake.spark.delta.deltatables import BRANCHES_FOLDER, DeltaTables
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.query import Queries, relation
+from wal2lake.lake.store import LocalStore, local_path, storage_error
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.observe import get_logger
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -182,7 +183,7 @@ class Branches:
             files=[DataFile(add) for add in adds],
             bins=version.bins,
         )
-        write_locally(target, commit, checksum)
+        write_first(LocalStore(target), commit, checksum)
         return True
 
     def _files_of(
@@ -190,7 +191,7 @@ class Branches:
     ) -> tuple[Version, Iterable[DataFile]] | None:
         """Return a version and its files, with everything that its log holds about them."""
         if base != state.version:
-            summed = read_version(state.location, root, base)
+            summed = read_version(state.location, LocalStore(root), base)
             if (
                 summed is None
                 or summed.files is None

@@ -19,24 +19,22 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from wal2lake.errors import DuplicateObjectError
-from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.delta.fields import metadata_of
 from wal2lake.lake.delta.log.checksum import Bins, checksum_line
 from wal2lake.lake.delta.log.clustering import FEATURE, clustering_domain
 from wal2lake.lake.delta.log.firstversion import (
-    CHECKSUM,
-    COMMIT,
     Model,
     TableKind,
     commit_lines,
     is_plain,
-    write_locally,
+    write_first,
 )
-from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.delta.log.place import Object, checksum_key, commit_key
 from wal2lake.lake.delta.schema import field_json, json_of
 from wal2lake.lake.delta.schemachange import MODE, UNSAFE_IN_NAMES
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
+from wal2lake.lake.store import local_path, store_at
 from wal2lake.pgtypes.columnnames import check_column_names
 
 DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {
@@ -178,20 +176,18 @@ class Creation:
         checksum = checksum_line(
             metadata, protocol, txn_id, domains=domains, bins=self._histograms()
         )
-        root = local_path(location)
-        if root is not None:
-            write_locally(root, commit, checksum)
+        store = store_at(location)
+        if store is not None:
+            write_first(store, commit, checksum)
             return
         with self._delta.calling(location):
             log = self._delta.log(location)
             log.createLogDirectoriesIfNotExists()
-            for name, lines in ((COMMIT, commit), (CHECKSUM, [checksum])):
+            for key, lines in ((commit_key(0), commit), (checksum_key(0), [checksum])):
                 log.store().write(
-                    self._delta.jvm.org.apache.hadoop.fs.Path(
-                        location, f"_delta_log/{name}"
-                    ),
+                    self._delta.jvm.org.apache.hadoop.fs.Path(location, key),
                     self._delta.seq(lines).iterator(),
-                    name == CHECKSUM,
+                    key == checksum_key(0),
                     self._delta.hadoop_conf(),
                 )
 

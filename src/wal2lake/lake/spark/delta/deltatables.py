@@ -4,7 +4,7 @@ Comes in: calls of ``port.TablePort``. Goes out: commits in the tables' own logs
 tablesync, local and commands through the port.
 
 Why this way. A commit makes files visible that executors wrote with PyArrow. If the table is
-plain and on this machine, then ``log`` writes the commit; otherwise Delta's own
+plain, then ``log`` writes the commit through the table's store; otherwise Delta's own
 OptimisticTransaction does, driven over py4j. Delta checks the protocol, the conflicts and the
 files' statistics exactly as for its own writes, and writes checksums and checkpoints. One commit
 carries the ``add`` actions, the removes of a replacement and the cursor (``txn``). Two reads are
@@ -46,7 +46,6 @@ from pyspark.sql import SparkSession
 from wal2lake.errors import DuplicateObjectError, StorageError
 from wal2lake.lake.delta.durability import (
     discard_torn_commits,
-    local_path,
     sync_checkpoint,
     sync_commit,
     sync_created,
@@ -64,10 +63,9 @@ from wal2lake.lake.delta.log.commit import (
 )
 from wal2lake.lake.delta.log.earlier import earlier, is_plainly_read
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
-from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.delta.log.place import Object, commit_key
 from wal2lake.lake.delta.log.version import (
     Version,
-    commit_file,
     read_actions,
     read_version,
     state_of,
@@ -93,6 +91,7 @@ from wal2lake.lake.spark.delta.creation import Creation
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.delta.uniqueness import any_key_taken, any_key_twice
 from wal2lake.lake.spark.session import use_pool
+from wal2lake.lake.store import LocalStore, local_path, store_at
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock, failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -202,8 +201,8 @@ class DeltaTables:
         later = self.actions(location, version + 1, newest.version)
         if not any("metaData" in action for commit in later for action in commit):
             return replace(newest, version=version, cursors={})
-        root = local_path(location)
-        summed = None if root is None else read_version(location, root, version)
+        store = store_at(location)
+        summed = None if store is None else read_version(location, store, version)
         if summed is not None:
             return replace(summed.version.state, cursors={})
         for number in range(version, -1, -1):
@@ -220,9 +219,9 @@ class DeltaTables:
 
     def goes_beyond(self, location: str, version: int) -> bool:
         """Tell whether the table goes beyond a version, as in TablePort."""
-        root = local_path(location)
-        if root is not None:
-            return commit_file(root, version + 1).exists()
+        store = store_at(location)
+        if store is not None:
+            return store.stamp(commit_key(version + 1)) is not None
         return self.state(location).version > version
 
     def newest(self, location: str) -> Version | None:
@@ -254,9 +253,9 @@ class DeltaTables:
         self, location: str, first: int, last: int
     ) -> list[list[dict[str, Any]]]:
         """Return the actions of commits, as in TablePort."""
-        root = local_path(location)
-        if root is not None:
-            return [read_actions(root, number) for number in range(first, last + 1)]
+        store = store_at(location)
+        if store is not None:
+            return [read_actions(store, number) for number in range(first, last + 1)]
         commits: list[list[dict[str, Any]]] = []
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
@@ -310,7 +309,7 @@ class DeltaTables:
             return None
         described = newest
         if version is not None and version != state.version:
-            before = earlier(root, state, files, version)
+            before = earlier(LocalStore(root), state, files, version)
             if before is None:
                 return None
             described, files = before
@@ -501,9 +500,9 @@ class DeltaTables:
 
     def _commit_directly(self, request: _CommitRequest) -> Committed | None:
         """Write the next version with ``log.commit``; None if Delta must write it."""
-        location, root = request.location, request.root
+        location, store = request.location, store_at(request.location)
         newest = self._known.newest(location)
-        if root is None or newest is None or not is_ours_to_write(newest):
+        if store is None or newest is None or not is_ours_to_write(newest):
             return None
         if request.metadata is not None and not is_ours_to_write(
             after_metadata(newest, request.metadata)
@@ -521,7 +520,7 @@ class DeltaTables:
         # writers may have made, must be durable first.
         self.sync(location, state.version)
         written = write_next(
-            root,
+            store,
             newest,
             files,
             request.changes,

@@ -1,0 +1,324 @@
+"""A table's log in a directory and in an object store: the same versions, each made once.
+
+delta-rs, which has a store and a reader of its own, reads what is written.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from deltalake import DeltaTable
+from tests.fakes.objectstores import Server, s3_server
+from tests.fakes.storeproxy import Fault, Planned, StoreProxy
+
+from wal2lake.errors import DuplicateObjectError, StorageError
+from wal2lake.lake import Cursor
+from wal2lake.lake.delta.log.checksum import Bins, checksum_line
+from wal2lake.lake.delta.log.commit import WrittenVersion, write_next
+from wal2lake.lake.delta.log.earlier import earlier
+from wal2lake.lake.delta.log.firstversion import commit_lines, write_first
+from wal2lake.lake.delta.log.known import KnownVersions
+from wal2lake.lake.delta.log.version import (
+    Version,
+    is_newest,
+    read_actions,
+    read_newest,
+    read_version,
+)
+from wal2lake.lake.store import Store, StoreOptions, clients, store_at
+from wal2lake.lake.tablefiles import DataFile
+
+APP = "wal2lake:n:1:1"
+
+SCHEMA = {
+    "type": "struct",
+    "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}],
+}
+PROTOCOL = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": ["deletionVectors"],
+    "writerFeatures": ["deletionVectors", "appendOnly", "invariants"],
+}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Server]:
+    """An S3 server with an empty bucket."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(
+    request: pytest.FixtureRequest, s3: Server, tmp_path: Path
+) -> tuple[str, StoreOptions | None]:
+    """A location with the options of its store."""
+    if request.param == "local":
+        return str(tmp_path / "t"), None
+    return f"{s3.url}/{uuid4().hex}/t", s3.options()
+
+
+def _store(place: tuple[str, StoreOptions | None]) -> Store:
+    found = store_at(*place)
+    assert found is not None
+    return found
+
+
+def _create(store: Store) -> None:
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(SCHEMA),
+        "partitionColumns": [],
+        "configuration": {"delta.enableDeletionVectors": "true"},
+        "createdTime": 0,
+    }
+    txn_id = str(uuid.uuid4())
+    bins = Bins((0, 1 << 20), 10)
+    summed = checksum_line(metadata, PROTOCOL, txn_id, bins=bins)
+    write_first(store, commit_lines(metadata, PROTOCOL, txn_id), summed)
+
+
+def _add(name: str) -> dict[str, dict[str, Any]]:
+    add = {
+        "path": name,
+        "partitionValues": {},
+        "size": 100,
+        "modificationTime": 0,
+        "dataChange": True,
+        "stats": '{"numRecords":3}',
+    }
+    return {"add": add}
+
+
+def _remove(name: str) -> dict[str, dict[str, Any]]:
+    gone = {"path": name, "deletionTimestamp": 0, "dataChange": True, "size": 100}
+    return {"remove": gone}
+
+
+def _newest(store: Store) -> tuple[Version, dict[str, DataFile]]:
+    found = read_newest(store.location, store)
+    assert found is not None and found[1] is not None
+    return found[0], found[1]
+
+
+def _commit(
+    store: Store, position: int, *changes: dict[str, dict[str, Any]]
+) -> WrittenVersion | None:
+    version, files = _newest(store)
+    return write_next(
+        store,
+        version,
+        files,
+        changes,
+        Cursor(APP, position),
+        reads=False,
+        replaces=False,
+        operation="append",
+    )
+
+
+def _read_by_others(place: tuple[str, StoreOptions | None]) -> tuple[int, set[str]]:
+    """The version and the files that delta-rs finds."""
+    location, options = place
+    storage = None
+    if options is not None:
+        storage = {f"aws_{name}": value for name, value in options.config}
+        storage["aws_allow_http"] = "true"
+    table = DeltaTable(location, storage_options=storage)
+    return table.version(), {uri.rsplit("/", 1)[1] for uri in table.file_uris()}
+
+
+def test_a_history(place: tuple[str, StoreOptions | None]) -> None:
+    store = _store(place)
+    assert read_newest(store.location, store) is None
+    _create(store)
+    with pytest.raises(DuplicateObjectError) as raised:
+        _create(store)
+    assert raised.value.sqlstate == "42P07" and store.location in raised.value.message
+    expected: list[set[str]] = [set()]
+    live: set[str] = set()
+    for number in range(1, 13):
+        name = f"f{number}.parquet"
+        changes = [_add(name)]
+        live.add(name)
+        if number > 4:
+            old = f"f{number - 4}.parquet"
+            changes.append(_remove(old))
+            live.remove(old)
+        written = _commit(store, number * 10, *changes)
+        assert written is not None and written.version is not None
+        assert set(written.files) == live
+        assert is_newest(store, written.version)
+        # What was cached of it is what the store has.
+        version, files = _newest(store)
+        assert version.stamp == written.version.stamp
+        assert version.state == written.version.state
+        assert set(files) == live
+        expected.append(set(live))
+    assert version.state.cursor(APP) == 120
+    assert _read_by_others(place) == (12, live)
+    for number in range(12):
+        found = earlier(store, version.state, files.values(), number)
+        assert found is not None
+        assert {file.key for file in found[1]} == expected[number], number
+    assert [next(iter(a)) for a in read_actions(store, 12)] == [
+        *("commitInfo", "txn", "add", "remove"),
+    ]
+    assert read_actions(store, 13) == []
+
+
+def test_a_version_is_written_by_one_of_many(
+    place: tuple[str, StoreOptions | None],
+) -> None:
+    store = _store(place)
+    _create(store)
+    version, files = _newest(store)
+
+    def write(number: int) -> bool:
+        written = write_next(
+            store,
+            version,
+            files,
+            [_add(f"f{number}.parquet")],
+            Cursor(f"app{number}", 1),
+            reads=False,
+            replaces=False,
+            operation="append",
+        )
+        return written is not None
+
+    with ThreadPoolExecutor(6) as pool:
+        made = list(pool.map(write, range(6)))
+    assert sum(made) == 1
+    winner = made.index(True)
+    after, live = _newest(store)
+    assert after.state.version == 1
+    assert after.state.cursors == {f"app{winner}": 1}
+    assert set(live) == {f"f{winner}.parquet"}
+    assert not is_newest(store, version) and is_newest(store, after)
+
+
+def test_a_checksum_of_another_commit_is_not_believed(
+    place: tuple[str, StoreOptions | None],
+) -> None:
+    store = _store(place)
+    _create(store)
+    assert _commit(store, 1, _add("f1.parquet")) is not None
+    summed = store.read(f"_delta_log/{0:020}.crc")
+    store.put(f"_delta_log/{1:020}.crc", summed)
+    assert read_version(store.location, store, 1) is None
+    store.put(f"_delta_log/{1:020}.crc", summed[:50])
+    assert read_version(store.location, store, 1) is None
+    store.delete(f"_delta_log/{1:020}.crc")
+    assert read_version(store.location, store, 1) is None
+    assert read_newest(store.location, store) is None
+    assert read_version(store.location, store, 0) is not None
+
+
+def test_a_first_line_longer_than_one_look(
+    place: tuple[str, StoreOptions | None],
+) -> None:
+    store = _store(place)
+    _create(store)
+    version, files = _newest(store)
+    written = write_next(
+        store,
+        version,
+        files,
+        [_add("f1.parquet")],
+        Cursor(APP, 1),
+        reads=False,
+        replaces=False,
+        operation="ü" * 50_000,
+    )
+    assert written is not None
+    assert _newest(store)[0].state == written.version.state  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Planned(Fault.LOSE_ANSWER),
+        Planned(Fault.CUT_REQUEST),
+        Planned(Fault.REFUSE_DONE, 500),
+        Planned(Fault.REFUSE_DONE, 412, "PreconditionFailed"),
+        Planned(Fault.REFUSE, 409, "ConditionalRequestConflict"),
+        Planned(Fault.REFUSE, 503, "SlowDown"),
+    ],
+    ids=lambda planned: f"{planned.fault.name.lower()}-{planned.status}",
+)
+def test_each_version_is_made_once_by_a_store_that_fails(
+    s3: Server, fault: Planned
+) -> None:
+    location = f"{s3.url}/{uuid4().hex}/t"
+    with StoreProxy(s3.port) as proxy:
+        store = _store((location, s3.options(proxy.port)))
+        proxy.plan("PUT", f"{0:020}.json", fault)
+        _create(store)
+        for number in range(1, 4):
+            proxy.plan("PUT", f"{number:020}.json", fault)
+            if fault.status not in (409, 412):
+                # Without a condition a store does not answer so.
+                proxy.plan("PUT", f"{number:020}.crc", fault)
+                proxy.plan("GET", "_delta_log", fault)
+            written = _commit(store, number, _add(f"f{number}.parquet"))
+            assert written is not None and written.version is not None
+        assert proxy.plans == []
+        assert len(store.list_after("_delta_log")) == 8
+    place = (location, s3.options())
+    assert _read_by_others(place) == (3, {f"f{n}.parquet" for n in (1, 2, 3)})
+    tokens = [
+        action["txn"]["version"]
+        for number in range(1, 4)
+        for action in read_actions(_store(place), number)
+        if "txn" in action
+    ]
+    assert tokens == [1, 2, 3]
+
+
+def test_a_store_that_is_down_is_no_table_without_a_log(s3: Server) -> None:
+    location = f"{s3.url}/{uuid4().hex}/t"
+    with StoreProxy(s3.port) as proxy:
+        store = _store((location, s3.options(proxy.port, attempts_seconds=0.1)))
+        _create(store)
+        for method in ("GET", "HEAD"):
+            proxy.plan(method, "", *[Planned(Fault.REFUSE, 503)] * 30)
+            with pytest.raises(StorageError):
+                read_newest(location, store)
+            proxy.plans.clear()
+        assert _newest(store)[0].state.version == 0
+
+
+def test_known_versions_of_a_table_in_a_store_found_by_the_environment(
+    s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.options().config:
+        monkeypatch.setenv(f"AWS_{name.upper()}", value)
+    location = f"{s3.url}/{uuid4().hex}/t"
+    clients._bucket.cache_clear()
+    try:
+        store = _store((location, None))
+        known = KnownVersions()
+        assert known.newest(location) is None
+        _create(store)
+        for number in range(1, 4):
+            newest = known.newest(location)
+            assert newest is not None and newest.state.version == number - 1
+            assert known.files(newest.state) is not None
+            written = _commit(store, number, _add(f"f{number}.parquet"))
+            assert written is not None
+            if number != 2:
+                known.written(newest.state, written)
+        size = known.size(location)
+        assert size is not None and (size.version, size.files) == (3, 3)
+    finally:
+        clients._bucket.cache_clear()
