@@ -311,6 +311,13 @@ def test_a_warehouse_that_may_be_written(tmp_path: Path) -> None:
     assert 'Set "warehouse" of [spark] to a directory that' in str(error.hint)
     check_warehouse(f"{tmp_path}/warehouse")
     check_warehouse(f"file://{tmp_path}/warehouse")
+    for scheme in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
+        error = refused(check_warehouse, f"{scheme}://bucket/lake")
+        assert error.sqlstate == "0A000" and "in an object store" in error.message
+        assert str(error.hint) == (
+            'Set "warehouse" of [spark] to a path, or to a file: URL of a file system'
+            " that is mounted here."
+        )
 
 
 def test_addresses_and_ports() -> None:

@@ -1,24 +1,36 @@
 """Checks that tables can be written to the warehouse.
 
 Takes the warehouse's path or URL; raises ConfigurationError before the node listens, as the first
-CREATE TABLE would be too late to report it. Only a warehouse on this machine is checked. Called by:
-supervisor.
+CREATE TABLE would be too late to report it. A warehouse on this machine is tried; object stores are
+refused; other URLs, as HDFS, are not checked. Called by: supervisor.
 """
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from wal2lake.errors import ConfigurationError
+
+_OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
 
 
 def check_warehouse(warehouse: str) -> None:
     """Create the directory if it is missing, and write a file there.
 
-    ConfigurationError if that fails."""
+    ConfigurationError if that fails, or for the URL of an object store."""
     url = urlsplit(warehouse)
+    if url.scheme in _OBJECT_STORES:
+        raise ConfigurationError(
+            f'the warehouse "{warehouse}" is in an object store, which is not supported yet',
+            sqlstate="0A000",
+            detail="The log of a table can be there. Data files, deletion vectors, branches,"
+            " compaction and clean-up still need a directory.",
+            hint='Set "warehouse" of [spark] to a path, or to a file: URL of a file system'
+            " that is mounted here.",
+        )
     if url.scheme not in ("", "file"):
         return
     place = Path(unquote(url.path) if url.scheme else warehouse)
