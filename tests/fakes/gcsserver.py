@@ -8,6 +8,7 @@ preconditions".
 from __future__ import annotations
 
 import email.utils
+import re
 import threading
 import urllib.parse
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from types import TracebackType
 from xml.sax.saxutils import escape
+
+_PART = re.compile(r"<PartNumber>(\d+)</PartNumber>")
 
 _PAGE = 3
 """Names in one page of a list, few enough for several pages."""
@@ -34,6 +37,8 @@ class GcsServer:
         self.objects: dict[str, _Object] = {}
         self.lock = threading.Lock()
         self.generations = count(1)
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        """Parts by upload and number."""
         handler = type("Handler", (_Handler,), {"store": self})
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
@@ -59,8 +64,54 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     store: GcsServer
 
+    def do_POST(self) -> None:
+        """Begin or complete an upload in parts."""
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        url = urllib.parse.urlsplit(self.path)
+        asked = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+        key = urllib.parse.unquote(url.path.lstrip("/").partition("/")[2])
+        if list(asked) == ["uploads"]:
+            upload = str(next(self.store.generations))
+            with self.store.lock:
+                self.store.uploads[upload] = {}
+            answer = (
+                f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId>"
+                "</InitiateMultipartUploadResult>"
+            )
+            self._send(200, answer.encode(), {"Content-Type": "application/xml"})
+        elif list(asked) == ["uploadId"]:
+            with self.store.lock:
+                parts = self.store.uploads.pop(asked["uploadId"])
+                named = [int(n) for n in _PART.findall(body.decode())]
+                assert named == sorted(parts), named
+                content = b"".join(parts[number] for number in named)
+                created = _Object(content, next(self.store.generations))
+                self.store.objects[key] = created
+            answer = (
+                f'<CompleteMultipartUploadResult><ETag>"{created.generation}"</ETag>'
+                "</CompleteMultipartUploadResult>"
+            )
+            headers = {"x-goog-generation": str(created.generation)}
+            self._send(200, answer.encode(), headers)
+        else:
+            self._refuse(501, "NotImplemented")
+
+    def _put_part(self, query: str, content: bytes) -> None:
+        asked = dict(urllib.parse.parse_qsl(query))
+        if set(asked) != {"partNumber", "uploadId"}:
+            self._refuse(501, "NotImplemented")
+            return
+        number = int(asked["partNumber"])
+        with self.store.lock:
+            self.store.uploads[asked["uploadId"]][number] = content
+        self._send(200, b"", {"ETag": f'"part{number}"'})
+
     def do_PUT(self) -> None:
         content = self.rfile.read(int(self.headers["Content-Length"]))
+        query = urllib.parse.urlsplit(self.path).query
+        if query:
+            self._put_part(query, content)
+            return
         key = self._key()
         if key is None:
             return

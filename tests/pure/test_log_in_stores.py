@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from tests.fakes.objectstores import Server, s3_server
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.errors import DuplicateObjectError, StorageError
-from wal2lake.lake import Cursor
+from wal2lake.lake import Cursor, PhysicalField, add_action
+from wal2lake.lake.delta import TableWriter, discard_added
+from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.log.checksum import Bins, checksum_line
 from wal2lake.lake.delta.log.commit import WrittenVersion, write_next
 from wal2lake.lake.delta.log.earlier import earlier
@@ -33,7 +37,7 @@ from wal2lake.lake.delta.log.version import (
     read_version,
 )
 from wal2lake.lake.store import Store, StoreOptions, clients, store_at
-from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.tablefiles import DataFile, Replaced
 
 APP = "wal2lake:n:1:1"
 
@@ -128,13 +132,17 @@ def _commit(
 
 def _read_by_others(place: tuple[str, StoreOptions | None]) -> tuple[int, set[str]]:
     """The version and the files that delta-rs finds."""
+    table = _reader(place)
+    return table.version(), {uri.rsplit("/", 1)[1] for uri in table.file_uris()}
+
+
+def _reader(place: tuple[str, StoreOptions | None]) -> DeltaTable:
     location, options = place
     storage = None
     if options is not None:
         storage = {f"aws_{name}": value for name, value in options.config}
         storage["aws_allow_http"] = "true"
-    table = DeltaTable(location, storage_options=storage)
-    return table.version(), {uri.rsplit("/", 1)[1] for uri in table.file_uris()}
+    return DeltaTable(location, storage_options=storage)
 
 
 def test_a_history(place: tuple[str, StoreOptions | None]) -> None:
@@ -298,27 +306,94 @@ def test_a_store_that_is_down_is_no_table_without_a_log(s3: Server) -> None:
         assert _newest(store)[0].state.version == 0
 
 
-def test_known_versions_of_a_table_in_a_store_found_by_the_environment(
-    s3: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def environment(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A location in S3 whose store the environment describes, as for a cloud's own programs."""
     for name, value in s3.options().config:
         monkeypatch.setenv(f"AWS_{name.upper()}", value)
-    location = f"{s3.url}/{uuid4().hex}/t"
     clients._bucket.cache_clear()
-    try:
-        store = _store((location, None))
-        known = KnownVersions()
-        assert known.newest(location) is None
-        _create(store)
-        for number in range(1, 4):
-            newest = known.newest(location)
-            assert newest is not None and newest.state.version == number - 1
-            assert known.files(newest.state) is not None
-            written = _commit(store, number, _add(f"f{number}.parquet"))
-            assert written is not None
-            if number != 2:
-                known.written(newest.state, written)
-        size = known.size(location)
-        assert size is not None and (size.version, size.files) == (3, 3)
-    finally:
+    yield f"{s3.url}/{uuid4().hex}/t"
+    clients._bucket.cache_clear()
+
+
+def test_known_versions_of_a_table_in_a_store(environment: str) -> None:
+    location = environment
+    store = _store((location, None))
+    known = KnownVersions()
+    assert known.newest(location) is None
+    _create(store)
+    for number in range(1, 4):
+        newest = known.newest(location)
+        assert newest is not None and newest.state.version == number - 1
+        assert known.files(newest.state) is not None
+        written = _commit(store, number, _add(f"f{number}.parquet"))
+        assert written is not None
+        if number != 2:
+            known.written(newest.state, written)
+    size = known.size(location)
+    assert size is not None and (size.version, size.files) == (3, 3)
+
+
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_rows_and_deleted_rows(
+    kind: str, environment: str, s3: Server, tmp_path: Path
+) -> None:
+    """Data files and deletion vectors beside the log; delta-rs reads the rows."""
+    location = str(tmp_path / "t") if kind == "local" else environment
+    place = (location, None if kind == "local" else s3.options())
+    store = _store((location, None))
+    _create(store)
+    version, files = _newest(store)
+    with TableWriter(location, version.state.physical_fields) as writer:
+        for start in range(0, 40_000, 10_000):
+            writer.write(pa.table({"a": pa.array(range(start, start + 10_000))}))
+        (added,) = writer.finish()
+    with TableWriter(location, version.state.physical_fields) as dropped:
+        dropped.write(pa.table({"a": [1]}))
+        (gone,) = dropped.finish()
+    discard_added(location, [gone])
+    assert store.stamp(gone.path) is None and store.stamp(added.path) is not None
+    assert _commit(store, 1, {"add": add_action(added, data_change=True)}) is not None
+    assert _rows(place) == list(range(40_000))
+    version, files = _newest(store)
+    rows = [
+        np.array([0, 5, 39_999], np.uint64),
+        np.arange(9, 30_000, 3).astype(np.uint64),
+    ]
+    descriptors = write_vectors(location, rows)
+    for descriptor, expected in zip(descriptors, rows, strict=True):
+        assert read_vector(location, descriptor).tolist() == expected.tolist()
+    replaced = Replaced(files[added.path], descriptors[0])
+    changes = [
+        {"remove": replaced.remove(1, data_change=True)},
+        {"add": replaced.add(data_change=True)},
+    ]
+    assert _commit(store, 2, *changes) is not None  # type: ignore[arg-type]
+    assert _rows(place) == [*range(1, 5), *range(6, 39_999)]
+
+
+def _rows(place: tuple[str, StoreOptions | None]) -> list[int]:
+    """The rows that delta-rs finds."""
+    query = QueryBuilder().register("t", _reader(place))
+    found = pa.table(query.execute("select a from t order by a").read_all())
+    values: list[int] = found.column("a").to_pylist()
+    return values
+
+
+def test_a_data_file_that_cannot_be_written_leaves_nothing(
+    s3: Server, environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StoreProxy(s3.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{proxy.port}")
         clients._bucket.cache_clear()
+        physical = [PhysicalField("a", "a", None, "bigint")]
+        refused = Planned(Fault.REFUSE, 403, "AccessDenied")
+        proxy.plan("PUT", ".parquet", *[refused] * 3)
+        with (
+            pytest.raises(StorageError) as raised,
+            TableWriter(environment, physical) as writer,
+        ):
+            writer.write(pa.table({"a": [1, 2, 3]}))
+            writer.finish()
+        assert raised.value.sqlstate == "42501"
+        assert _store((environment, None)).list_after("") == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -157,6 +158,34 @@ def test_lists_are_in_order_and_begin_after_a_name(store: Store) -> None:
     assert store.list_after(LOG, f"{9:020}") == names[6:]
     assert store.list_after(LOG, names[6]) == names[7:]
     assert store.list_after(LOG, names[-1]) == []
+
+
+def test_a_writer_makes_one_file_of_any_size(store: Store) -> None:
+    for number, size in enumerate((0, 1, 100_000, 21 << 20)):
+        name = f"part-{number}.parquet"
+        content = _noise(size)
+        writer = store.open_writer(name)
+        for start in range(0, size, 300_001):
+            writer.sink.write(content[start : start + 300_001])
+        written = writer.finish(durable=number % 2 == 0)
+        assert written.size == size and written.modified_ms > 10**12
+        assert store.read(name) == content
+
+
+def test_what_a_writer_discards_is_not_there(store: Store) -> None:
+    for number, size in enumerate((10, 21 << 20)):
+        for finished in (False, True):
+            name = f"part-{number}{finished}.parquet"
+            writer = store.open_writer(name)
+            writer.sink.write(_noise(size))
+            if finished:
+                writer.finish()
+            writer.discard()
+            assert store.stamp(name) is None
+
+
+def _noise(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
 
 
 # ---- a directory -------------------------------------------------------------------------
@@ -314,6 +343,43 @@ def test_whole_answers_only(s3: Server, fault: Planned) -> None:
         store.delete(f"{LOG}/1.bin")
         assert proxy.plans == []
         assert store.stamp(f"{LOG}/1.bin") is None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [*DONE_WITHOUT_AN_ANSWER[:1], *DONE_WITHOUT_AN_ANSWER[3:5], *NOT_DONE[:3]],
+    ids=_named,
+)
+@pytest.mark.parametrize("size", [100_000, 21 << 20])
+def test_a_large_file_is_whole_whatever_happens_to_its_parts(
+    s3: Server, fault: Planned, size: int
+) -> None:
+    content = _noise(size)
+    with _through(s3) as (proxy, store):
+        proxy.plan("PUT", "/part.parquet", fault, fault)
+        writer = store.open_writer("part.parquet")
+        for start in range(0, size, 1 << 20):
+            writer.sink.write(content[start : start + (1 << 20)])
+        assert writer.finish().size == size
+        assert proxy.plans == []
+        assert store.read("part.parquet") == content
+
+
+def test_a_large_file_that_cannot_be_sent(s3: Server) -> None:
+    with _through(s3, attempts_seconds=0.3) as (proxy, store):
+        for size in (100_000, 21 << 20):
+            refused = Planned(Fault.REFUSE, 403, "AccessDenied")
+            proxy.plan("PUT", "/part.parquet", *[refused] * 9)
+            writer = store.open_writer("part.parquet")
+            with pytest.raises(StorageError) as raised:
+                for _ in range(0, size, 100_000):
+                    writer.sink.write(_noise(100_000))
+                writer.finish()
+            assert raised.value.sqlstate == "42501"
+            assert "/part.parquet" in raised.value.message
+            writer.discard()
+            proxy.plans.clear()
+            assert store.stamp("part.parquet") is None
 
 
 def test_a_store_that_is_down_is_given_up_and_named(s3: Server) -> None:

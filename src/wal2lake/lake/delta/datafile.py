@@ -19,7 +19,6 @@ Sources: Parquet format, "Data Pages"; Delta transaction log protocol, "Data Fil
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,15 +27,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.delta.durability import sync_files
 from wal2lake.lake.delta.stats import added_file
 from wal2lake.lake.origins import COLUMNS
 from wal2lake.lake.partitions import Values, by_partition
 from wal2lake.lake.port import FieldSpec, PhysicalField
-from wal2lake.lake.store import local_path, storage_error
+from wal2lake.lake.store import (
+    StoreWriter,
+    local_path,
+    open_writer,
+    remove_file,
+    storage_error,
+)
 from wal2lake.lake.tablefiles import AddedFile
 
 _COMPRESSION: Final = "zstd"
@@ -91,9 +94,7 @@ class DataFileWriter:
         self._durable = durable
         self._physical = physical
         self._name = f"part-{uuid.uuid4()}.parquet"
-        self._local = local_path(directory)
-        self._files: Any = None
-        self._sink: Any = None
+        self._file: StoreWriter | None = None
         self._writer: Any = None
         self._schema: Any = None
         self._joined: list[pa.Table] = []
@@ -139,36 +140,24 @@ class DataFileWriter:
     def finish(self) -> AddedFile | None:
         """Close and fsync the file; None if no row was written, in which case there is no
         file."""
-        if self._writer is None:
+        if self._writer is None or self._file is None:
             return None
         try:
             self._write_group()
             self._writer.close()
-            metadata = self._writer.writer.metadata
-            self._sink.close()
-            if self._local is not None:
-                path = self._local / self._name
-                if self._durable:
-                    sync_files([path])
-                stat = path.stat()
-                size, modified_ms = stat.st_size, stat.st_mtime_ns // 1_000_000
-            else:
-                size = self._files.get_file_info(self._remote()).size
-                modified_ms = time.time_ns() // 1_000_000
         except OSError as error:
             raise storage_error("write to file", self.path, error) from error
-        return added_file(self._name, size, modified_ms, metadata)
+        metadata = self._writer.writer.metadata
+        written = self._file.finish(durable=self._durable)
+        return added_file(self._name, written.size, written.modified_ms, metadata)
 
     def discard(self) -> None:
         """Remove the file; a leftover only costs space."""
         with contextlib.suppress(OSError, pa.ArrowException):
             if self._writer is not None:
                 self._writer.close()
-        with contextlib.suppress(OSError, pa.ArrowException):
-            if self._sink is not None:
-                self._sink.close()
-        if self._sink is not None:
-            remove_file(self.path)
+        if self._file is not None:
+            self._file.discard()
 
     def __enter__(self) -> DataFileWriter:
         return self
@@ -186,17 +175,12 @@ class DataFileWriter:
         self._schema = table.schema.remove_metadata()
         if self._physical is not None:
             self._schema = physical_schema(self._schema, self._physical)
-        if self._local is not None:
-            if not self._durable:
-                self._local.mkdir(parents=True, exist_ok=True)
-            # Don't create a table's directory: if it is missing, the table has been dropped,
-            # and a new directory would block the next table of that name.
-            self._sink = pa.OSFile(str(self._local / self._name), "wb")
-        else:
-            self._files, _ = fs.FileSystem.from_uri(self._directory)
-            self._sink = self._files.open_output_stream(self._remote())
+        local = local_path(self._directory)
+        if local is not None and not self._durable:
+            local.mkdir(parents=True, exist_ok=True)
+        self._file = open_writer(self._directory, self._name)
         self._writer = pq.ParquetWriter(
-            self._sink,
+            self._file.sink,
             self._schema,
             compression=_COMPRESSION,
             compression_level=_COMPRESSION_LEVEL,
@@ -205,10 +189,6 @@ class DataFileWriter:
             store_schema=False,
             write_statistics=_columns_with_bounds(self._schema),
         )
-
-    def _remote(self) -> str:
-        _, path = fs.FileSystem.from_uri(self.path)
-        return str(path)
 
 
 def _columns_with_bounds(schema: pa.Schema) -> list[str]:
@@ -326,17 +306,6 @@ def physical_schema(schema: pa.Schema, physical: Sequence[PhysicalField]) -> pa.
             metadata = {"PARQUET:field_id": str(target.field_id)}
         fields.append(pa.field(target.physical_name, field.type, metadata=metadata))
     return pa.schema([*fields, *marks])
-
-
-def remove_file(path: str) -> None:
-    """Remove a file that no commit names; a failure is ignored."""
-    local = local_path(path)
-    with contextlib.suppress(OSError, pa.ArrowException):
-        if local is not None:
-            local.unlink()
-        else:
-            files, name = fs.FileSystem.from_uri(path)
-            files.delete_file(name)
 
 
 def discard_added(location: str, files: Sequence[AddedFile]) -> None:

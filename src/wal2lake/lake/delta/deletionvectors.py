@@ -25,12 +25,11 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from pyarrow import fs
 from pyroaring import BitMap, BitMap64
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
-from wal2lake.lake.store import local_path, storage_error
+from wal2lake.lake.store import open_writer, read_part, storage_error
 from wal2lake.pgtypes.choices.remedies import COPIED_ANEW
 
 Descriptor = Mapping[str, Any]
@@ -54,26 +53,27 @@ def write_vectors(location: str, vectors: Sequence[Rows]) -> list[Descriptor]:
     """
     content = bytearray(_VERSION)
     identity = uuid.uuid4()
-    name = encode_z85(identity.bytes)
+    encoded = encode_z85(identity.bytes)
     descriptors: list[Descriptor] = []
     for rows in vectors:
         data = _MAGIC + BitMap64(rows).serialize()
         descriptors.append(
             {
                 "storageType": "u",
-                "pathOrInlineDv": name,
+                "pathOrInlineDv": encoded,
                 "offset": len(content),
                 "sizeInBytes": len(data),
                 "cardinality": len(rows),
             }
         )
         content += _SIZE.pack(len(data)) + data + _CHECKSUM.pack(zlib.crc32(data))
-    path = f"{location.rstrip('/')}/deletion_vector_{identity}.bin"
-    files, remote = _resolve(path)
+    name = f"deletion_vector_{identity}.bin"
+    file = open_writer(location, name)
     try:
-        with files.open_output_stream(remote) as sink:
-            sink.write(bytes(content))
+        file.sink.write(bytes(content))
+        file.finish(durable=False)
     except OSError as error:
+        path = f"{location.rstrip('/')}/{name}"
         raise storage_error("write to file", path, error) from error
     return descriptors
 
@@ -86,13 +86,7 @@ def read_vector(location: str, descriptor: Descriptor) -> Rows:
         return _rows(decode_z85(text)[:size], "inline")
     path = text if kind == "p" else _path_below(location, text)
     offset = int(descriptor.get("offset") or 0)
-    files, remote = _resolve(path)
-    try:
-        with files.open_input_file(remote) as file:
-            file.seek(offset)
-            content = file.read(_SIZE.size + size + _CHECKSUM.size)
-    except OSError as error:
-        raise storage_error("read file", path, error) from error
+    content = read_part(path, offset, _SIZE.size + size + _CHECKSUM.size)
     data = content[_SIZE.size : _SIZE.size + size]
     if (
         len(content) != _SIZE.size + size + _CHECKSUM.size
@@ -132,14 +126,6 @@ def _path_below(location: str, text: str) -> str:
     identity = uuid.UUID(bytes=decode_z85(text[-_UUID_DIGITS:]))
     folder = f"{location.rstrip('/')}/{prefix}".rstrip("/")
     return f"{folder}/deletion_vector_{identity}.bin"
-
-
-def _resolve(path: str) -> tuple[fs.FileSystem, str]:
-    local = local_path(path)
-    if local is not None:
-        return fs.LocalFileSystem(), str(local)
-    files, name = fs.FileSystem.from_uri(path)
-    return files, str(name)
 
 
 def _damaged(path: str) -> StorageError:

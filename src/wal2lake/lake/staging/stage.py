@@ -39,7 +39,6 @@ from wal2lake.lake.delta.datafile import (
     DataFileWriter,
     TableWriter,
     discard_added,
-    remove_file,
 )
 from wal2lake.lake.executors import Executors
 from wal2lake.lake.staging.defaults import have_sequences
@@ -60,7 +59,7 @@ from wal2lake.lake.staging.rowchanges import (
     columns_wanted,
     insert_rows,
 )
-from wal2lake.lake.store import local_path
+from wal2lake.lake.store import local_path, remove_file
 from wal2lake.lake.tablefiles import AddedFile
 
 _FAILURES_KEPT: Final = 10

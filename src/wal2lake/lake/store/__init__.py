@@ -8,9 +8,11 @@ means, or decides what to write.
     port      the port: operations of one table's files
     local     a directory: link(2), fsync
     objects   an object store by obstore: conditional requests, attempts, probe
+    uploads   objects of any size, in parts
     clients   a client for each bucket, by URL
     options   its options
     answers   answers of an object store: repeat, or which error
+    foreign   files where only pyarrow reaches, as HDFS
     errors    errors of files, with PostgreSQL's texts
     places    locations, and the store of each
 """
@@ -23,8 +25,15 @@ from wal2lake.lake.store.errors import (
 )
 from wal2lake.lake.store.local import LocalStore, sync_path
 from wal2lake.lake.store.options import StoreOptions
-from wal2lake.lake.store.places import is_object_store, local_path, store_at
-from wal2lake.lake.store.port import Stamp, Store
+from wal2lake.lake.store.places import (
+    is_object_store,
+    local_path,
+    open_writer,
+    read_part,
+    remove_file,
+    store_at,
+)
+from wal2lake.lake.store.port import Stamp, Store, StoreWriter, WrittenFile
 
 __all__ = [
     "LocalStore",
@@ -33,9 +42,14 @@ __all__ = [
     "Stamp",
     "Store",
     "StoreOptions",
+    "StoreWriter",
     "UnknownOutcome",
+    "WrittenFile",
     "is_object_store",
     "local_path",
+    "open_writer",
+    "read_part",
+    "remove_file",
     "storage_error",
     "store_at",
     "sync_path",

@@ -4,7 +4,8 @@ In: scheme and name of a bucket (a container in Azure), options. Out: a ``Bucket
 bucket and process, so that connections and credentials are shared by all of its tables.
 
 The client never repeats a request itself (``max_retries`` 0): ``objects`` does, because only it can
-tell whether a conditional request whose answer was lost has been carried out.
+tell whether a conditional request whose answer was lost has been carried out. Only the parts of
+large objects are sent by a second client, which repeats them.
 
 Credentials that the options do not have are found as each cloud's own programs find them: in the
 environment, in the cloud's files, from the identity of the machine or the pod. obstore renews them
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -33,6 +34,11 @@ from wal2lake.lake.store.answers import original_of
 from wal2lake.lake.store.options import StoreOptions
 
 Client = S3Store | GCSStore | AzureStore
+
+_KINDS: Final[Mapping[str, Any]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+
+_MOST_REPEATS: Final = 20
+"""Most repetitions of one part of a large object, if there is time for so many."""
 
 _MOST_BUCKETS: Final = 64
 """Most clients that are kept. A node has one warehouse; branches and logs may be elsewhere."""
@@ -52,12 +58,26 @@ own. A URL that begins with ``http:`` allows requests without TLS."""
 class Bucket:
     """A bucket with its client. Thread-safe."""
 
-    def __init__(self, client: Client, options: StoreOptions) -> None:
+    def __init__(
+        self, client: Client, uploading: Callable[[], Client], options: StoreOptions
+    ) -> None:
+        """``uploading`` makes a client that repeats requests itself."""
         self.client = client
         self.options = options
+        self._make_uploading = uploading
+        self._uploading: Client | None = None
         self.proving = threading.Lock()
-        """Held while the first conditional request of this process is proven to work."""
+        """Held while the first conditional request of this process is proven to work, and while
+        the second client is made."""
         self.proven = False
+
+    def uploading(self) -> Client:
+        """Return the client that sends the parts of large objects. It repeats them itself: a part
+        may be sent twice."""
+        with self.proving:
+            if self._uploading is None:
+                self._uploading = self._make_uploading()
+            return self._uploading
 
 
 def bucket_at(scheme: str, name: str, options: StoreOptions) -> Bucket:
@@ -87,13 +107,20 @@ def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
             "timeout": timedelta(seconds=options.request_seconds),
             **({"allow_http": True} if plain else {}),
         },
-        "retry_config": {"max_retries": 0},
     }
-    client: Client
-    if scheme == "s3":
-        client = S3Store(name, **common)
-    elif scheme == "gs":
-        client = GCSStore(name, **common)
-    else:
-        client = AzureStore(name, **common)
-    return Bucket(client, options)
+    kind = _KINDS[scheme]
+    once = {"max_retries": 0}
+    repeating = {
+        "max_retries": _MOST_REPEATS,
+        "retry_timeout": timedelta(seconds=options.attempts_seconds),
+        "backoff": {
+            "init_backoff": timedelta(seconds=options.pause_seconds),
+            "max_backoff": timedelta(seconds=options.longest_pause_seconds),
+            "base": 2,
+        },
+    }
+    return Bucket(
+        kind(name, **common, retry_config=once),
+        lambda: kind(name, **common, retry_config=repeating),
+        options,
+    )

@@ -18,11 +18,13 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pyarrow as pa
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, storage_error
-from wal2lake.lake.store.port import Stamp
+from wal2lake.lake.store.port import Stamp, WrittenFile
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of a file system without hard links."""
@@ -70,6 +72,10 @@ class LocalStore:
             return _place(path, content, os.replace, durable=durable)
         except OSError as error:
             raise storage_error("write to file", path, error) from error
+
+    def open_writer(self, key: str) -> LocalWriter:
+        """Open a file under its final name."""
+        return LocalWriter(self.root / key)
 
     def settle(self, folder: str) -> None:
         """Fsync the directory."""
@@ -123,6 +129,36 @@ class LocalStore:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise storage_error("remove file", path, error) from error
+
+
+class LocalWriter:
+    """Writes a file of this machine, as in ``port.StoreWriter``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self.sink: Any = pa.OSFile(str(path), "wb")
+        except OSError as error:
+            raise storage_error("write to file", path, error) from error
+
+    def finish(self, *, durable: bool = True) -> WrittenFile:
+        """Close the file; fsync it, then its directory."""
+        try:
+            self.sink.close()
+            if durable:
+                sync_path(self._path)
+                sync_path(self._path.parent)
+            status = self._path.stat()
+        except OSError as error:
+            raise storage_error("write to file", self._path, error) from error
+        return WrittenFile(status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def discard(self) -> None:
+        """Close and remove the file."""
+        with suppress(OSError, pa.ArrowException):
+            self.sink.close()
+        with suppress(OSError):
+            self._path.unlink()
 
 
 def sync_path(path: Path) -> None:

@@ -38,6 +38,7 @@ from wal2lake.lake.store.answers import answer_of, error_of, is_beyond_the_end
 from wal2lake.lake.store.clients import Bucket
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, UnknownOutcome
 from wal2lake.lake.store.port import Stamp
+from wal2lake.lake.store.uploads import ObjectWriter
 
 _Result = TypeVar("_Result")
 
@@ -106,6 +107,16 @@ class ObjectStore:
             lambda: obstore.put(self._client, path, content, use_multipart=False),
         )
         return _stamp(written["e_tag"], len(content))
+
+    def open_writer(self, key: str) -> ObjectWriter:
+        """Return a writer that sends a small object at once, a large one in parts."""
+        return ObjectWriter(
+            place=f"{self._location}/{key}",
+            path=self._path(key),
+            bucket=self._bucket,
+            put=lambda content: self.put(key, content),
+            delete=lambda: self.delete(key),
+        )
 
     def stamp(self, key: str) -> Stamp | None:
         """Return entity tag and size."""

@@ -1,17 +1,21 @@
 """Says where a location is: on this machine, or in an object store.
 
-In: a path or URL. Out: a local path, or the store of the files below it.
+In: a path or URL. Out: a local path, or the store of the files below it; single files by their
+own path or URL, in storages without a store, too.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from wal2lake.errors import StorageError
+from wal2lake.lake.store.foreign import ForeignWriter, read_foreign, remove_foreign
 from wal2lake.lake.store.local import LocalStore
 from wal2lake.lake.store.options import StoreOptions
-from wal2lake.lake.store.port import Store
+from wal2lake.lake.store.port import Store, StoreWriter
 
 _SCHEMES: Final = frozenset({"s3", "gs", "az"})
 
@@ -46,3 +50,31 @@ def store_at(location: str, options: StoreOptions | None = None) -> Store | None
     name, _, prefix = rest.partition("/")
     bucket = bucket_at(scheme, name, options or StoreOptions())
     return ObjectStore(location.rstrip("/"), bucket, prefix.strip("/"))
+
+
+def open_writer(location: str, name: str) -> StoreWriter:
+    """Return a writer of a new file in a folder."""
+    store = store_at(location)
+    if store is None:
+        return ForeignWriter(f"{location.rstrip('/')}/{name}")
+    return store.open_writer(name)
+
+
+def read_part(path: str, offset: int, size: int) -> bytes:
+    """Return ``size`` bytes of a file from ``offset`` on, or as many as it has."""
+    folder, _, name = path.rpartition("/")
+    store = store_at(folder or "/")
+    if store is None:
+        return read_foreign(path, offset, size)
+    return store.read_range(name, offset, size)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file that no commit names; a failure is ignored."""
+    folder, _, name = path.rpartition("/")
+    store = store_at(folder or "/")
+    if store is None:
+        remove_foreign(path)
+        return
+    with suppress(StorageError):
+        store.delete(name)

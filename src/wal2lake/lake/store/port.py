@@ -15,11 +15,44 @@ Raises StorageError and its kin.
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 Stamp = tuple[int | str, ...]
 """Identity of a file's content: inode, modification time in nanoseconds and bytes of a local file;
 entity tag and bytes of an object. Two files of one name in succession have different stamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a writer has finished."""
+
+    size: int
+    """Bytes."""
+    modified_ms: int
+    """Time of its last change, milliseconds since 1970."""
+
+
+class StoreWriter(Protocol):
+    """Writes one file of any size, under a name that nobody else uses.
+
+    Nobody may read the file before it is finished. Belongs to one thread.
+    """
+
+    @property
+    def sink(self) -> Any:
+        """A pyarrow ``NativeFile`` to which the content is written. OSError or StorageError if that
+        fails."""
+        ...
+
+    def finish(self, *, durable: bool = True) -> WrittenFile:
+        """Close the file. With ``durable`` it survives a power loss, under its name."""
+        ...
+
+    def discard(self) -> None:
+        """Remove what was written, whether finished or not. A failure is ignored: no commit names
+        the file."""
+        ...
 
 
 class Store(Protocol):
@@ -49,6 +82,11 @@ class Store(Protocol):
 
     def put(self, key: str, content: bytes, *, durable: bool = True) -> Stamp:
         """Create or replace a file: readers see the old content or the new one."""
+        ...
+
+    def open_writer(self, key: str) -> StoreWriter:
+        """Return a writer of a new file. Folders are not created: a table's folder that is missing
+        was dropped, and a new one would block the next table of that name."""
         ...
 
     def settle(self, folder: str) -> None:

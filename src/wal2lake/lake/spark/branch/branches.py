@@ -32,7 +32,6 @@ from pyspark.sql import SparkSession
 
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.branch.netchange import BranchChange, in_branch, net_change
-from wal2lake.lake.delta.datafile import remove_file
 from wal2lake.lake.delta.durability import sync_files
 from wal2lake.lake.delta.log.checksum import checksum_line
 from wal2lake.lake.delta.log.firstversion import commit_lines, is_plain, write_first
@@ -44,7 +43,7 @@ from wal2lake.lake.port import TableState
 from wal2lake.lake.spark.delta.deltatables import BRANCHES_FOLDER, DeltaTables
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.query import Queries, relation
-from wal2lake.lake.store import LocalStore, local_path, storage_error
+from wal2lake.lake.store import LocalStore, local_path, remove_file, storage_error
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.observe import get_logger
 from wal2lake.pgtypes.spark_ddl import identifier
