@@ -26,7 +26,7 @@ def check_warehouse(warehouse: str) -> None:
         raise ConfigurationError(
             f'the warehouse "{warehouse}" is in an object store, which is not supported yet',
             sqlstate="0A000",
-            detail="The log of a table can be there. Data files, deletion vectors, branches,"
+            detail="Tables can be written there, but reading them, transactions of clients,"
             " compaction and clean-up still need a directory.",
             hint='Set "warehouse" of [spark] to a path, or to a file: URL of a file system'
             " that is mounted here.",
