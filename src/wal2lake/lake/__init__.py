@@ -17,6 +17,7 @@ here. Only ``spark`` imports Spark. From top to bottom:
     upsert        a keyed batch in memory: new rows and deletion vectors
     staging       rows of the change log as typed Arrow and Parquet
     delta         data files, deletion vectors, Delta's log
+    store         where files are: a directory or an object store
 
 Modules of this folder, which need none of the others:
 
