@@ -112,7 +112,9 @@ class StoredTable:
                 rules=rules,
                 index=self._index if self._plans % 2 else None,
                 history=history,
-                earlier=passed_over(shape, staged) if history is not None else (),
+                earlier=()
+                if history is None and rules.soft is None
+                else passed_over(shape, staged),
             )
 
     def commit(self, upsert: Upsert) -> None:

@@ -179,6 +179,11 @@ class DataFile:
         high = self._stats.get("maxValues", {}).get(column)
         return None if low is None or high is None else (low, high)
 
+    def is_null(self, column: str) -> bool:
+        """Whether a column is known to be null in all rows, by its physical name."""
+        nulls = self._stats.get("nullCount", {}).get(column)
+        return nulls is not None and nulls == self.rows
+
     @cached_property
     def _stats(self) -> Mapping[str, Any]:
         stats: Mapping[str, Any] = json.loads(self.action.get("stats") or "{}")

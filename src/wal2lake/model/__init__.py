@@ -8,6 +8,7 @@ from wal2lake.model.acl import NAMES, PUBLIC, Acl, AclItem, ObjectKind
 from wal2lake.model.coercion import Coercion, merged
 from wal2lake.model.conflict import Conflict, ConflictType, Modified, Resolution
 from wal2lake.model.constraint import CheckConstraint, Generated, Generation
+from wal2lake.model.deletemode import DELETED_AT, DeleteMode
 from wal2lake.model.domain import Domain
 from wal2lake.model.fixed import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
@@ -34,6 +35,7 @@ __all__ = [
     "BOOTSTRAP_SUPERUSER",
     "DATABASE",
     "DATABASE_OID",
+    "DELETED_AT",
     "INVALID_LSN",
     "INVALID_OID",
     "NAMES",
@@ -47,6 +49,7 @@ __all__ = [
     "Conflict",
     "ConflictType",
     "Deferral",
+    "DeleteMode",
     "Domain",
     "EnumColumns",
     "EnumLabel",

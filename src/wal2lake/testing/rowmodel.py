@@ -108,6 +108,37 @@ class TableModel:
             self.apply(event)
 
 
+@dataclass(slots=True)
+class MarkedTableModel:
+    """A table that keeps deleted rows: those of the publisher, and marked ones."""
+
+    live: TableModel
+    marked: dict[Key, tuple[Row, int]] = field(default_factory=dict)
+    """By key, the last row that had it, and the commit LSN of its end. No key of ``live``."""
+
+    def apply(self, event: RowEvent) -> None:
+        """Apply one event; if it raises KeyTaken, nothing has changed."""
+        if event.kind == "T":
+            ended = self.live.rows.copy()
+            self.live.apply(event)
+            self.marked |= {key: (row, event.lsn) for key, row in ended.items()}
+            return
+        target = None if event.new is None else self.live.key_of(event.new)
+        source = target if event.old is None else event.old
+        row = None if source is None else self.live.rows.get(source)
+        self.live.apply(event)
+        if event.kind == "I" or row is not None:
+            if source is not None and row is not None and source != target:
+                self.marked[source] = (row, event.lsn)
+            if target is not None:
+                self.marked.pop(target, None)
+
+    def apply_all(self, events: Iterable[RowEvent]) -> None:
+        """Apply events in the order given."""
+        for event in events:
+            self.apply(event)
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryShape:
     """Size and corner cases of a generated history. Rows are (group, number, text, text)."""

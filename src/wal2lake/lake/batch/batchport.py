@@ -15,7 +15,7 @@ from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import Committed, Cursor, TableState
 from wal2lake.lake.staging.convert import NO_RULES, ConversionRules
 from wal2lake.lake.staging.defaults import Fills
-from wal2lake.lake.staging.historyrows import HistoryTarget
+from wal2lake.lake.staging.historyrows import HistoryCommits, HistoryTarget
 from wal2lake.lake.staging.layout import RowConflict, RowFailure
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.lake.tablefiles import AddedFile
@@ -65,6 +65,9 @@ class StageRequest:
     one."""
     history: HistoryTarget | None = None
     """The table that records each change; None if there is none."""
+    soft: HistoryCommits | None = None
+    """Transactions of the batch, whose commit times mark deleted rows in ``_deleted_at``; None if
+    deleted rows are removed."""
     has_their_rows: bool = False
     """True if the table's rows are the publisher's: no other writer has written it, and no
     conflict was resolved in another way than the publisher's."""

@@ -76,13 +76,15 @@ from wal2lake.lake.upsert import (
 from wal2lake.lake.upsert.conflicts import (
     unchecked,
     uncounted,
+    unmarked,
     unrecorded,
     unresolved,
 )
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.lives.deferral import ByContent
+from wal2lake.lake.upsert.lives.marks import DeletionMarks
 from wal2lake.lake.upsert.recorded import append_recorded
-from wal2lake.model import Coercion, ReplicaIdentity, merged
+from wal2lake.model import DELETED_AT, Coercion, ReplicaIdentity, merged
 
 _IN_PROCESS_ROWS: Final = 100_000
 _IN_PROCESS_BYTES: Final = 16 << 20
@@ -234,6 +236,8 @@ class DeltaBatches:
         size = sum(source.size for source in request.sources)
         small = rows <= _IN_PROCESS_ROWS and size <= _IN_PROCESS_BYTES
         parallelism = 0 if small else self._cores
+        if request.append and not self._only_adds(request):
+            request = replace(request, append=False)
         if request.append and request.state.is_plain and request.history is None:
             inserts = stage_inserts(
                 self._executors,
@@ -331,6 +335,7 @@ class DeltaBatches:
         checks = bool(_needs_new_rows(request) and changes.contents.updates)
         why: str | None = None
         only_here = resolves or checks or request.counted or request.history is not None
+        only_here = only_here or request.soft is not None
         size = changes.size * (1 if request.history is None else _RECORDED)
         for alone in (False, True) if only_here else (False,):
             if files is None:
@@ -355,12 +360,13 @@ class DeltaBatches:
                             request.rules.checks,
                             request.name,
                             request.rules.generated,
+                            _deletion_marks(request),
                         ),
                         shows_rows=request.shows_rows,
                         index=self._index,
                         history=request.history,
                         earlier=()
-                        if request.history is None
+                        if request.history is None and request.soft is None
                         else passed_over(changes.shape, tables),
                     )
             except NotForUs as refused:
@@ -384,6 +390,10 @@ class DeltaBatches:
             self._expect_newest(request.state)
             rows = (table.select(["lsn", "ord"]) for table in changes.tables())
             return unrecorded(name, pa.concat_tables(rows), why)
+        if request.soft is not None:
+            self._expect_newest(request.state)
+            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
+            return unmarked(name, pa.concat_tables(rows), why)
         changes = changes.written(str(directory))
         if changes.shape.repeats:
             return plan_multiset(
@@ -412,10 +422,23 @@ class DeltaBatches:
             and request.trusted
             and request.commits is None
             and request.history is None
+            and request.soft is None
             and self._memory.fits(changes.size)
         ):
             return self._costs.choose((Method.UPSERT, Method.MERGE), work)
         return None
+
+    def _only_adds(self, request: StageRequest) -> bool:
+        """Whether a batch of inserts may be added as it is: no marked row has one of its keys."""
+        if request.soft is None:
+            return True
+        if DELETED_AT in request.fills:
+            return False
+        files = self._tables.files(request.state)
+        column = request.state.physical_fields[_mark_position(request)].physical_name
+        return not request.key or (
+            files is not None and all(file.is_null(column) for file in files)
+        )
 
     def _expect_newest(self, state: TableState) -> None:
         newest = self._tables.state(state.location)
@@ -560,6 +583,9 @@ def _is_as_sent(request: StageRequest, staged: _Staged) -> bool:
     """
     if staged.coercions or staged.conflicts or request.fills:
         return False
+    if request.soft is not None:
+        # The publisher has not sent the marks.
+        return False
     if request.rules.generated:
         # The publisher sent the rows without generated columns.
         return False
@@ -571,6 +597,16 @@ def _is_as_sent(request: StageRequest, staged: _Staged) -> bool:
     return staged.merge is not None and not request.key
 
 
+def _mark_position(request: StageRequest) -> int:
+    return [field.name for field in request.state.fields].index(DELETED_AT)
+
+
+def _deletion_marks(request: StageRequest) -> DeletionMarks | None:
+    if request.soft is None:
+        return None
+    return DeletionMarks(_mark_position(request), request.soft)
+
+
 def _needs_new_rows(request: StageRequest) -> bool:
     """Whether UPDATEs must be evaluated in memory, because the rows that they make are checked or
     computed."""
@@ -580,6 +616,9 @@ def _needs_new_rows(request: StageRequest) -> bool:
 def _defers_key(request: StageRequest) -> bool:
     """Whether a taken key may be free again when the transaction ends. Old rows must be sent
     whole, since they tell which of two rows with one key is meant."""
+    if request.soft is not None:
+        # A marked row keeps its key, so that the key cannot be given away and come back.
+        return False
     return request.deferrable and all(
         source.relation.identity is ReplicaIdentity.FULL
         and set(request.key) <= {c.name for c in source.relation.columns}

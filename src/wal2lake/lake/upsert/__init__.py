@@ -12,6 +12,7 @@ change by numbered keys, and finding keys in files. Never: Spark, commits, or a 
     judging     decides about changes that meet another row than the publisher's
     conflicts   reports those, in PostgreSQL's words
     checking    generated columns and constraints of the rows that UPDATEs make
+    soft/       rows that are deleted, and stay
     recorded    whole rows before and after each event, for the table's history
     stored      reads rows of data files by row number
     calendar    dates that Spark has written in its legacy calendar
@@ -21,6 +22,7 @@ change by numbered keys, and finding keys in files. Never: Spark, commits, or a 
 from wal2lake.lake.upsert.locating import load, passed_over
 from wal2lake.lake.upsert.memory import NotForUs, TooLarge, UpsertMemory
 from wal2lake.lake.upsert.plan import Upsert, plan_upsert
+from wal2lake.lake.upsert.soft.recopied import keep_deleted
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Upsert",
     "UpsertMemory",
     "is_readable",
+    "keep_deleted",
     "load",
     "passed_over",
     "plan_upsert",

@@ -209,6 +209,12 @@ def unrecorded(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
     return _only_in_memory(relation, rows, "record the history", why=why, hint=hint)
 
 
+def unmarked(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
+    """Build the same failure for a table that keeps deleted rows, which Spark does not mark."""
+    hint = "Create the subscription with delete_mode = hard."
+    return _only_in_memory(relation, rows, "mark deleted rows", why=why, hint=hint)
+
+
 def _only_in_memory(
     relation: str, rows: pa.Table, task: str, *, why: str | None, hint: str | None
 ) -> RowFailure:

@@ -23,6 +23,7 @@ from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives.lives import STORED, HeldRow, Index, Mask, Met, Question
+from wal2lake.lake.upsert.lives.marks import DeletionMarks
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import (
     CheckConstraint,
@@ -61,6 +62,8 @@ class ConflictRules:
     """The table's bare name, for messages."""
     generated: Generated = ()
     """The table's generated columns."""
+    soft: DeletionMarks | None = None
+    """How deleted rows are marked; None if they are removed."""
 
     @property
     def looks_at_rows(self) -> bool:

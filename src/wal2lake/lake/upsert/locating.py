@@ -34,6 +34,7 @@ from wal2lake.lake.upsert.lives.lives import (
     Mask,
     net_lives,
 )
+from wal2lake.lake.upsert.lives.marks import NO_PLACES, DeletionMarks, split_places
 from wal2lake.lake.upsert.lives.occurrences import Occurrences, by_occurrence
 from wal2lake.lake.upsert.memory import Share
 from wal2lake.lake.upsert.stored import StoredRows
@@ -122,6 +123,8 @@ class LocatedRows:
     count: int
     """Number of keys."""
     stored: StoredRows
+    marked: Places = NO_PLACES
+    """Places of rows that are marked as deleted; none in a table without a key."""
 
     @property
     def present(self) -> Mask:
@@ -163,18 +166,30 @@ def find_rows(
             most_bytes=MAX_SCANNED_BYTES if bounded else None,
         )
         count = keys.count
+    marked = NO_PLACES
+    if rules.soft is not None:
+        places, marked = split_places(rules.soft, stored, places, share)
     if repeats:
+        # A marked row stays, whatever rows of its content come and go.
+        marked = NO_PLACES
         missing = rules.resolutions.of(ConflictType.UPDATE_MISSING)
         inserts = missing is Resolution.APPLY_REMOTE
         if loose and _misses_rows(by_occurrence(events, places, count)):
             stored = StoredRows(state, files)
             numbered = _by_equality(
-                loaded, key_columns, stored, loose, share, directory, inserts=inserts
+                loaded,
+                key_columns,
+                stored,
+                loose,
+                share,
+                directory,
+                rules.soft,
+                inserts=inserts,
             )
         else:
             numbered = by_occurrence(events, places, count, inserts=inserts)
         events, places, count = numbered.events, numbered.places, numbered.count
-    return LocatedRows(events, places, count, stored)
+    return LocatedRows(events, places, count, stored, marked)
 
 
 _KeyColumns = tuple[list[pa.ChunkedArray], npt.NDArray[np.int64]]
@@ -195,6 +210,7 @@ def _by_equality(
     loose: Looseness,
     share: Share,
     directory: str,
+    marks: DeletionMarks | None,
     *,
     inserts: bool,
 ) -> Occurrences:
@@ -204,6 +220,8 @@ def _by_equality(
     with open_keys(columns, directory, bitwise=True, loose=loose) as keys:
         classes = keys.numbers
         places = stored.without_deleted(keys.locate(stored.scan(key)))
+    if marks is not None:
+        places, _ = split_places(marks, stored, places, share)
     if places.key.size:
         held = stored.fetch(places.file, places.row, key, share)
         columns = [

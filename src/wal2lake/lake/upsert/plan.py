@@ -69,10 +69,12 @@ from wal2lake.lake.upsert.judging import (
 )
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives.deferral import ByContent, first_repeated
+from wal2lake.lake.upsert.lives.endings import endings
 from wal2lake.lake.upsert.lives.lives import (
     STORED,
     Events,
     HeldRow,
+    Index,
     KeyQuestions,
     Lives,
     Mask,
@@ -87,6 +89,8 @@ from wal2lake.lake.upsert.recorded import (
     inserted_rows,
     rows_of_lives,
 )
+from wal2lake.lake.upsert.soft.kept import kept_rows
+from wal2lake.lake.upsert.soft.truncated import Truncated
 from wal2lake.lake.upsert.stored import StoredRows, only_spark
 from wal2lake.model import ConflictType
 
@@ -131,21 +135,33 @@ def plan_upsert(
 
     ``share`` has room for the staged changes; ``directory`` is for temporary files.
     ``shows_rows``: conflicts carry the texts of rows. ``index`` finds keys, and learns from files
-    that are read. ``history``: the table that records each change; ``earlier``: the changes before
-    the last TRUNCATE, for it.
+    that are read. ``history``: the table that records each change. ``earlier``: the changes before
+    the last TRUNCATE, for it and for a table that keeps deleted rows.
     """
     batch = rules.commits
+    soft = rules.soft
     truncates = loaded.shape.truncate is not None
-    in_place = bool(loaded.shape.key) and not truncates
+    in_place = soft is not None if truncates else bool(loaded.shape.key)
     why = only_spark(state, files, in_place=in_place)
     if why is not None:
         raise NotForUs(why)
     recorder = None if history is None else HistoryRecorder(history, rules)
     if recorder is not None:
         recorder.pass_over(loaded, earlier, state, files, share, directory)
+    truncated: Truncated | None = None
+    if soft is not None and truncates:
+        truncated = Truncated(loaded, rules, earlier, state, files, share, directory)
     if not loaded.table.num_rows:
+        adds, replaced = _write(None, state, truncated)
         return _with_history(
-            Upsert(state, (), (), truncates, passed_over=loaded.passed_over), recorder
+            Upsert(
+                state,
+                adds,
+                replaced,
+                truncates and truncated is None,
+                passed_over=loaded.passed_over,
+            ),
+            recorder,
         )
     if not loaded.shape.key:
         if uniqueness.counted:
@@ -162,15 +178,24 @@ def plan_upsert(
                     loaded, twice, uniqueness.counted, uniqueness, shows_rows
                 )
         inserted = _inserted(loaded)
+        if soft is not None:
+            inserted = soft.unmarked(inserted)
         if batch is not None:
             inserted = batch.of(loaded.table.column("lsn").to_numpy()).appended(
                 inserted
             )
         if recorder is not None:
             recorder.insert(loaded)
-        adds = _write(inserted, state)
+        adds, replaced = _write(inserted, state, truncated)
         return _with_history(
-            Upsert(state, adds, (), truncates, passed_over=loaded.passed_over), recorder
+            Upsert(
+                state,
+                adds,
+                replaced,
+                truncates and truncated is None,
+                passed_over=loaded.passed_over,
+            ),
+            recorder,
         )
     live_files = () if truncates else files
     found = find_rows(
@@ -203,7 +228,7 @@ def plan_upsert(
         unique=unique,
         judge=judge,
         watched=watched,
-        record=recorder is not None,
+        record=recorder is not None or soft is not None,
     )
     lives = reduce()
     met = MetRows(places, stored, range(len(loaded.shape.fields)), share)
@@ -254,11 +279,26 @@ def plan_upsert(
         recorder.change(loaded, lives.steps, met)
     rows = _rows(loaded, lives, places, stored, share)
     rows = generated_anew(rules, loaded.shape, rows, lives, events)
+    writers = lsn[lives.last]
+    removed, all_places = lives.removed, places
+    if soft is not None and lives.steps is not None:
+        ended = endings(lives.steps, events, repeats=loaded.shape.repeats)
+        ended_at = lsn[ended.event]
+        kept = kept_rows(loaded, ended.rows, ended_at, met, rules)
+        rows = soft.unmarked(rows)
+        if truncated is not None:
+            truncated.ended(kept, ended_at)
+        else:
+            rows = pa.concat_tables([rows, kept])
+            writers = np.concatenate([writers, ended_at])
+        removed = np.concatenate([removed, ended.touched])
+        all_places = Places.joined([places, found.marked])
     if batch is not None:
-        rows = batch.of(lsn[lives.last]).appended(rows)
-    adds = _write(rows, state)
+        rows = batch.of(writers).appended(rows)
+    adds, replaced = _write(rows, state, truncated)
     try:
-        replaced = _replaced(lives, places, stored)
+        if truncated is None:
+            replaced = _replaced(removed, all_places, stored)
     except BaseException:
         discard_added(state.location, adds)
         raise
@@ -276,7 +316,14 @@ def plan_upsert(
             loaded.shape, loaded.table, lives.met, judge, texts_of, values=shows_rows
         )
     return _with_history(
-        Upsert(state, adds, replaced, truncates, conflicts, loaded.passed_over),
+        Upsert(
+            state,
+            adds,
+            replaced,
+            truncates and truncated is None,
+            conflicts,
+            loaded.passed_over,
+        ),
         recorder,
     )
 
@@ -428,16 +475,25 @@ def _stored_texts(
     return [texts.get(key) for key in keys]
 
 
-def _write(rows: pa.Table, state: TableState) -> tuple[AddedFile, ...]:
+def _write(
+    rows: pa.Table | None, state: TableState, truncated: Truncated | None
+) -> tuple[tuple[AddedFile, ...], tuple[Replaced, ...]]:
+    """Write the rows, and all others if a TRUNCATE has marked them."""
+    if truncated is not None:
+        return truncated.write(rows)
+    if rows is None:
+        return (), ()
     with TableWriter(state.location, state.physical_fields) as writer:
         writer.write_all(rows)
-        return writer.finish()
+        return writer.finish(), ()
 
 
-def _replaced(lives: Lives, places: Places, stored: StoredRows) -> tuple[Replaced, ...]:
-    """Write the new deletion vectors of files that lose rows."""
+def _replaced(
+    removed: Index, places: Places, stored: StoredRows
+) -> tuple[Replaced, ...]:
+    """Write the new deletion vectors of files that lose the rows of keys."""
     gone_keys = np.zeros(int(places.key.max(initial=-1)) + 1, np.bool_)
-    gone_keys[lives.removed] = True
+    gone_keys[removed[removed < len(gone_keys)]] = True
     going = gone_keys[places.key]
     gone = {
         number: places.row[going & (places.file == number)].astype(np.uint64)

@@ -185,7 +185,7 @@ class HistoryRecorder:
             files,
             share,
             directory,
-            AS_POSTGRESQL,
+            replace(AS_POSTGRESQL, soft=self._rules.soft),
             None,
             bounded=False,
         )

@@ -95,6 +95,11 @@ class StoredRows:
         self._state = state
         self.files = files
 
+    @property
+    def fields(self) -> tuple[FieldSpec, ...]:
+        """The table's columns."""
+        return self._state.fields
+
     def count(self) -> int:
         """Return the number of rows in the files by their footers, deleted rows included."""
         return sum(int(self._open(file).metadata.num_rows) for file in self.files)
@@ -445,6 +450,11 @@ class StoredRows:
             *whole,
             *(Replaced(f, vector) for f, vector in zip(partly, written, strict=True)),
         )
+
+    def is_null(self, number: int, column: int) -> bool:
+        """Whether a column is null in all rows of a file, by the file's statistics."""
+        name = self._state.physical_fields[column].physical_name
+        return self.files[number].is_null(name)
 
     def deleted(self, file: DataFile) -> npt.NDArray[np.uint64]:
         """Return the numbers of a file's deleted rows."""

@@ -1,0 +1,36 @@
+"""Reads the rows that a batch ends, for tables that keep them.
+
+Comes in: a loaded batch, and where the values of the rows are. Goes out: the rows as they stay in
+the table, marked. Called by ``plan`` and ``truncated``.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from wal2lake.errors import InternalError
+from wal2lake.lake.staging.generated import computed
+from wal2lake.lake.upsert.judging import ConflictRules
+from wal2lake.lake.upsert.keys import Index
+from wal2lake.lake.upsert.lives.steps import RowRefs
+from wal2lake.lake.upsert.locating import Loaded
+from wal2lake.lake.upsert.recorded import MetRows, inserted_rows, rows_of_refs
+
+
+def kept_rows(
+    loaded: Loaded, rows: RowRefs, lsn: Index, met: MetRows, rules: ConflictRules
+) -> pa.Table:
+    """Return rows that all exist, as deleted by the transactions that committed at ``lsn``."""
+    if not len(lsn):
+        return inserted_rows(loaded.shape, loaded.table.slice(0, 0))
+    return marked_rows(loaded, rows_of_refs(loaded, rows, met), lsn, rules)
+
+
+def marked_rows(
+    loaded: Loaded, rows: pa.Table, lsn: Index, rules: ConflictRules
+) -> pa.Table:
+    """Mark rows, and compute their generated columns, which may read the mark."""
+    if rules.soft is None:
+        raise InternalError("deleted rows of this table are removed")
+    marked = rules.soft.marked(rows, lsn)
+    return computed(rules.generated, loaded.shape.fields, marked)[0]

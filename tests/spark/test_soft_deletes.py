@@ -1,0 +1,116 @@
+"""Batches of a table that keeps deleted rows, on Delta, read by software of others."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import SparkSession
+from tests.fakes.lake_log import FIELDS, write_log
+from tests.spark.test_batches import batches_of, operations, read_outside, request
+
+from wal2lake.lake.port import Cursor, FieldSpec
+from wal2lake.lake.spark.delta.deltatables import DeltaTables
+from wal2lake.lake.staging import HistoryCommits
+from wal2lake.model import DELETED_AT, Oid
+from wal2lake.testing.rowmodel import (
+    KEY,
+    HistoryShape,
+    MarkedTableModel,
+    RowEvent,
+    TableModel,
+    batches,
+    history,
+)
+
+COLUMNS = (*FIELDS, FieldSpec(DELETED_AT, "timestamp", pg_type_oid=Oid(1184)))
+
+
+def facts_of(lsns: list[int]) -> HistoryCommits:
+    """Each transaction commits as many seconds after 1970 as its LSN says."""
+    lsn = np.array(sorted(set(lsns)), np.int64)
+    return HistoryCommits(lsn, lsn + 1000, lsn * 1_000_000, (None,) * len(lsn))
+
+
+def test_each_batch_leaves_the_publishers_rows_and_marked_ones(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    rng = random.Random(3)
+    events = history(HistoryShape(30, 12, missing=True, truncates=2), {}, rng)
+    lake.create(location, COLUMNS)
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    model = MarkedTableModel(TableModel(KEY))
+    for number, batch in enumerate(batches(events, rng, 5)):
+        if not batch:
+            continue
+        source = write_log(tmp_path / f"{number}.parquet", batch)
+        facts = facts_of([event.lsn for event in batch])
+        asked = replace(request(lake, location, source), soft=facts)
+        staged = port.stage(asked)
+        assert not staged.failures
+        port.commit(staged, Cursor("app", number + 1))
+        model.apply_all(batch)
+        rows = read_outside(location)
+        assert {row[:2]: row[:4] for row in rows if row[4] is None} == model.live.rows
+        assert {
+            row[:2]: (row[:4], int(row[4].timestamp()))
+            for row in rows
+            if row[4] is not None
+        } == model.marked
+        assert len(rows) == len(model.live.rows) + len(model.marked)
+    assert model.marked and model.live.rows
+
+
+def test_inserts_look_for_marked_rows_as_soon_as_there_is_one(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    lake.create(location, COLUMNS)
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+
+    def apply(number: int, *events: RowEvent) -> str:
+        source = write_log(tmp_path / f"{number}.parquet", list(events))
+        adds = all(event.kind == "I" for event in events)
+        asked = request(lake, location, source, append=adds)
+        staged = port.stage(replace(asked, soft=facts_of([number])))
+        assert not staged.failures
+        port.commit(staged, Cursor("app", number))
+        return operations(location)[0]
+
+    assert apply(1, RowEvent(1, 1, "I", (0, 1, "a", "b"))) == "append"
+    assert apply(2, RowEvent(2, 1, "D", old=(0, 1))) == "upsert"
+    assert apply(3, RowEvent(3, 1, "I", (0, 1, "c", "d"))) == "upsert"
+    assert read_outside(location) == [(0, 1, "c", "d", None)]
+    assert apply(4, RowEvent(4, 1, "I", (0, 2, "e", "f"))) == "append"
+
+
+def test_what_only_spark_could_apply_is_not_marked(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    lake.create(location, COLUMNS)
+    updates = [RowEvent(1 + n % 2, n, "U", (0, n, "x" * 99, "y")) for n in range(200)]
+    small = batches_of(spark_session, lake, tmp_path, 10_000)
+    for name, divides, events in (
+        ("two", True, updates),
+        ("one", False, [replace(event, lsn=1) for event in updates]),
+    ):
+        source = write_log(tmp_path / f"{name}.parquet", events)
+        asked = replace(request(lake, location, source), soft=facts_of([1, 2]))
+        (failure,) = small.stage(asked).failures
+        assert (failure.sqlstate, failure.message, failure.divides) == (
+            "53200",
+            'cannot mark deleted rows of relation "public.t": what a transaction changes'
+            " does not fit into memory",
+            divides,
+        )
+    plain = f"{location}-plain"
+    lake.create(plain, COLUMNS, {"delta.enableDeletionVectors": "false"})
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    source = write_log(tmp_path / "plain.parquet", updates)
+    asked = replace(request(lake, plain, source), soft=facts_of([1, 2]))
+    (failure,) = port.stage(asked).failures
+    assert (failure.sqlstate, failure.hint) == (
+        "0A000",
+        "Create the subscription with delete_mode = hard.",
+    )
