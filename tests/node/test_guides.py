@@ -214,6 +214,7 @@ def reader(
         pytest.param("types-and-values.md", marks=pytest.mark.slow),
         pytest.param("reading.md", marks=pytest.mark.slow),
         pytest.param("history.md", marks=pytest.mark.slow),
+        pytest.param("soft-deletes.md", marks=pytest.mark.slow),
         pytest.param("streaming.md", marks=pytest.mark.slow),
         pytest.param("operation.md", marks=pytest.mark.slow),
         pytest.param("from-debezium.md", marks=pytest.mark.slow),

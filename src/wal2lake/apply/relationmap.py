@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wal2lake.apply.schema.marks import check_sent, check_table
 from wal2lake.apply.schema.samekeys import keeps_apart
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError
@@ -67,11 +68,17 @@ def _hint_of_missing(missing: list[str], table: TableDef) -> str:
     )
 
 
-def check_target(use: RelationUse, table: TableDef | None) -> None:
-    """Raise ApplyError with PostgreSQL's text unless ``table`` can take the relation."""
+def check_target(
+    use: RelationUse, table: TableDef | None, *, keeps_deleted: bool = False
+) -> None:
+    """Raise ApplyError with PostgreSQL's text unless ``table`` can take the relation.
+    ``keeps_deleted``: deleted rows are marked."""
     relation = use.relation
     if table is None:
         raise missing_target(relation)
+    if keeps_deleted:
+        check_sent(table.qualified, (c.name for c in relation.columns))
+        check_table(table)
     missing = missing_columns(relation, table)
     if missing:
         plural = "columns" if len(missing) > 1 else "column"

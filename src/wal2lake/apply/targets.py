@@ -54,8 +54,11 @@ def check_targets(
     rights: TargetRights,
     origin: str,
     cut: Lsn | None,
+    keeps_deleted: bool = False,
 ) -> list[BatchFailure]:
-    """Return the failures below ``cut``. Raises CorruptLogError, StorageError."""
+    """Return the failures below ``cut``. ``keeps_deleted``: deleted rows are marked.
+
+    Raises CorruptLogError, StorageError."""
     failures: list[BatchFailure] = []
     for part in parts:
         table = catalog.table_by_oid(part.relid)
@@ -64,7 +67,7 @@ def check_targets(
                 failures += _denied(reader, part, file, table, rights, cut)
             for use in _uses(file):
                 try:
-                    check_target(use, table)
+                    check_target(use, table, keeps_deleted=keeps_deleted)
                     continue
                 except ApplyError as refused:
                     error = refused

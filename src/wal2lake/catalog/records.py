@@ -290,6 +290,11 @@ class Subscription:
         return self.options.get("auto_refresh") == "true"
 
     @property
+    def keeps_deleted(self) -> bool:
+        """Whether a row that the publisher deletes stays, and is marked."""
+        return self.options.get("delete_mode") == "soft"
+
+    @property
     def run_as_owner(self) -> bool:
         """Whether the subscription owner's privileges apply, not those of the tables' owners."""
         return self.options.get("run_as_owner") == "true"

@@ -29,7 +29,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from wal2lake.apply.local.keptrows import kept_by_copy
 from wal2lake.apply.schema.follow import SchemaFollower, TableAlteration
+from wal2lake.apply.schema.marks import check_sent, check_table
 from wal2lake.apply.schema.samekeys import keeps_apart
 from wal2lake.catalog import Catalog, CopyRange, TableDef
 from wal2lake.catalog.access.targets import INSERT, TRUNCATE
@@ -46,6 +48,7 @@ from wal2lake.lake import (
     files_from_json,
     files_to_json,
 )
+from wal2lake.lake.delta import discard_added
 from wal2lake.lake.staging import (
     NO_DEFAULTS,
     ColumnDefaults,
@@ -239,6 +242,9 @@ class GroupCopy:
                 # The copy begins anew.
                 raise Halted
         _check_columns(table, remote)
+        if attempt.subscription.keeps_deleted:
+            check_sent(table.qualified, (c.name for c in remote.columns))
+            check_table(table)
         ranges = decode_plan(rel.copy_plan, snapshot.identity) or page_ranges(
             remote,
             range_bytes=self._settings.subscription.copy_range_bytes,
@@ -469,10 +475,32 @@ class GroupCopy:
         self, plan: _Planned, files: Sequence[AddedFile], history: CopyHistory | None
     ) -> None:
         attempt = plan.attempt
-        if attempt.rel.replaces:
-            version = self._check_alone(plan)
-        else:
-            version = self._check_keys(plan.table, files)
+        if not attempt.rel.replaces:
+            self._commit_checked(
+                plan, files, history, self._check_keys(plan.table, files)
+            )
+            return
+        version = self._check_alone(plan)
+        kept: Sequence[AddedFile] = ()
+        if attempt.subscription.keeps_deleted:
+            spill = str(self._settings.exchange_directory / "kept")
+            kept = kept_by_copy(self._port, plan.table, files, version, spill)
+        try:
+            self._commit_checked(plan, [*files, *kept], history, version)
+        except BaseException:
+            if not attempt.may_be_committed:
+                discard_added(plan.table.location, kept)
+            raise
+
+    def _commit_checked(
+        self,
+        plan: _Planned,
+        files: Sequence[AddedFile],
+        history: CopyHistory | None,
+        version: int | None,
+    ) -> None:
+        """Commit the files on the version that was checked."""
+        attempt = plan.attempt
         with attempt.writing(), self._port.writing(plan.table.location):
             state = self._port.state(plan.table.location)
             if state.physical_fields != plan.state.physical_fields:

@@ -7,4 +7,5 @@ for history tables, which nobody else writes.
     visible     decides which new versions of tables readers may see
     altering    carries out ALTER TABLE
     histories   history tables: finds, fits and finishes them
+    keptrows    deleted rows that stay when a copy replaces a table's rows
 """

@@ -3,5 +3,7 @@
 diff         compares two descriptions of a published table. Pure
 columns      maps a published column to a local column
 schemasteps  translates steps into changes of the local table
+samekeys     whether a key tells here apart what it tells apart there. Pure
+marks        the column that marks deleted rows. Pure
 follow       finds the schema changes that a batch needs, and carries them out
 """

@@ -34,6 +34,7 @@ from wal2lake.apply.schema.diff import (
     difference,
     names_now,
 )
+from wal2lake.apply.schema.marks import check_sent
 from wal2lake.apply.schema.schemasteps import SchemaChanges
 from wal2lake.catalog import (
     ENUM_LABELS,
@@ -313,6 +314,8 @@ class SchemaFollower:
         copied: bool,
     ) -> None:
         """Alter the table from the followed schema to the sent one, and record that."""
+        if subscription.keeps_deleted:
+            check_sent(table.qualified, (c.name for c in sent.relation.columns))
         steps = difference(followed.schema, sent)
         if copied:
             # The schema is not from a message: the server read it in the copy's snapshot.

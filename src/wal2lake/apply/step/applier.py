@@ -349,6 +349,7 @@ class BatchApplier:
                 rights=self._catalog.target_rights(work.subscription),
                 origin=f"pg_{work.subscription.oid}",
                 cut=part.until,
+                keeps_deleted=work.subscription.keeps_deleted,
             )
         ]
         failures += check_others(
@@ -458,8 +459,10 @@ class BatchApplier:
             self._quotes(subscription),
             subscription.follows_schema,
             work.transactions.facts()
-            if any(self._tables[p.changes.relid].history for p in parts)
+            if subscription.keeps_deleted
+            or any(self._tables[p.changes.relid].history for p in parts)
             else None,
+            subscription.keeps_deleted,
         )
 
     def _stage(
@@ -496,6 +499,7 @@ class BatchApplier:
             deferrable=definition.key_deferral.deferrable,
             has_their_rows=participant.trusted,
             history=self._history(participant, context),
+            soft=context.recorded if context.keeps_deleted else None,
         )
         return self._batches.stage(request)
 

@@ -69,4 +69,6 @@ class StagingContext:
     follows: bool
     """Whether the subscription follows the publisher's schema."""
     recorded: HistoryCommits | None
-    """Transactions of the batch, if a table has a history."""
+    """Transactions of the batch, if a table has a history or keeps deleted rows."""
+    keeps_deleted: bool
+    """Whether deleted rows are marked, not removed."""

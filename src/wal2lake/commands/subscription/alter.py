@@ -34,9 +34,11 @@ from wal2lake.commands.subscription.steps.drop import (
     refuse_given_up,
 )
 from wal2lake.commands.subscription.targets import check_may_make
+from wal2lake.commands.tables.deletemarks import check_markable
 from wal2lake.commands.tables.histories import make_histories, new_history
 from wal2lake.errors import (
     DuplicateObjectError,
+    FeatureNotSupportedError,
     UsageError,
 )
 from wal2lake.local.access import check_database_create
@@ -46,7 +48,7 @@ from wal2lake.local.ports import (
     SubscriptionCommands,
     TableDefinitions,
 )
-from wal2lake.model import INVALID_LSN
+from wal2lake.model import INVALID_LSN, DeleteMode
 from wal2lake.pg import parse_conninfo
 from wal2lake.pgtypes import TYPE_MAPPINGS, check_tracked
 from wal2lake.sql.backend import Notice
@@ -199,6 +201,8 @@ def _set(
     stored.pop("history", None)
     if "history" in options.stated:
         _set_history(node, caller, subscription, options.history)
+    if "delete_mode" in options.stated:
+        _check_delete_mode(node, subscription, options.delete_mode)
     if stored.get("schema_changes") == "follow" and not subscription.follows_schema:
         # The receiver records the columns again when it begins to stream.
         node.catalog.forget_followed(subscription.oid)
@@ -217,6 +221,25 @@ def _set(
                 " present ones keep their columns"
             )
         )
+
+
+def _check_delete_mode(
+    node: SubscriptionCommands, subscription: Subscription, mode: DeleteMode
+) -> None:
+    """Check that the mode may begin. Marked rows would be the publisher's without their marks, so
+    the mode soft does not end."""
+    if mode is DeleteMode.HARD and subscription.keeps_deleted:
+        raise FeatureNotSupportedError(
+            "delete_mode = soft cannot be changed to hard",
+            hint="Drop the subscription and its tables, and create it again.",
+        )
+    if mode is DeleteMode.SOFT and not subscription.keeps_deleted:
+        for rel in node.catalog.rels(subscription.oid):
+            table = node.catalog.table_by_oid(rel.relid)
+            if table is not None:
+                check_markable(
+                    node.catalog, table, subscription.oid, keeps_deleted=True
+                )
 
 
 def _set_history(

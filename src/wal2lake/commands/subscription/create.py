@@ -78,7 +78,7 @@ from wal2lake.local.ports import (
     TableDefinitions,
     TableLocks,
 )
-from wal2lake.model import INVALID_LSN, Lsn
+from wal2lake.model import INVALID_LSN, DeleteMode, Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, nudged, parse_conninfo
 from wal2lake.pgtypes import RemoteType, check_tracked, remote_types_to_json
@@ -225,6 +225,7 @@ def _ask(
         choices=Choices.of(options.type_mappings, options.value_policies),
         origin=options.origin,
         history=options.history,
+        keeps_deleted=options.delete_mode is DeleteMode.SOFT,
     )
     two_phase_state = _two_phase(options, tables=bool(wanted.tables))
     if publisher.session.server_version < 150000 and two_phase_state == "e":

@@ -409,6 +409,7 @@ def _ask_published(
         follows=subscription.follows_schema,
         only=only,
         history=subscription.history,
+        keeps_deleted=subscription.keeps_deleted,
     )
     # The client got the findings about other tables when they were added.
     new = {key: table for key, table in wanted.tables.items() if key not in present}

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from wal2lake.apply.schema.columns import column_like, source_column
+from wal2lake.apply.schema.marks import MARK_COLUMN, check_sent
 from wal2lake.catalog import SubscriptionRel, TableDef
+from wal2lake.commands.tables.deletemarks import check_markable
 from wal2lake.commands.tables.histories import (
     check_histories,
     make_histories,
@@ -114,6 +116,8 @@ class WantedTables:
     """True if the subscription changes its tables' columns as the publisher does."""
     history: str = ""
     """Schema of history tables; empty for none."""
+    keeps_deleted: bool = False
+    """True if deleted rows are marked, not removed."""
 
 
 def ask_wanted(
@@ -127,6 +131,7 @@ def ask_wanted(
     follows: bool = False,
     only: Collection[tuple[str, str]] | None = None,
     history: str = "",
+    keeps_deleted: bool = False,
 ) -> WantedTables:
     """Ask the publisher for all published tables and their definitions, or for ``only`` these."""
     names = tuple(publications)
@@ -135,7 +140,14 @@ def ask_wanted(
     chosen = publisher.published_tables(names) if only is None else list(only)
     tables = publisher.tables(chosen, names)
     return WantedTables(
-        tables, all_sent, create_tables, choices, subid, follows, history
+        tables,
+        all_sent,
+        create_tables,
+        choices,
+        subid,
+        follows,
+        history,
+        keeps_deleted,
     )
 
 
@@ -233,6 +245,8 @@ def _plan(
     _check_usage(node, caller, {namespace for namespace, _ in wanted.tables})
     planned: list[TableDef | NewTable] = []
     for (namespace, name), remote in wanted.tables.items():
+        if wanted.keeps_deleted:
+            check_sent(f"{namespace}.{name}", (c.name for c in remote.columns))
         table: TableDef | NewTable | None = node.catalog.table(namespace, name)
         if table is None:
             if not wanted.create_tables:
@@ -242,9 +256,14 @@ def _plan(
                     hint="Create the table, or use create_tables = true.",
                 )
             table = _table_like(remote, choices)
+            if wanted.keeps_deleted:
+                table = _with_marks(table)
         elif isinstance(table, TableDef) and table.oid not in choices.subscribed:
             _check_stored(table, remote, choices)
             refuse_fed(node.catalog, table, f'replicate into table "{table.name}"')
+            check_markable(
+                node.catalog, table, wanted.subid, keeps_deleted=wanted.keeps_deleted
+            )
         _check_policies(table, remote, choices.policies)
         planned.append(table)
     there = [table for table in planned if isinstance(table, TableDef)]
@@ -472,6 +491,21 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
     )
     check_column_names((c.name for c in new.columns), new.qualified)
     return new
+
+
+def _with_marks(table: NewTable) -> NewTable:
+    """Return the table with the column that marks deleted rows."""
+    if table.key_deferral.deferrable:
+        raise FeatureNotSupportedError(
+            "delete_mode = soft is not supported for a table with a deferrable primary"
+            f' key, as "{table.qualified}" has',
+            hint="Publish the table to another subscription.",
+        )
+    return replace(
+        table,
+        columns=(*table.columns, MARK_COLUMN),
+        dimensions=(*table.dimensions, 0),
+    )
 
 
 def _drop_created(node: HasTables, made: Sequence[TableDef]) -> None:

@@ -59,6 +59,7 @@ from wal2lake.commands.publication.dependents import (
     check_retyped_columns,
     replica_identity,
 )
+from wal2lake.commands.tables.deletemarks import refuse_unmarked
 from wal2lake.commands.tables.followed import nullable, without_foreign_defaults
 from wal2lake.commands.tables.partitions import check_partitions, has_partition
 from wal2lake.commands.tables.rewriting import Rewriting
@@ -128,6 +129,7 @@ def alter_columns(node: TableDefinitions, caller: Caller, statement: AlterTable)
             if isinstance(action, DropColumnClause) and action.cascade
         ]
         after = plan_changes(table, changes).after
+        refuse_unmarked(node.catalog, table, after)
         identities = [
             replica_identity(node, caller, after, action)
             for action in statement.actions
@@ -240,6 +242,8 @@ def rename_column(
                 " too",
                 sqlstate=_INVALID_DEFINITION,
             )
+        after = plan_changes(table, [change]).after
+        refuse_unmarked(node.catalog, table, after)
         _carry_out(node, caller, table, [change], {})
     return _TAG
 

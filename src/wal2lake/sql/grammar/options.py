@@ -7,8 +7,9 @@ PostgreSQL's texts and SQLSTATEs. After those checks, a value that this node doe
 refused with 0A000.
 
 The defaults are PostgreSQL 18's. The options ``create_tables``, ``schema_changes``,
-``table_format``, ``type_mappings``, ``value_policies``, ``conflict_resolution``, ``auto_refresh``
-and ``history`` are wal2lake's own, and so is ``recopy`` of REFRESH PUBLICATION.
+``table_format``, ``type_mappings``, ``value_policies``, ``conflict_resolution``,
+``auto_refresh``, ``history`` and ``delete_mode`` are wal2lake's own, and so is ``recopy`` of
+REFRESH PUBLICATION.
 
 A table's storage parameters are the properties of Delta that are known to be safe,
 ``partition_columns``, by which the files of the table are divided, and ``cluster_by``, by which
@@ -33,7 +34,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.model import Lsn
+from wal2lake.model import DeleteMode, Lsn
 from wal2lake.pgtypes import (
     CONFLICT_RESOLUTION,
     TYPE_MAPPINGS,
@@ -60,12 +61,13 @@ class OptionSet(Enum):
         "connect enabled create_slot slot_name copy_data synchronous_commit binary"
         " streaming two_phase disable_on_error password_required run_as_owner failover"
         " origin create_tables schema_changes table_format type_mappings value_policies"
-        " conflict_resolution auto_refresh history"
+        " conflict_resolution auto_refresh history delete_mode"
     )
     SET = _words(
         "slot_name synchronous_commit binary streaming two_phase disable_on_error"
         " password_required run_as_owner failover origin create_tables schema_changes"
         " type_mappings value_policies conflict_resolution auto_refresh history"
+        " delete_mode"
     )
     REFRESH = frozenset(("copy_data", "recopy"))
     PUBLICATION = frozenset(("copy_data", "refresh"))
@@ -110,6 +112,7 @@ class SubscriptionOptions:
     """True if tables that join or leave the publications do so here without a command."""
     history: str = ""
     """Schema of the history tables; empty for none."""
+    delete_mode: DeleteMode = DeleteMode.HARD
     lsn: Lsn | None = None
     """None: SKIP (lsn = NONE) if the option is given."""
 
@@ -132,6 +135,7 @@ class SubscriptionOptions:
             CONFLICT_RESOLUTION: self.conflict_resolution,
             "auto_refresh": _on_or_off(self.auto_refresh),
             "history": self.history,
+            "delete_mode": self.delete_mode.value,
         }
         if not stated_only:
             return values
@@ -353,6 +357,17 @@ def _history(option: StatementOption) -> str:
     return name
 
 
+def _delete_mode(option: StatementOption) -> DeleteMode:
+    text = _string(option)
+    try:
+        return DeleteMode(text.lower())
+    except ValueError:
+        raise UsageError(
+            f'unrecognized delete_mode value: "{text}"',
+            hint=f"Available values: {', '.join(DeleteMode)}.",
+        ) from None
+
+
 def _lsn(option: StatementOption) -> Lsn | None:
     text = _string(option)
     if text == "none":
@@ -391,6 +406,7 @@ _READERS: Final[dict[str, Callable[[StatementOption], Any]]] = {
     "conflict_resolution": _conflict_resolution,
     "auto_refresh": boolean_option,
     "history": _history,
+    "delete_mode": _delete_mode,
     "lsn": _lsn,
 }
 

@@ -67,7 +67,8 @@ coercions
     first_at timestamptz, last_at timestamptz, example text
 subscription_options
     subid oid, subname name, create_tables bool, type_mappings text, value_policies text,
-    schema_changes text, conflict_resolution text, auto_refresh bool, history name
+    schema_changes text, conflict_resolution text, auto_refresh bool, history name,
+    delete_mode text
 conflicts
     subid oid, subname name, noted_at timestamptz, schemaname name, tablename name,
     conflict_type text, resolution text, key text, commit_lsn pg_lsn, xid xid, origin text,

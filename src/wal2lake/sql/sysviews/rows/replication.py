@@ -270,6 +270,7 @@ def subscription_options(state: Replication) -> Iterator[Row]:
             "conflict_resolution": sub.conflict_resolution,
             "auto_refresh": sub.auto_refresh,
             "history": sub.history or None,
+            "delete_mode": sub.options.get("delete_mode", "hard"),
         }
 
 
