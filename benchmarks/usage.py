@@ -177,6 +177,16 @@ def high_water(pid: int) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
+def waited_seconds(pid: int) -> float:
+    """How long the threads of a process were ready to run and had no CPU, added up; 0 where the
+    system does not say. Source: Linux, Documentation/scheduler/sched-stats.rst."""
+    waited = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):
+            waited += int(file.read_text().split()[1])
+    return waited / 1e9
+
+
 def forget_high_water(pid: int) -> None:
     """Let the mark begin anew, at what the process has now. proc(5), clear_refs."""
     with contextlib.suppress(OSError):
