@@ -474,6 +474,20 @@ def test_a_log_is_near_its_limit_then_at_it(size: int, kind: str | None) -> None
     assert [p.kind for p in of(having(stock))] == ([kind] if kind else [])
 
 
+def test_a_receiver_that_stops_at_the_limit_of_its_log_is_one_problem() -> None:
+    error = (
+        "change log has 1000 bytes, limit is 1000\nHINT:  Raise log.size_limit_bytes."
+    )
+    errors = {"receiver": (error, "53100", ago(minutes=1))}
+    stock = replace(STOCK, log_bytes=1000, log_limit_bytes=1000, errors=errors)
+    problem = only(having(stock))
+    assert (problem.kind, problem.concern) == ("log_limit", "operator")
+    assert "and may have 1000 bytes" in problem.message
+    # The size that was measured last may still be below.
+    problem = only(having(replace(stock, log_bytes=700)))
+    assert (problem.kind, problem.concern) == ("log_limit", "operator")
+
+
 def test_a_log_that_paused_tables_hold_is_freed_by_resuming_them() -> None:
     paused = replace(ITEMS, paused_since=ago(minutes=1))
     stock = replace(STOCK, log_bytes=1000, log_limit_bytes=1000, tables=(paused,))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.pure.test_apply_relationmap import source
@@ -11,7 +13,9 @@ from tests.pure.test_health_problems import ITEMS, STOCK
 from wal2lake.apply.failures import row_failure
 from wal2lake.apply.relationmap import RelationUse, check_target
 from wal2lake.catalog import ColumnDef, TableDef, WorkerKind
-from wal2lake.errors import Wal2LakeError
+from wal2lake.changelog.files import storage_error
+from wal2lake.errors import PublisherError, Wal2LakeError
+from wal2lake.health.problem import Concern
 from wal2lake.health.rules.remedies import Remedy, failure_of, remedy_of
 from wal2lake.lake.staging.layout import RowFailure, Seq
 from wal2lake.model import ConflictType, Lsn, Oid
@@ -164,3 +168,20 @@ def test_a_slot_that_cannot_be_used(
             same=True,
         )
     assert remedy(refused.value, WorkerKind.RECEIVER).sql == sql
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_the_nodes_own_disk_does_not_concern_the_source(number: int) -> None:
+    error = storage_error("write file", Path("/log/journal"), OSError(number, "no"))
+    found = remedy(error, WorkerKind.RECEIVER)
+    assert (found.concern, found.sql, found.hint) == (
+        Concern.OPERATOR,
+        None,
+        error.hint,
+    )
+    full = PublisherError(
+        "could not extend file: No space left on device",
+        sqlstate="53100",
+        hint="Check free disk space.",
+    )
+    assert remedy(full, WorkerKind.RECEIVER).concern is Concern.SOURCE

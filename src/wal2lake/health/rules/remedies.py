@@ -44,6 +44,13 @@ _CREDENTIALS: Final = "28"
 _SOURCE_LIMITS: Final = ("53300", "53400")
 """too_many_connections, configuration_limit_exceeded."""
 _PERMISSION: Final = "42501"
+_OWN_PLACES: Final = (
+    "file system of the log directory",
+    "file system of the node's directory",
+    "log.size_limit_bytes",
+)
+"""What HINTs of errors name that a receiver meets on its own machine. Its other errors are mostly
+those of the source, which may have the same SQLSTATE."""
 _REMOTE: Final = (WorkerKind.RECEIVER.value, WorkerKind.SNAPSHOT.value)
 
 
@@ -177,6 +184,13 @@ def call_for_table(
 
 
 # ---- rules, in the order in which they are asked -----------------------------------------
+
+
+def _own_storage(failure: WorkerFailure) -> Remedy | None:
+    hint = failure.text.hint or ""
+    if not any(place in hint for place in _OWN_PLACES):
+        return None
+    return Remedy(Concern.OPERATOR, None, hint)
 
 
 def _unreachable(failure: WorkerFailure) -> Remedy | None:
@@ -331,6 +345,7 @@ def _skip(failure: WorkerFailure) -> Remedy | None:
 
 
 _RULES: Final[tuple[Callable[[WorkerFailure], Remedy | None], ...]] = (
+    _own_storage,
     _unreachable,
     _credentials,
     _slot_in_use,

@@ -49,6 +49,8 @@ _VERBS: Final = {
 }
 _LOST: Final = ("can no longer access replication slot", "replication slot")
 _GONE: Final = "42704"
+_LIMIT: Final = "change log has "
+"""How the receiver's error begins whose log has reached its limit."""
 _STAGES: Final = ("received", "durable", "applied", "visible")
 _WORKS: Final = {
     "received": "not yet received from the source",
@@ -62,11 +64,12 @@ def subscription_problems(
     facts: NodeFacts, subscription: SubscriptionFacts, now: datetime
 ) -> Iterator[Problem]:
     """Yield the problems of a subscription, then those of its tables."""
-    found = [*_errors(subscription), *_standstill(facts, subscription)]
     runs = facts.state in ("starting", "ready")
+    # Before the receiver's error, which says less of the same: receivers go on while the engine is
+    # down.
+    found = [*_log(subscription)] if runs else []
+    found += [*_errors(subscription), *_standstill(facts, subscription)]
     if runs:
-        # Receivers go on while the engine is down.
-        found += _log(subscription)
         found += _source(subscription)
     for table in subscription.tables:
         found += _table(subscription, table, now)
@@ -98,6 +101,8 @@ def _error(
         kind, subject = ProblemKind.RECEIVER, ""
         if _is_lost_slot(failure.text.message, sqlstate):
             kind = ProblemKind.SLOT_LOST
+        elif failure.text.message.startswith(_LIMIT):
+            kind = ProblemKind.LOG_LIMIT
     verb = _VERBS.get(worker, worker)
     return Problem(
         kind,
