@@ -14,7 +14,7 @@ from wal2lake.apply.failures import row_failure
 from wal2lake.apply.relationmap import RelationUse, check_target
 from wal2lake.catalog import ColumnDef, TableDef, WorkerKind
 from wal2lake.changelog.files import storage_error
-from wal2lake.errors import PublisherError, Wal2LakeError
+from wal2lake.errors import PublisherError, Wal2LakeError, description_of
 from wal2lake.health.problem import Concern
 from wal2lake.health.rules.remedies import Remedy, failure_of, remedy_of
 from wal2lake.lake.staging.layout import RowFailure, Seq
@@ -179,6 +179,8 @@ def test_the_nodes_own_disk_does_not_concern_the_source(number: int) -> None:
         None,
         error.hint,
     )
+    bug = failure_of(SUBSCRIPTION, "receiver", description_of(KeyError("x")), "XX000")
+    assert remedy_of(bug).concern is Concern.OPERATOR
     full = PublisherError(
         "could not extend file: No space left on device",
         sqlstate="53100",

@@ -49,8 +49,9 @@ _OWN_PLACES: Final = (
     "file system of the node's directory",
     "log.size_limit_bytes",
 )
-"""What HINTs of errors name that a receiver meets on its own machine. Its other errors are mostly
-those of the source, which may have the same SQLSTATE."""
+"""Places that HINTs name of errors which a receiver meets on its own machine. Its other errors are
+mostly those of the source, which may have the same SQLSTATE."""
+_INTERNAL: Final = "internal error"
 _REMOTE: Final = (WorkerKind.RECEIVER.value, WorkerKind.SNAPSHOT.value)
 
 
@@ -186,9 +187,10 @@ def call_for_table(
 # ---- rules, in the order in which they are asked -----------------------------------------
 
 
-def _own_storage(failure: WorkerFailure) -> Remedy | None:
+def _own_machine(failure: WorkerFailure) -> Remedy | None:
     hint = failure.text.hint or ""
-    if not any(place in hint for place in _OWN_PLACES):
+    internal = failure.text.message == _INTERNAL
+    if not internal and not any(place in hint for place in _OWN_PLACES):
         return None
     return Remedy(Concern.OPERATOR, None, hint)
 
@@ -345,7 +347,7 @@ def _skip(failure: WorkerFailure) -> Remedy | None:
 
 
 _RULES: Final[tuple[Callable[[WorkerFailure], Remedy | None], ...]] = (
-    _own_storage,
+    _own_machine,
     _unreachable,
     _credentials,
     _slot_in_use,
