@@ -5,8 +5,8 @@ hangs, and without them. The table owes its readers a freshness that it cannot k
 there are alerts to send. Rounds go alone, watched, watched, alone, so that what changes with time
 concerns both alike. The first round is not counted: the JVM compiles.
 
-Comes in: a stage. Goes out: changes a second of both (medians), their ratio, and what the web
-process has used.
+Comes in: a stage. Goes out: changes a second of both (medians) and CPU of the node for as many
+changes, their ratios, and what the web process has used.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ _FRESHNESS: Final = "100ms"
 
 _RATIO: Final = Target(at_least=0.95)
 """What is missing could be noise."""
+_CPU: Final = Target(at_most=1.05)
+"""It depends less than the speed on what else the machine does."""
 _MEMORY: Final = Target(at_most=120.0)
 """MB."""
 
@@ -60,6 +62,8 @@ class _Round:
     is_watched: bool
     speed: float
     """Changes a second."""
+    cpu_seconds: float
+    """Of the node's other processes, for a million changes."""
     web_cpu_cores: float
     web_peak_bytes: int
 
@@ -95,6 +99,13 @@ def _report(stage: Stage, rounds: list[_Round]) -> None:
     stage.add(_TABLE, "with visitors", "changes/s", with_visitors)
     ratio = with_visitors / statistics.median(alone)
     stage.add(_TABLE, "with visitors to without", "times", ratio, target=_RATIO)
+    cpu = [
+        statistics.median(r.cpu_seconds for r in rounds if r.is_watched is is_watched)
+        for is_watched in (False, True)
+    ]
+    stage.add(_TABLE, "nobody looks: CPU per million changes", "s", cpu[0])
+    stage.add(_TABLE, "with visitors: the same, but for the web process", "s", cpu[1])
+    stage.add(_TABLE, "the one to the other", "times", cpu[1] / cpu[0], target=_CPU)
     cores = statistics.median(r.web_cpu_cores for r in watched)
     stage.add(_TABLE, "web process: CPU", "% of a core", 100 * cores)
     peak = megabytes(max(r.web_peak_bytes for r in watched))
@@ -173,10 +184,12 @@ def _catch_up(
         source.rows("checkpoint")
         with Usage({"node": peer.pid}) as usage:
             seconds = _seconds_to_reach(client, source, int(mark))
+    web = usage.cpu_seconds(role="web")
     found = _Round(
         is_watched,
         size.changes / seconds,
-        usage.cpu_seconds(role="web") / seconds,
+        (usage.cpu_seconds() - web) / size.changes * 1e6,
+        web / seconds,
         usage.peak_bytes(role="web") or 0,
     )
     words = "with visitors" if is_watched else "alone"
