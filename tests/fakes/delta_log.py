@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from wal2lake.lake.delta.z85 import encode_z85
@@ -30,6 +32,10 @@ PROTOCOL = {
 }
 
 
+def _pylists(rows: pa.Table) -> list[list[Any]]:
+    return [column.to_pylist() for column in rows.columns]
+
+
 @dataclass
 class WrittenTable:
     """The table, and the files that each of its versions needs."""
@@ -43,6 +49,8 @@ class WrittenTable:
     vectors: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Descriptors by data file."""
     cursors: dict[str, int] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    """Features beside those of ``PROTOCOL``, for readers and writers."""
 
     def create(self) -> None:
         """Commit version 0."""
@@ -58,7 +66,12 @@ class WrittenTable:
             },
             "createdTime": 0,
         }
-        self._commit([{"protocol": PROTOCOL}, {"metaData": metadata}], {}, set())
+        protocol = {
+            **PROTOCOL,
+            "readerFeatures": ["deletionVectors", *self.features],
+            "writerFeatures": ["deletionVectors", "changeDataFeed", *self.features],
+        }
+        self._commit([{"protocol": protocol}, {"metaData": metadata}], {}, set())
 
     @property
     def newest(self) -> int:
@@ -131,6 +144,35 @@ class WrittenTable:
     def checkpoint(self) -> None:
         """Let deltalake write a checkpoint of the newest version."""
         DeltaTable(str(self.root)).create_checkpoint()
+
+    def checkpoint_with_sidecar(self) -> None:
+        """Write a checkpoint of format v2 of the newest version."""
+        self.checkpoint()
+        log, number = self.root / "_delta_log", self.newest
+        classic = log / f"{number:020}.checkpoint.parquet"
+        rows = pq.read_table(classic).select(["add", "remove"])
+        of_files = [
+            a is not None or r is not None for a, r in zip(*_pylists(rows), strict=True)
+        ]
+        sidecar = log / "_sidecars" / f"{uuid.uuid4()}.parquet"
+        sidecar.parent.mkdir(exist_ok=True)
+        pq.write_table(rows.filter(pa.array(of_files)), sidecar)
+        first = map(json.loads, self._path(0).read_text().splitlines())
+        lines: list[dict[str, Any]] = [
+            {"checkpointMetadata": {"version": number, "tags": {}}},
+            *(a for a in first if "protocol" in a or "metaData" in a),
+            *({"txn": {"appId": k, "version": v}} for k, v in self.cursors.items()),
+            {
+                "sidecar": {
+                    "path": sidecar.name,
+                    "sizeInBytes": sidecar.stat().st_size,
+                    "modificationTime": 0,
+                }
+            },
+        ]
+        path = log / f"{number:020}.checkpoint.{uuid.uuid4()}.json"
+        path.write_text("\n".join(map(json.dumps, lines)))
+        classic.unlink()
 
     def needed(self, first: int, last: int) -> set[str]:
         """The files that versions need."""

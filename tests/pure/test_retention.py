@@ -43,6 +43,7 @@ from wal2lake.lake.retention import (
     FileKind,
     UnreadableLog,
     are_present,
+    read_history,
     read_log,
     stated_seconds,
 )
@@ -92,9 +93,10 @@ class FakeNode:
         directory: Path,
         subscriptions: int = 1,
         properties: dict[str, str] | None = None,
+        features: tuple[str, ...] = (),
     ) -> None:
         root = directory / "warehouse" / "public" / "t"
-        self.table = WrittenTable(root, properties or {})
+        self.table = WrittenTable(root, properties or {}, features=features)
         self.table.create()
         self.catalog = Catalog.create(directory / "catalog.sqlite", "me", None)
         location = str(self.table.root)
@@ -577,6 +579,34 @@ def test_the_log_below_a_checkpoint_goes(node: FakeNode) -> None:
         node.table.assert_readable(version)
     assert read_log(node.table.root).first == 10
     assert node.vacuum().count == 0
+
+
+def test_files_that_a_sidecar_names_stay_and_the_log_below_goes(
+    tmp_path: Path,
+) -> None:
+    node = FakeNode(tmp_path, features=("v2Checkpoint",))
+    ten_versions(node)
+    kept, shared = node.table.file(), node.table.file()
+    node.table.commit([kept, shared])
+    node.table.commit(deletes_in=[kept, shared])
+    node.table.checkpoint_with_sidecar()
+    node.age(30)
+    node.table.commit([node.table.file()], [shared])
+    node.publish(13)
+    report = node.vacuum()
+    assert report.oldest == 12
+    # The commits and checksums below the checkpoint.
+    assert report.files[FileKind.LOG] == 24
+    assert {name[:20] for name in node.log_names() if name[0] == "0"} == {
+        f"{12:020}",
+        f"{13:020}",
+    }
+    for version in (12, 13):
+        node.table.assert_readable(version)
+    (sidecar,) = (node.table.root / "_delta_log" / "_sidecars").iterdir()
+    sidecar.write_bytes(b"PAR1")
+    with pytest.raises(UnreadableLog, match="could not read checkpoint"):
+        read_history(read_log(node.table.root), 13)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ from wal2lake.lake.retention.tablelog import LOG, History, TableLog
 
 _NUMBERED: Final = re.compile(
     r"\.?(?:[0-9]{20}\.)?([0-9]{20})\."
-    r"(?:json|crc|compacted\.json|checkpoint(?:\.[0-9]+\.[0-9]+)?\.parquet)(?:\.crc)?"
+    r"(?:json|crc|compacted\.json|checkpoint(?:\.[0-9]+\.[0-9]+)?\.parquet"
+    r"|checkpoint\.[0-9a-f-]{36}\.(?:parquet|json))(?:\.crc)?"
 )
 """Names of the log's files with the version up to which they go, and their companions."""
 
@@ -94,11 +95,11 @@ def choose_log(
     up to there."""
     bases = [
         version
-        for version, names in log.checkpoints.items()
+        for version, checkpoint in log.checkpoints.items()
         if version <= oldest
         and version in log.commits
         and version <= (-1 if log.pointer is None else log.pointer)
-        and all(log.entries[name].changed < too_young for name in names)
+        and all(log.entries[name].changed < too_young for name in checkpoint.names)
     ]
     base = next(filter(has_cursors, sorted(bases, reverse=True)), 0)
     chosen = sorted(_below(log, base, keep_since))

@@ -25,9 +25,14 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from wal2lake.errors import StorageError
+from wal2lake.lake.delta.checkpointfiles import (
+    Checkpoint,
+    Wanted,
+    complete_checkpoints,
+    read_checkpoint,
+)
 from wal2lake.lake.delta.durability import actions_of, vector_file
 from wal2lake.lake.store import local_path
 
@@ -54,6 +59,7 @@ FEATURES: Final = frozenset(
         "timestampNtz",
         "typeWidening",
         "typeWidening-preview",
+        "v2Checkpoint",
         "vacuumProtocolCheck",
         "variantShredding-preview",
         "variantType",
@@ -63,11 +69,15 @@ FEATURES: Final = frozenset(
 """Delta's features under which the log names every file that a version needs."""
 
 _COMMIT: Final = re.compile(r"([0-9]{20})\.json")
-_CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
-_PART: Final = re.compile(r"([0-9]{20})\.checkpoint\.([0-9]{10})\.([0-9]{10})\.parquet")
 _POINTER: Final = re.compile(r'"version"\s*:\s*([0-9]+)')
 
-_ADDS: Final = ("add.path", "add.deletionVector", "remove.path", "protocol", "metaData")
+_WANTED: Final[Wanted] = {
+    "protocol": None,
+    "metaData": None,
+    "add": frozenset({"path", "deletionVector"}),
+    "remove": frozenset({"path"}),
+}
+"""Parts of a checkpoint that say which files a version needs."""
 
 
 class UnreadableLog(StorageError):
@@ -101,8 +111,8 @@ class TableLog:
     entries: Mapping[str, Entry]
     commits: Mapping[int, str]
     """Names of commits, by version."""
-    checkpoints: Mapping[int, tuple[str, ...]]
-    """Names of complete checkpoints, by version."""
+    checkpoints: Mapping[int, Checkpoint]
+    """Complete checkpoints, by version."""
     pointer: int | None
     """The version that ``_last_checkpoint`` names."""
 
@@ -160,23 +170,9 @@ def read_log(root: Path) -> TableLog:
     }
     if not commits:
         raise UnreadableLog(f'there is no Delta table at "{root}"', sqlstate="42P01")
-    return TableLog(root, entries, commits, _checkpoints(entries), _pointer(root))
-
-
-def _checkpoints(names: Mapping[str, Entry]) -> dict[int, tuple[str, ...]]:
-    """Return the checkpoints of which every part is there. Others (of format v2) need a feature
-    that is refused."""
-    found: dict[int, tuple[str, ...]] = {}
-    parts: dict[tuple[int, int], list[str]] = {}
-    for name in names:
-        if whole := _CHECKPOINT.fullmatch(name):
-            found[int(whole[1])] = (name,)
-        elif part := _PART.fullmatch(name):
-            parts.setdefault((int(part[1]), int(part[3])), []).append(name)
-    for (version, count), of_it in parts.items():
-        if len(of_it) == count:
-            found.setdefault(version, tuple(sorted(of_it)))
-    return found
+    # Of several checkpoints of one version the first is the one with the fewest files.
+    checkpoints = {one.version: one for one in reversed(complete_checkpoints(entries))}
+    return TableLog(root, entries, commits, checkpoints, _pointer(root))
 
 
 def _pointer(root: Path) -> int | None:
@@ -358,8 +354,7 @@ def _replayed(log: TableLog, history: History, check: Callable[[], None]) -> _Re
     replay = _Replay(history)
     base = max((v for v in log.checkpoints if v <= history.oldest), default=-1)
     if base >= 0:
-        for name in log.checkpoints[base]:
-            _read_checkpoint(log.root / LOG / name, history, replay)
+        _read_checkpoint(log, log.checkpoints[base], history, replay)
     for version in range(base + 1, history.oldest + 1):
         check()
         replay.apply(version, _commit(log, version))
@@ -377,27 +372,27 @@ def _commit(log: TableLog, version: int) -> list[dict[str, Any]]:
         ) from error
 
 
-def _read_checkpoint(path: Path, history: History, replay: _Replay) -> None:
+def _read_checkpoint(
+    log: TableLog, checkpoint: Checkpoint, history: History, replay: _Replay
+) -> None:
     try:
-        rows = pq.ParquetFile(path).read(columns=list(_ADDS))
-    except (OSError, pa.ArrowException) as error:
+        for action in read_checkpoint(log.root, checkpoint, _WANTED):
+            if "protocol" in action:
+                history.protocol = action["protocol"]
+            elif "metaData" in action:
+                history.metadata = action["metaData"]
+            elif "add" in action:
+                replay.add(action["add"])
+            elif "remove" in action:
+                # The same path may be live again, with another deletion vector.
+                below = name_below(history.root, action["remove"]["path"])
+                if below is not None:
+                    history.gone.add(below)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        names = ", ".join(checkpoint.names)
         raise UnreadableLog(
-            f'could not read checkpoint "{path}"', sqlstate="58030"
+            f'could not read checkpoint "{log.root / LOG / names}"', sqlstate="58030"
         ) from error
-    for kind in ("protocol", "metaData"):
-        for found in _present(rows, kind):
-            pairs = found.get("configuration") or ()
-            if kind == "protocol":
-                history.protocol = found
-            else:
-                history.metadata = {**found, "configuration": dict(pairs)}
-    for add in _present(rows, "add"):
-        replay.add(add)
-    for remove in _present(rows, "remove"):
-        # The same path may be live again, with another deletion vector.
-        below = name_below(history.root, remove["path"])
-        if below is not None:
-            history.gone.add(below)
 
 
 def has_cursors(log: TableLog, version: int) -> bool:
@@ -413,24 +408,15 @@ def has_cursors(log: TableLog, version: int) -> bool:
         }
         found = {
             (str(token["appId"]), int(token["version"]))
-            for name in log.checkpoints[version]
-            for token in _present(
-                pq.ParquetFile(log.root / LOG / name).read(
-                    columns=["txn.appId", "txn.version"]
-                ),
-                "txn",
+            for action in read_checkpoint(
+                log.root, log.checkpoints[version], {"txn": None}
             )
+            if "txn" in action
+            for token in (action["txn"],)
         }
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
         return False
     return expected <= found
-
-
-def _present(rows: pa.Table, name: str) -> Iterator[dict[str, Any]]:
-    if name in rows.column_names:
-        column = rows.column(name)
-        for batch in column.drop_null().chunks:
-            yield from batch.to_pylist()
 
 
 def _refuse_unknown(history: History) -> None:
