@@ -334,19 +334,19 @@ def test_a_column_of_the_name_stops_the_subscription_until_it_is_gone(
             f" insert into sd.{table} (id, _deleted_at) values (3, 'c')"
         )
         (problem,) = node.wait_for(
-            "select sqlstate, message, hint from wal2lake.problems"
+            "select sqlstate, message from wal2lake.problems"
             f" where subname = '{name}' and message like '%is published%'",
             lambda rows: len(rows) == 1,
         )
-        assert problem[:2] == (
-            "55000",
+        assert problem[0] == "55000"
+        assert str(problem[1]).endswith(
             f'column "_deleted_at" of table "sd.{table}" is published, and delete_mode ='
-            " soft has a column of this name here",
+            " soft has a column of this name here"
         )
-        assert str(problem[2]).startswith(
+        assert (
             "Rename the column at the source, or leave it out with a column list of the"
             " publication. If changes with it have been received: drop the table here and"
-        )
+        ) in node.log_text()
         pg18.psql(f"alter table sd.{table} rename column _deleted_at to v")
         node.sql(f"drop table sd.{table}")
         node.sql(f"alter subscription {name} refresh publication")
