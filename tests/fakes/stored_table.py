@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,26 @@ from wal2lake.lake.origins import COLUMNS, RowMarks, tagged
 from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
 from wal2lake.lake.staging.historyrows import HistoryTarget
 from wal2lake.lake.staging.layout import ChangeShape, RowFailure, Uniqueness
+from wal2lake.lake.staging.stage import read_staged
 from wal2lake.lake.tablefiles import DataFile, add_action
-from wal2lake.lake.upsert import Upsert, UpsertMemory, load, plan_upsert
+from wal2lake.lake.upsert import Upsert, UpsertMemory, plan_upsert
 from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
-from wal2lake.lake.upsert.locating import passed_over
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Modified
+
+
+@dataclass
+class HeldChanges:
+    """Staged changes in memory, as ``staging.StagedChanges``."""
+
+    shape: ChangeShape
+    size: int
+    held: Sequence[pa.Table]
+    paths: Sequence[str] = ()
+
+    def tables(self) -> list[pa.Table]:
+        """All tables."""
+        return [*self.held, *map(read_staged, self.paths)]
 
 
 class StoredTable:
@@ -94,28 +109,27 @@ class StoredTable:
         uniqueness: Uniqueness,
         *,
         memory: int,
+        runs: int = 1,
         rules: ConflictRules = AS_POSTGRESQL,
         history: HistoryTarget | None = None,
     ) -> Upsert | RowFailure:
-        """What a batch would change; ``memory`` in bytes. Every second batch looks into an
-        index of keys."""
+        """What a batch would change; ``memory`` in bytes, or as much as ``runs`` need that are
+        more than one. Every second batch looks into an index of keys."""
         self._plans += 1
         size = sum(t.nbytes for t in staged)
-        with UpsertMemory(memory).share(size) as share:
-            return plan_upsert(
-                load(shape, staged),
-                self.state,
-                self.files,
-                uniqueness,
-                share,
-                f"{self.state.location}/spill",
-                rules=rules,
-                index=self._index if self._plans % 2 else None,
-                history=history,
-                earlier=()
-                if history is None and rules.soft is None
-                else passed_over(shape, staged),
-            )
+        if runs > 1:
+            memory = 2 * size * (1 if history is None else 3) // runs - 1
+        return plan_upsert(
+            HeldChanges(shape, size, list(staged)),
+            self.state,
+            self.files,
+            uniqueness,
+            UpsertMemory(memory),
+            f"{self.state.location}/spill",
+            rules=rules,
+            index=self._index if self._plans % 2 else None,
+            history=history,
+        )
 
     def commit(self, upsert: Upsert) -> None:
         """As Delta's log has it afterwards."""

@@ -38,6 +38,8 @@ from wal2lake.pgtypes import (
 from wal2lake.pgtypes.choices.resolutions import _BY_EXPRESSION, _POSSIBLE
 from wal2lake.testing.rowmodel import UNCHANGED, HistoryShape, Row, RowEvent, history
 
+pytestmark = pytest.mark.usefixtures("no_fsync")
+
 OURS, THEIRS = 7, 9
 
 
@@ -277,6 +279,7 @@ def test_a_batch_means_what_its_events_mean_one_by_one(
         staged_tables(events, shape_of(events), 2),
         UNTRUSTED,
         memory=1 << 20,
+        runs=rng.choice([1, 1, 2, 7]),
         rules=ConflictRules(
             rules,
             commits(events) if tracks else None,

@@ -33,6 +33,8 @@ from wal2lake.testing.rowmodel import (
     initial_rows,
 )
 
+pytestmark = pytest.mark.usefixtures("no_fsync")
+
 OPS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate"}
 Change = tuple[str, int, int, tuple[Any, ...] | None, tuple[Any, ...] | None]
 
@@ -168,7 +170,12 @@ def test_each_change_has_its_whole_old_and_new_row(
         staged_shape = shape_of(batch)
         staged = keyed.staged_tables(batch, staged_shape, rng.randint(1, 3))
         upsert = table.plan(
-            staged_shape, staged, uniqueness, memory=1 << 22, history=target
+            staged_shape,
+            staged,
+            uniqueness,
+            memory=1 << 22,
+            runs=rng.choice([1, 1, 2, 7]),
+            history=target,
         )
         assert isinstance(upsert, Upsert), upsert
         assert recorded(upsert, target, 4) == expected_changes(model, batch)
@@ -194,12 +201,14 @@ def test_each_change_has_its_whole_old_and_new_row(
         max_size=3,
     ),
     files=st.integers(1, 3),
+    runs=st.sampled_from([1, 2, 7]),
 )
 def test_rows_without_a_key_come_and_go_one_by_one(
     tmp_path: Path,
     stored: list[tuple[Row, str | None]],
     batches: list[list[keyless.Event]],
     files: int,
+    runs: int,
 ) -> None:
     place = tmp_path / uuid.uuid4().hex
     table = keyless.Table(place / "t", stored, files)
@@ -207,7 +216,9 @@ def test_rows_without_a_key_come_and_go_one_by_one(
     rows = Counter(keyless.identical((*row, own)) for row, own in stored)
     for batch in batches:
         staged, shape = keyless.stage(batch)
-        upsert = table.plan(shape, [staged], UNTRUSTED, memory=1 << 22, history=target)
+        upsert = table.plan(
+            shape, [staged], UNTRUSTED, memory=1 << 22, runs=runs, history=target
+        )
         assert isinstance(upsert, Upsert), upsert
         table.commit(upsert)
         for op, lsn, ordinal, old, new in recorded(upsert, target, 4):

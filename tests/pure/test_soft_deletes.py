@@ -33,7 +33,7 @@ from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.historyrows import NO_COMMITS, HistoryCommits, HistoryTarget
 from wal2lake.lake.staging.layout import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import AddedFile, DataFile, add_action
-from wal2lake.lake.upsert import NotForUs, Upsert
+from wal2lake.lake.upsert import Upsert
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.lives.marks import DeletionMarks
 from wal2lake.lake.upsert.soft import recopied
@@ -120,6 +120,8 @@ class MarkedTable(StoredTable):
             staged,
             uniqueness,
             memory=1 << 22,
+            # A TRUNCATE needs the whole batch.
+            runs=(1, 2, 5)[len(events) % 3] if shape.truncate is None else 1,
             rules=rules,
             history=target,
         )
@@ -379,11 +381,20 @@ def test_a_deletion_without_a_time_is_no_deletion(tmp_path: Path) -> None:
         )
 
 
-def test_a_truncate_needs_deletion_vectors(tmp_path: Path) -> None:
-    table = MarkedTable(tmp_path / "t", [(1, 1, "a", "b")], [], 1)
+def test_without_deletion_vectors_a_truncate_rewrites_the_files(tmp_path: Path) -> None:
+    ended = [((2, 2, "a", "b"), BEFORE)]
+    table = MarkedTable(tmp_path / "t", [(1, 1, "a", "b")], ended, 1)
     table.state = replace(table.state, properties={})
-    with pytest.raises(NotForUs):
-        table.plan_events([RowEvent(3, 0, "T")], TRUSTED)
+    upsert = table.plan_events([RowEvent(3, 0, "T")], TRUSTED)
+    assert isinstance(upsert, Upsert)
+    table.commit(upsert)
+    assert all(file.vector is None for file in table.files)
+    live, marked = table.state_of_rows()
+    assert live == {}
+    assert marked == {
+        (1, 1): ((1, 1, "a", "b"), 3),
+        (2, 2): ((2, 2, "a", "b"), BEFORE),
+    }
 
 
 @pytest.mark.parametrize("at_once", [1, 4_000_000])

@@ -54,6 +54,8 @@ from wal2lake.testing.rowmodel import (
     initial_rows,
 )
 
+pytestmark = pytest.mark.usefixtures("no_fsync")
+
 ARROW = pa.schema(
     [
         ("grp", pa.int32()),
@@ -62,6 +64,9 @@ ARROW = pa.schema(
         ("b", pa.string()),
     ]
 )
+RUNS = (1, 1, 2, 7)
+"""Runs in which a batch is applied, at least: 1 if it fits into memory."""
+
 thorough = settings(
     max_examples=25,
     deadline=None,
@@ -81,10 +86,11 @@ class Table(StoredTable):
         uniqueness: Uniqueness,
         pieces: int = 2,
         memory: int = 1 << 20,
+        runs: int = 1,
     ) -> Upsert | RowFailure:
         shape = shape_of(events)
         staged = staged_tables(events, shape, pieces)
-        return self.plan(shape, staged, uniqueness, memory=memory)
+        return self.plan(shape, staged, uniqueness, memory=memory, runs=runs)
 
     def rows(self) -> dict[tuple[object, ...], Row]:
         found: dict[tuple[object, ...], Row] = {}
@@ -128,12 +134,19 @@ def staged_tables(
 
 
 def run(
-    tmp_path: Path, shape: HistoryShape, seed: int, parts: int, uniqueness: Uniqueness
-) -> None:
+    tmp_path: Path,
+    shape: HistoryShape,
+    seed: int,
+    parts: int,
+    uniqueness: Uniqueness,
+    properties: dict[str, str] | None = None,
+) -> Table:
     rng = random.Random(seed)
     start = initial_rows(shape, rng)
     events = history(shape, start, rng)
     table = Table(tmp_path / uuid.uuid4().hex, list(start.values()), rng.randint(1, 4))
+    if properties is not None:
+        table.state = replace(table.state, properties=properties)
     model = TableModel(KEY, dict(start))
     for batch in batches(events, rng, parts):
         if not batch:
@@ -141,8 +154,10 @@ def run(
         before = dict(model.rows)
         model.missing.clear()
         model.apply_all(batch)
-        upsert = table.plan_events(batch, uniqueness, rng.randint(1, 3))
+        runs = rng.choice(RUNS)
+        upsert = table.plan_events(batch, uniqueness, rng.randint(1, 3), runs=runs)
         assert isinstance(upsert, Upsert), upsert
+        assert upsert.runs >= min(runs, 2) or len(batch) < 9 or upsert.passed_over
         assert [(c.commit_lsn, c.type, c.key) for c in upsert.conflicts] == [
             (
                 lsn,
@@ -165,6 +180,7 @@ def run(
                     f"start {[r for k, r in before.items() if k[0] == key[0]]}\n"
                     + "\n".join(map(str, related))
                 )
+    return table
 
 
 @thorough
@@ -215,11 +231,14 @@ def test_the_first_taken_key_is_located(tmp_path: Path, seed: int, moves: bool) 
             expected = event
             break
     table = Table(tmp_path / uuid.uuid4().hex, list(start.values()), 3)
-    found = table.plan_events(events, UNTRUSTED)
+    before = sorted((tmp_path).rglob("*.parquet"))
+    found = table.plan_events(events, UNTRUSTED, runs=rng.choice(RUNS))
     if expected is None:
         assert isinstance(found, Upsert)
         return
     assert expected.new is not None
+    # What earlier runs have written is gone.
+    assert sorted((tmp_path).rglob("*.parquet")) == before
     assert found == RowFailure(
         Seq(expected.lsn, expected.ordinal),
         None,
@@ -262,11 +281,32 @@ def test_an_update_that_finds_no_row_commits_nothing(tmp_path: Path) -> None:
     assert not upsert.changes_table
 
 
-def test_a_table_without_deletion_vectors_is_for_spark(tmp_path: Path) -> None:
-    table = Table(tmp_path / "t", [(1, 1, "a", "b")], 1)
-    table.state = replace(table.state, properties={})
-    with pytest.raises(TooLarge):
-        table.plan_events([RowEvent(1, 0, "D", None, (1, 1))], TRUSTED)
+@settings(thorough, max_examples=8)
+@given(seed=st.integers(0, 2**32))
+def test_a_table_without_deletion_vectors_gets_none(tmp_path: Path, seed: int) -> None:
+    shape = HistoryShape(20, 6, missing=True)
+    table = run(tmp_path, shape, seed, 3, TRUSTED, properties={})
+    assert all(file.vector is None for file in table.files)
+    location = Path(table.state.location)
+    assert not list(location.glob("*.bin"))
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_file_that_does_not_count_its_rows_is_rewritten(
+    tmp_path: Path, runs: int
+) -> None:
+    table = Table(tmp_path / "t", [(1, n, "a", "b") for n in range(8)], 2)
+    one, two = table.files
+    table.files = [DataFile({**one.action, "stats": None}), two]
+    events = [RowEvent(1, n, "D", None, (1, n)) for n in (0, 2, 5, 6)]
+    upsert = table.plan_events(events, TRUSTED, runs=runs)
+    assert isinstance(upsert, Upsert)
+    assert [(r.file.key, r.vector is None) for r in upsert.replaced] == [
+        (one.key, True),
+        (two.key, False),
+    ]
+    table.commit(upsert)
+    assert list(table.rows()) == [(1, 4), (1, 7), (1, 1), (1, 3)]
 
 
 PARTITIONED_BY_TEXT = tuple(
@@ -299,16 +339,50 @@ def test_a_table_that_asks_more_of_its_writers_is_for_spark(
         table.plan_events([event], TRUSTED)
 
 
-def test_unchanged_values_that_do_not_fit_into_memory_are_for_spark(
+@pytest.mark.parametrize("memory", [1 << 20, 100_000, 1000, 0])
+def test_unchanged_values_that_do_not_fit_into_memory_are_read_in_parts(
+    tmp_path: Path, memory: int
+) -> None:
+    rows = [(1, n, "a", f"{n}" + "x" * 1000) for n in range(20)]
+    table = Table(tmp_path / "t", rows, 10)
+    events = [RowEvent(1, n, "U", (1, n, "b", UNCHANGED)) for n in range(20)]
+    upsert = table.plan_events(events, TRUSTED, memory=memory)
+    assert isinstance(upsert, Upsert)
+    assert (upsert.runs == 1) == (memory >= 100_000)
+    # Files of rows that later runs have changed again are gone, and none is left over.
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 10 + len(upsert.adds)
+    table.commit(upsert)
+    assert table.rows() == {row[:2]: (*row[:2], "b", row[3]) for row in rows}
+
+
+def test_a_row_that_every_run_changes_is_written_once_more_each_time(
     tmp_path: Path,
 ) -> None:
-    rows = [(1, n, "a", f"{n}" + "x" * 1000) for n in range(200)]
-    table = Table(tmp_path / "t", rows, 1)
-    events = [RowEvent(1, n, "U", (1, n, "b", UNCHANGED)) for n in range(200)]
-    with pytest.raises(TooLarge):
-        table.plan_events(events, TRUSTED, memory=100_000)
-    assert isinstance(table.plan_events(events, TRUSTED, memory=1_000_000), Upsert)
+    """Nothing is left of the rows between: neither files, nor rows that a vector forgets."""
+    table = Table(tmp_path / "t", [(1, 0, "a", "b"), (1, 1, "a", "b")], 1)
+    events = [RowEvent(lsn, 0, "U", (1, 0, f"{lsn}", UNCHANGED)) for lsn in range(40)]
+    upsert = table.plan_events(events, TRUSTED, runs=7)
+    assert isinstance(upsert, Upsert)
+    assert upsert.runs >= 7
+    assert len(upsert.adds) == 1
+    assert [one.file for one in upsert.replaced] == table.files
     assert len(list((tmp_path / "t").glob("*.parquet"))) == 2
+    assert len(list((tmp_path / "t").glob("*.bin"))) == 1
+    table.commit(upsert)
+    assert table.rows() == {(1, 0): (1, 0, "39", "b"), (1, 1): (1, 1, "a", "b")}
+
+
+def test_conflicts_of_all_runs_are_named_up_to_a_limit(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t", [(1, 0, "a", "b")], 1)
+    events = [RowEvent(1, n, "D", None, (2, n)) for n in range(1500)]
+    for runs in (1, 3):
+        upsert = table.plan_events(events, TRUSTED, runs=runs)
+        assert isinstance(upsert, Upsert)
+        assert (upsert.runs > 1) == (runs > 1)
+        assert [c.key for c in upsert.conflicts[:1000]] == [
+            f"(grp, number)=(2, {n})" for n in range(1000)
+        ]
+        assert [(c.key, c.count) for c in upsert.conflicts[1000:]] == [(None, 500)]
 
 
 def test_memory_is_shared_and_given_back() -> None:
@@ -520,18 +594,9 @@ def test_few_keys_of_several_columns_are_found_where_the_database_finds_them(
 def test_a_table_that_only_spark_can_write_is_told_why(tmp_path: Path) -> None:
     rows = [(1, 1, "a", "b")]
     stored = StoredTable(tmp_path / "t", FIELDS, ARROW, rows, 1)
-    state, files = stored.state, stored.files
-    uncounted = DataFile({**files[0].action, "stats": None})
-    assert only_spark(state, files, in_place=True) is None
-    assert only_spark(state, [uncounted], in_place=False) is None
-    assert only_spark(state, [uncounted], in_place=True) == (
-        "It has files whose statistics do not count their rows."
-    )
-    plain = replace(state, properties={})
-    assert only_spark(plain, files, in_place=False) is None
-    assert only_spark(plain, files, in_place=True) == (
-        'Its property "delta.enableDeletionVectors" is not true.'
-    )
+    state = stored.state
+    assert only_spark(state) is None
+    assert only_spark(replace(state, properties={})) is None
     first, *rest = state.fields
     parts = state.physical_fields
     for other, told in (
@@ -557,9 +622,7 @@ def test_a_table_that_only_spark_can_write_is_told_why(tmp_path: Path) -> None:
         ),
     ):
         odd = replace(state, **other)
-        assert only_spark(odd, files, in_place=False) == told
+        assert only_spark(odd) == told
     # One that the node can partition by.
     parted = (replace(parts[0], is_partition=True), *parts[1:])
-    assert (
-        only_spark(replace(state, physical_fields=parted), files, in_place=True) is None
-    )
+    assert only_spark(replace(state, physical_fields=parted)) is None

@@ -22,9 +22,11 @@ from tests.fakes.stored_table import StoredTable
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.layout import ChangeShape, Seq, Uniqueness
-from wal2lake.lake.upsert import TooLarge, Upsert
+from wal2lake.lake.upsert import Upsert
 from wal2lake.model import Oid
 from wal2lake.pgtypes.equality import alike, loose_columns
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 FIELDS = (
     FieldSpec("n", "bigint"),
@@ -105,9 +107,11 @@ class Table(StoredTable):
         whole = [(*row, own) for row, own in rows]
         super().__init__(location, FIELDS, SCHEMA, whole, files)
 
-    def apply(self, events: Sequence[Event], *, memory: int = 1 << 20) -> None:
+    def apply(
+        self, events: Sequence[Event], *, memory: int = 1 << 20, runs: int = 1
+    ) -> None:
         staged, shape = stage(events)
-        upsert = self.plan(shape, [staged], UNTRUSTED, memory=memory)
+        upsert = self.plan(shape, [staged], UNTRUSTED, memory=memory, runs=runs)
         assert isinstance(upsert, Upsert), upsert
         self.commit(upsert)
 
@@ -160,19 +164,21 @@ start = st.lists(st.tuples(rows_of, st.sampled_from([None, "mine"])), max_size=1
     stored=start,
     batches=st.lists(st.lists(event, min_size=1, max_size=25), min_size=1, max_size=3),
     files=st.integers(1, 3),
+    runs=st.sampled_from([1, 2, 7]),
 )
 def test_the_table_holds_what_one_event_after_the_other_leaves(
     tmp_path: Path,
     stored: list[tuple[Row, str | None]],
     batches: list[list[Event]],
     files: int,
+    runs: int,
 ) -> None:
     table = Table(tmp_path / uuid.uuid4().hex, stored, files)
     model = list(stored)
     for batch in batches:
         for one in batch:
             apply(model, one)
-        table.apply(batch)
+        table.apply(batch, runs=runs)
         assert Counter(identical(row[:3]) for row in table.read()) == Counter(
             identical(row) for row, _ in model
         )
@@ -194,12 +200,6 @@ def test_only_what_follows_a_truncate_counts(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(a, None), (b, None)], 1)
     table.apply([Event("D", a), Event("T"), Event("I", new=c), Event("U", b, a)])
     assert table.read() == [(*c, None)]
-
-
-def test_a_batch_larger_than_the_memory_is_for_spark(tmp_path: Path) -> None:
-    table = Table(tmp_path / "t", [(VALUES[0], None)], 1)
-    with pytest.raises(TooLarge):
-        table.apply([Event("D", VALUES[0])], memory=10)
 
 
 def test_values_that_are_equal_by_their_type_are_made_alike() -> None:

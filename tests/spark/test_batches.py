@@ -1,4 +1,4 @@
-"""Batches of one table, whatever way each takes: in memory, by MERGE, by plain append."""
+"""Batches of one table, whatever way each takes: at once, in runs, by MERGE, by plain append."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
+from tests.fakes.spark_batches import SparkBatches
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.batch.batchport import StageRequest
-from wal2lake.lake.batch.methods import Method, Work
+from wal2lake.lake.batch.methods import Method
 from wal2lake.lake.capture.commitfacts import operation_and_remarks
 from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.port import CommitConflict, Cursor
-from wal2lake.lake.spark.batches import DeltaBatches
+from wal2lake.lake.spark.batches import DeltaBatches, _Staged
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.lake.upsert import UpsertMemory
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
@@ -37,8 +39,12 @@ from wal2lake.testing.rowmodel import (
 def batches_of(
     spark: SparkSession, lake: DeltaTables, tmp_path: Path, upsert_bytes: int
 ) -> DeltaBatches:
+    """Batches with so many bytes of memory; 0: such as only Spark writes."""
     staging = tmp_path / f"staging{upsert_bytes}"
-    return DeltaBatches(spark, lake, staging, cores=2, upsert_bytes=upsert_bytes)
+    kind = DeltaBatches if upsert_bytes else SparkBatches
+    port = kind(spark, lake, staging, cores=2, upsert_bytes=upsert_bytes)
+    port._memory = UpsertMemory(upsert_bytes)
+    return port
 
 
 def request(
@@ -83,7 +89,6 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
     spark_session: SparkSession,
     location: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = random.Random(7)
     shape = HistoryShape(40, 10, missing=True, truncates=1)
@@ -93,15 +98,11 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
     fill(lake, spark_session, location, list(start.values()))
     ways = {
         "upsert": batches_of(spark_session, lake, tmp_path, 1 << 20),
-        "MERGE": batches_of(spark_session, lake, tmp_path, 2 << 20),
+        "runs": batches_of(spark_session, lake, tmp_path, 3000),
+        "MERGE": batches_of(spark_session, lake, tmp_path, 0),
     }
-    # Few changes have no choice.
-    monkeypatch.setattr("wal2lake.lake.spark.batches._LEAST_CHOICE", 0)
-    for _ in range(30):
-        # It would fit, but memory is that slow here.
-        ways["MERGE"]._costs.took(Method.UPSERT, Work(1, 0), 1e6)
     model = TableModel(KEY, dict(start))
-    turns = ["upsert", "upsert", "MERGE", "upsert", "upsert"]
+    turns = ["upsert", "runs", "MERGE", "runs", "upsert"]
     seen, used = [], []
     for number, (way, batch) in enumerate(
         zip(turns, batches(events, rng, len(turns)), strict=True)
@@ -112,6 +113,10 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
         port = ways[way]
         staged = port.stage(request(lake, location, source))
         assert not staged.failures
+        if way == "runs":
+            assert isinstance(staged, _Staged)
+            assert staged.upsert is not None
+            assert staged.upsert.runs > 2
         port.commit(staged, Cursor("app", number + 1))
         assert lake.state(location).cursor("app") == number + 1
         model.apply_all(batch)
@@ -123,8 +128,9 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
     assert "merge" in seen
     written = ways["upsert"].methods("app", location)
     assert sum(total.batches for total in written.values()) == used.count("upsert")
-    assert Method.UPSERT in written
-    assert written[Method.UPSERT].seconds > 0
+    in_runs = ways["runs"].methods("app", location)
+    assert Method.UPSERT in {*written, *in_runs}
+    assert all(total.seconds > 0 for total in in_runs.values())
     assert list(ways["MERGE"].methods("app", location)) == [Method.MERGE]
 
 

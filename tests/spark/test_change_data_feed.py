@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
+from tests.fakes.spark_batches import SparkBatches
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.batches import DeltaBatches
@@ -38,20 +39,20 @@ def update(key: str, value: str) -> Change:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("by_spark", [True, False])
 def test_the_feed_tells_our_commits_as_rows_that_go_and_come(
     world: World,
     lake: DeltaTables,
     spark_session: SparkSession,
     tmp_path: Path,
-    in_memory: bool,
+    by_spark: bool,
 ) -> None:
     """Our commits have no files of changes: Delta derives them from deletion vectors."""
     side = world.side
     table = f"delta.`{side.location(1)}`"
-    upsert_bytes = 1 << 20 if in_memory else 0
-    batches = DeltaBatches(
-        spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=upsert_bytes
+    kind = SparkBatches if by_spark else DeltaBatches
+    batches = kind(
+        spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=1 << 20
     )
     side.send(Transaction(100, tuple(insert(k, "1") for k in "abc")))
     side.start(lake, batches)

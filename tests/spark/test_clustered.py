@@ -22,7 +22,6 @@ from tests.spark.test_branches import execute
 from tests.spark.test_first_version import _actions, _checksum, _comparable
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.batch.methods import Method, Work
 from wal2lake.lake.compaction import clustered
 from wal2lake.lake.port import Cursor, FieldSpec, NextField
 from wal2lake.lake.spark.batches import DeltaBatches
@@ -117,12 +116,9 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("wal2lake.lake.compaction.compactor.LOOK_EVERY", 8)
-    monkeypatch.setattr("wal2lake.lake.spark.batches._LEAST_CHOICE", 0)
     monkeypatch.setattr(clustered, "FILE_BYTES", 2000)
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
-    merges = batches_of(spark_session, lake, tmp_path, 2 << 20)
-    for _ in range(30):
-        merges._costs.took(Method.UPSERT, Work(1, 0), 1e6)
+    merges = batches_of(spark_session, lake, tmp_path, 0)
     lake.create(location, FIELDS, clustering=["number"])
     model = TableModel(KEY, {})
     rng = random.Random(3)
@@ -188,7 +184,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
         json.loads(one["stats"])["minValues"]["number"] >= -1 for one in compacted
     )
 
-    # A large batch is Spark's, on a branch; its commit is ours.
+    # A batch of Spark's, on a branch; its commit is ours.
     events = [
         RowEvent(18, n, "U", (1, k, "merged", UNCHANGED))
         for n, k in enumerate(sorted(key[1] for key in model.rows)[:500])

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.fakes.histories import TRUSTED, UNTRUSTED
 from tests.fakes.lake_log import rows_of, write_log
+from tests.fakes.spark_batches import SparkBatches
 from tests.fakes.spelled import (
     FIELDS,
     SpelledModel,
@@ -24,7 +25,6 @@ from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.batch.batchport import StageRequest
 from wal2lake.lake.batch.methods import Method
 from wal2lake.lake.branch import lookup
-from wal2lake.lake.spark.batches import DeltaBatches
 from wal2lake.lake.spark.branch.branches import Branches
 from wal2lake.lake.spark.branch.keys import BranchKeys, Key
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
@@ -278,8 +278,7 @@ def test_merge_finds_the_rows_that_are_meant(
         append=False,
         trusted=False,
     )
-    # Nothing fits into memory.
-    port = DeltaBatches(
+    port = SparkBatches(
         spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0
     )
     staged = port.stage(request)

@@ -110,11 +110,12 @@ def apply_ours(rows: Model, lsn: int, *, whole: bool) -> None:
     ("upsert_bytes", "key", "actions"),
     [
         (1 << 20, True, ACTIONS[:3]),
+        pytest.param(300, True, ACTIONS[:3], marks=pytest.mark.slow),
         pytest.param(0, True, ACTIONS[:3], marks=pytest.mark.slow),
         pytest.param(0, True, ACTIONS[3:], marks=pytest.mark.slow),
         (0, False, ACTIONS[:2]),
     ],
-    ids=["in memory", "merge", "merge-more", "multiset"],
+    ids=["in memory", "runs", "merge", "merge-more", "multiset"],
 )
 def test_whoever_commits_while_a_batch_is_applied_loses_nothing_and_gets_nothing_lost(
     lake: DeltaTables,

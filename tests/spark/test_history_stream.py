@@ -42,26 +42,7 @@ def test_what_only_spark_could_apply_is_not_recorded(
     lake.create(location, FIELDS)
     target = HistoryTarget(lake.state(history), NO_COMMITS)
     updates = [RowEvent(1 + n % 2, n, "U", (0, n, "x" * 99, "y")) for n in range(200)]
-    source = write_log(tmp_path / "two.parquet", updates)
     small = batches_of(spark_session, lake, tmp_path, 30_000)
-    asked = replace(request(lake, location, source), history=target)
-    (failure,) = small.stage(asked).failures
-    assert (failure.sqlstate, failure.divides, failure.seq.commit_lsn) == (
-        "53200",
-        True,
-        2,
-    )
-    source = write_log(
-        tmp_path / "one.parquet", [replace(event, lsn=1) for event in updates]
-    )
-    asked = replace(request(lake, location, source), history=target)
-    (failure,) = small.stage(asked).failures
-    assert (failure.message, failure.divides, failure.hint) == (
-        'cannot record the history of relation "public.t": what a transaction changes'
-        " does not fit into memory",
-        False,
-        'Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
-    )
     # Inserts that meet no row are recorded, whatever their size; here by tasks of Spark's.
     monkeypatch.setattr("wal2lake.lake.spark.batches._IN_PROCESS_ROWS", 10)
     inserts = [replace(event, kind="I") for event in updates]
@@ -73,12 +54,30 @@ def test_what_only_spark_could_apply_is_not_recorded(
     small.record(staged, Cursor("app", 1))
     assert len(read_outside(location)) == len(read_outside(history)) == 200
     monkeypatch.undo()
-    plain = f"{location}-plain"
-    lake.create(plain, FIELDS, {"delta.enableDeletionVectors": "false"})
-    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
-    source = write_log(tmp_path / "plain.parquet", updates)
-    asked = replace(request(lake, plain, source), history=target)
-    (failure,) = port.stage(asked).failures
+    # So are other changes, in runs, and what a TRUNCATE overtakes.
+    anew = [RowEvent(4, 1 + n, "I", (1, n, "x" * 99, "y")) for n in range(100)]
+    for number, events in enumerate(
+        (updates, [*updates, RowEvent(4, 0, "T"), *anew]), start=2
+    ):
+        source = write_log(tmp_path / f"{number}.parquet", events)
+        target = HistoryTarget(lake.state(history), NO_COMMITS)
+        asked = replace(request(lake, location, source), history=target)
+        staged = small.stage(asked)
+        assert not staged.failures
+        assert len(staged.history) > 1
+        small.commit(staged, Cursor("app", number))
+        small.record(staged, Cursor("app", number))
+    assert len(read_outside(location)) == 100
+    assert len(read_outside(history)) == 400 + 200 + 1 + 100
+    # Only Spark could write it, and does not read the old rows.
+    checked = f"{location}-checked"
+    lake.create(checked, FIELDS)
+    spark_session.sql(
+        f"alter table delta.`{checked}` add constraint positive check (number >= 0)"
+    )
+    source = write_log(tmp_path / "checked.parquet", updates)
+    asked = replace(request(lake, checked, source), history=target)
+    (failure,) = small.stage(asked).failures
     assert (failure.sqlstate, failure.hint) == (
         "0A000",
         "Let the subscription keep no history: ALTER SUBSCRIPTION ... SET (history ="

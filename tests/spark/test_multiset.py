@@ -1,4 +1,4 @@
-"""Tables without a primary key whose batches Spark writes: too large, or a table that asks for it.
+"""Tables without a primary key whose batches Spark writes.
 
 The model is a list that is searched from its beginning, as in ``pure/test_upsert_repeats.py``.
 """
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.fakes.lake_log import write_log
+from tests.fakes.spark_batches import SparkBatches
 from tests.spark.test_batches import operations
 
 from wal2lake.lake.batch.batchport import StageRequest
@@ -56,7 +57,7 @@ Content = tuple[str | None, ...]
 
 @dataclass
 class World:
-    """A table, filled and changed by batches that do not fit into memory."""
+    """A table, filled and changed by batches that only Spark writes."""
 
     spark: SparkSession
     lake: DeltaTables
@@ -105,7 +106,7 @@ def world(
     spark_session: SparkSession, lake: DeltaTables, location: str, tmp_path: Path
 ) -> World:
     lake.create(location, FIELDS)
-    port = DeltaBatches(
+    port = SparkBatches(
         spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0
     )
     return World(spark_session, lake, location, port)
@@ -186,7 +187,6 @@ def test_a_column_of_our_own_keeps_its_value_and_gets_its_default(
     )
     world.spark.sql(f"update delta.`{world.location}` set own = 'mine' where n = 1")
     if constraint:
-        world.port._memory._limit = 1 << 30
         world.spark.sql(
             f"alter table delta.`{world.location}` add constraint k check (n is null or n <> 99)"
         )
@@ -217,7 +217,7 @@ def test_intervals_of_one_span_are_equal(
     fields = (FieldSpec("i", "string", pg_type_oid=Oid(1186)),)
     lake.create(location, fields)
     relation = replace(RELATION, columns=(Column("i", Oid(1186), -1, True),))
-    port = DeltaBatches(
+    port = SparkBatches(
         spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0
     )
     world = World(spark_session, lake, location, port, relation)

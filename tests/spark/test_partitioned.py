@@ -14,7 +14,6 @@ from tests.fakes.lake_log import FIELDS, by_key, rows_of, write_log
 from tests.spark.test_batches import batches_of, operations, request
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.batch.methods import Method, Work
 from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.port import Cursor, FieldSpec, NextField
@@ -63,11 +62,9 @@ def test_every_way_of_applying_writes_partitions(
     start = initial_rows(shape, rng)
     events = history(shape, start, rng)
     lake.create(location, FIELDS, partition_columns=["grp"])
-    monkeypatch.setattr("wal2lake.lake.spark.batches._LEAST_CHOICE", 0)
     upserts = batches_of(spark_session, lake, tmp_path, 1 << 20)
-    merges = batches_of(spark_session, lake, tmp_path, 2 << 20)
-    for _ in range(30):
-        merges._costs.took(Method.UPSERT, Work(1, 0), 1e6)
+    runs = batches_of(spark_session, lake, tmp_path, 3000)
+    merges = batches_of(spark_session, lake, tmp_path, 0)
     inserts = [RowEvent(1, n, "I", row) for n, row in enumerate(start.values())]
     source = write_log(tmp_path / "start.parquet", inserts)
     staged = upserts.stage(request(lake, location, source, append=True))
@@ -76,7 +73,7 @@ def test_every_way_of_applying_writes_partitions(
     assert {p["grp"] for p in partitions(lake, location)} == groups
     assert len(partitions(lake, location)) == len(groups)
     model = TableModel(KEY, dict(start))
-    turns = [upserts, upserts, merges, upserts]
+    turns = [upserts, runs, merges, upserts]
     seen = []
     for number, (port, batch) in enumerate(
         zip(turns, batches(events, rng, len(turns)), strict=True), start=2

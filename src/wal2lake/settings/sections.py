@@ -333,9 +333,9 @@ class ApplySettings:
     )
     upsert_bytes: int = setting(
         256 * _MIB,
-        "Size of the updates and deletes, of all tables together, that are applied in the"
-        " engine's memory at a time, which needs about three times as much. Larger ones are"
-        " applied with a MERGE by Spark.",
+        "Size of the updates and deletes, of all tables together, that are in the engine's"
+        " memory at a time, which needs about three times as much. Larger batches are applied in"
+        " parts, with one commit. At least 1 MiB is used.",
         minimum=0,
         maximum=768 * _MIB,
         restart=True,

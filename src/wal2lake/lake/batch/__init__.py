@@ -1,11 +1,10 @@
-"""The port that applies batches of the change log, and the choice of a method.
+"""The port that applies batches of the change log, and the methods.
 
-Takes: what each method has cost so far, versions that batches read. Gives: the method of the next
-batch. Owns: the record of versions that are read between staging and commit. Never: Spark, or
-a batch's rows.
+Takes: batches that were committed, versions that batches read. Gives: totals by method. Owns: the
+record of versions that are read between staging and commit. Never: Spark, or a batch's rows.
 
     batchport  the port; ``lake.spark.batches`` implements it
-    methods    the methods with their costs
+    methods    the methods, and how often each was used
     reads      versions that batches read
 """
 

@@ -28,10 +28,14 @@ from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.lake.store import local_path
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.keys import Index, open_keys
-from wal2lake.lake.upsert.locating import MAX_SCANNED_BYTES, candidates
+from wal2lake.lake.upsert.locating import candidates
 from wal2lake.lake.upsert.memory import TooLarge
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 from wal2lake.pgtypes.equality import loose_columns
+
+_MAX_SCANNED_BYTES: Final = 256 << 20
+"""Most key bytes that are read, uncompressed: 32 M of bigint, about 0.8 s. A guess at the size from
+which Spark's cores, if it has more of them, are faster."""
 
 _FEW: Final = 10_000
 """Most added rows. More are rare, and then Spark's time is a small part of writing them."""
@@ -76,7 +80,7 @@ def find(
         key_columns = (table.columns, np.zeros(0, np.int64))
         reader = opened(stored)
         reader.files = candidates(shape, stored.state, reader.files, key_columns)
-        places_found = reader.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
+        places_found = reader.locate(keys, places, index, most_bytes=_MAX_SCANNED_BYTES)
         refused = _first_refused(
             keys.numbers, np.bincount(places_found.key, minlength=keys.count), more_than
         )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -46,8 +46,9 @@ _CHECKSUM: Final = struct.Struct(">I")
 _UUID_DIGITS: Final = 20
 
 
-def write_vectors(location: str, vectors: Sequence[Rows]) -> list[Descriptor]:
-    """Write one new file below the table's ``location``; return a descriptor for each vector.
+def write_vectors(location: str, vectors: Iterable[Rows]) -> list[Descriptor]:
+    """Write one new file below the table's ``location``, if there is a vector; return a
+    descriptor for each.
 
     The file is not synced: ``DeltaTables.sync`` does that with the commit that names it.
     """
@@ -67,6 +68,8 @@ def write_vectors(location: str, vectors: Sequence[Rows]) -> list[Descriptor]:
             }
         )
         content += _SIZE.pack(len(data)) + data + _CHECKSUM.pack(zlib.crc32(data))
+    if not descriptors:
+        return []
     name = f"deletion_vector_{identity}.bin"
     file = open_writer(location, name)
     try:

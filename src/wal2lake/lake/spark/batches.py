@@ -3,9 +3,9 @@
 Inserts that cannot meet an existing row become data files at once. All other changes are staged,
 reduced to the net change per key and merged. The caller decides which of the two a batch is
 (``StageRequest.append``); this module decides by the number of rows how many tasks convert it, and
-whether a Spark job does. A keyed batch that fits into memory is applied in this process
-(``upsert/``), unless Spark has been measured to be faster (``methods``). A larger batch is applied
-by MERGE (``merge.merge``), or by an overwrite if the table has no key (``merge.multiset``).
+whether a Spark job does. Batches are applied in this process (``upsert/``), in parts that fit into
+memory. A table that demands more of its writers is written by Spark: by MERGE (``merge.merge``), or
+by an overwrite if the table has no key (``merge.multiset``).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wal2lake.lake.batch.batchport import Staged, StageRequest
-from wal2lake.lake.batch.methods import NO_WORK, Costs, Method, Total, Work
+from wal2lake.lake.batch.methods import Method, MethodTotals, Total
 from wal2lake.lake.batch.reads import BatchReads
 from wal2lake.lake.capture.commitfacts import (
     NO_REMARKS,
@@ -69,8 +69,6 @@ from wal2lake.lake.upsert import (
     TooLarge,
     Upsert,
     UpsertMemory,
-    load,
-    passed_over,
     plan_upsert,
 )
 from wal2lake.lake.upsert.conflicts import (
@@ -91,13 +89,9 @@ _IN_PROCESS_BYTES: Final = 16 << 20
 """Rows, and bytes of log files, up to which this process converts faster than a Spark job does on
 two cores (measured: 1.25 us for a row; 60 ms for a job, and half a second for the first one)."""
 
-_RECORDED: Final = 3
-"""Memory of a batch whose changes are recorded, as a multiple of its staged size: the rows before
-and after each change are in memory, too."""
-
-_LEAST_CHOICE: Final = 20_000
-"""Changes up to which a batch is always applied in memory: starting Spark's jobs alone costs more
-than looking up few keys, for which there is an index."""
+_LEAST_BYTES: Final = 1 << 20
+"""Least memory for changes, whatever is set: each run of a batch searches the table and writes a
+file."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -116,13 +110,10 @@ class _Staged:
     """Directory of the staged changes, removed when they are committed or discarded."""
     key: tuple[int, ...] = ()
     """Positions of the table's primary key."""
-    work: Work = NO_WORK
     changes: int = 0
     """Number of rows of the log."""
     seconds: float = 0.0
     """Duration of the evaluation."""
-    chosen: Method | None = None
-    """The method chosen of two possible ones; None if there was no choice."""
     appends: bool = False
     """Whether the rows of ``upsert`` are only added."""
     history_of: TableState | None = None
@@ -153,8 +144,8 @@ class DeltaBatches:
     ) -> None:
         """Empty ``staging``, because whatever an earlier process staged was not committed.
 
-        Changes of up to ``upsert_bytes``, all tables together, are applied in memory. Spark writes
-        below ``branches_at``, which must be on the tables' storage; by default it is in
+        Changes of up to ``upsert_bytes``, all tables together, are in memory at a time. Spark
+        writes below ``branches_at``, which must be on the tables' storage; by default it is in
         ``staging``.
         """
         self._spark = spark
@@ -165,8 +156,8 @@ class DeltaBatches:
         self._branches_at = branches_at or str(staging / "branches")
         self._staging = staging
         self._cores = cores
-        self._memory = UpsertMemory(upsert_bytes)
-        self._costs = Costs(cores)
+        self._memory = UpsertMemory(max(_LEAST_BYTES, upsert_bytes))
+        self._methods = MethodTotals()
         self._reads = BatchReads()
         self._index = index
         self._compactor = compactor or Compactor(tables)
@@ -182,8 +173,9 @@ class DeltaBatches:
         return self._branches.places()
 
     def methods(self, writer: str, location: str) -> Mapping[Method, Total]:
-        """Return how a subscription's batches of one table were written; see ``Costs.totals``."""
-        return self._costs.totals(writer, location)
+        """Return how a subscription's batches of one table were written; see
+        ``MethodTotals.of``."""
+        return self._methods.of(writer, location)
 
     def stage(self, request: StageRequest) -> Staged:
         """Convert and write a batch, as in BatchPort."""
@@ -251,7 +243,6 @@ class DeltaBatches:
                 inserts.failures,
                 inserts=inserts,
                 coercions=merged(inserts.contents.coercions),
-                work=Work(rows, 0),
                 changes=inserts.contents.rows,
             )
         directory = self._staging / uuid.uuid4().hex
@@ -275,25 +266,13 @@ class DeltaBatches:
                 staged.history_of = request.history.state
             if not changes.failures and (changes.paths or changes.held):
                 files = self._tables.files(request.state)
-                staged.work = Work(
-                    changes.contents.rows, _read_bytes(request.state, changes, files)
-                )
                 began = time.monotonic()
-                planned: Upsert | Merge | _MergeConflicts | RowFailure
+                planned: Planned
                 if _appends_recorded(request):
                     staged.appends = True
                     planned = _append_recorded(request, changes)
                 else:
-                    if files is not None:
-                        staged.chosen = self._choose_method(
-                            request, changes, staged.work
-                        )
-                    planned = self._plan(
-                        request,
-                        changes,
-                        None if staged.chosen is Method.MERGE else files,
-                        directory,
-                    )
+                    planned = self._plan(request, changes, files, directory)
                 staged.seconds = time.monotonic() - began
                 if isinstance(planned, RowFailure):
                     staged.failures = (planned,)
@@ -315,7 +294,7 @@ class DeltaBatches:
         changes: StagedChanges,
         files: Sequence[DataFile] | None,
         directory: Path,
-    ) -> Upsert | Merge | _MergeConflicts | RowFailure:
+    ) -> Planned:
         name = f"{request.namespace}.{request.name}"
         uniqueness = Uniqueness(
             request.trusted,
@@ -329,71 +308,41 @@ class DeltaBatches:
                 if field.name == column
             ),
         )
-        # Spark cannot resolve conflicts.
-        resolves = bool(request.resolutions.chosen and changes.shape.key)
-        # Spark neither checks the rows that UPDATEs make, nor computes their columns.
-        checks = bool(_needs_new_rows(request) and changes.contents.updates)
-        why: str | None = None
-        only_here = resolves or checks or request.counted or request.history is not None
-        only_here = only_here or request.soft is not None
-        size = changes.size * (1 if request.history is None else _RECORDED)
-        for alone in (False, True) if only_here else (False,):
-            if files is None:
-                why = "It has too many files to list."
-                break
+        rules = ConflictRules(
+            request.resolutions,
+            request.commits,
+            _unsent_columns(request),
+            self._expressions,
+            request.rules.required,
+            request.rules.checks,
+            request.name,
+            request.rules.generated,
+            _deletion_marks(request),
+        )
+        why: str | None = "It has too many files to list."
+        if files is not None:
             try:
-                with self._memory.share(size, alone=alone) as share:
-                    tables = changes.tables()
-                    return plan_upsert(
-                        load(changes.shape, tables),
-                        request.state,
-                        files,
-                        uniqueness,
-                        share,
-                        str(directory),
-                        rules=ConflictRules(
-                            request.resolutions,
-                            request.commits,
-                            _unsent_columns(request),
-                            self._expressions,
-                            request.rules.required,
-                            request.rules.checks,
-                            request.name,
-                            request.rules.generated,
-                            _deletion_marks(request),
-                        ),
-                        shows_rows=request.shows_rows,
-                        index=self._index,
-                        history=request.history,
-                        earlier=()
-                        if request.history is None and request.soft is None
-                        else passed_over(changes.shape, tables),
-                    )
+                return plan_upsert(
+                    changes,
+                    request.state,
+                    files,
+                    uniqueness,
+                    self._memory,
+                    str(directory),
+                    rules=rules,
+                    shows_rows=request.shows_rows,
+                    index=self._index,
+                    history=request.history,
+                )
             except NotForUs as refused:
                 why = str(refused)
-                break
             except TooLarge:
-                continue
-        if request.counted:
+                why = None
+        refuse = _refusal(request, changes)
+        if refuse is not None:
             self._expect_newest(request.state)
             rows = (table.select(["lsn", "ord"]) for table in changes.tables())
-            return uncounted(name, pa.concat_tables(rows), why)
-        if resolves:
-            self._expect_newest(request.state)
-            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
-            return unresolved(name, pa.concat_tables(rows), why)
-        if checks:
-            self._expect_newest(request.state)
-            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
-            return unchecked(name, pa.concat_tables(rows), why)
-        if request.history is not None:
-            self._expect_newest(request.state)
-            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
-            return unrecorded(name, pa.concat_tables(rows), why)
-        if request.soft is not None:
-            self._expect_newest(request.state)
-            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
-            return unmarked(name, pa.concat_tables(rows), why)
+            return refuse(name, pa.concat_tables(rows), why)
         changes = changes.written(str(directory))
         if changes.shape.repeats:
             return plan_multiset(
@@ -406,27 +355,6 @@ class DeltaBatches:
             # Spark judges each change by itself; a smaller batch may be judged here.
             raise ByContent
         return planned
-
-    def _choose_method(
-        self, request: StageRequest, changes: StagedChanges, work: Work
-    ) -> Method | None:
-        """Return the cheaper method for a batch that two methods can apply; None if only one
-        can."""
-        shape = changes.shape
-        if (
-            shape.key
-            and not (request.resolutions.chosen or shape.repeats or shape.truncate)
-            and not (_needs_new_rows(request) and changes.contents.updates)
-            and work.rows > _LEAST_CHOICE
-            # A MERGE does not report conflicts, so it needs a batch that has none.
-            and request.trusted
-            and request.commits is None
-            and request.history is None
-            and request.soft is None
-            and self._memory.fits(changes.size)
-        ):
-            return self._costs.choose((Method.UPSERT, Method.MERGE), work)
-        return None
 
     def _only_adds(self, request: StageRequest) -> bool:
         """Whether a batch of inserts may be added as it is: no marked row has one of its keys."""
@@ -476,13 +404,12 @@ class DeltaBatches:
 
     def _record_method(self, staged: _Staged, cursor: Cursor, seconds: float) -> None:
         """Record the method of a batch, and its duration."""
-        method = _method(staged)
-        seconds += staged.seconds
-        if method is staged.chosen:
-            # Batches without a choice do not count: most of them have few rows.
-            self._costs.took(method, staged.work, seconds)
-        self._costs.count(
-            cursor.app_id, staged.state.location, method, staged.work.rows, seconds
+        self._methods.count(
+            cursor.app_id,
+            staged.state.location,
+            _method(staged),
+            staged.changes,
+            seconds + staged.seconds,
         )
 
     def _commit(self, staged: _Staged, cursor: Cursor) -> Committed | None:
@@ -555,7 +482,9 @@ class DeltaBatches:
             shutil.rmtree(staged.directory, ignore_errors=True)
 
 
-_MergeConflicts = tuple[Merge, Sequence[RowConflict]]
+Planned = Upsert | Merge | tuple[Merge, Sequence[RowConflict]] | RowFailure
+"""The changes to be written, with the conflicts of a batch that Spark writes; or the failure of a
+batch that cannot be applied."""
 
 
 def _appends_recorded(request: StageRequest) -> bool:
@@ -613,6 +542,24 @@ def _needs_new_rows(request: StageRequest) -> bool:
     return bool(request.rules.checks or request.rules.generated)
 
 
+def _refusal(
+    request: StageRequest, changes: StagedChanges
+) -> Callable[[str, pa.Table, str | None], RowFailure] | None:
+    """Return the maker of the failure of a batch that Spark cannot apply; None if it can."""
+    if request.counted:
+        return uncounted
+    # Spark cannot resolve conflicts.
+    if request.resolutions.chosen and changes.shape.key:
+        return unresolved
+    # Spark neither checks the rows that UPDATEs make, nor computes their columns.
+    if _needs_new_rows(request) and changes.contents.updates:
+        return unchecked
+    if request.history is not None:
+        return unrecorded
+    # Spark does not mark deleted rows. A TRUNCATE that marks them is not cut into runs.
+    return None if request.soft is None else unmarked
+
+
 def _defers_key(request: StageRequest) -> bool:
     """Whether a taken key may be free again when the transaction ends. Old rows must be sent
     whole, since they tell which of two rows with one key is meant."""
@@ -639,30 +586,6 @@ def _method(staged: _Staged) -> Method:
     if staged.upsert is not None:
         return Method.TRUNCATE if staged.upsert.truncates else Method.UPSERT
     return Method.APPEND
-
-
-def _read_bytes(
-    state: TableState, changes: StagedChanges, files: Sequence[DataFile] | None
-) -> int:
-    """Return the bytes of the files that may hold a key of the batch, by the first key column."""
-    if files is None or changes.shape.truncate is not None:
-        return 0
-    if changes.first_key is None:
-        return sum(file.size for file in files)
-    low: Any
-    high: Any
-    low, high = changes.first_key
-    name = state.physical_fields[changes.shape.key[0]].physical_name
-    total = 0
-    for file in files:
-        bounds = file.bounds(name)
-        if (
-            bounds is None
-            or type(bounds[0]) is not type(low)
-            or not (bounds[1] < low or bounds[0] > high)
-        ):
-            total += file.size
-    return total
 
 
 def _unsent_columns(request: StageRequest) -> frozenset[int]:

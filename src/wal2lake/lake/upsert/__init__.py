@@ -1,11 +1,13 @@
-"""Applies keyed batches in memory: one commit of new rows and deletion vectors.
+"""Applies batches in this process: one commit of new rows and deletion vectors.
 
-Takes: staged changes of one table, its state and its live files. Gives: a data file and deletion
+Takes: staged changes of one table, its state and its live files. Gives: data files and deletion
 vectors in the table's directory, and the arguments of the commit that names them. Owns: the net
-change by numbered keys, and finding keys in files. Never: Spark, commits, or a batch larger than
-``apply.upsert_bytes``.
+change by numbered keys, and finding keys in files. Never: Spark, commits, or more than
+``apply.upsert_bytes`` of changes in memory.
 
-    plan        prepares one batch for one commit; start here
+    runs/       cuts a batch into runs that fit into memory; start here
+    files/      the table's files as the runs so far have left them
+    plan        evaluates one run
     keys        numbers the keys, and finds their rows in the files
     locating    loads the staged batch, and finds the stored rows that its events mean
     lives/      follows the rows of each key through the batch
@@ -19,9 +21,8 @@ change by numbered keys, and finding keys in files. Never: Spark, commits, or a 
     memory      limits the memory of all batches together
 """
 
-from wal2lake.lake.upsert.locating import load, passed_over
 from wal2lake.lake.upsert.memory import NotForUs, TooLarge, UpsertMemory
-from wal2lake.lake.upsert.plan import Upsert, plan_upsert
+from wal2lake.lake.upsert.runs.whole import Upsert, plan_upsert
 from wal2lake.lake.upsert.soft.recopied import keep_deleted
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 
@@ -33,7 +34,5 @@ __all__ = [
     "UpsertMemory",
     "is_readable",
     "keep_deleted",
-    "load",
-    "passed_over",
     "plan_upsert",
 ]

@@ -41,7 +41,7 @@ _INCOMPLETE: Final = (
 
 _WITHOUT_RESOLUTIONS: Final = (
     "Set conflict_resolution to a value that leaves this table out (ALTER SUBSCRIPTION ..."
-    " SET)"
+    " SET)."
 )
 
 
@@ -184,11 +184,18 @@ def shown(
 
 def uncounted(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
     """Build the failure of a batch in which a key is repeated before the transactions end, and
-    which only Spark could apply. Spark judges each change by itself. ``why`` as in
-    ``unresolved``."""
-    return _only_in_memory(
-        relation, rows, "judge the deferrable primary key", why=why, hint=None
-    )
+    which cannot be counted here. Spark judges each change by itself. ``rows``: lsn and ord of the
+    batch's events. ``why``: the sentence of ``only_spark``; None: the batch does not fit into
+    memory and must not be cut into runs. It is divided unless it is one transaction."""
+    task = "judge the deferrable primary key"
+    return _only_in_memory(relation, rows, task, why=why, hint=None)
+
+
+def unresolved(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
+    """Build the same failure for a batch whose conflicts have resolutions: Spark resolves them as
+    PostgreSQL does."""
+    task = "resolve conflicts"
+    return _only_in_memory(relation, rows, task, why=why, hint=_WITHOUT_RESOLUTIONS)
 
 
 def unchecked(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
@@ -218,20 +225,6 @@ def unmarked(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
 def _only_in_memory(
     relation: str, rows: pa.Table, task: str, *, why: str | None, hint: str | None
 ) -> RowFailure:
-    failure = unresolved(relation, rows, why)
-    return replace(
-        failure,
-        message=failure.message.replace("resolve conflicts", task, 1),
-        hint=hint
-        if why is not None
-        else 'Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
-    )
-
-
-def unresolved(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
-    """Build the failure of a batch with conflicts that only Spark could apply, which resolves them
-    as PostgreSQL does. ``rows``: lsn and ord of its events. ``why``: the sentence of
-    ``only_spark``; None: the batch is too large, and is divided unless it is one transaction."""
     rows = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")])
     lsn = rows.column("lsn").to_numpy()
     first = Seq(int(lsn[0]), rows.column("ord")[0].as_py())
@@ -240,20 +233,18 @@ def unresolved(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
             first,
             None,
             "0A000",
-            f'cannot resolve conflicts of relation "{relation}": only Spark can write it',
+            f'cannot {task} of relation "{relation}": only Spark can write it',
             detail=why,
-            hint=f"{_WITHOUT_RESOLUTIONS}.",
+            hint=hint,
         )
     cut = _middle_lsn(lsn)
     return RowFailure(
         first if cut is None else Seq(cut, 0),
         None,
         "53200",
-        f'cannot resolve conflicts of relation "{relation}": what a transaction changes'
-        " does not fit into memory",
-        hint='Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.'
-        f" Or {_WITHOUT_RESOLUTIONS[0].lower()}{_WITHOUT_RESOLUTIONS[1:]} until this"
-        " transaction has been applied.",
+        f'cannot {task} of relation "{relation}": what a transaction changes does not'
+        " fit into memory",
+        hint='Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
         divides=cut is not None,
     )
 

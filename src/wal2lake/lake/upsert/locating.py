@@ -22,8 +22,9 @@ from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.partitions import value_of, values_in
 from wal2lake.lake.port import PhysicalField, TableState
 from wal2lake.lake.staging.convert import mapping_of
-from wal2lake.lake.staging.layout import TRUNCATE, ChangeShape
+from wal2lake.lake.staging.layout import TRUNCATE, ChangeShape, Seq
 from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.upsert.files.livefiles import LiveFiles
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.keys import Looseness, Places, open_keys
 from wal2lake.lake.upsert.lives.deferral import first_repeated
@@ -41,27 +42,32 @@ from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType, Resolution
 from wal2lake.pgtypes.equality import loose_columns
 
-MAX_SCANNED_BYTES: Final = 256 << 20
-"""Most key bytes read for one batch, uncompressed: 32 M of bigint, about 0.8 s. A guess at the
-size from which Spark's cores, if it has more of them, are faster."""
-
 _CHECKED_COLUMNS: Final = 2
 """Number of key columns whose statistics are checked for files that may hold the keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Staged changes in memory: those after the last TRUNCATE, in log order."""
+    """Staged changes in memory, in log order: some of those after the last TRUNCATE, or, for the
+    history, some of those before it."""
 
     shape: ChangeShape
     table: pa.Table
-    """Rows in the layout of ``staging.layout``, optional columns included."""
+    """Rows in the layout of ``staging.layout``, optional columns included; no TRUNCATE."""
     passed_over: int
     """Number of events before the last TRUNCATE."""
+    is_overtaken: bool = False
+    """Whether the changes are before the last TRUNCATE."""
+    truncate: pa.Table | None = None
+    """The row of the TRUNCATE that follows changes which are overtaken, if it is loaded, too."""
+    earlier: tuple[pa.Table, ...] = ()
+    """The changes before the last TRUNCATE of a table that keeps deleted rows, in parts that each
+    end with one."""
 
 
 def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
-    """Concatenate staged tables; a table may lack optional columns."""
+    """Concatenate staged tables, without what the last TRUNCATE overtakes; a table may lack
+    optional columns."""
     table = _joined(shape, tables)
     counts = pc.not_equal(table.column("op"), TRUNCATE)
     changes = pc.sum(counts).as_py() or 0
@@ -78,6 +84,23 @@ def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
     return Loaded(shape, in_log_order(table), changes - table.num_rows)
 
 
+def load_sections(shape: ChangeShape, tables: Sequence[pa.Table]) -> list[Loaded]:
+    """Concatenate staged tables, and divide them behind each TRUNCATE."""
+    table = in_log_order(_joined(shape, tables))
+    ends = np.flatnonzero(table.column("op").to_numpy() == TRUNCATE).tolist()
+    sections = []
+    start = 0
+    for end in (*ends, None):
+        part = table.slice(start, None if end is None else end - start)
+        truncate = None if end is None else table.slice(end, 1)
+        overtaken = truncate is not None or _is_overtaken(shape, part)
+        if part.num_rows or truncate is not None:
+            count = part.num_rows if overtaken else 0
+            sections.append(Loaded(shape, part, count, overtaken, truncate))
+        start = 0 if end is None else end + 1
+    return sections
+
+
 def passed_over(shape: ChangeShape, tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return the staged changes that ``load`` leaves out, in log order, in parts that each end with
     a TRUNCATE."""
@@ -90,6 +113,14 @@ def passed_over(shape: ChangeShape, tables: Sequence[pa.Table]) -> list[pa.Table
         table.slice(start, end - start)
         for start, end in zip(starts, ends.tolist(), strict=True)
     ]
+
+
+def _is_overtaken(shape: ChangeShape, part: pa.Table) -> bool:
+    """Whether changes without a TRUNCATE are before the last one of the batch."""
+    if shape.truncate is None or not part.num_rows:
+        return False
+    first = Seq(part.column("lsn")[0].as_py(), part.column("ord")[0].as_py())
+    return first < shape.truncate
 
 
 def _joined(shape: ChangeShape, tables: Sequence[pa.Table]) -> pa.Table:
@@ -137,16 +168,13 @@ class LocatedRows:
 def find_rows(
     loaded: Loaded,
     state: TableState,
-    files: Sequence[DataFile],
+    live: LiveFiles,
     share: Share,
     directory: str,
     rules: ConflictRules,
     index: KeyIndex | None,
-    *,
-    bounded: bool,
 ) -> LocatedRows:
-    """Number the keys of at least one event, and find them in ``files``. TooLarge if too many keys
-    would be read, unless the search is not ``bounded``."""
+    """Number the keys of at least one event, and find them in the live files."""
     repeats = loaded.shape.repeats
     loose = loose_columns(loaded.shape.fields, loaded.shape.key)
     events, key_columns = _events(loaded)
@@ -158,13 +186,9 @@ def find_rows(
             # The key is only written differently, so the row keeps its place.
             stays = events.old == events.key
             events = replace(events, old=np.where(stays, NOT_MOVED, events.old))
-        stored = StoredRows(state, candidates(loaded.shape, state, files, key_columns))
-        places = stored.locate(
-            keys,
-            loaded.shape.key,
-            index,
-            most_bytes=MAX_SCANNED_BYTES if bounded else None,
-        )
+        files = candidates(loaded.shape, state, live.files, key_columns)
+        stored = StoredRows(state, files, live)
+        places = stored.locate(keys, loaded.shape.key, index)
         count = keys.count
     marked = NO_PLACES
     if rules.soft is not None:
@@ -175,7 +199,7 @@ def find_rows(
         missing = rules.resolutions.of(ConflictType.UPDATE_MISSING)
         inserts = missing is Resolution.APPLY_REMOTE
         if loose and _misses_rows(by_occurrence(events, places, count)):
-            stored = StoredRows(state, files)
+            stored = StoredRows(state, live.files, live)
             numbered = _by_equality(
                 loaded,
                 key_columns,
@@ -244,7 +268,7 @@ def find_repeated(
     key: tuple[int, ...],
     missed: npt.NDArray[np.int64],
     state: TableState,
-    files: Sequence[DataFile],
+    live: LiveFiles,
     directory: str,
 ) -> int | None:
     """Return the first event whose key is repeated when its transaction ends, by rows'
@@ -254,8 +278,8 @@ def find_repeated(
     loose = loose_columns(shape.fields, key)
     with open_keys(key_columns[0], directory, bitwise=False, loose=loose) as keys:
         events = _numbered(events, keys.numbers, key_columns[1])
-        stored = StoredRows(state, candidates(shape, state, files, key_columns))
-        places = stored.locate(keys, key)
+        files = candidates(shape, state, live.files, key_columns)
+        places = StoredRows(state, files, live).locate(keys, key)
         present = np.zeros(keys.count, np.bool_)
     present[places.key] = True
     return first_repeated(
@@ -316,7 +340,7 @@ def candidates(
         if column.null_count or (place in loose and not shape.repeats):
             continue
         if pa.types.is_integer(column.type):
-            values = np.unique(column.to_numpy())
+            values = np.sort(column.to_numpy())
         elif pa.types.is_string(column.type):
             bounds = pc.min_max(column)
             values = np.array([bounds["min"].as_py(), bounds["max"].as_py()], object)

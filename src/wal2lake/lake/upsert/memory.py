@@ -1,8 +1,9 @@
 """Limits the memory of batches that are applied here, all tables together.
 
-Sizes are bytes of values as Arrow holds them. A batch first takes its staged size, and waits for
-it; a batch that holds memory releases it without waiting for another. Memory that turns out to be
-needed later is granted at once or not at all; if it is not, Spark applies the batch.
+Sizes are bytes of values as Arrow holds them. A run of a batch first takes its staged size, and
+waits for it; a run that holds memory releases it without waiting for another. Memory that turns out
+to be needed later is granted at once or not at all; if it is not, the batch is cut into smaller
+runs (``runs.whole``).
 """
 
 from __future__ import annotations
@@ -13,26 +14,29 @@ from contextlib import contextmanager
 
 
 class TooLarge(Exception):
-    """This batch does not fit: apply it another way."""
+    """The changes do not fit: apply fewer at once, or apply them another way."""
 
 
 class NotForUs(TooLarge):
-    """A smaller batch would not fit either: only Spark may write this table. The argument says
+    """Fewer changes would not fit either: only Spark may write this table. The argument says
     why."""
 
 
 class Share:
-    """Memory that one batch holds."""
+    """Memory that one run holds."""
 
-    def __init__(self, memory: UpsertMemory, size: int, held: int) -> None:
+    def __init__(
+        self, memory: UpsertMemory, size: int, held: int, *, exceeds: bool = False
+    ) -> None:
         self._memory = memory
         self._used = size
+        self._exceeds = exceeds
         self.held = held
 
     def grow(self, size: int) -> None:
         """Take more; TooLarge if there is no room now."""
         missing = self._used + size - self.held
-        if missing > 0:
+        if missing > 0 and not self._exceeds:
             self._memory.take_now(missing)
             self.held += missing
         self._used += size
@@ -46,15 +50,23 @@ class UpsertMemory:
         self._used = 0
         self._changed = threading.Condition()
 
+    @property
+    def limit(self) -> int:
+        """All bytes that there are."""
+        return self._limit
+
     def fits(self, size: int) -> bool:
         """Whether so many bytes can ever fit."""
         return size <= self._limit
 
     @contextmanager
-    def share(self, size: int, *, alone: bool = False) -> Iterator[Share]:
+    def share(
+        self, size: int, *, alone: bool = False, exceeds: bool = False
+    ) -> Iterator[Share]:
         """Hold ``size`` bytes, and what the share grows to; TooLarge if they can never fit.
 
-        ``alone``: hold all memory, so that a batch that does not fit then never will.
+        ``alone``: hold all memory, so that what does not fit then never will. ``exceeds``: grow
+        beyond it, for a change that cannot be divided.
         """
         if not self.fits(size):
             raise TooLarge
@@ -62,7 +74,7 @@ class UpsertMemory:
         with self._changed:
             self._changed.wait_for(lambda: self._used + held <= self._limit)
             self._used += held
-        share = Share(self, size, held)
+        share = Share(self, size, held, exceeds=exceeds)
         try:
             yield share
         finally:

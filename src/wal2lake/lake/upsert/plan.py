@@ -1,17 +1,16 @@
-"""Prepares one keyed batch that fits into memory for one commit.
+"""Evaluates one run of a batch: events that fit into memory, on the table as it is before them.
 
-Comes in: staged changes, the table's state and its live files. Goes out: an ``Upsert``, whose data
-file and deletion vectors already lie in the table's directory, or the first event that cannot be
-applied. Called by ``batches``.
+Comes in: staged changes in log order, the table's live files. Goes out: a ``RunEffect``, whose data
+file already lies in the table's directory, or the first event that cannot be applied. Called by
+``runs.whole``; a batch that fits into memory is one run.
 
     events ─▶ number keys ─▶ find them in the files ─▶ net lives ─▶ rows to write ─▶ data file
-                              (key columns only)                ─▶ rows to remove ─▶ vectors
+                              (key columns only)                ─▶ rows to remove
 
 Why this way. A MERGE of a hundred rows is thirteen Spark jobs, and the first jobs of a JVM cost
 many CPU-seconds. 600,000 changed rows in a table of a million took MERGE 8 s, this module 0.8 s.
-Spark still applies batches that do not fit into memory, or would read too many keys here.
 
-Only files whose key columns can hold one of the batch's keys are read, and only those columns.
+Only files whose key columns can hold one of the run's keys are read, and only those columns.
 Columns that an UPDATE left out (unchanged TOAST) are read from the row groups of such rows.
 
 Without a primary key (``shape.repeats``) a row is identified by its content, and its occurrences
@@ -28,12 +27,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.delta.datafile import TableWriter, discard_added
+from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.rowtexts import row_texts
@@ -47,7 +45,7 @@ from wal2lake.lake.staging.layout import (
     Uniqueness,
     key_taken,
 )
-from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
+from wal2lake.lake.tablefiles import AddedFile, DataFile
 from wal2lake.lake.upsert.checking import (
     first_unfit,
     generated_anew,
@@ -61,13 +59,14 @@ from wal2lake.lake.upsert.conflicts import (
     shown,
     stop,
 )
+from wal2lake.lake.upsert.files.livefiles import LiveFiles
 from wal2lake.lake.upsert.judging import (
     AS_POSTGRESQL,
     ConflictRules,
     TableJudge,
     judge_for,
 )
-from wal2lake.lake.upsert.keys import Places
+from wal2lake.lake.upsert.keys import Places, distinct
 from wal2lake.lake.upsert.lives.deferral import ByContent, first_repeated
 from wal2lake.lake.upsert.lives.endings import endings
 from wal2lake.lake.upsert.lives.lives import (
@@ -81,8 +80,13 @@ from wal2lake.lake.upsert.lives.lives import (
     Stopped,
     net_lives,
 )
-from wal2lake.lake.upsert.locating import Loaded, find_repeated, find_rows
-from wal2lake.lake.upsert.memory import NotForUs, Share, TooLarge
+from wal2lake.lake.upsert.locating import (
+    Loaded,
+    LocatedRows,
+    find_repeated,
+    find_rows,
+)
+from wal2lake.lake.upsert.memory import Share, TooLarge
 from wal2lake.lake.upsert.recorded import (
     HistoryRecorder,
     MetRows,
@@ -91,144 +95,176 @@ from wal2lake.lake.upsert.recorded import (
 )
 from wal2lake.lake.upsert.soft.kept import kept_rows
 from wal2lake.lake.upsert.soft.truncated import Truncated
-from wal2lake.lake.upsert.stored import StoredRows, only_spark
+from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType
 
 
 @dataclass(frozen=True, slots=True)
-class Upsert:
-    """A batch's effect on one version of a table, waiting for its commit."""
+class RunEffect:
+    """Effect of one run on the table's files."""
 
-    state: TableState
-    adds: tuple[AddedFile, ...]
-    replaced: tuple[Replaced, ...]
-    truncates: bool
-    """True if all rows that the table held are removed, too."""
+    adds: tuple[AddedFile, ...] = ()
+    removed: tuple[tuple[DataFile, Index], ...] = ()
+    """Files that lose rows, with the rows' numbers."""
     conflicts: Sequence[RowConflict] = ()
     """Events that met another state than the publisher's, in log order."""
-    passed_over: int = 0
-    """Number of changes before the last TRUNCATE, which were not checked for conflicts."""
-    history: tuple[AddedFile, ...] = ()
-    """Files of the history table, in its directory."""
-
-    @property
-    def changes_table(self) -> bool:
-        """Whether there is something to commit."""
-        return bool(self.adds or self.replaced or self.truncates)
+    truncates: bool = False
+    """True if the table has no rows afterwards."""
 
 
-def plan_upsert(
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """Everything about a batch that is the same for all of its runs."""
+
+    state: TableState
+    files: Sequence[DataFile]
+    """Live files of that version."""
+    uniqueness: Uniqueness
+    directory: str
+    """Directory for temporary files."""
+    conflicts: ConflictRules = AS_POSTGRESQL
+    shows_rows: bool = False
+    """True if conflicts carry the texts of rows."""
+    index: KeyIndex | None = None
+    """Finds keys, and learns from files that are read."""
+    history: HistoryTarget | None = None
+    """The table that records each change."""
+
+
+def plan_run(
     loaded: Loaded,
-    state: TableState,
-    files: Sequence[DataFile],
-    uniqueness: Uniqueness,
+    live: LiveFiles,
+    batch: BatchRules,
     share: Share,
-    directory: str,
+    recorder: HistoryRecorder | None,
     *,
-    rules: ConflictRules = AS_POSTGRESQL,
-    shows_rows: bool = False,
-    index: KeyIndex | None = None,
-    history: HistoryTarget | None = None,
-    earlier: Sequence[pa.Table] = (),
-) -> Upsert | RowFailure:
-    """Evaluate the batch. Raises TooLarge if Spark must apply it.
+    is_whole: bool,
+) -> RunEffect | RowFailure:
+    """Evaluate one run on the table's live files. Raises TooLarge if its rows do not fit into the
+    share, which has room for the staged changes.
 
-    ``share`` has room for the staged changes; ``directory`` is for temporary files.
-    ``shows_rows``: conflicts carry the texts of rows. ``index`` finds keys, and learns from files
-    that are read. ``history``: the table that records each change. ``earlier``: the changes before
-    the last TRUNCATE, for it and for a table that keeps deleted rows.
+    ``recorder`` collects the history. ``is_whole``: the run is the whole batch.
     """
-    batch = rules.commits
-    soft = rules.soft
-    truncates = loaded.shape.truncate is not None
-    in_place = soft is not None if truncates else bool(loaded.shape.key)
-    why = only_spark(state, files, in_place=in_place)
-    if why is not None:
-        raise NotForUs(why)
-    recorder = None if history is None else HistoryRecorder(history, rules)
-    if recorder is not None:
-        recorder.pass_over(loaded, earlier, state, files, share, directory)
+    if loaded.is_overtaken:
+        return _plan_overtaken(loaded, live, batch, share, recorder)
     truncated: Truncated | None = None
-    if soft is not None and truncates:
-        truncated = Truncated(loaded, rules, earlier, state, files, share, directory)
-    if not loaded.table.num_rows:
-        adds, replaced = _write(None, state, truncated)
-        return _with_history(
-            Upsert(
-                state,
-                adds,
-                replaced,
-                truncates and truncated is None,
-                passed_over=loaded.passed_over,
-            ),
-            recorder,
-        )
-    if not loaded.shape.key:
-        if uniqueness.counted:
-            twice = find_repeated(
-                loaded,
-                uniqueness.counted,
-                np.zeros(0, np.int64),
-                state,
-                () if truncates else files,
-                directory,
-            )
-            if twice is not None:
-                return _repeated(
-                    loaded, twice, uniqueness.counted, uniqueness, shows_rows
-                )
-        inserted = _inserted(loaded)
-        if soft is not None:
-            inserted = soft.unmarked(inserted)
-        if batch is not None:
-            inserted = batch.of(loaded.table.column("lsn").to_numpy()).appended(
-                inserted
-            )
+    if batch.conflicts.soft is not None and loaded.earlier:
         if recorder is not None:
-            recorder.insert(loaded)
-        adds, replaced = _write(inserted, state, truncated)
-        return _with_history(
-            Upsert(
-                state,
-                adds,
-                replaced,
-                truncates and truncated is None,
-                passed_over=loaded.passed_over,
-            ),
-            recorder,
+            recorder.pass_over(
+                loaded, loaded.earlier, batch.state, live, share, batch.directory
+            )
+        truncated = Truncated(
+            loaded,
+            batch.conflicts,
+            loaded.earlier,
+            batch.state,
+            batch.files,
+            share,
+            batch.directory,
         )
-    live_files = () if truncates else files
+        live = LiveFiles(batch.state, ())
+    if not loaded.table.num_rows:
+        return RunEffect() if truncated is None else _written(None, batch, truncated)
+    if not loaded.shape.key:
+        return _plan_inserts(loaded, live, batch, recorder, truncated)
+    return _plan_keyed(
+        loaded, live, batch, share, recorder, truncated, is_whole=is_whole
+    )
+
+
+def _plan_overtaken(
+    loaded: Loaded,
+    live: LiveFiles,
+    batch: BatchRules,
+    share: Share,
+    recorder: HistoryRecorder | None,
+) -> RunEffect:
+    """Record changes before the last TRUNCATE, which leave no trace in the table. No conflict of
+    theirs is looked for. Rows are written only for later runs to meet them."""
+    if recorder is None:
+        raise InternalError("changes before a TRUNCATE are evaluated without a history")
+    effect = RunEffect()
+    is_last = loaded.truncate is not None
+    if loaded.table.num_rows and not loaded.shape.key:
+        recorder.insert(loaded)
+        if not is_last:
+            effect = RunEffect(_write(_inserted(loaded), batch.state))
+    elif loaded.table.num_rows:
+        rules = AS_POSTGRESQL
+        found = find_rows(
+            loaded, batch.state, live, share, batch.directory, rules, None
+        )
+        lives = net_lives(found.events, found.present, unique=False, record=True)
+        if not isinstance(lives, Lives):
+            raise InternalError("a history cannot be reduced")
+        columns = range(len(loaded.shape.fields))
+        met = MetRows(found.places, found.stored, columns, share)
+        recorder.change(loaded, lives.steps, met)
+        if not is_last:
+            rows = _rows(loaded, lives, found.places, found.stored, share)
+            rows = generated_anew(
+                batch.conflicts, loaded.shape, rows, lives, found.events
+            )
+            removed = _removed(lives.removed, found.places, found.stored)
+            effect = RunEffect(_write(rows, batch.state), removed)
+    if loaded.truncate is not None:
+        recorder.truncate(loaded.truncate)
+        return RunEffect(truncates=True)
+    return effect
+
+
+def _plan_inserts(
+    loaded: Loaded,
+    live: LiveFiles,
+    batch: BatchRules,
+    recorder: HistoryRecorder | None,
+    truncated: Truncated | None,
+) -> RunEffect | RowFailure:
+    """Evaluate INSERTs into a table without a key."""
+    if batch.uniqueness.counted:
+        none = np.zeros(0, np.int64)
+        failure = _repeated_key(loaded, live, batch, none)
+        if failure is not None:
+            return failure
+    inserted = _inserted(loaded)
+    if batch.conflicts.soft is not None:
+        inserted = batch.conflicts.soft.unmarked(inserted)
+    commits = batch.conflicts.commits
+    if commits is not None:
+        inserted = commits.of(loaded.table.column("lsn").to_numpy()).appended(inserted)
+    if recorder is not None:
+        recorder.insert(loaded)
+    return _written(inserted, batch, truncated)
+
+
+def _plan_keyed(
+    loaded: Loaded,
+    live: LiveFiles,
+    batch: BatchRules,
+    share: Share,
+    recorder: HistoryRecorder | None,
+    truncated: Truncated | None,
+    *,
+    is_whole: bool,
+) -> RunEffect | RowFailure:
+    """Evaluate events of rows that are found by their keys, or by their contents."""
+    rules, uniqueness = batch.conflicts, batch.uniqueness
     found = find_rows(
-        loaded,
-        state,
-        live_files,
-        share,
-        directory,
-        rules,
-        index,
-        bounded=not (
-            loaded.shape.repeats
-            or rules.looks_at_rows
-            or rules.resolutions.chosen
-            or history is not None
-        ),
+        loaded, batch.state, live, share, batch.directory, rules, batch.index
     )
     events, places, stored = found.events, found.places, found.stored
-    present = found.present
     lsn = loaded.table.column("lsn").to_numpy()
     judge = judge_for(
         rules, lsn, places, found.count, stored, repeats=loaded.shape.repeats
     )
-    unique = not uniqueness.trusted
-    watched = watched_events(rules, loaded.shape, loaded.table, events)
     reduce = partial(
         net_lives,
         events,
-        present,
-        unique=unique,
+        found.present,
+        unique=not uniqueness.trusted,
         judge=judge,
-        watched=watched,
-        record=recorder is not None or soft is not None,
+        watched=watched_events(rules, loaded.shape, loaded.table, events),
+        record=recorder is not None or rules.soft is not None,
     )
     lives = reduce()
     met = MetRows(places, stored, range(len(loaded.shape.fields)), share)
@@ -237,7 +273,6 @@ def plan_upsert(
             raise InternalError("a conflict needs a decision, and there is no judge")
         loaded = _ask_judge(loaded, lives, events, judge, met, rules)
         lives = reduce()
-    lsn = loaded.table.column("lsn").to_numpy()
     if lives.watched:
         made = rows_of_lives(
             loaded, [r for _, r in lives.watched], list(events.unknown), met
@@ -246,100 +281,114 @@ def plan_upsert(
         unfit = first_unfit(rules, loaded.shape, loaded.table, makers, made)
         if unfit and (isinstance(lives, Lives) or unfit[0] <= lives.event):
             return unfit[1]
-    if isinstance(lives, Stopped) and uniqueness.deferrable:
-        if not pc.all(pc.equal(loaded.table.column("op"), INSERT)).as_py():
-            raise ByContent
-        # No event removes a row, so a repeated key stays repeated.
-        twice = first_repeated(events, present, np.zeros(0, np.int64), lsn)
-        if twice is not None:
-            return _repeated(loaded, twice, loaded.shape.key, uniqueness, shows_rows)
     if isinstance(lives, Stopped):
-        if judge is None or lives.met is None:
-            failure = _conflict(loaded, lives.event, uniqueness)
-            met_key = _untouched_key(events, lives.event, present)
-        else:
-            failure = stop(loaded.shape, loaded.table, lives.met, judge, uniqueness)
-            met_key = lives.met.stored
-        if not shows_rows:
-            return failure
-        (local,) = _stored_texts([met_key], places, stored, state, share)
-        return shown(failure, loaded.shape, loaded.table, lives.event, local)
+        failure = None
+        if uniqueness.deferrable:
+            failure = _judged_at_the_end(loaded, found, batch, is_whole=is_whole)
+        return failure or _stopped(loaded, lives, found, judge, batch, share)
     if uniqueness.counted:
-        twice = find_repeated(
-            loaded,
-            uniqueness.counted,
-            _events_without_row(lives),
-            state,
-            () if truncates else files,
-            directory,
-        )
-        if twice is not None:
-            return _repeated(loaded, twice, uniqueness.counted, uniqueness, shows_rows)
+        missed = _events_without_row(lives)
+        failure = _repeated_key(loaded, live, batch, missed)
+        if failure is not None:
+            return failure
     if recorder is not None:
         recorder.change(loaded, lives.steps, met)
     rows = _rows(loaded, lives, places, stored, share)
     rows = generated_anew(rules, loaded.shape, rows, lives, events)
+    lsn = loaded.table.column("lsn").to_numpy()
     writers = lsn[lives.last]
-    removed, all_places = lives.removed, places
-    if soft is not None and lives.steps is not None:
+    gone, all_places = lives.removed, places
+    if rules.soft is not None and lives.steps is not None:
         ended = endings(lives.steps, events, repeats=loaded.shape.repeats)
         ended_at = lsn[ended.event]
         kept = kept_rows(loaded, ended.rows, ended_at, met, rules)
-        rows = soft.unmarked(rows)
+        rows = rules.soft.unmarked(rows)
         if truncated is not None:
             truncated.ended(kept, ended_at)
         else:
             rows = pa.concat_tables([rows, kept])
             writers = np.concatenate([writers, ended_at])
-        removed = np.concatenate([removed, ended.touched])
+        gone = np.concatenate([gone, ended.touched])
         all_places = Places.joined([places, found.marked])
-    if batch is not None:
-        rows = batch.of(writers).appended(rows)
-    adds, replaced = _write(rows, state, truncated)
-    try:
-        if truncated is None:
-            replaced = _replaced(removed, all_places, stored)
-    except BaseException:
-        discard_added(state.location, adds)
-        raise
-    conflicts: Sequence[RowConflict] = ()
-    if lives.missed.size:
-        conflicts = missing_rows(
-            loaded.shape, loaded.table, lives.missed, values=shows_rows
-        )
+    if rules.commits is not None:
+        rows = rules.commits.of(writers).appended(rows)
+    removed = _removed(gone, all_places, stored)
+    conflicts = _conflicts(loaded, lives, found, judge, batch, share)
+    effect = _written(rows, batch, truncated)
+    if truncated is None:
+        effect = replace(effect, removed=removed)
+    return replace(effect, conflicts=conflicts)
+
+
+def _written(
+    rows: pa.Table | None, batch: BatchRules, truncated: Truncated | None
+) -> RunEffect:
+    """Write the rows, and all others if a TRUNCATE has marked them."""
+    if truncated is not None:
+        return RunEffect(*truncated.write(rows))
+    return RunEffect(() if rows is None else _write(rows, batch.state))
+
+
+def _stopped(
+    loaded: Loaded,
+    stopped: Stopped,
+    found: LocatedRows,
+    judge: TableJudge | None,
+    batch: BatchRules,
+    share: Share,
+) -> RowFailure:
+    """Return the failure of the event that cannot be applied."""
+    if judge is None or stopped.met is None:
+        failure = _conflict(loaded, stopped.event, batch.uniqueness)
+        met_key = _untouched_key(found.events, stopped.event, found.present)
+    else:
+        failure = stop(loaded.shape, loaded.table, stopped.met, judge, batch.uniqueness)
+        met_key = stopped.met.stored
+    if not batch.shows_rows:
+        return failure
+    (local,) = _stored_texts([met_key], found, batch.state, share)
+    return shown(failure, loaded.shape, loaded.table, stopped.event, local)
+
+
+def _judged_at_the_end(
+    loaded: Loaded, found: LocatedRows, batch: BatchRules, *, is_whole: bool
+) -> RowFailure | None:
+    """Return the failure of a batch that meets a taken key, if the key is checked at the end of
+    each transaction. Raises ByContent if a later event may still free the key."""
+    inserts = pc.all(pc.equal(loaded.table.column("op"), INSERT)).as_py()
+    if not (is_whole and inserts):
+        raise ByContent
+    # No event removes a row, so a repeated key stays repeated.
+    lsn = loaded.table.column("lsn").to_numpy()
+    none = np.zeros(0, np.int64)
+    twice = first_repeated(found.events, found.present, none, lsn)
+    return None if twice is None else _repeated(loaded, twice, loaded.shape.key, batch)
+
+
+def _conflicts(
+    loaded: Loaded,
+    lives: Lives,
+    found: LocatedRows,
+    judge: TableJudge | None,
+    batch: BatchRules,
+    share: Share,
+) -> Sequence[RowConflict]:
+    """Return the conflicts that did not stop the run."""
+    shape, table = loaded.shape, loaded.table
     if judge is not None and lives.met:
 
         def texts_of(keys: Sequence[int]) -> Sequence[str | None]:
-            return _stored_texts(keys, places, stored, state, share)
+            return _stored_texts(keys, found, batch.state, share)
 
-        conflicts = met_rows(
-            loaded.shape, loaded.table, lives.met, judge, texts_of, values=shows_rows
+        return met_rows(
+            shape, table, lives.met, judge, texts_of, values=batch.shows_rows
         )
-    return _with_history(
-        Upsert(
-            state,
-            adds,
-            replaced,
-            truncates and truncated is None,
-            conflicts,
-            loaded.passed_over,
-        ),
-        recorder,
-    )
+    if lives.missed.size:
+        return missing_rows(shape, table, lives.missed, values=batch.shows_rows)
+    return ()
 
 
-def _with_history(upsert: Upsert, recorder: HistoryRecorder | None) -> Upsert:
-    """Write the history of a batch. On an error its other files are removed."""
-    if recorder is None:
-        return upsert
-    try:
-        return replace(upsert, history=recorder.write())
-    except BaseException:
-        discard_added(upsert.state.location, upsert.adds)
-        raise
-
-
-def _events_without_row(lives: Lives) -> npt.NDArray[np.int64]:
+def _events_without_row(lives: Lives) -> Index:
     """Return the events of a batch without resolutions that changed no row."""
     if not lives.met:
         return lives.missed
@@ -347,12 +396,17 @@ def _events_without_row(lives: Lives) -> npt.NDArray[np.int64]:
     return np.array([m.event for m in lives.met if m.type in kinds], np.int64)
 
 
+def _repeated_key(
+    loaded: Loaded, live: LiveFiles, batch: BatchRules, missed: Index
+) -> RowFailure | None:
+    """Return the failure of the first transaction that ends with a counted key twice."""
+    counted = batch.uniqueness.counted
+    twice = find_repeated(loaded, counted, missed, batch.state, live, batch.directory)
+    return None if twice is None else _repeated(loaded, twice, counted, batch)
+
+
 def _repeated(
-    loaded: Loaded,
-    event: int,
-    key: tuple[int, ...],
-    uniqueness: Uniqueness,
-    shows_rows: bool,
+    loaded: Loaded, event: int, key: tuple[int, ...], batch: BatchRules
 ) -> RowFailure:
     """Return PostgreSQL's error at the COMMIT for a repeated key."""
     row = loaded.table.slice(event, 1)
@@ -362,8 +416,9 @@ def _repeated(
         Seq(row.column("lsn")[0].as_py(), row.column("ord")[0].as_py()),
         None,
         "23505",
-        f'duplicate key value violates unique constraint "{uniqueness.constraint}"',
-        detail=text if shows_rows else None,
+        "duplicate key value violates unique constraint"
+        f' "{batch.uniqueness.constraint}"',
+        detail=text if batch.shows_rows else None,
         op=COMMIT,
     )
 
@@ -453,17 +508,14 @@ def _rows(
 
 
 def _stored_texts(
-    keys: Sequence[int],
-    places: Places,
-    stored: StoredRows,
-    state: TableState,
-    share: Share,
+    keys: Sequence[int], found: LocatedRows, state: TableState, share: Share
 ) -> list[str | None]:
     """Return the rows that the table held for keys, as text. None for STORED, and for all if
     memory has no room for the rows: reporting a batch must not change how it is applied."""
     stored_keys = sorted({key for key in keys if key != STORED})
     if not stored_keys:
         return [None] * len(keys)
+    places, stored = found.places, found.stored
     order = np.argsort(places.key)
     place = order[np.searchsorted(places.key, np.array(stored_keys), sorter=order)]
     columns = range(len(state.fields))
@@ -475,28 +527,20 @@ def _stored_texts(
     return [texts.get(key) for key in keys]
 
 
-def _write(
-    rows: pa.Table | None, state: TableState, truncated: Truncated | None
-) -> tuple[tuple[AddedFile, ...], tuple[Replaced, ...]]:
-    """Write the rows, and all others if a TRUNCATE has marked them."""
-    if truncated is not None:
-        return truncated.write(rows)
-    if rows is None:
-        return (), ()
+def _write(rows: pa.Table, state: TableState) -> tuple[AddedFile, ...]:
     with TableWriter(state.location, state.physical_fields) as writer:
         writer.write_all(rows)
-        return writer.finish(), ()
+        return writer.finish()
 
 
-def _replaced(
+def _removed(
     removed: Index, places: Places, stored: StoredRows
-) -> tuple[Replaced, ...]:
-    """Write the new deletion vectors of files that lose the rows of keys."""
+) -> tuple[tuple[DataFile, Index], ...]:
+    """Return the files that lose the rows of keys, with the rows' numbers."""
     gone_keys = np.zeros(int(places.key.max(initial=-1)) + 1, np.bool_)
     gone_keys[removed[removed < len(gone_keys)]] = True
     going = gone_keys[places.key]
-    gone = {
-        number: places.row[going & (places.file == number)].astype(np.uint64)
-        for number in np.unique(places.file[going]).tolist()
-    }
-    return stored.without(gone)
+    return tuple(
+        (stored.files[number], places.row[going & (places.file == number)])
+        for number in distinct(places.file[going])
+    )

@@ -1,10 +1,7 @@
 """Reads whole rows of a batch, event by event, and records them for the table's history.
 
-Comes in: a loaded batch, and the rows that its events found and made (``lives``). Goes out: rows of
-the history table, in log order. Called by ``plan``.
-
-Changes before a TRUNCATE leave no trace in the table, so ``plan`` passes them over. Here they are
-walked part by part, each on what the one before it has left: the table's rows, then none.
+Comes in: a loaded run, and the rows that its events found and made (``lives``). Goes out: rows of
+the history table, in log order. Called by ``plan`` and ``runs.whole``.
 """
 
 from __future__ import annotations
@@ -22,8 +19,9 @@ from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.staging.historyrows import HistoryOp, HistoryTarget, history_rows
-from wal2lake.lake.staging.layout import TRUNCATE, ChangeShape
-from wal2lake.lake.tablefiles import AddedFile, DataFile
+from wal2lake.lake.staging.layout import ChangeShape
+from wal2lake.lake.tablefiles import AddedFile
+from wal2lake.lake.upsert.files.livefiles import LiveFiles
 from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives.lives import (
@@ -146,56 +144,56 @@ class HistoryRecorder:
         self._rules = rules
         self._parts: list[pa.Table] = []
 
+    def mark(self) -> int:
+        """Return a mark for ``undo``."""
+        return len(self._parts)
+
+    def undo(self, mark: int) -> None:
+        """Forget what was recorded since ``mark``."""
+        del self._parts[mark:]
+
     def pass_over(
         self,
         loaded: Loaded,
         earlier: Sequence[pa.Table],
         state: TableState,
-        files: Sequence[DataFile],
+        live: LiveFiles,
         share: Share,
         directory: str,
     ) -> None:
-        """Record the changes before the last TRUNCATE, in parts that each end with one."""
-        live: Sequence[DataFile] = files
+        """Record the changes before the last TRUNCATE of a table that keeps deleted rows, in parts
+        that each end with one."""
         for part in earlier:
             table = part.slice(0, part.num_rows - 1)
-            end = part.slice(part.num_rows - 1)
-            if end.column("op")[0].as_py() != TRUNCATE:
-                raise InternalError("changes before a TRUNCATE do not end with one")
             if table.num_rows:
                 here = replace(loaded, table=table)
                 self._walk(here, state, live, share, directory)
-            self._add(end, [HistoryOp.TRUNCATE], [0], None, None)
-            live = ()
+            self.truncate(part.slice(part.num_rows - 1))
+            live = LiveFiles(state, ())
 
     def _walk(
         self,
         loaded: Loaded,
         state: TableState,
-        files: Sequence[DataFile],
+        live: LiveFiles,
         share: Share,
         directory: str,
     ) -> None:
         if not loaded.shape.key:
             self.insert(loaded)
             return
-        found = find_rows(
-            loaded,
-            state,
-            files,
-            share,
-            directory,
-            replace(AS_POSTGRESQL, soft=self._rules.soft),
-            None,
-            bounded=False,
-        )
+        rules = replace(AS_POSTGRESQL, soft=self._rules.soft)
+        found = find_rows(loaded, state, live, share, directory, rules, None)
         lives = net_lives(found.events, found.present, unique=False, record=True)
         if not isinstance(lives, Lives):
             raise InternalError("a history cannot be reduced")
-        met = MetRows(
-            found.places, found.stored, range(len(loaded.shape.fields)), share
-        )
+        columns = range(len(loaded.shape.fields))
+        met = MetRows(found.places, found.stored, columns, share)
         self.change(loaded, lives.steps, met)
+
+    def truncate(self, event: pa.Table) -> None:
+        """Record a TRUNCATE."""
+        self._add(event, [HistoryOp.TRUNCATE], [0], None, None)
 
     def insert(self, loaded: Loaded) -> None:
         """Record a batch of INSERTs of which each is a row."""

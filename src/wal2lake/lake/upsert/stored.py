@@ -32,7 +32,8 @@ from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.store import local_path, storage_error
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert.calendar import legacy_of
-from wal2lake.lake.upsert.keys import BatchKeys, Places
+from wal2lake.lake.upsert.files.livefiles import LiveFiles
+from wal2lake.lake.upsert.keys import BatchKeys, Places, distinct
 from wal2lake.lake.upsert.memory import Share, TooLarge
 from wal2lake.model import Modified
 from wal2lake.pgtypes import arrow_from_ddl
@@ -55,23 +56,11 @@ _THREADS_BYTES: Final = 4 << 20
 def is_readable(state: TableState) -> bool:
     """Whether every column is of a type that this node writes itself, and the table demands
     nothing else of a writer."""
-    return _unreadable(state) is None
+    return only_spark(state) is None
 
 
-def only_spark(
-    state: TableState, files: Sequence[DataFile], *, in_place: bool
-) -> str | None:
-    """Say in a sentence why only Spark can write the table; None if this process can.
-    ``in_place``: rows of existing files are removed."""
-    why = _unreadable(state)
-    if why is None and in_place and not state.has_vectors:
-        return 'Its property "delta.enableDeletionVectors" is not true.'
-    if why is None and in_place and not all(file.is_plain for file in files):
-        return "It has files whose statistics do not count their rows."
-    return why
-
-
-def _unreadable(state: TableState) -> str | None:
+def only_spark(state: TableState) -> str | None:
+    """Say in a sentence why only Spark can write the table; None if this process can."""
     if state.asks_more is not None:
         return state.asks_more
     for field in state.fields:
@@ -91,8 +80,15 @@ def is_ours(field: FieldSpec) -> bool:
 class StoredRows:
     """The files of one table version."""
 
-    def __init__(self, state: TableState, files: Sequence[DataFile]) -> None:
+    def __init__(
+        self,
+        state: TableState,
+        files: Sequence[DataFile],
+        live: LiveFiles | None = None,
+    ) -> None:
+        """``live``: what earlier runs of the same batch have done to the files."""
         self._state = state
+        self._live = live
         self.files = files
 
     @property
@@ -183,7 +179,7 @@ class StoredRows:
     def without_deleted(self, places: Places) -> Places:
         """Drop the places whose rows are in a deletion vector."""
         keep = np.ones(len(places.key), np.bool_)
-        for number in np.unique(places.file).tolist():
+        for number in distinct(places.file):
             gone = self.deleted(self.files[number])
             if gone.size:
                 here = np.flatnonzero(places.file == number)
@@ -224,7 +220,7 @@ class StoredRows:
         order = np.lexsort((row, file))
         held: dict[int, Any] = {}
         wanted = []
-        for number in np.unique(file).tolist():
+        for number in distinct(file):
             parquet = self._open(self.files[number])
             rows = row[order][file[order] == number]
             groups = list(_by_group(parquet.metadata, rows))
@@ -276,7 +272,7 @@ class StoredRows:
     def marks(self, file: Index, row: Index) -> RowMarks:
         """Return the writers of rows, in the order of ``row``."""
         marks = RowMarks.unknown(len(file))
-        for number in np.unique(file).tolist():
+        for number in distinct(file):
             here = np.flatnonzero(file == number)
             tag = tag_of(self.files[number].action)
             parquet = self._open(self.files[number])
@@ -458,6 +454,9 @@ class StoredRows:
 
     def deleted(self, file: DataFile) -> npt.NDArray[np.uint64]:
         """Return the numbers of a file's deleted rows."""
+        gone = None if self._live is None else self._live.gone(file)
+        if gone is not None:
+            return gone
         if file.vector is None:
             return np.zeros(0, np.uint64)
         return read_vector(self._state.location, file.vector)

@@ -26,10 +26,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.delta.datafile import TableWriter, discard_added
+from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.layout import TRUNCATE
-from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
+from wal2lake.lake.tablefiles import AddedFile, DataFile
+from wal2lake.lake.upsert.files.livefiles import LiveFiles
 from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
 from wal2lake.lake.upsert.keys import Index, open_keys
 from wal2lake.lake.upsert.lives.endings import endings
@@ -93,15 +94,9 @@ class Truncated:
             self._truncate(inserted_rows(shape, loaded.table), truncated)
             return
         rules = replace(AS_POSTGRESQL, soft=self._rules.soft)
+        live = LiveFiles(self._state, files)
         found = find_rows(
-            loaded,
-            self._state,
-            files,
-            self._share,
-            self._directory,
-            rules,
-            None,
-            bounded=False,
+            loaded, self._state, live, self._share, self._directory, rules, None
         )
         lives = net_lives(found.events, found.present, unique=False, record=True)
         if not isinstance(lives, Lives) or lives.steps is None:
@@ -137,9 +132,9 @@ class Truncated:
 
     def write(
         self, present: pa.Table | None
-    ) -> tuple[tuple[AddedFile, ...], tuple[Replaced, ...]]:
+    ) -> tuple[tuple[AddedFile, ...], tuple[tuple[DataFile, Index], ...]]:
         """Write all rows: those that are ``present`` after the batch, and the marked ones. Return
-        the new files, and what becomes of the table's present files."""
+        the new files, and the present files that lose rows, with the rows' numbers."""
         ended = self._last_of_each_key(present)
         adds: tuple[AddedFile, ...] = ()
         stored = StoredRows(self._state, self._files)
@@ -152,12 +147,10 @@ class Truncated:
                 if rows is not None:
                     writer.write_all(rows)
             adds = writer.finish()
-        try:
-            lost = {number: np.concatenate(parts) for number, parts in gone.items()}
-            return adds, stored.without(lost)
-        except BaseException:
-            discard_added(self._state.location, adds)
-            raise
+        return adds, tuple(
+            (stored.files[number], np.concatenate(parts).astype(np.int64))
+            for number, parts in gone.items()
+        )
 
     def _marked_anew(
         self, stored: StoredRows

@@ -1,0 +1,126 @@
+"""The files of a table as a batch has left them so far, between its runs.
+
+Comes in: the live files of a version; for each run of the batch the files that it has added, and
+the rows that it has removed. Goes out: the files and deleted rows that the next run meets, at the
+end the ``adds`` and ``replaced`` of the one commit. Called by ``upsert.runs``; ``upsert.stored``
+asks for deleted rows.
+
+Why this way. A run sees exactly the table that the events before it have made, so a batch in runs
+means the same as a batch at once: each event meets the same row, whichever run has written it. No
+deletion vector is written before the end, so a file that loses rows in several runs gets one
+vector. Deleted rows are kept as a bit for each row of the files that lose any: an eighth of a
+byte for each row of the table at most.
+
+A table whose property ``delta.enableDeletionVectors`` is not true gets none: a file that loses some
+of its rows is replaced by a file with the others. So is a file whose statistics do not count its
+rows, since Delta allows no vector for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from wal2lake.lake.delta.datafile import discard_added
+from wal2lake.lake.delta.deletionvectors import Rows, read_vector, write_vectors
+from wal2lake.lake.port import TableState
+from wal2lake.lake.store import remove_file
+from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
+
+
+class LiveFiles:
+    """Files of one table version, with the effects of a batch's runs on them."""
+
+    def __init__(self, state: TableState, files: Sequence[DataFile]) -> None:
+        self._state = state
+        self._stored = list(files)
+        self._live = {file.key: file for file in files}
+        self._added: dict[str, AddedFile] = {}
+        self._rewritten: list[AddedFile] = []
+        self._gone: dict[str, npt.NDArray[np.uint8]] = {}
+        """By file: a bit for each row, set if the row is deleted; only files that lost rows."""
+
+    @property
+    def files(self) -> list[DataFile]:
+        """Return the files that have rows, those of the version first."""
+        return list(self._live.values())
+
+    def gone(self, file: DataFile) -> Rows | None:
+        """Return all deleted rows of a file; None if no run has removed any of its rows."""
+        bits = self._gone.get(file.key)
+        return None if bits is None else _rows(bits)
+
+    def add(self, adds: Sequence[AddedFile]) -> None:
+        """Add the files that a run has written."""
+        for added in adds:
+            file = DataFile(add_action(added, data_change=True))
+            self._added[file.key] = added
+            self._live[file.key] = file
+
+    def remove(self, file: DataFile, rows: npt.NDArray[np.int64], held: int) -> None:
+        """Delete rows of a file. ``held``: number of rows in it, deleted rows included."""
+        bits = self._gone.get(file.key)
+        if bits is not None:
+            is_gone = np.unpackbits(bits, count=held).astype(np.bool_)
+        else:
+            is_gone = np.zeros(held, np.bool_)
+            if file.vector is not None:
+                before = read_vector(self._state.location, file.vector)
+                is_gone[before.astype(np.int64)] = True
+        is_gone[rows] = True
+        self._gone[file.key] = np.packbits(is_gone)
+        if is_gone.all():
+            del self._live[file.key]
+
+    def empty(self) -> None:
+        """Remove all rows, and the files that runs have added. The commit must replace the whole
+        table."""
+        discard_added(self._state.location, list(self._added.values()))
+        self._stored, self._live = [], {}
+        self._added, self._gone = {}, {}
+
+    def finish(
+        self, rewrite: Callable[[DataFile], Sequence[AddedFile]]
+    ) -> tuple[tuple[AddedFile, ...], tuple[Replaced, ...]]:
+        """Return the new files and the replaced ones of the commit. Deletion vectors are in the
+        table's directory, not synced. Added files that lost all rows are removed.
+
+        ``rewrite`` writes the rows of a file that are left to other files.
+        """
+        partly = [self._live[key] for key in self._gone if key in self._live]
+        takes_vectors = self._state.has_vectors
+        with_vector = [f.key for f in partly if takes_vectors and f.is_plain]
+        for file in partly:
+            if file.key not in with_vector:
+                self._rewritten += rewrite(file)
+        written = write_vectors(self._state.location, self._vectors(with_vector))
+        vectors = dict(zip(with_vector, written, strict=True))
+        replaced = tuple(
+            Replaced(file, vectors.get(file.key))
+            for file in self._stored
+            if file.key in self._gone
+        )
+        adds = []
+        for key, added in self._added.items():
+            if key in self._gone and key not in vectors:
+                remove_file(f"{self._state.location.rstrip('/')}/{added.path}")
+            else:
+                adds.append(replace(added, vector=vectors.get(key)))
+        return (*adds, *self._rewritten), replaced
+
+    def _vectors(self, keys: Sequence[str]) -> Iterator[Rows]:
+        for key in keys:
+            yield _rows(self._gone[key])
+
+    def discard(self) -> None:
+        """Remove the files that the runs have added."""
+        added = [*self._added.values(), *self._rewritten]
+        discard_added(self._state.location, added)
+
+
+def _rows(bits: npt.NDArray[np.uint8]) -> Rows:
+    # Bits behind the last row are zero.
+    return np.flatnonzero(np.unpackbits(bits)).astype(np.uint64)
