@@ -91,9 +91,15 @@ def test_what_only_spark_could_apply_is_not_marked(
     lake.create(location, COLUMNS)
     updates = [RowEvent(1 + n % 2, n, "U", (0, n, "x" * 99, "y")) for n in range(200)]
     small = batches_of(spark_session, lake, tmp_path, 10_000)
+    # Without a TRUNCATE it is applied in runs.
+    source = write_log(tmp_path / "runs.parquet", updates)
+    asked = replace(request(lake, location, source), soft=facts_of([1, 2]))
+    staged = small.stage(asked)
+    assert not staged.failures
+    small.discard(staged)
     for name, divides, events in (
-        ("two", True, updates),
-        ("one", False, [replace(event, lsn=1) for event in updates]),
+        ("two", True, [*updates, RowEvent(2, 999, "T")]),
+        ("one", False, [replace(e, lsn=1) for e in (*updates, RowEvent(1, 999, "T"))]),
     ):
         source = write_log(tmp_path / f"{name}.parquet", events)
         asked = replace(request(lake, location, source), soft=facts_of([1, 2]))
@@ -104,8 +110,11 @@ def test_what_only_spark_could_apply_is_not_marked(
             " does not fit into memory",
             divides,
         )
-    plain = f"{location}-plain"
-    lake.create(plain, COLUMNS, {"delta.enableDeletionVectors": "false"})
+    plain = f"{location}-checked"
+    lake.create(plain, COLUMNS)
+    spark_session.sql(
+        f"alter table delta.`{plain}` add constraint positive check (number >= 0)"
+    )
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
     source = write_log(tmp_path / "plain.parquet", updates)
     asked = replace(request(lake, plain, source), soft=facts_of([1, 2]))
