@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 from pathlib import Path
@@ -53,6 +54,15 @@ def test_processes_that_make_it_at_once_lose_nothing(tmp_path: Path) -> None:
             assert worker.exitcode == 0
         with MappedWords.open_writer(path, 8 * 512, "q") as mapped:
             assert list(mapped.words[:6]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_file_that_is_mapped_is_not_locked(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    with (
+        MappedWords.open_writer(path, SIZE, "q"),
+        path.open("rb") as file,
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_full_disk_is_an_error_and_the_next_attempt_makes_it(

@@ -85,9 +85,13 @@ def _make(descriptor: int, size: int) -> None:
     # Several processes may find the file missing. Nobody maps it before it has its size, and
     # nobody changes its size after that.
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    if os.fstat(descriptor).st_size == size:
-        return
-    os.ftruncate(descriptor, 0)
-    left = size
-    while left:
-        left -= os.write(descriptor, bytes(left))
+    try:
+        if os.fstat(descriptor).st_size == size:
+            return
+        os.ftruncate(descriptor, 0)
+        left = size
+        while left:
+            left -= os.write(descriptor, bytes(left))
+    finally:
+        # Closing does not unlock: the mapping keeps a duplicate of the descriptor.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
