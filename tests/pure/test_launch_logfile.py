@@ -287,6 +287,26 @@ def test_a_reader_that_sleeps_gets_whole_lines_and_how_much_is_left_out() -> Non
     os.close(reader)
 
 
+def test_a_terminal_that_is_not_read_holds_up_nobody() -> None:
+    reader, terminal = os.openpty()
+    echo = LogEcho(terminal, limit_bytes=10_000)
+    for _ in range(1000):
+        echo.write(b"x" * 99 + b"\n")
+    assert echo.waits
+    assert os.get_blocking(terminal), "others share the mode"
+    os.close(reader)
+    echo.finish()
+    os.close(terminal)
+
+
+def test_a_lock_forgets_the_node_that_was_killed(tmp_path: Path) -> None:
+    killed = LockFacts(1, str(tmp_path), 0.0, 5480, "127.0.0.1", "ready")
+    (tmp_path / "wal2lake.pid").write_bytes(killed.render())
+    assert read_lock(tmp_path) == killed
+    with LockFile.acquire(tmp_path):
+        assert read_lock(tmp_path) is None
+
+
 def test_a_reader_that_has_gone_is_forgotten() -> None:
     reader, writer = os.pipe()
     echo = LogEcho(writer)

@@ -6,7 +6,8 @@ So a pager that nobody scrolls, or a terminal that was stopped with Ctrl-S, hold
 file has everything.
 
 The descriptor stays blocking, because the mode would change for everybody who shares the terminal
-or the pipe. A pipe that poll calls writable takes PIPE_BUF bytes without blocking.
+or the pipe. A pipe that poll calls writable takes PIPE_BUF bytes without blocking. A terminal that
+poll calls writable may take one byte, so it is opened once more, with a mode of its own.
 
 Called by: ``collector``. Source: POSIX, write() and poll() on pipes.
 """
@@ -17,6 +18,7 @@ import os
 import select
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 _LIMIT_BYTES: Final = 1 << 20
@@ -33,7 +35,8 @@ class LogEcho:
 
     def __init__(self, descriptor: int, limit_bytes: int = _LIMIT_BYTES) -> None:
         """``descriptor`` is written and stays open."""
-        self.descriptor = descriptor
+        self._terminal = _open_terminal(descriptor)
+        self.descriptor = descriptor if self._terminal is None else self._terminal
         self._limit = limit_bytes
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
@@ -42,7 +45,7 @@ class LogEcho:
         self._left_out = 0
         self._has_gone = False
         self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLOUT)
+        self._poll.register(self.descriptor, select.POLLOUT)
 
     @property
     def waits(self) -> bool:
@@ -80,6 +83,9 @@ class LogEcho:
             block = self._waiting.popleft()
             try:
                 done = os.write(self.descriptor, block[:_BLOCK_BYTES])
+            except BlockingIOError:
+                self._waiting.appendleft(block)
+                return
             except OSError:
                 # Its reader has gone.
                 self._has_gone = True
@@ -97,3 +103,16 @@ class LogEcho:
         while self._bytes and (left := deadline - time.monotonic()) > 0:
             self._poll.poll(left * 1000)
             self.flush()
+        if self._terminal is not None:
+            os.close(self._terminal)
+            self._terminal = None
+
+
+def _open_terminal(descriptor: int) -> int | None:
+    """Open a terminal for writes that do not block. None if there is none, or if it is another
+    user's, as after ``su``."""
+    if os.isatty(descriptor):
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with suppress(OSError):
+            return os.open(os.ttyname(descriptor), flags)
+    return None

@@ -103,6 +103,8 @@ class LockFile:
             # A node that ends removes the file. The lock must be on the file that others will
             # open.
             if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                # What is in it is of a node that was killed; its PID may be another process's.
+                os.ftruncate(descriptor, 0)
                 return cls(path, descriptor)
         except (BlockingIOError, FileNotFoundError):
             pass
