@@ -223,6 +223,23 @@ def test_a_file_system_without_links(
     assert store.list_after(LOG) == []
 
 
+def test_a_link_whose_answer_was_lost_is_known_as_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _at(str(tmp_path))
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        real(source, target)
+        # NFS repeats a request that was not answered.
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    assert store.put_if_absent(f"{LOG}/0.json", b"first") is not None
+    assert store.put_if_absent(f"{LOG}/0.json", b"first") is None
+    assert store.list_after(LOG) == ["0.json"]
+
+
 def test_a_full_disk_leaves_nothing_and_has_its_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +427,19 @@ def test_a_commit_whose_fate_cannot_be_read_is_in_doubt(s3: Server) -> None:
             store.put_if_absent("1.json", b"mine")
         proxy.plans.clear()
         assert store.put_if_absent("1.json", b"mine") is not None
+
+
+def test_a_commit_that_is_refused_after_a_lost_answer_is_in_doubt(s3: Server) -> None:
+    with _through(s3) as (proxy, store):
+        store.put_if_absent("0.json", b"before")
+        expired = Planned(Fault.REFUSE, 403, "ExpiredToken")
+        proxy.plan("PUT", "/1.json", Planned(Fault.LOSE_ANSWER), expired)
+        with pytest.raises(UnknownOutcome):
+            store.put_if_absent("1.json", b"mine")
+        proxy.plan("PUT", "/2.json", expired)
+        with pytest.raises(StorageError) as raised:
+            store.put_if_absent("2.json", b"mine")
+        assert not isinstance(raised.value, UnknownOutcome)
 
 
 def test_a_store_that_cannot_be_reached(s3: Server) -> None:

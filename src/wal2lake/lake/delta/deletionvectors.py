@@ -76,6 +76,7 @@ def write_vectors(location: str, vectors: Iterable[Rows]) -> list[Descriptor]:
         file.sink.write(bytes(content))
         file.finish(durable=False)
     except OSError as error:
+        file.discard()
         path = f"{location.rstrip('/')}/{name}"
         raise storage_error("write to file", path, error) from error
     return descriptors

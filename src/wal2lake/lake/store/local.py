@@ -194,7 +194,12 @@ def _place(
                 file.flush()
                 os.fsync(file.fileno())
         status = written.stat()
-        give_name(written, path)
+        try:
+            give_name(written, path)
+        except FileExistsError:
+            # NFS may have made the link and lost the answer, and answers the repeated request.
+            if not os.path.samestat(path.stat(), status):
+                raise
     finally:
         with suppress(FileNotFoundError):
             written.unlink()

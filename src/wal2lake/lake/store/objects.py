@@ -90,7 +90,8 @@ class ObjectStore:
                 answer = answer_of(error)
                 is_known = is_known and answer.is_known
                 if not answer.again:
-                    raise self._error("write to file", key, error) from error
+                    described = self._error("write to file", key, error)
+                    raise (described if is_known else _unknown(described)) from error
             if attempts.pause():
                 continue
             described = self._error("write to file", key, failed)
