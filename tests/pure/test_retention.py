@@ -534,6 +534,30 @@ def test_jumps_are_taken_off_until_the_age_has_passed() -> None:
     assert ages.ago(DAY) == pytest.approx(clock.wall() - 4 * DAY, abs=5)
 
 
+def test_a_clock_that_is_set_back_and_forth_ages_nothing() -> None:
+    clock = FakeClock()
+    ages = AgeClock(clock.wall, clock.monotonic)
+    clock.jumped -= 2 * DAY
+    ages.look()
+    written = clock.wall()
+    clock.jumped += 2 * DAY
+    ages.look()
+    clock.passed += HOUR
+    assert ages.ago(DAY) < written
+    clock.passed += DAY
+    ages.look()
+    assert ages.ago(DAY) > written
+
+
+def test_small_steps_of_a_clock_count_together() -> None:
+    clock = FakeClock()
+    ages = AgeClock(clock.wall, clock.monotonic)
+    for _ in range(100):
+        clock.jumped += 0.9
+        ages.look()
+    assert ages.ago(HOUR) == pytest.approx(clock.wall() - 90 - HOUR, abs=2)
+
+
 def test_only_files_of_delta_go(node: FakeNode) -> None:
     root = node.table.root
     kept = ["README.md", "_hidden/part-1.parquet", ".secret/x.parquet", "a.csv"]

@@ -159,8 +159,9 @@ class _Engine:
         get_logger().info("node is ready to accept connections")
         if not self._catalog.subscriptions():
             warm_up(spark, settings.exchange_directory / "warm-up")
+
         alive = self._wait(
-            lambda: session_alive(spark),
+            lambda: _watch(spark, node),
             (
                 node,
                 node.apply,
@@ -252,6 +253,12 @@ class _Reloadable(Protocol):
 
     def reload(self, settings: Settings) -> None:
         """Use these settings from now on."""
+
+
+def _watch(spark: SparkSession, node: EngineParts) -> bool:
+    """Return whether Spark lives; notice a jump of the clock."""
+    node.ages.look()
+    return session_alive(spark)
 
 
 def _tell(settings: Settings, word: str) -> None:

@@ -12,8 +12,9 @@ that somebody sets, or from a night in which the machine slept.
                                           of this node that lives; for other engines' writers, the
                                           clock has to be right
 
-Each question compares the wall clock with the monotonic one since the question before. Called by
-``local.retention``.
+Each look compares the wall clock with the monotonic one since the last jump. A clock that is set
+back and forth between two looks is not noticed, so the engine looks twice a second. Called by
+``local.retention`` and the engine's main loop.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class AgeClock:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin; jumps are noticed from now on."""
+        """Begin; jumps are noticed from now on, whenever ``look`` or ``ago`` is called."""
         self._wall = wall
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -47,15 +48,26 @@ class AgeClock:
         self._jumps: deque[tuple[float, float]] = deque(maxlen=_MOST_JUMPS)
         """When each jump was noticed, by the monotonic clock, and its seconds."""
 
+    def look(self) -> None:
+        """Notice a jump of the clock."""
+        with self._lock:
+            self._notice()
+
     def ago(self, seconds: float) -> float:
         """Return the moment ``seconds`` ago, in seconds since 1970: a file that has changed since
         then, in real time, is never told to be older."""
         with self._lock:
-            wall, monotonic = self._wall(), self._monotonic()
-            last_wall, last_monotonic = self._last
-            self._last = wall, monotonic
-            jump = (wall - last_wall) - (monotonic - last_monotonic)
-            if jump > _NOISE_SECONDS:
-                self._jumps.append((monotonic, jump))
+            wall, monotonic = self._notice()
             jumped = sum(j for at, j in self._jumps if monotonic - at < seconds)
         return wall - jumped - seconds
+
+    def _notice(self) -> tuple[float, float]:
+        wall, monotonic = self._wall(), self._monotonic()
+        last_wall, last_monotonic = self._last
+        jump = (wall - last_wall) - (monotonic - last_monotonic)
+        if abs(jump) > _NOISE_SECONDS:
+            # Smaller differences gather until they count.
+            self._last = wall, monotonic
+        if jump > _NOISE_SECONDS:
+            self._jumps.append((monotonic, jump))
+        return wall, monotonic

@@ -158,7 +158,7 @@ class Vacuum:
         retention = settings.retention_ms / 1000
         kept_seconds = max(retention, stated_seconds(state.properties, FILES) or 0.0)
         # Before the holders are asked: what begins later reads newer versions.
-        kept_since = node.ages.ago(kept_seconds) - _MOMENT_SECONDS
+        kept_since = node.ages.ago(kept_seconds + _MOMENT_SECONDS)
         too_young = young_since(node)
         # Delta's own clean-up of the log must not come first.
         listed_seconds = min(retention, _log_kept_seconds(state.properties))
