@@ -21,7 +21,9 @@ from wal2lake.lake.upsert.plan import plan_run
 from wal2lake.lake.upsert.runs.cutting import cut_into_runs
 from wal2lake.testing.rowmodel import (
     KEY,
+    UNCHANGED,
     HistoryShape,
+    Row,
     RowEvent,
     TableModel,
     history,
@@ -151,3 +153,40 @@ def test_only_a_run_of_a_large_batch_is_in_memory(
     assert max(held) < 2 * limit
     table.commit(upsert)
     assert set(table.rows().values()) == {(0, n, "x" * 99, "b") for n in range(100)}
+
+
+def test_a_row_group_larger_than_the_memory_does_not_decide_on_the_runs(
+    tmp_path: Path,
+) -> None:
+    """Each run reads it whole, and a smaller run would not read less."""
+    place = tmp_path / "t"
+    start: list[Row] = [(0, n, "old", f"{n:0200}") for n in range(2000)]
+    table = Table(place, start, 1)
+    (group,) = row_group_sizes(table)
+    events = [RowEvent(1, n, "U", (0, n * 3, "new", UNCHANGED)) for n in range(500)]
+    kind = shape_of(events)
+    (staged,) = staged_tables(events, kind, 1)
+    memory = 2 * staged.nbytes
+    assert group > 5 * memory
+    upsert = table.plan(kind, [staged], TRUSTED, memory=memory)
+    assert isinstance(upsert, Upsert)
+    # The rows are about as large as the memory, and half of it is for the events.
+    assert 1 < upsert.runs <= 10
+    table.commit(upsert)
+    changed = {(0, n * 3) for n in range(500)}
+    assert table.rows() == {
+        row[:2]: (*row[:2], "new" if row[:2] in changed else "old", row[3])
+        for row in start
+    }
+
+
+def row_group_sizes(table: Table) -> list[int]:
+    """The bytes of the row groups of a table's files, uncompressed."""
+    metadata = [
+        pq.read_metadata(file.place(table.state.location)) for file in table.files
+    ]
+    return [
+        one.row_group(group).total_byte_size
+        for one in metadata
+        for group in range(one.num_row_groups)
+    ]

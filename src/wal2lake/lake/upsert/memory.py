@@ -4,6 +4,9 @@ Sizes are bytes of values as Arrow holds them. A run of a batch first takes its 
 waits for it; a run that holds memory releases it without waiting for another. Memory that turns out
 to be needed later is granted at once or not at all; if it is not, the batch is cut into smaller
 runs (``runs.whole``).
+
+A smaller run needs fewer rows, but the same row groups of the files, which are read whole. So a
+run that holds all memory reads a row group that is larger: however small it is made, it has to.
 """
 
 from __future__ import annotations
@@ -26,16 +29,27 @@ class Share:
     """Memory that one run holds."""
 
     def __init__(
-        self, memory: UpsertMemory, size: int, held: int, *, exceeds: bool = False
+        self,
+        memory: UpsertMemory,
+        size: int,
+        held: int,
+        *,
+        alone: bool = False,
+        exceeds: bool = False,
     ) -> None:
         self._memory = memory
         self._used = size
+        self._alone = alone
         self._exceeds = exceeds
         self.held = held
 
-    def grow(self, size: int) -> None:
-        """Take more; TooLarge if there is no room now."""
-        missing = self._used + size - self.held
+    def grow(self, size: int, briefly: int = 0) -> None:
+        """Take more; TooLarge if there is no room now.
+
+        ``briefly``: bytes that are free again before the next call, and that fewer changes would
+        need, too. A share that is alone has them in any case.
+        """
+        missing = self._used + size + (0 if self._alone else briefly) - self.held
         if missing > 0 and not self._exceeds:
             self._memory.take_now(missing)
             self.held += missing
@@ -74,7 +88,7 @@ class UpsertMemory:
         with self._changed:
             self._changed.wait_for(lambda: self._used + held <= self._limit)
             self._used += held
-        share = Share(self, size, held, exceeds=exceeds)
+        share = Share(self, size, held, alone=alone, exceeds=exceeds)
         try:
             yield share
         finally:

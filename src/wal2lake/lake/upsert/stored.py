@@ -227,7 +227,7 @@ class StoredRows:
             wanted.append((number, parquet.metadata, groups))
             if len(held) < _HELD_FILES:
                 held[number] = parquet
-        share.grow(self._fetch_bytes(wanted, columns))
+        share.grow(*self._fetch_bytes(wanted, columns))
         parts = []
         for number, metadata, groups in wanted:
             parquet = held.pop(number, None)
@@ -247,16 +247,17 @@ class StoredRows:
         self,
         wanted: Sequence[tuple[int, Any, Sequence[tuple[int, Index]]]],
         columns: Sequence[int],
-    ) -> int:
-        """Return the memory that ``fetch`` needs. ``wanted``: files by number, their footers, and
-        rows of their row groups."""
+    ) -> tuple[int, int]:
+        """Return the bytes of the rows that ``fetch`` returns, and of the largest row group that
+        it reads for them. ``wanted``: files by number, their footers, and rows of their row
+        groups."""
         taken = largest = 0
         for _, metadata, groups in wanted:
             for group, here in groups:
                 size = self._group_bytes(metadata, group, columns)
                 largest = max(largest, size)
                 taken += size * len(here) // metadata.row_group(group).num_rows
-        return taken + largest
+        return taken, largest
 
     def _group_bytes(self, metadata: Any, group: int, columns: Sequence[int]) -> int:
         """Return the columns' bytes in a row group, uncompressed, by the file's footer."""
