@@ -1,9 +1,10 @@
 """Limits the memory of batches that are applied here, all tables together.
 
 Sizes are bytes of values as Arrow holds them. A run of a batch first takes its staged size, and
-waits for it; a run that holds memory releases it without waiting for another. Memory that turns out
-to be needed later is granted at once or not at all; if it is not, the batch is cut into smaller
-runs (``runs.whole``).
+waits for it; a run that holds memory releases it without waiting for another. Runs that wait get
+memory in the order in which they came, so a large one is not overtaken by small ones for ever.
+Memory that turns out to be needed later is granted at once or not at all; if it is not, the batch
+is cut into smaller runs (``runs.whole``).
 
 A smaller run needs fewer rows, but the same row groups of the files, which are read whole. So a
 run that holds all memory reads a row group that is larger: however small it is made, it has to.
@@ -12,6 +13,7 @@ run that holds all memory reads a row group that is larger: however small it is 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -63,6 +65,8 @@ class UpsertMemory:
         self._limit = limit
         self._used = 0
         self._changed = threading.Condition()
+        self._turns: deque[object] = deque()
+        """Shares that wait, first come, first served."""
 
     @property
     def limit(self) -> int:
@@ -85,15 +89,27 @@ class UpsertMemory:
         if not self.fits(size):
             raise TooLarge
         held = self._limit if alone else size
-        with self._changed:
-            self._changed.wait_for(lambda: self._used + held <= self._limit)
-            self._used += held
+        self._wait(held)
         share = Share(self, size, held, alone=alone, exceeds=exceeds)
         try:
             yield share
         finally:
             with self._changed:
                 self._used -= share.held
+                self._changed.notify_all()
+
+    def _wait(self, size: int) -> None:
+        """Take memory as soon as all who came before have theirs, and there is room."""
+        turn = object()
+        with self._changed:
+            self._turns.append(turn)
+            try:
+                self._changed.wait_for(
+                    lambda: self._turns[0] is turn and self._used + size <= self._limit
+                )
+                self._used += size
+            finally:
+                self._turns.remove(turn)
                 self._changed.notify_all()
 
     def take_now(self, size: int) -> None:
