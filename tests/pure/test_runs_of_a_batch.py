@@ -16,9 +16,10 @@ from tests.fakes.histories import TRUSTED, shape_of
 from tests.fakes.stored_table import HeldChanges
 from tests.pure.test_upsert import Table, staged_tables
 
-from wal2lake.lake.upsert import Upsert, UpsertMemory, plan_upsert
-from wal2lake.lake.upsert.plan import plan_run
+from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory, plan_upsert
+from wal2lake.lake.upsert.plan import RunEffect, plan_run
 from wal2lake.lake.upsert.runs.cutting import cut_into_runs
+from wal2lake.lake.upsert.runs.whole import _Runs
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
@@ -115,6 +116,79 @@ def test_staged_files_mean_what_their_events_mean(tmp_path: Path, seed: int) -> 
     model = TableModel(KEY, dict(start))
     model.apply_all(events)
     assert table.rows() == model.rows
+
+
+def test_events_of_earlier_runs_are_not_held(tmp_path: Path) -> None:
+    count, group = 10_000, 1000
+    columns = {"lsn": [1] * count, "ord": list(range(count)), "n0": ["x" * 99] * count}
+    staged = pa.table(columns)
+    size = staged.nbytes
+    paths = [write(tmp_path, staged, group)]
+    del staged
+    before = pa.total_allocated_bytes()
+    most = 0
+    for run in cut_into_runs([], paths, size // 2):
+        run.clear()
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < size // 4
+
+
+def test_a_batch_is_read_again_when_the_first_reading_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "t"
+    table = Table(place, [(0, n, "old", "kept") for n in range(100)], 1)
+    events = [RowEvent(1, n, "U", (0, n % 100, "x" * 99, "b")) for n in range(9000)]
+    kind = shape_of(events)
+    (staged,) = staged_tables(events, kind, 1)
+    size = staged.nbytes
+    paths = [write(place, staged, 1000)]
+    del staged
+    before = pa.total_allocated_bytes()
+    held: list[int] = []
+    plan = plan_run
+
+    def refused(*args: Any, **more: Any) -> Any:
+        held.append(pa.total_allocated_bytes() - before)
+        if len(held) <= 2:
+            raise TooLarge
+        return plan(*args, **more)
+
+    monkeypatch.setattr("wal2lake.lake.upsert.runs.whole.plan_run", refused)
+    upsert = plan_upsert(
+        HeldChanges(kind, size, (), paths),
+        table.state,
+        table.files,
+        TRUSTED,
+        UpsertMemory(size + 1),
+        str(place / "spill"),
+    )
+    assert isinstance(upsert, Upsert)
+    first, second, *parts = held
+    assert second < first * 1.5
+    assert max(parts) < first
+    table.commit(upsert)
+    assert set(table.rows().values()) == {(0, n, "x" * 99, "b") for n in range(100)}
+
+
+def test_conflicts_of_earlier_runs_are_counted_beyond_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tmp_path / "t", [(1, 0, "a", "b")], 1)
+    events = [RowEvent(1, n, "D", None, (2, n)) for n in range(3000)]
+    held: list[int] = []
+    take = _Runs._take
+
+    def counted(self: _Runs, effect: RunEffect) -> None:
+        take(self, effect)
+        held.append(len(self._conflicts))
+
+    monkeypatch.setattr(_Runs, "_take", counted)
+    upsert = table.plan_events(events, TRUSTED, runs=6)
+    assert isinstance(upsert, Upsert)
+    assert upsert.runs >= 6
+    assert max(held) == 1001
+    assert sum(conflict.count for conflict in upsert.conflicts) == 3000
 
 
 def test_only_a_run_of_a_large_batch_is_in_memory(

@@ -38,7 +38,8 @@ class _Piece:
 def cut_into_runs(
     tables: Sequence[pa.Table], paths: Sequence[str], most_bytes: int
 ) -> Iterator[list[pa.Table]]:
-    """Yield runs of at most about ``most_bytes``, in log order."""
+    """Yield runs of at most about ``most_bytes``, in log order. The caller clears a list when it
+    has taken its tables: only later events are held here."""
     pieces = [_held(table) for table in tables if table.num_rows]
     for path in paths:
         pieces += _groups(path)
@@ -48,12 +49,12 @@ def cut_into_runs(
         if sum(table.nbytes for table in waiting) >= most_bytes:
             ready = [table.filter(_before(table, piece.bound)) for table in waiting]
             if any(table.num_rows for table in ready):
-                yield ready
-                rest = (
-                    table.filter(pc.invert(_before(table, piece.bound)))
+                waiting = [
+                    rest
                     for table in waiting
-                )
-                waiting = [table for table in rest if table.num_rows]
+                    if (rest := _from(table, piece.bound)).num_rows
+                ]
+                yield ready
         waiting.append(piece.read())
     if waiting:
         yield waiting
@@ -98,6 +99,10 @@ def _bound(group: Any) -> Seq:
     # Events of a later transaction may have lower ordinals than the first one's.
     same = lsn.min == lsn.max
     return Seq(lsn.min, ordinal.min if same else 0)
+
+
+def _from(table: pa.Table, bound: Seq) -> pa.Table:
+    return table.filter(pc.invert(_before(table, bound)))
 
 
 def _before(table: pa.Table, bound: Seq) -> pa.Array:

@@ -174,7 +174,7 @@ class _Runs:
         passes_over = self._truncates and self._batch.history is None
         files = () if passes_over else self._batch.files
         self._live = LiveFiles(self._batch.state, files)
-        self._conflicts: list[RowConflict] = []
+        self._conflicts: Sequence[RowConflict] = ()
         self._passed_over = 0
         self._count = 0
 
@@ -188,6 +188,8 @@ class _Runs:
                     failure = self._evaluate_parts(parts, share, at_once=True)
                 if failure is not None or not parts:
                     return failure
+                # The batch is read again, when there is memory for it.
+                parts.clear()
                 self.discard()
                 self._begin()
         if self._batch.uniqueness.counted or self._marks:
@@ -206,6 +208,7 @@ class _Runs:
                     for section in self._load(tables)
                     for part in self._parts(section)
                 )
+                tables.clear()
                 failure = self._evaluate_parts(parts, share)
             while parts and failure is None:
                 failure = self._evaluate_alone(parts.popleft())
@@ -298,7 +301,7 @@ class _Runs:
             if held is None:
                 held = StoredRows(self._batch.state, [file]).count()
             self._live.remove(file, rows, held)
-        self._conflicts += effect.conflicts
+        self._conflicts = _named([*self._conflicts, *effect.conflicts])
 
     def finish(self) -> Upsert:
         """Return the effect of all runs."""
@@ -308,7 +311,7 @@ class _Runs:
             adds,
             replaced,
             self._truncates,
-            _named(self._conflicts),
+            self._conflicts,
             self._passed_over,
             tuple(self._history),
             max(1, self._count),
@@ -346,7 +349,7 @@ def _divided(loaded: Loaded, starts: Sequence[int]) -> list[Loaded]:
 
 
 def _named(conflicts: Sequence[RowConflict]) -> Sequence[RowConflict]:
-    """Return the conflicts of all runs; beyond ``NAMED_CONFLICTS`` they are only counted."""
+    """Return the conflicts of the runs so far; beyond ``NAMED_CONFLICTS`` they are only counted."""
     named = [conflict for conflict in conflicts if conflict.key is not None]
     if len(named) <= NAMED_CONFLICTS:
         return conflicts
