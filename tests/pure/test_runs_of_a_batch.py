@@ -16,6 +16,7 @@ from tests.fakes.histories import TRUSTED, shape_of
 from tests.fakes.stored_table import HeldChanges
 from tests.pure.test_upsert import Table, staged_tables
 
+from wal2lake.errors import StorageError
 from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory, plan_upsert
 from wal2lake.lake.upsert.plan import RunEffect, plan_run
 from wal2lake.lake.upsert.runs.cutting import cut_into_runs
@@ -189,6 +190,28 @@ def test_conflicts_of_earlier_runs_are_counted_beyond_a_limit(
     assert upsert.runs >= 6
     assert max(held) == 1001
     assert sum(conflict.count for conflict in upsert.conflicts) == 3000
+
+
+def test_a_change_whose_row_is_not_found_for_lack_of_memory_says_so(
+    tmp_path: Path,
+) -> None:
+    """It was divided without end."""
+    table = Table(tmp_path / "t", [(0, n, "a", "b") for n in range(3)], 1)
+    events = [RowEvent(1, n, "U", (0, n, "c", "d")) for n in range(3)]
+
+    def refused(*args: Any, **more: Any) -> Any:
+        raise TooLarge
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("wal2lake.lake.upsert.runs.whole.plan_run", refused)
+        with pytest.raises(StorageError) as raised:
+            table.plan_events(events, TRUSTED)
+    error = raised.value
+    assert error.sqlstate == "53200"
+    assert error.message == "out of memory while the row of a change was looked for"
+    assert error.detail is not None and "/spill" in error.detail
+    assert error.hint == "Free some space on the disk of that directory."
+    assert isinstance(table.plan_events(events, TRUSTED), Upsert)
 
 
 def test_only_a_run_of_a_large_batch_is_in_memory(

@@ -29,6 +29,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from wal2lake.errors import StorageError
 from wal2lake.lake.delta.datafile import TableWriter, discard_added
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
@@ -284,6 +285,13 @@ class _Runs:
             failure = self._evaluate_parts(parts, share)
         if failure is not None or not parts:
             return failure
+        if rows <= 1:
+            raise StorageError(
+                "out of memory while the row of a change was looked for",
+                sqlstate="53200",
+                detail=f'Keys that do not fit are written to "{self._batch.directory}".',
+                hint="Free some space on the disk of that directory.",
+            )
         self._most = min(self._most, max(1, loaded.table.nbytes // 2))
         for half in _divided(loaded, (0, rows // 2)):
             failure = self._evaluate_alone(half)
