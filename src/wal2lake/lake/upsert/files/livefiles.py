@@ -8,8 +8,9 @@ asks for deleted rows.
 Why this way. A run sees exactly the table that the events before it have made, so a batch in runs
 means the same as a batch at once: each event meets the same row, whichever run has written it. No
 deletion vector is written before the end, so a file that loses rows in several runs gets one
-vector. Deleted rows are kept as a bit for each row of the files that lose any: an eighth of a
-byte for each row of the table at most.
+vector. Deleted rows are kept by their numbers while they are few in a file, so that their removal
+costs what they are and not what the file is; otherwise as a bit for each row of the file: an eighth
+of a byte for each row of the table at most.
 
 A table whose property ``delta.enableDeletionVectors`` is not true gets none: a file that loses some
 of its rows is replaced by a file with the others. So is a file whose statistics do not count its
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,9 @@ from wal2lake.lake.delta.deletionvectors import Rows, read_vector, write_vectors
 from wal2lake.lake.port import TableState
 from wal2lake.lake.store import remove_file
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
+
+_FEW: Final = 64
+"""A row's number takes as much memory as the bits of so many rows."""
 
 
 class LiveFiles:
@@ -40,8 +45,8 @@ class LiveFiles:
         self._live = {file.key: file for file in files}
         self._added: dict[str, AddedFile] = {}
         self._rewritten: list[AddedFile] = []
-        self._gone: dict[str, npt.NDArray[np.uint8]] = {}
-        """By file: a bit for each row, set if the row is deleted; only files that lost rows."""
+        self._gone: dict[str, _Gone] = {}
+        """The deleted rows of the files that lost rows."""
 
     @property
     def files(self) -> list[DataFile]:
@@ -50,8 +55,8 @@ class LiveFiles:
 
     def gone(self, file: DataFile) -> Rows | None:
         """Return all deleted rows of a file; None if no run has removed any of its rows."""
-        bits = self._gone.get(file.key)
-        return None if bits is None else _rows(bits)
+        gone = self._gone.get(file.key)
+        return None if gone is None else gone.rows()
 
     def add(self, adds: Sequence[AddedFile]) -> None:
         """Add the files that a run has written."""
@@ -62,17 +67,14 @@ class LiveFiles:
 
     def remove(self, file: DataFile, rows: npt.NDArray[np.int64], held: int) -> None:
         """Delete rows of a file. ``held``: number of rows in it, deleted rows included."""
-        bits = self._gone.get(file.key)
-        if bits is not None:
-            is_gone = np.unpackbits(bits, count=held).astype(np.bool_)
-        else:
-            is_gone = np.zeros(held, np.bool_)
+        gone = self._gone.get(file.key)
+        if gone is None:
+            before = np.zeros(0, np.uint64)
             if file.vector is not None:
                 before = read_vector(self._state.location, file.vector)
-                is_gone[before.astype(np.int64)] = True
-        is_gone[rows] = True
-        self._gone[file.key] = np.packbits(is_gone)
-        if is_gone.all():
+            gone = self._gone[file.key] = _Gone(before, held)
+        gone.add(rows)
+        if gone.count == held:
             del self._live[file.key]
 
     def empty(self) -> None:
@@ -92,11 +94,11 @@ class LiveFiles:
         """
         partly = [self._live[key] for key in self._gone if key in self._live]
         takes_vectors = self._state.has_vectors
-        with_vector = [f.key for f in partly if takes_vectors and f.is_plain]
+        with_vector = {f.key: None for f in partly if takes_vectors and f.is_plain}
         for file in partly:
             if file.key not in with_vector:
                 self._rewritten += rewrite(file)
-        written = write_vectors(self._state.location, self._vectors(with_vector))
+        written = write_vectors(self._state.location, self._vectors(list(with_vector)))
         vectors = dict(zip(with_vector, written, strict=True))
         replaced = tuple(
             Replaced(file, vectors.get(file.key))
@@ -113,7 +115,7 @@ class LiveFiles:
 
     def _vectors(self, keys: Sequence[str]) -> Iterator[Rows]:
         for key in keys:
-            yield _rows(self._gone[key])
+            yield self._gone[key].rows()
 
     def discard(self) -> None:
         """Remove the files that the runs have added."""
@@ -121,6 +123,38 @@ class LiveFiles:
         discard_added(self._state.location, added)
 
 
-def _rows(bits: npt.NDArray[np.uint8]) -> Rows:
-    # Bits behind the last row are zero.
-    return np.flatnonzero(np.unpackbits(bits)).astype(np.uint64)
+class _Gone:
+    """Deleted rows of one file."""
+
+    def __init__(self, rows: Rows, held: int) -> None:
+        """``held``: number of rows in the file."""
+        self._held = held
+        self._bits: npt.NDArray[np.uint8] | None = None
+        """A bit for each row, set if the row is deleted; None while deleted rows are few."""
+        self._set(rows)
+
+    def _set(self, rows: Rows) -> None:
+        self.count = len(rows)
+        self._few = rows
+        if len(rows) * _FEW >= self._held:
+            is_gone = np.zeros(self._held, np.bool_)
+            is_gone[rows.astype(np.int64)] = True
+            self._bits = np.packbits(is_gone)
+            self._few = rows[:0].copy()
+
+    def add(self, rows: npt.NDArray[np.int64]) -> None:
+        """Delete rows; some may be deleted already."""
+        if self._bits is None:
+            self._set(np.union1d(self._few, rows.astype(np.uint64)))
+            return
+        rows = np.unique(rows)
+        places, bits = rows >> 3, (128 >> (rows & 7)).astype(np.uint8)
+        self.count += int(np.count_nonzero(self._bits[places] & bits == 0))
+        np.bitwise_or.at(self._bits, places, bits)
+
+    def rows(self) -> Rows:
+        """Return all deleted rows."""
+        if self._bits is None:
+            return self._few
+        # Bits behind the last row are zero.
+        return np.flatnonzero(np.unpackbits(self._bits)).astype(np.uint64)
