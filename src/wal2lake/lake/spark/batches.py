@@ -546,6 +546,9 @@ def _refusal(
     request: StageRequest, changes: StagedChanges
 ) -> Callable[[str, pa.Table, str | None], RowFailure] | None:
     """Return the maker of the failure of a batch that Spark cannot apply; None if it can."""
+    # Such a TRUNCATE is not cut into runs; without it the others would be no obstacle.
+    if request.soft is not None and changes.shape.truncate is not None:
+        return unmarked
     if request.counted:
         return uncounted
     # Spark cannot resolve conflicts.
@@ -556,7 +559,7 @@ def _refusal(
         return unchecked
     if request.history is not None:
         return unrecorded
-    # Spark does not mark deleted rows. A TRUNCATE that marks them is not cut into runs.
+    # Spark does not mark deleted rows.
     return None if request.soft is None else unmarked
 
 
