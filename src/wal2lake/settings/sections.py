@@ -434,7 +434,9 @@ class LakeSettings:
         _DAY_MS,
         "A file in a table's directory that no version ever had is removed when it is older:"
         " a writer that has crashed has left it. It must be more than the longest time between"
-        " a file's writing and its commit, by any writer of the tables.",
+        " a file's writing and its commit, by any writer of the tables. The engine"
+        " writes files of a batch larger than apply.upsert_bytes while it evaluates the rest, and"
+        " commits them at the end.",
         minimum=60_000,
         maximum=_BYTES_MAX,
         receivers=False,
