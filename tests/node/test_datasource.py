@@ -158,6 +158,7 @@ def _captured(log: LogReader, schema: str) -> int:
     return sum(rows.rows for rows in files if rows.relation.namespace == schema)
 
 
+@pytest.mark.slow
 def test_a_publication_is_read_as_its_subscribers_would_get_it(
     node: Node, tmp_path: Path
 ) -> None:

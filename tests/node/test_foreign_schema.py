@@ -29,6 +29,7 @@ def tables(node: Node) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tables")
+@pytest.mark.slow
 def test_a_column_that_delta_rs_has_added(node: Node) -> None:
     node.sql("insert into wider values (1, 'one', 1)")
     columns = {"id": pa.array([2], pa.int32()), "v": ["two"], "extra": ["more"]}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.conftest import Database
 from tests.node.test_walsender import same
 
@@ -100,6 +101,7 @@ class Chain:
         return [str(row[0]) for row in self.node.sql(GET)]
 
 
+@pytest.mark.slow
 def test_what_a_publisher_prepares_is_prepared_behind_the_node(
     lend_node: Callable[[Path], Node],
     database: Callable[[int], Database],
