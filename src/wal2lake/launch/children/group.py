@@ -210,7 +210,7 @@ class Children:
     def stop(self, key: WorkerKey, number: signal.Signals, now: float) -> None:
         """Ask a worker to end; its deadline counts from the first request."""
         child = self._children[key]
-        child.process.send_signal(number)
+        _send(child, number)
         if child.running.stopping_since is None:
             self._note(key, replace(child.running, stopping_since=now))
 
@@ -218,7 +218,7 @@ class Children:
         """Send a signal other than a request to end to all workers of a role."""
         for key, child in self._children.items():
             if key.role is role:
-                child.process.send_signal(number)
+                _send(child, number)
 
     def kill(self, key: WorkerKey) -> None:
         """SIGKILL a worker with its whole session, and wait until the session is gone."""
@@ -256,3 +256,9 @@ class Children:
 
     def _note(self, key: WorkerKey, running: Running) -> None:
         self._children[key] = replace(self._children[key], running=running)
+
+
+def _send(child: Child, number: signal.Signals) -> None:
+    # Popen.send_signal reaps a child that has just ended, and ``reap`` would look for it in vain.
+    # Until ``reap`` the number is the child's, dead or alive.
+    os.kill(child.process.pid, number)
