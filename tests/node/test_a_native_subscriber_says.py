@@ -46,6 +46,7 @@ def make_pair(node: Node, pg18: Database, native: PostgresServer) -> Iterator[Ma
         native.psql(f"drop database {pair.name} with (force)")
 
 
+@pytest.mark.slow
 def test_a_truncate_restarts_identities(make_pair: MakePair, pg18: Database) -> None:
     pair = make_pair("na")
     made = (

@@ -167,6 +167,7 @@ async def _ask(conninfo: dict[str, Any]) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_asyncpg_reads_arrays_as_from_postgresql(node: Node, pg18: Database) -> None:
     theirs = asyncio.run(_ask(_conninfo(conninfo_to_dict(pg18.conninfo()))))
     ours = asyncio.run(_ask(_conninfo(connection_parameters(node.directory))))

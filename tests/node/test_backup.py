@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from tests.conftest import Database
 
 from wal2lake.pg.quoting import quote_literal
@@ -61,6 +62,7 @@ def repeated(act: Callable[[int], object]) -> Iterator[list[int]]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_restored_node_goes_on_replicating(pg18: Database, tmp_path: Path) -> None:
     original, backup, lake = tmp_path / "one", tmp_path / "backup", tmp_path / "lake"
     pg18.psql(AT_SOURCE)

@@ -361,6 +361,7 @@ def test_a_user_is_told_why_a_stream_is_not_binary(
     )
 
 
+@pytest.mark.slow
 def test_a_column_without_decoder_may_come_and_go_while_a_stream_is_binary(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

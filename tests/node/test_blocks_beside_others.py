@@ -103,6 +103,7 @@ def replay(told: list[str], table: dict[int, int]) -> list[tuple[str, int, int]]
     return done
 
 
+@pytest.mark.slow
 def test_other_rows_of_a_file_commit_and_the_same_row_is_refused(
     node: Node,
     table: str,

@@ -10,6 +10,7 @@ from tests.node.conftest import Psql, Subscribe
 from wal2lake.testing.node import Node
 
 
+@pytest.mark.slow
 def test_statements_are_answered_as_postgresql_answers(
     node: Node, pg18: Database, psql: Psql
 ) -> None:

@@ -54,6 +54,7 @@ def sql(node: Node, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_init_refuses_a_node_that_is_there_and_keeps_it(own: Node) -> None:
     before = (own.directory / "passfile").read_bytes()
     done = run_cli("init", "-D", own.directory)
@@ -239,6 +240,7 @@ def test_a_smart_stop_waits_for_its_clients_and_lets_nobody_in(own: Node) -> Non
     assert error.startswith("wal2lake: error:")
 
 
+@pytest.mark.slow
 def test_a_catalog_of_a_newer_version_is_refused_and_left_alone(stopped: Node) -> None:
     path = stopped.directory / "catalog.sqlite"
 
@@ -285,6 +287,7 @@ def test_a_node_in_the_background_is_ready_when_its_start_returns(
     assert "received SIGHUP, reloading configuration files" in log
 
 
+@pytest.mark.slow
 def test_an_immediate_stop_does_not_wait(own: Node) -> None:
     pids = own.pids()
     with own.connect():

@@ -74,6 +74,7 @@ def test_commits_of_a_row_each_leave_few_files(node: Node, conn: Any) -> None:
         conn.execute("select pg_drop_replication_slot(%s)", [slot])
 
 
+@pytest.mark.slow
 def test_an_open_transaction_keeps_the_files_it_has_changed(
     node: Node, conn: Any
 ) -> None:

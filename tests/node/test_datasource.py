@@ -101,6 +101,7 @@ def streamed(pg18: Database, subscribe: Callable[..., Mirror]) -> Mirror:
     return mirror
 
 
+@pytest.mark.slow
 def test_a_stream_has_each_transaction_once_over_a_restart(
     pg18: Database, node: Node, streamed: Mirror, tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ def test_local_statements_are_judged_when_the_key_says(node: Node) -> None:
     node.sql("drop table dl, di, dn")
 
 
+@pytest.mark.slow
 def test_primary_keys_are_added_and_dropped(node: Node, pg18: Database) -> None:
     """Statement by statement beside PostgreSQL."""
     statements = (

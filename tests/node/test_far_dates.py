@@ -95,6 +95,7 @@ def answer(run: Callable[[str], Rows], query: str) -> Rows:
         return [(error.sqlstate, error.message)]
 
 
+@pytest.mark.slow
 def test_far_dates_are_copied_streamed_queried_written_and_published(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:

@@ -134,6 +134,7 @@ def watch_copy(node: Node) -> list[Guess]:
     return guesses
 
 
+@pytest.mark.slow
 def test_the_expected_end_of_a_copy_is_near_its_real_end(
     shown: Node, pg18: Database
 ) -> None:

@@ -56,6 +56,7 @@ def _compare(node: Node, pg18: Database, statements: Sequence[Statement]) -> Non
 ROWS = "select * from gl order by a, t"
 
 
+@pytest.mark.slow
 def test_statements_are_answered_as_postgresql_answers(
     node: Node, pg18: Database, psql: Psql
 ) -> None:
@@ -227,6 +228,7 @@ def test_definitions_are_refused_as_postgresql_refuses(
         assert refused.value.diag.message_hint == hint
 
 
+@pytest.mark.slow
 def test_alter_table_computes_anew_as_postgresql_does(
     node: Node, pg18: Database
 ) -> None:
@@ -515,6 +517,7 @@ def test_generated_columns_that_are_sent_are_incompatible(
     ]
 
 
+@pytest.mark.slow
 def test_generated_columns_are_published_as_postgresql_publishes_them(
     node: Node, pg18: Database
 ) -> None:

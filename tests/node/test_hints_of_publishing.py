@@ -163,6 +163,7 @@ def test_a_table_without_a_replica_identity(own: Node) -> None:
     own.sql("drop schema hi cascade")
 
 
+@pytest.mark.slow
 def test_generated_and_checked_columns(own: Node) -> None:
     own.sql("create schema hk")
     own.sql("create table hk.g (a int, b int generated always as (a + 1) stored)")

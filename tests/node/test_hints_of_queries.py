@@ -24,6 +24,7 @@ def hint_of(node: Node, sql: str) -> str:
     return caught.value.hint
 
 
+@pytest.mark.slow
 def test_writes(schema: Node) -> None:
     node = schema
     node.sql("create table hq.t (id int primary key, a int, b text)")
@@ -70,6 +71,7 @@ def test_generated_values(schema: Node) -> None:
     assert node.sql("select id from hq.i") == [("5",)]
 
 
+@pytest.mark.slow
 def test_columns_that_delta_needs(schema: Node) -> None:
     node = schema
     node.sql("create table hq.c (a int, b int) with (cluster_by = 'a')")

@@ -562,6 +562,7 @@ def test_a_table_of_somebody_else_is_in_the_way(schema: Node) -> None:
     assert node.sql("select * from hs.alien") == []
 
 
+@pytest.mark.slow
 def test_prepared_transactions(schema: Node) -> None:
     node = schema
     node.sql("create table hs.x (id int); create table hs.y (id int)")

@@ -286,6 +286,7 @@ def test_histories_begin_end_and_move(
     node.sql("drop schema hm_one, hm_two cascade")
 
 
+@pytest.mark.slow
 def test_filters_conflicts_and_what_stops_a_batch(
     node: Node, pg18: Database, subscribe: Subscribe
 ) -> None:

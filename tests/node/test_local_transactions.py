@@ -267,6 +267,7 @@ def check_model(both: Both, statements: list[str]) -> None:
         assert outcome(ours, read) == outcome(theirs, read), plain
 
 
+@pytest.mark.slow
 @settings(
     max_examples=4,
     deadline=None,

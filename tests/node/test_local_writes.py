@@ -214,6 +214,7 @@ def pair(node: Node, postgres_server: Callable[..., Any]) -> Iterator[Compare]:
     server.psql("drop database local_writes with (force)")
 
 
+@pytest.mark.slow
 def test_constants_that_look_odd_and_what_errors_are_about(pair: Compare) -> None:
     pair(EDGES)
 

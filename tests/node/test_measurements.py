@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 
 from wal2lake.catalog.mapped.committimes import CommitTimes, times_path
@@ -37,6 +38,7 @@ def _reconnected(node: Node, process: str) -> bool:
     return read.is_running and read.counters.get(key) == 1
 
 
+@pytest.mark.slow
 def test_what_a_subscription_does_is_measured(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:

@@ -192,6 +192,7 @@ def sides(node: Node, postgres_server: Callable[..., Any]) -> Iterator[Sides]:
     server.psql("drop database plain_writes with (force)")
 
 
+@pytest.mark.slow
 def test_rows_are_changed_as_postgresql_changes_them(sides: Sides) -> None:
     for sql in OURS.strip().split(";\n"):
         tag = sides.compare(sql)

@@ -215,6 +215,7 @@ def odd_ones(node: Node) -> None:
     lines(node, "once")
 
 
+@pytest.mark.slow
 def test_postgresql_prepares_what_is_prepared(
     node: Node, pg18: Database, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_killed_engine_takes_its_jvm_along_and_comes_back(tree):
     assert tree.value("select 1") == "1"
 
 
+@pytest.mark.slow
 def test_a_killed_jvm_makes_a_new_engine(tree):
     engine = engine_of(tree)
     for pid in java_of(tree):
@@ -70,6 +71,7 @@ def test_no_process_outlives_a_killed_supervisor_and_the_node_comes_back(tree):
     assert tree.value("select 1") == "1"
 
 
+@pytest.mark.slow
 def test_the_whole_tree_killed_comes_back_and_stops_in_order(tree):
     tree.kill("tree")
     tree.start()

@@ -183,6 +183,7 @@ def test_filters_lists_and_schemas_are_those_of_all_publications_together(
     ) == [("a", "id"), ("b", "id"), ("c", "id"), ("t", "id v")]
 
 
+@pytest.mark.slow
 @versions_since(14)
 def test_a_publication_is_altered_and_dropped_while_it_is_streamed(
     version: int,

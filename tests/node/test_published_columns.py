@@ -40,6 +40,7 @@ CHANGES = """
 """
 
 
+@pytest.mark.slow
 def test_domains_are_their_base_types_and_generated_columns_come_if_published(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

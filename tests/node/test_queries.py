@@ -617,7 +617,9 @@ def test_what_cannot_be_answered_exactly_is_refused_by_code(
         assert not wrong, "\n".join(map(repr, wrong))
 
 
-@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+@pytest.mark.parametrize(
+    "zone", [pytest.param("America/New_York", marks=pytest.mark.slow), "Asia/Kolkata"]
+)
 def test_times_are_computed_in_the_sessions_zone(
     both: tuple[str, str], psql: Any, zone: str
 ) -> None:

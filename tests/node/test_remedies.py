@@ -133,6 +133,7 @@ def test_keys_that_do_not_fit_are_mended_as_the_hints_say(
     assert node.sql(ERROR.format("rp")) == []
 
 
+@pytest.mark.slow
 def test_each_copy_that_cannot_be_made_goes_on_as_its_hint_says(
     pg18: Database, node: Node
 ) -> None:

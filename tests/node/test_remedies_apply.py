@@ -85,6 +85,7 @@ def test_a_column_that_differs_in_case_and_a_conflict_end_as_their_hints_say(
     assert node.sql(ERROR.format("ra")) == []
 
 
+@pytest.mark.slow
 def test_columns_that_another_subscription_has_followed_away(
     pg18: Database,
     database: Callable[..., Database],
@@ -137,6 +138,7 @@ def test_columns_that_another_subscription_has_followed_away(
     assert node.sql("select fresh from rw.r where id = 2") == [("c",)]
 
 
+@pytest.mark.slow
 def test_a_shared_table_is_copied_again_once_the_other_subscription_is_gone(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror], points: Path
 ) -> None:

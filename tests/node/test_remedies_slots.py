@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 from tests.node.test_remedies import ERROR, stopped
 
@@ -13,6 +14,7 @@ from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
 
 
+@pytest.mark.slow
 def test_a_slot_that_cannot_be_used_is_replaced_as_each_hint_says(
     pg18: Database, node: Node
 ) -> None:

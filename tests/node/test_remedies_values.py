@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 from tests.node.test_remedies import ERROR, stopped
 
@@ -11,6 +12,7 @@ from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 
 
+@pytest.mark.slow
 def test_each_value_that_does_not_fit_is_taken_after_its_hint(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:

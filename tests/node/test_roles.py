@@ -186,6 +186,7 @@ def test_a_subscription_of_somebody_who_is_no_superuser(
     assert SECRET not in node.log_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("openssl") is None,
     reason="NOT TESTED: certificates, for openssl is not installed",

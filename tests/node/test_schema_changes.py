@@ -298,6 +298,7 @@ def test_rows_that_keep_their_type_are_copied_anew(
     assert node.sql(HISTORY.format("sw"))[-1] == told
 
 
+@pytest.mark.slow
 def test_a_subscription_that_follows_from_later_on(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -352,6 +353,7 @@ def test_a_subscription_that_follows_from_later_on(
     agree(node, pg18, mirror, "sf.t", "sf.stuck")
 
 
+@pytest.mark.slow
 def test_labels_of_an_enum_get_other_names(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

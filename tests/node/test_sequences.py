@@ -285,6 +285,7 @@ select sequencename from pg_sequences order by 1;
 """
 
 
+@pytest.mark.slow
 def test_sequences_look_and_work_as_postgresqls(
     lend_node: Callable[[Path], Node], tmp_path: Path, pg18: Database, psql: Psql
 ) -> None:

@@ -174,6 +174,7 @@ def test_the_transaction_of_the_reported_lsn_is_skipped_and_no_other(
     assert f"logical replication completed skipping transaction at LSN {lsn}" in log
 
 
+@pytest.mark.slow
 def test_an_error_that_stays_is_said_once(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

@@ -27,6 +27,7 @@ from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.node import Node
 
 
+@pytest.mark.slow
 def test_random_work_leaves_the_publishers_rows_and_marked_ones(
     node: Node, pg18: Database, subscribe: Subscribe
 ) -> None:
@@ -256,6 +257,7 @@ def test_what_cannot_be_is_refused_with_its_remedy(
     mirror.synced()
 
 
+@pytest.mark.slow
 def test_a_subscription_begins_to_keep_deleted_rows(
     node: Node, pg18: Database, subscribe: Subscribe
 ) -> None:

@@ -209,6 +209,7 @@ DEFINITIONS = (
 )
 
 
+@pytest.mark.slow
 def test_definitions_are_empty_transactions(
     publisher: Node, database: Callable[[int], Database]
 ) -> None:

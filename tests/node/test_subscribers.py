@@ -147,7 +147,9 @@ CONDITIONS = (
 """Which Spark does not compute, or not for all values."""
 
 
-@pytest.mark.parametrize("options", ["", ", binary = true"])
+@pytest.mark.parametrize(
+    "options", ["", pytest.param(", binary = true", marks=pytest.mark.slow)]
+)
 def test_what_a_row_filter_lets_through_is_copied_and_streamed(
     publisher: Node, database: Callable[[int], Database], options: str
 ) -> None:

@@ -216,6 +216,7 @@ def test_refresh_takes_tables_that_were_added_and_is_refused_while_disabled(
     mirror.assert_equal(["a2.t", "a2.later"])
 
 
+@pytest.mark.slow
 def test_a_table_that_comes_without_a_copy_begins_with_what_comes_afterwards(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -410,6 +411,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.slow
 def test_blocks_end_as_postgresqls(pg18: Database, node: Node) -> None:
     """The same blocks at PostgreSQL: what each statement answers, what its own session and
     another one see after it."""

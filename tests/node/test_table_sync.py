@@ -174,6 +174,7 @@ def test_rows_of_the_source_that_have_one_key_here_are_not_copied(
     assert quick.sql("select i from s10.spelled") == [("1",)]
 
 
+@pytest.mark.slow
 def test_rows_of_a_table_that_has_taken_the_name_of_the_copied_one_are_compared(
     pg18: Database, quick: Node, subscribe: Subscribe
 ) -> None:
@@ -195,6 +196,7 @@ def test_rows_of_a_table_that_has_taken_the_name_of_the_copied_one_are_compared(
     quick.wait_for("select 1 from s11.t where id = 1 and v = 'new'")
 
 
+@pytest.mark.slow
 def test_rows_are_compared_once_a_publication_has_kept_changes_back(
     pg18: Database, quick: Node, subscribe: Subscribe
 ) -> None:
@@ -238,6 +240,7 @@ def test_rows_are_compared_once_a_publication_has_kept_changes_back(
     assert quick.sql("select count(*) from s12.same") == [("1",)]
 
 
+@pytest.mark.slow
 def test_two_subscriptions_copy_at_the_same_time_and_one_that_fails_harms_nobody(
     pg18: Database,
     pg16: Database,
@@ -493,6 +496,7 @@ def test_a_table_dropped_at_the_node_during_its_copy_takes_the_copy_with_it(
 # ---- commands that end a copy ------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nothing_of_a_dropped_subscriptions_copy_is_committed_afterwards(
     pg18: Database, quick: Node, subscribe: Subscribe, points: Path
 ) -> None:
@@ -522,6 +526,7 @@ def test_drop_does_not_wait_for_ranges_that_are_still_read(
     assert not quick.sql("select 1 from wal2lake.subscription_errors")
 
 
+@pytest.mark.slow
 def test_nothing_is_committed_while_the_subscription_is_disabled(
     pg18: Database, quick: Node, subscribe: Subscribe, points: Path
 ) -> None:

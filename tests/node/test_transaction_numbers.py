@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import FAST_RETRY, Database
 
 from wal2lake.pg.client import Client, Failure
@@ -125,6 +126,7 @@ def test_a_transaction_has_a_number_when_postgresqls_has(
     assert answers(node.conninfo()) == answers(pg18.conninfo())
 
 
+@pytest.mark.slow
 def test_one_number_in_sessions_slots_and_conflict_reports(
     pg18: Database, make_node: Callable[..., Node]
 ) -> None:

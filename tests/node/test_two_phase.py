@@ -58,7 +58,7 @@ def enabled(node: Node) -> None:
     "version",
     [
         pytest.param(15, marks=pytest.mark.slow),
-        16,
+        pytest.param(16, marks=pytest.mark.slow),
         pytest.param(17, marks=pytest.mark.slow),
         18,
     ],
@@ -209,13 +209,8 @@ def new_table(source: Database, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param("refresh publication", marks=pytest.mark.slow),
-        "add publication tp_n",
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["refresh publication", "add publication tp_n"])
 def test_a_table_is_copied_while_two_phase_is_enabled_whatever_is_prepared(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror], how: str
 ) -> None:

@@ -264,9 +264,8 @@ def versions_kept(conn: Any, table: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-@pytest.mark.parametrize(
-    "with_spark", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("with_spark", [False, True])
 def test_every_kept_version_reads_outside_while_a_reader_holds_the_oldest(
     vacuumed: Node, conn: Any, tmp_path: Path, with_spark: bool
 ) -> None:

@@ -500,6 +500,7 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
     assert refused.value.sqlstate == "42704"
 
 
+@pytest.mark.slow
 def test_pg_recvlogical_is_told_of_a_publication_that_is_not_there(
     publisher: Node,
 ) -> None:
@@ -667,6 +668,7 @@ def said_to(
     return [found.pop(0) if isinstance(m, ErrorResponse) else m for m in messages]
 
 
+@pytest.mark.slow
 def test_mistakes_in_a_stream_end_as_postgresqls_do(
     publisher: Node, pg18: Database
 ) -> None:

@@ -166,6 +166,7 @@ def test_the_node_is_ready_and_says_so(watched):
     assert get(watched, "/health/live")[0] == 200
 
 
+@pytest.mark.slow
 def test_other_machines_need_a_role_of_pg_monitor(watched, authority):
     def ask(user: str = "") -> int:
         return get_from_elsewhere(watched, authority, "/metrics", user)[0]
@@ -186,6 +187,7 @@ def test_other_machines_need_a_role_of_pg_monitor(watched, authority):
         assert status in (200, 503) and "message" not in text
 
 
+@pytest.mark.slow
 def test_plain_http_on_the_port_for_tls_gets_no_answer(watched):
     connection = http.client.HTTPConnection("127.0.0.1", port(watched, "https"))
     with pytest.raises((http.client.HTTPException, OSError)):
