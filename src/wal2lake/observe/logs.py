@@ -7,16 +7,21 @@ wal2lake, then DETAIL, HINT and CONTEXT follow on lines of their own, as in Post
 SQLSTATE (PostgreSQL's %e) is a field of the first line. A line ORIGINAL has the message of the
 engine or library behind an error: it is for support, and no client sees it. Values of rows are
 never logged.
+
+As in PostgreSQL, a line that cannot be written is lost, and the process goes on: the reader of
+stderr may be gone (``wal2lake start 2>&1 | head``), or the disk may be full.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 import traceback
 from collections.abc import MutableMapping
-from typing import Any, Final, TextIO
+from contextlib import suppress
+from typing import Any, Final, TextIO, cast
 
 import structlog
 
@@ -33,6 +38,47 @@ _LEVELS = {
 
 _LABELS: Final = ("detail", "hint", "context", "original")
 """Fields of an error or event that are printed on lines of their own."""
+
+_PATIENCE_MS: Final = 1000
+"""Longest wait for a full pipe that somebody else has made non-blocking. Chosen arbitrarily."""
+
+
+class LossyStream:
+    """Writes text to a stream, and drops what it does not take."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        """``stream`` is None in a process that was started with its stderr closed."""
+        self._stream = stream
+        self._descriptor: int | None = None
+        if stream is not None:
+            # A test's stream in memory has none.
+            with suppress(OSError, ValueError, AttributeError):
+                self._descriptor = stream.fileno()
+
+    def write(self, text: str) -> None:
+        """Write at once, without a buffer: a buffer would keep what the disk did not take."""
+        with suppress(OSError, ValueError):
+            if self._descriptor is not None:
+                _write(self._descriptor, text.encode(errors="backslashreplace"))
+            elif self._stream is not None:
+                self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush a stream in memory."""
+        if self._descriptor is None and self._stream is not None:
+            with suppress(OSError, ValueError):
+                self._stream.flush()
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            if not poll.poll(_PATIENCE_MS):
+                return
 
 
 def _stamp(
@@ -91,7 +137,9 @@ def configure(process: str, *, stream: TextIO | None = None) -> None:
         processors=[structlog.contextvars.merge_contextvars, name, _stamp, render],
         wrapper_class=structlog.make_filtering_bound_logger(20),
         # One write for the line and its newline, because other processes share the stream.
-        logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(
+            file=cast(TextIO, LossyStream(stream or sys.stderr))
+        ),
         cache_logger_on_first_use=False,
     )
 
