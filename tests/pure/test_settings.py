@@ -192,6 +192,9 @@ def test_variables_that_are_no_settings_are_left_alone(tmp_path):
             "a table of texts",
         ),
         ("[node\n", "syntax error in file", "Write text in quotes"),
+        # At a reload, these two ended the node.
+        (f"x = {'[' * 5000}", "syntax error in file", "Write text in quotes"),
+        (f"x = {'1' * 5000}", "syntax error in file", "Write text in quotes"),
     ],
 )
 def test_a_bad_file_is_refused_with_what_is_allowed(tmp_path, text, message, hint):

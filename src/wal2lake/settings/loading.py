@@ -181,7 +181,8 @@ def _from_file(path: Path) -> dict[tuple[str, str], _SourcedValue]:
         ) from None
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # A number of too many digits is a ValueError, brackets in brackets a RecursionError.
         raise ConfigurationError(
             f'syntax error in file "{path}"{_line_of(error)}',
             hint='Write text in quotes and one "name = value" on a line'
@@ -201,7 +202,7 @@ def _from_file(path: Path) -> dict[tuple[str, str], _SourcedValue]:
     return sourced
 
 
-def _line_of(error: tomllib.TOMLDecodeError) -> str:
+def _line_of(error: ValueError | RecursionError) -> str:
     # Before Python 3.14 the exception has no attribute for the line.
     match = re.search(r"at (line \d+|end of document)", str(error))
     return "" if match is None else f" at {match[1]}".replace("document", "file")
@@ -260,7 +261,7 @@ def _convert(section: str, f: Field[Any], entry: _SourcedValue) -> object:
 
 def _integer(name: str, limits: Mapping[str, Any], entry: _SourcedValue) -> int:
     value = entry.value
-    if entry.is_text and re.fullmatch(r"-?[0-9]+", str(value).strip()):
+    if entry.is_text and re.fullmatch(r"-?[0-9]{1,30}", str(value).strip()):
         value = int(str(value))
     low, high = limits["minimum"], limits["maximum"]
     if not isinstance(value, int) or isinstance(value, bool):
@@ -300,7 +301,7 @@ def _table(name: str, entry: _SourcedValue) -> Mapping[str, str]:
     if entry.is_text:
         try:
             value = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             raise _invalid(name, entry, words) from None
     if not isinstance(value, dict):
         raise _invalid(name, entry, words)
