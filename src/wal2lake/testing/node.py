@@ -4,6 +4,9 @@ Comes in: a directory. Goes out: a running ``wal2lake start`` (the real command 
 children) whose processes can be killed, and results of SQL. The node listens on a port that the
 system chooses, so several nodes can run side by side; its log is a file beside the
 directory. The node dies with the thread that started it.
+
+A node that has ended by itself fails every test that uses it afterwards. Their errors say so in a
+note, and the first one quotes the end of the log.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
@@ -21,7 +24,7 @@ from typing import Final, Literal
 from wal2lake.errors import PublisherError
 from wal2lake.launch import NodeStatus, is_locked, read_lock, read_status
 from wal2lake.launch.directory.passfile import connection_parameters, conninfo
-from wal2lake.launch.processes import descendants, is_alive
+from wal2lake.launch.processes import descendants, describe_exit, is_alive
 from wal2lake.pg.client import Client
 from wal2lake.testing.tied import tied
 from wal2lake.testing.waits import wait_until
@@ -37,6 +40,8 @@ START_SECONDS: Final = 120.0
 _DEFAULTS: Final[Mapping[str, object]] = {"node.port": 0, "web.listen": ""}
 """Most nodes of tests need no web process; those that do let the system choose its port, too
 (``"web.listen": "127.0.0.1:0"``)."""
+
+_ENDED: Final = "has ended by itself"
 
 Role = Literal["engine", "receiver", "supervisor", "tree"]
 
@@ -81,6 +86,9 @@ class Node:
             **(environ or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._may_end = False
+        """True once a test wants the node to end."""
+        self._is_quoted = False
 
     # ---- life -------------------------------------------------------------------
 
@@ -98,6 +106,7 @@ class Node:
         wait: bool = True,
     ) -> Node:
         """Run ``wal2lake start``; with ``wait``, return when a client can connect."""
+        self._may_end = self._is_quoted = False
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 tied(*COMMAND, "start", "-D", str(self.directory), *arguments),
@@ -121,6 +130,7 @@ class Node:
 
     def stop(self, mode: str = "fast", *, timeout_seconds: float = 60.0) -> int:
         """Run ``wal2lake stop``; returns the exit code of ``wal2lake start``."""
+        self._may_end = True
         done = run_cli(
             "stop",
             "-D",
@@ -138,6 +148,7 @@ class Node:
     def wait_end(self, timeout_seconds: float = 60.0) -> int:
         """Wait until ``wal2lake start`` has ended; returns its exit code."""
         assert self._process is not None, "not started"
+        self._may_end = True
         return self._process.wait(timeout_seconds)
 
     def kill(self, role: Role = "tree", *, subscription: str | None = None) -> None:
@@ -147,6 +158,7 @@ class Node:
         that process alone; ``receiver``: the receiver of one subscription, or all receivers.
         """
         pids = self._pids_of(role, subscription)
+        self._may_end |= role in ("tree", "supervisor")
         # Stop all processes first, so that none reacts to the death of another.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
@@ -182,19 +194,21 @@ class Node:
     def conninfo(self, **parameters: str) -> str:
         """Return a libpq connection string; ``parameters`` add to its parameters or replace
         them."""
-        defaults = connection_parameters(self.directory)
+        with self.explained():
+            defaults = connection_parameters(self.directory)
         return conninfo({**defaults, "application_name": "test", **parameters})
 
     def connect(self, **parameters: str) -> Client:
         """Return a new connection; the caller closes it."""
-        return Client(self.conninfo(**parameters))
+        with self.explained():
+            return Client(self.conninfo(**parameters))
 
     def sql(self, sql: str) -> Rows:
         """Run statements on a connection of their own; returns the last one's rows.
 
         PublisherError with the node's fields if one fails.
         """
-        with self.connect() as client:
+        with self.explained(), self.connect() as client:
             return client.rows(sql)
 
     def value(self, sql: str) -> str | None:
@@ -210,13 +224,15 @@ class Node:
         timeout_seconds: float = 60.0,
     ) -> Rows:
         """Repeat a query until ``condition`` holds for its rows (default: there are rows), and
-        return them. After an error of the node the query is repeated, too."""
+        return them. After an error of a node that runs the query is repeated, too."""
         last: list[object] = []
 
         def ask() -> tuple[Rows] | None:
             try:
                 rows = self.sql(sql)
             except PublisherError as error:
+                if self._has_ended():
+                    raise
                 last[:] = [error.describe()]
                 return None
             last[:] = rows
@@ -251,6 +267,32 @@ class Node:
         """Return everything that the node has logged in all of its starts."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Add to an error of the block that the node has ended by itself, if it has."""
+        try:
+            yield
+        except Exception as error:
+            notes = getattr(error, "__notes__", ())
+            if self._has_ended() and not any(_ENDED in note for note in notes):
+                error.add_note(self._end())
+            raise
+
+    def _has_ended(self) -> bool:
+        """Return whether the node has ended although no test wanted it to."""
+        process = self._process
+        return process is not None and process.poll() is not None and not self._may_end
+
+    def _end(self) -> str:
+        """Return how it has ended, and the first time also the end of the log."""
+        assert self._process is not None
+        how = f"The node in {self.directory} {_ENDED}: it "
+        how += describe_exit(self._process.returncode)
+        if self._is_quoted:
+            return f"{how}; an earlier error quotes its log."
+        self._is_quoted = True
+        return f"{how}. The end of its log:\n{self._log_tail()}"
+
     def _log_tail(self) -> str:
         return "\n".join(self.log_text().splitlines()[-60:])
 
@@ -271,7 +313,8 @@ class Node:
     def _is_ready(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise AssertionError(f"the node ended by itself:\n{self.log_text()}")
+            how = describe_exit(self._process.returncode)
+            raise AssertionError(f"the node ended by itself, {how}:\n{self.log_text()}")
         facts = read_lock(self.directory)
         if facts is None or facts.pid != self._process.pid or facts.state != "ready":
             return False
