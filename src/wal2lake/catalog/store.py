@@ -68,7 +68,7 @@ class Catalog(
         self._database.close()
 
     def copied_to(self, target: Path) -> AbstractContextManager[None]:
-        """Copy the catalog to ``target``, and let nobody write it while the context is open."""
+        """Copy the catalog to ``target``, and keep writers out while the context is open."""
         return self._database.copied_to(target)
 
     # ---- the node ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Gauges of the engine that nobody has to report: they are looked at, at intervals.
+"""Gauges of the engine that no other part reports: a thread reads them at intervals.
 
     every second     version, files, bytes and deletion vectors of tables whose version is new
     every 2 seconds  the publisher half: end of the log, slots, walsenders
@@ -41,7 +41,7 @@ class PublisherFacts(Protocol):
         """Return a time (Unix) such that every commit before it is in the log."""
 
     def rooms(self) -> Sequence[tuple[SlotUse, Room]]:
-        """Return all slots, who uses them, and how they stand to their limit."""
+        """Return all slots, their users, and their distance to the limit."""
 
     def positions(self) -> Sequence[tuple[int, str, WalsenderPositions]]:
         """Return session, slot and positions of each walsender."""

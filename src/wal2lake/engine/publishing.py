@@ -128,7 +128,7 @@ class PublisherHalf:
         return self._standbys
 
     def rooms(self) -> Sequence[tuple[SlotUse, Room]]:
-        """All slots, who uses them, and how they stand to their limit."""
+        """All slots, their users, and their distance to the limit."""
         uses = self.slots.in_use()
         rooms = self.limits.rooms([use.slot for use in uses])
         return [(use, rooms[use.slot.name]) for use in uses]

@@ -12,7 +12,7 @@ connection, reads a table.
     processes                         the processes that belong to a node
     java                              checks the Java that Spark needs
     listeners                         the sockets, which outlive the engine
-    servicemanager                    what systemd is told
+    servicemanager                    reports to systemd
     directory/                        files for other programs: lock file, passfile, status, web
 
 Public names: ``listening_sockets``, ``notify`` and ``EXIT_CONFIGURATION`` for the engine;

@@ -2,7 +2,7 @@
 
 The supervisor binds and listens. The engine inherits the sockets and accepts. While an engine is
 replaced, the kernel keeps new clients in the queue, so clients see a pause instead of a refusal,
-and nobody else can take the port.
+and no other program can take the port.
 
 Called by: supervisor. Source: PostgreSQL's pqcomm.c, ListenServerPort (order and texts).
 """

@@ -1,7 +1,7 @@
 """The node's web process: metrics, health checks, the page and alerts, read-only.
 
 Takes: HTTP requests; facts from ``health``. Gives: OpenMetrics, JSON, the page, alerts. Owns: the
-addresses of ``[web] listen``, and who may read there. Never: changes the node,
+addresses of ``[web] listen``, and access to them. Never: changes the node,
 waits for the engine without a bound, loads Spark, NumPy or Arrow.
 
     __main__     the process: settings, signals, retries of addresses; start here

@@ -85,7 +85,7 @@ class BoundedProtocol(H11Protocol):
             self._head_timer.cancel()
             self._head_timer = None
         elif waiting and self._head_timer is None:
-            # The rest of a request, or of a body that nobody reads.
+            # The rest of a request, or of a body that is not read.
             self._head_timer = self._after(REQUEST_SECONDS)
 
     def on_response_complete(self) -> None:

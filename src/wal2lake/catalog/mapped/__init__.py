@@ -2,7 +2,7 @@
 
 Takes: a subscription's positions and commit times from the receiver and the engine, as they come.
 Gives: the same to every process of the node, at once. Owns: ``run/sub-<oid>.progress`` and
-``run/sub-<oid>.times``. Never: holds what is not durable elsewhere, waits for anybody.
+``run/sub-<oid>.times``. Never: holds what is not durable elsewhere, waits for another process.
 
     words        a file of 64-bit words that is mapped
     progress     how far a subscription is

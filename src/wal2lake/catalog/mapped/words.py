@@ -82,7 +82,7 @@ class MappedWords:
 
 def _make(descriptor: int, size: int) -> None:
     """Fill the file with zeros: not every system and file system has posix_fallocate."""
-    # Several processes may find the file missing. Nobody maps it before it has its size, and
+    # Several processes may find the file missing. No process maps it before it has its size, and
     # nobody changes its size after that.
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:

@@ -39,5 +39,6 @@ class PendingHistory:
 
 
 def is_history(table: TableDef) -> bool:
-    """Whether the table has been made as a history table; nobody may feed it any more."""
+    """Whether the table has been made as a history table; even if no subscription feeds it any
+    more."""
     return any(name == HISTORY_OF for name, _ in table.parameters)

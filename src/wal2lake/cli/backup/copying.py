@@ -1,7 +1,7 @@
 """Copies files durably, with sizes and checksums. Used by ``backup`` and ``restore``.
 
-Each file is fsynced, and at the end each directory, so a manifest that is written behind them
-never names what a power cut can take away.
+Each file is fsynced, and at the end each directory, so a manifest that is written afterwards
+never names a file that a power cut can remove.
 """
 
 from __future__ import annotations

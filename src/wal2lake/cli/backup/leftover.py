@@ -1,9 +1,9 @@
 """Files of a table that a backup leaves out: those that VACUUM would remove, and will.
 
-What no version in the log has, nobody has noted, and is older than half of ``lake.orphan_age_ms``
-is an orphan. To leave orphans out is not for their size: a link counts as a change of its file, so
-links of a daily backup would keep orphans young, and VACUUM would never remove them. Called by
-``moment``.
+An orphan is a file that no version in the log has, that is noted nowhere, and that is older than
+half of ``lake.orphan_age_ms``. Size is not the reason to leave orphans out: a link counts as a
+change of its file, so links of a daily backup would keep orphans young, and VACUUM would never
+remove them. Called by ``moment``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def left_over(
     """Return the names of the files below the table that are left out."""
     root = warehouse / place
     if str(root) in set(_noted(catalog)):
-        # Somebody may need files by name.
+        # Another writer may need files by name.
         return frozenset()
     too_young = time.time() - settings.lake.orphan_age_ms / 2000
     try:

@@ -1,4 +1,4 @@
-"""Hard links to the files of a directory, which keep their content whoever removes the files.
+"""Hard links to the files of a directory, which keep their content when the files are removed.
 
 In: a directory, a place on the same file system. Out: the links there, by name. Called by
 ``moment``.
@@ -6,8 +6,8 @@ In: a directory, a place on the same file system. Out: the links there, by name.
 Two kinds of files are copied instead. Of those that are written in place (the newest journal file,
 ``confirmed``) a link would show what is written later. And a link counts as a change of its file:
 VACUUM removes nothing from a table's log below a checkpoint that has changed within
-``lake.orphan_age_ms``, so links of a daily backup would keep it for ever. Where a file cannot be
-linked, it is copied, too.
+``lake.orphan_age_ms``, so links of a daily backup would keep it. A file that cannot be linked is
+copied, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Holds a node's files as they are at one moment, while everything goes on.
 
-    all files of the logs and tables are linked         nobody waits; may take a while
+    all files of the logs and tables are linked         no process waits; may take a while
     the catalog is locked for writing, and copied       its writers wait from here on
       the publisher's log is linked                     it may lag behind the tables, never lead
       the tables' newest versions are listed, until     so there is a moment that has them all
@@ -10,10 +10,10 @@
       the subscriptions' logs are linked                they may lead: what is applied is in them
     the catalog is released                             typically after a few milliseconds
 
-What is held is what a crash at that moment would have left, so a restored node starts as after a
-crash. While the catalog is locked, no transaction to several tables begins or ends, nothing is
-published, no state leaves ``wal2lake.snapshots``, and the floor, to which logs are trimmed, stands
-still. What VACUUM removes meanwhile no state of the copied catalog needs.
+The links hold the state that a crash at that moment would have left, so a restored node starts as
+after a crash. While the catalog is locked, no transaction to several tables begins or ends, nothing
+is published, no state leaves ``wal2lake.snapshots``, and the floor, to which logs are trimmed,
+stands still. VACUUM removes only files that no state of the copied catalog needs.
 
 The links are in a directory beside the logs and one in the warehouse. They keep disk space, so
 they are removed at the end; those of a killed backup are removed by the next one, and a lock on

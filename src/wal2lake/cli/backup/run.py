@@ -5,8 +5,9 @@
     PATH/log/           the logs of subscriptions and of the publisher
     PATH/warehouse/     the tables, each up to one version
 
-All is 0600 and 0700. What a running node makes anew (``run/``), its lock and its log file are left
-out. A backup that fails is removed; one that is killed leaves a directory without ``backup.json``.
+All is 0600 and 0700. Files that a running node creates again (``run/``), its lock and its log file
+are left out. A backup that fails is removed; one that is killed leaves a directory without
+``backup.json``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``wal2lake restore``: makes a node's directory of a backup, here or on another machine.
+"""``wal2lake restore``: makes a node's directory from a backup, here or on another machine.
 
 Takes: a backup's directory, the new places. Gives: a node that can be started. Owns: the settings
 that name places. Never: reads what the backup has without its checksum.

@@ -1,8 +1,9 @@
 """The command: checks and copies each file of a backup, then writes the settings.
 
 The settings come last: a directory without them is no node, so an interrupted restore leaves
-nothing that could be started. The warehouse and the log of the restored node are where the command
-says, whatever the settings of the original were: two nodes must never write one warehouse's tables.
+nothing that could be started. The command decides where the warehouse and the log of the restored
+node are, whatever the settings of the original were: two nodes must never write the tables of one
+warehouse.
 A restore that fails removes what it has made.
 """
 

@@ -111,7 +111,7 @@ def check_conninfo(
     """Return whether connections must use a password; 2F003 if the string lacks it then.
 
     Only a superuser may name a program that prints the password, since it runs as the node's OS
-    user: who has the privileges of a superuser's role may not."""
+    user: a member of a superuser's role may not."""
     if not caller.role.superuser:
         check_no_program(conninfo)
     must_use_password = password_required and not owner_is_superuser

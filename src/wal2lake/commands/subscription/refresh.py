@@ -535,7 +535,7 @@ def _created_targets(
 def _as_owner(node: HasCatalog, caller: Caller, subscription: Subscription) -> Caller:
     """Return a caller with the owner's role.
 
-    Objects created for a subscription belong to its owner, whoever refreshes it."""
+    Objects created for a subscription belong to its owner, whichever role refreshes it."""
     owner = node.catalog.role_by_oid(subscription.owner)
     return caller if owner is None else replace(caller, role=owner)
 

@@ -1,7 +1,7 @@
 """Facts about the publisher half: slots and walsenders.
 
 In: the catalog's slots, the engine's last report, settings. Out: ``SlotFacts``,
-``WalsenderFacts``. While the engine is down nobody uses a slot.
+``WalsenderFacts``. While the engine is down no slot is in use.
 """
 
 from __future__ import annotations

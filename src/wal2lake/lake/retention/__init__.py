@@ -1,13 +1,13 @@
 """Files that no version of a table needs.
 
 Takes: the directory of a table on this machine, the oldest version that must stay readable, names
-that others have noted. Gives: which files may go, and removes them. Never: decides how long
-a version is kept, or asks Spark.
+that are noted elsewhere. Gives: the files that may be removed, and removes them. Never: decides how
+long a version is kept, or asks Spark.
 
-    tablelog    what the log's versions need
-    directory   what the directory has
-    plan        which files go (pure)
-    removal     their removal, one after the other
+    tablelog    the files that the log's versions need
+    directory   the files in the directory
+    plan        the files to remove (pure)
+    removal     removes them, one after the other
     duration    durations in the table's properties (pure)
     ages        a clock for the age of files, which a jump of the machine's does not age
 """

@@ -1,15 +1,15 @@
 """A clock for the age of files, which a jump of the machine's clock does not age.
 
-In: how long ago. Out: the moment, in the time that files' time stamps have. The age of a file is
-all that protects it while it is written and not yet committed, so it must not come from a clock
-that somebody sets, or from a night in which the machine slept.
+In: an age. Out: the moment that long ago, on the clock of the files' time stamps. Only its age
+protects a file that is written and not yet committed, so the age must not grow because the clock is
+set, or because the machine slept.
 
     the clock is set forward, or the     files from before look older than they are; the jump is
      machine sleeps                       taken off until the whole age has passed since
     the clock is set back                 files from before lie in the future: they are young until
                                           the clock has passed them
-    it was wrong when the process began   what is older than the process is no file of a writer
-                                          of this node that lives; for other engines' writers, the
+    it was wrong when the process began   a file that is older than the process is not of a present
+                                          writer of this node; for other engines' writers, the
                                           clock has to be right
 
 Each look compares the wall clock with the monotonic one since the last jump. A clock that is set

@@ -1,9 +1,9 @@
-"""Decides which files of a table go. Pure.
+"""Decides which files of a table are removed. Pure.
 
-In: what its versions need (``tablelog``), what its directory has (``directory``), what others have
-noted by name, the ages. Out: a ``Removal``: the files to remove, in order.
+In: the files that its versions need (``tablelog``), those in its directory (``directory``), those
+that are noted by name, the ages. Out: a ``Removal``: the files to remove, in order.
 
-    a file                                              goes
+    a file                                              is removed
     --------------------------------------------------  ------------------------------------------
     a version from the oldest kept one on needs it      never
     is noted (a copy, a prepared transaction ...)       never

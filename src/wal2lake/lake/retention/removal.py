@@ -1,8 +1,8 @@
 """Removes chosen files, one after the other.
 
-In: a table's directory, a ``Removal``. Out: how many files and bytes have gone. A file that is not
-the one that was listed (the table was dropped and made anew meanwhile) stays, with all after it in
-the log. A file that has gone already is no error, so a removal that a crash has ended is repeated.
+In: a table's directory, a ``Removal``. Out: the number of removed files and bytes. A file that is
+not the listed one (the table was dropped and made anew meanwhile) stays, with all after it in the
+log. A file that is gone already is no error, so a removal that a crash has ended can be repeated.
 
 Called by ``local.retention``. Source: unlink(2).
 """

@@ -1,6 +1,6 @@
 """Reports events of a batch that met another state than the publisher's, in PostgreSQL's words.
 
-Comes in: a loaded batch, and the numbers of those events. Goes out: ``RowConflict`` values in log
+Comes in: a loaded batch, and the numbers of these events. Goes out: ``RowConflict`` values in log
 order, the first ones with the text of their keys. Called by ``plan``.
 
 Source: src/backend/replication/logical/conflict.c (build_tuple_value_details).

@@ -2,12 +2,12 @@
 
 Sizes are bytes of values as Arrow holds them. A run of a batch first takes its staged size, and
 waits for it; a run that holds memory releases it without waiting for another. Runs that wait get
-memory in the order in which they came, so a large one is not overtaken by small ones for ever.
+memory in the order in which they came, so small ones do not overtake a large one again and again.
 Memory that turns out to be needed later is granted at once or not at all; if it is not, the batch
 is cut into smaller runs (``runs.whole``).
 
-A smaller run needs fewer rows, but the same row groups of the files, which are read whole. So a
-run that holds all memory reads a row group that is larger: however small it is made, it has to.
+A smaller run needs fewer rows, but the same row groups of the files, which are read whole. So a run
+that holds all memory reads a row group that is larger: a smaller run would have to read it, too.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class UpsertMemory:
                 self._changed.notify_all()
 
     def _wait(self, size: int) -> None:
-        """Take memory as soon as all who came before have theirs, and there is room."""
+        """Take memory as soon as all earlier runs have theirs, and there is room."""
         turn = object()
         with self._changed:
             self._turns.append(turn)

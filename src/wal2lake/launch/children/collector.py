@@ -4,16 +4,16 @@
                                                   │
                                      collector ◀──┘ ──▶ the file, and stderr in the foreground
 
-All children inherit the pipe, so what is no log line of ours (a JVM's warning, the stack of
-a crash) is in the file, too, and one process alone renames files. The collector is a fork of
-the supervisor, as the guardian is, without the node's marker: it ends when the last writer has
-ended, and so writes the last words of all. The supervisor keeps both ends of the pipe, so that
-a collector that was killed loses nothing that its successor cannot read.
+All children inherit the pipe, so lines of other programs (a JVM's warning, the stack of a crash)
+are in the file, too, and only one process renames files. The collector is a fork of the supervisor,
+as the guardian is, without the node's marker: it ends when the last writer has ended, and so writes
+the last words of all. The supervisor keeps both ends of the pipe, so that a collector that was
+killed loses nothing that its successor cannot read.
 
 A line of up to ``PIPE_BUF`` bytes is never mixed with another; a longer one could be while the pipe
 is full, and the pipe is as large as the system allows.
 
-A reader of stderr that does not read holds up nobody (``echo``): the file has everything.
+A reader of stderr that does not read delays no process (``echo``): the file has everything.
 
 Called by: supervisor. Source: PostgreSQL's syslogger.c.
 """

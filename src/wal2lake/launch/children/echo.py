@@ -2,12 +2,13 @@
 
 Takes bytes; writes them as far as the descriptor takes them at once. What it does not take waits in
 memory, up to a limit; beyond that whole lines are left out of the copy, and a line says how much.
-So a pager that nobody scrolls, or a terminal that was stopped with Ctrl-S, holds up nobody: the log
-file has everything.
+So a pager that is not scrolled, or a terminal that was stopped with Ctrl-S, delays no process: the
+log file has everything.
 
-The descriptor stays blocking, because the mode would change for everybody who shares the terminal
-or the pipe. A pipe that poll calls writable takes PIPE_BUF bytes without blocking. A terminal that
-poll calls writable may take one byte, so it is opened once more, with a mode of its own.
+The descriptor stays blocking, because the mode would change for all processes that share the
+terminal or the pipe. A pipe that poll calls writable takes PIPE_BUF bytes without blocking. A
+terminal that poll calls writable may take one byte, so it is opened once more, with a mode of its
+own.
 
 Called by: ``collector``. Source: POSIX, write() and poll() on pipes.
 """

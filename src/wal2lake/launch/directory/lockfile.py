@@ -1,7 +1,7 @@
 """``wal2lake.pid``: one node per directory, and where to find it.
 
 The lock is the kernel's (flock). It ends with the processes that hold it, so a crash leaves no
-stale lock, and nobody has to decide whether a pid in a file still denotes the same process. The
+stale lock, and no process has to decide whether a pid in a file still denotes the same process. The
 supervisor and its guardian hold the lock. The guardian releases it when the whole tree is dead, so
 a new start cannot overlap with remains of the old node.
 

@@ -1,13 +1,13 @@
-"""Retention: states and files that nobody needs any more go.
+"""Retention: removes states and files that are no longer needed.
 
-Takes: the catalog, the tables' directories, what sessions, batches, capture and the catalog hold.
-Gives: fewer files; reports. Owns: the order in which states, files and the log go. Never:
-commits to a table, removes a file that a kept version needs.
+Takes: the catalog, the tables' directories, the versions that sessions, batches, capture and the
+catalog hold. Gives: fewer files; reports. Owns: the order in which states, files and entries of the
+log are removed. Never: commits to a table, removes a file that a kept version needs.
 
-    holders    what holds which versions and files of a table
-    vacuuming  one table: what may go, and its removal
-    branchplaces   branches that nobody knows
-    worker     all tables, now and then, beside everything else
+    holders       the holders of a table's versions and files
+    vacuuming     vacuums one table
+    branchplaces  branches without an owner
+    worker        vacuums all tables now and then, in the background
 """
 
 from wal2lake.local.retention.branchplaces import remove_branch, unknown_branches

@@ -1,8 +1,8 @@
-"""Branches that nobody knows: what a transaction has written beside its table and could not remove.
+"""Branches without an owner: files of ended transactions whose removal has failed.
 
 Takes the node; removes the directories of such branches from the place of its branches. A start
-removes all of them (``recovery``); this finds those whose removal has failed since. Branches of
-other nodes that use the same warehouse are never touched.
+removes all branches (``recovery``); this module removes those whose removal has failed since.
+Branches of other nodes that use the same warehouse are never touched.
 
 Called by ``worker`` and the statement VACUUM.
 """
@@ -25,7 +25,7 @@ from wal2lake.local.retention.vacuuming import count_removed, young_since
 def unknown_branches(
     node: RetentionParts, check: Callable[[], None]
 ) -> Iterator[tuple[Path, int, int]]:
-    """Yield the directories of branches that nobody knows and that are older than the safe age,
+    """Yield the directories of branches that have no owner and are older than the safe age,
     each with its files and bytes."""
     place = place_of_branches(node.settings.warehouse, node.catalog.system_identifier)
     root = local_path(place)
@@ -57,7 +57,7 @@ def _extent(folder: Path) -> tuple[int, int, float]:
             try:
                 status = path.lstat()
             except FileNotFoundError:
-                # Somebody is at work there.
+                # Its owner is at work there.
                 return files, size, math.inf
             changed = max(changed, status.st_mtime, status.st_ctime)
             if path != Path(here):

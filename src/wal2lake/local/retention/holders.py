@@ -1,8 +1,8 @@
 """Holders of versions and files of a table.
 
-Takes a table's place; returns the oldest version that somebody reads or may still read, and the
-files that are noted somewhere without being in a version. docs/decisions/0023-retention.md has the
-list with the reasons.
+Takes a table's place; returns the oldest version that is being read or may still be read, and the
+files that are noted without being in a version. docs/decisions/0023-retention.md has the list with
+the reasons.
 
     holder                                          holds
     ----------------------------------------------  -----------------------------------------

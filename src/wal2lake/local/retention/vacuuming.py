@@ -1,20 +1,21 @@
-"""One table: what may go, and its removal.
+"""Vacuums one table.
 
     step                                              after a crash behind the step
     ------------------------------------------------  --------------------------------------
     states that are too old leave the catalog         fewer states; all that are listed read
-    what is held is asked for (``holders``)           nothing has happened
+    the holders are asked (``holders``)               nothing has happened
     the log is read from the oldest kept version on,
      the directory is listed
     states that name a version whose files others     fewer states
      have removed leave the catalog, too
-    files go                                          some have gone; the next time the rest
-    commits go from the lowest one up, those below    the log begins higher; checkpoint and
-     a checkpoint only                                 commits from there on are whole
+    files are removed                                 some are gone; the next time the rest
+    commits are removed from the lowest one up, only  the log begins higher; checkpoint and
+     those below a checkpoint                          commits from there on are whole
 
-So a state is never listed whose files may go: states go first, durably. The oldest kept version is
-the lowest of the oldest one within ``lake.retention``, those of the listed states, and those that
-are held. All versions from there on stay readable, also those that no state names.
+So a state is never listed while its files are removed: states are removed first, durably. The
+oldest kept version is the lowest of the oldest one within ``lake.retention``, those of the listed
+states, and those that are held. All versions from there on stay readable, also those that no state
+names.
 
 ``lake.retention`` yields to a longer ``delta.deletedFileRetentionDuration`` (for the log
 ``delta.logRetentionDuration``) of the table. One table is vacuumed at a time.
@@ -57,8 +58,8 @@ from wal2lake.local.retention.holders import TablePlace, held_of
 from wal2lake.observe import failpoint, get_logger, seconds_ahead
 
 _MOMENT_SECONDS: Final = 2.0
-"""A version that was the newest this recently may be in somebody's hands who has not said so. Steps
-between reading a table's version and recording it take microseconds."""
+"""A version that was the newest this recently may be read by a reader that is not registered yet.
+Steps between reading a table's version and recording it take microseconds."""
 
 Check = Callable[[], None]
 

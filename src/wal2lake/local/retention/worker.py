@@ -1,7 +1,7 @@
-"""Vacuums all tables now and then, beside everything else.
+"""Vacuums all tables now and then, in the background.
 
-Takes the node; gives lines in the log. A round begins every ``lake.vacuum_interval_ms``; it waits
-while apply has something to do, though not for ever, and pauses between files. It ends at once
+Takes the node; gives lines in the log. A round begins every ``lake.vacuum_interval_ms``. It waits
+while apply is busy, but for a limited time, and pauses between files. It ends at once
 when the engine stops, between two files. A table that cannot be vacuumed now is left for the next
 round.
 

@@ -1,7 +1,7 @@
 """A thread for each channel that sends the alerts that are due.
 
 In: the problems of each look. Out: JSON to the channels, the ledgers' files in the run directory.
-Nobody waits for a channel: a look leaves its problems and goes on.
+No thread waits for a channel: a look leaves its problems and goes on.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ for each second, told to subscribers, and kept as the latest.
     event loop            ▼
                      latest = reading; each subscriber's callback
 
-Nobody waits for a reading: a request takes the latest one. A reading that fails is told, too, with
-the reason; the last good documents stay.
+No request waits for a reading: it takes the latest one. A reading that fails is sent, too, with the
+reason; the last good documents stay.
 """
 
 from __future__ import annotations

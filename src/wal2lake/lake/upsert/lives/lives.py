@@ -5,7 +5,7 @@ table holds. Goes out: the keys whose stored rows are removed, and the rows that
 as indices: *last* is the event that gives its values, *sources* the events that give those
 columns that ``last`` does not know, ``STORED`` being the stored row of key ``base``; and which
 events found no row (*missed*). Called by ``plan``. ``merge.netchange`` has the same meaning and
-computes it in Spark for batches that do not fit into memory.
+computes it in Spark for tables that only Spark can write.
 
 Why this way. The row that a key holds lives from an INSERT to a DELETE, or comes from the table.
 For keys that no key change touches, the last INSERT or DELETE of a key (its *reset*) and the last

@@ -4,8 +4,8 @@ Comes in: places of keys in a table's files; rows and the transactions that dele
 the places of rows that the publisher has, and of marked ones; the rows with their marks. Called by
 ``locating``, ``kept`` and ``truncated``.
 
-A marked row is invisible to all that evaluates a batch: it has no key, no writer, no conflict. Only
-when a row with its key comes or ends, the marked one goes, because a key has one row.
+A marked row is invisible to the evaluation of a batch: it has no key, no writer, no conflict. It is
+removed when a row with its key comes or ends, because a key has one row.
 """
 
 from __future__ import annotations

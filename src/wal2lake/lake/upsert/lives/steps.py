@@ -1,6 +1,6 @@
 """Effects of single events on rows, as arrays, for tables with a history. Pure.
 
-Made by ``lives``; ``recorded`` reads the rows that they refer to.
+``lives`` makes them; ``recorded`` reads the rows that they refer to.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Comes in: the table's present files, and the files of the copy. Goes out: files 
 the copy does not have, marked. Called by copies, which add these files in their own commit.
 
 A row that was marked keeps its mark, unless the copy has its key. A row that was not marked, and
-whose key the copy lacks, was deleted at the source while nobody looked, and is marked with the time
-of the copy. In a table without a key only marked rows are kept: equal rows cannot be told apart.
+whose key the copy lacks, was deleted at the source while the subscription could not see it, and is
+marked with the time of the copy. In a table without a key only marked rows are kept: equal rows
+cannot be told apart.
 
 First the rows are found by their keys, some millions at a time, then those rows alone are read.
 """

@@ -1,18 +1,19 @@
 """Evaluates a TRUNCATE of a table that keeps deleted rows: it marks all rows.
 
-Comes in: a batch with TRUNCATEs, the table's live files. Goes out: new files, and what goes of the
-present ones. Called by ``plan``, which evaluates what follows the last TRUNCATE, on a table without
-rows.
+Comes in: a batch with TRUNCATEs, the table's live files. Goes out: new files, and the present ones
+that are removed. Called by ``plan``, which evaluates the changes after the last TRUNCATE, on a
+table without rows.
 
     changes │ T │ changes │ T │ changes after the last one
        ▼      ▼      ▼      ▼        ▼
     rows that end, and those that each T ends, in log order ──▶ the last one of each key
     rows of the table that no change concerns ──▶ marked by the first T, a row group at a time
 
-The changes before each TRUNCATE are evaluated on what the one before has left: the table's rows,
-then none. Conflicts among them are not reported, as in any table. In a table with a key, a row that
-ends later, or comes after the last TRUNCATE, takes the place of an earlier one with its key,
-stored rows included. All of the table is rewritten, but only a row group is in memory.
+The changes before each TRUNCATE are evaluated on the rows that the TRUNCATE before it has left: at
+first the table's rows, then none. Conflicts among them are not reported, as in any table. In a
+table with a key, a row that ends later, or comes after the last TRUNCATE, takes the place of an
+earlier one with its key, stored rows included. All of the table is rewritten, but only a row group
+is in memory.
 """
 
 from __future__ import annotations
