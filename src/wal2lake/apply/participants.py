@@ -332,14 +332,14 @@ class Participants:
             self._known[rel.relid] = table
 
     def _history(
-        self, known: HistoryTable | None, definition: TableDef | None
+        self, present: HistoryTable | None, definition: TableDef | None
     ) -> HistoryTable | None:
         """Return a table's history table; its version is read when it is new here."""
         if definition is None:
             return None
-        if known is not None and known.definition.oid == definition.oid:
-            known.definition = definition
-            return known
+        if present is not None and present.definition.oid == definition.oid:
+            present.definition = definition
+            return present
         return HistoryTable(definition, self._port.state(definition.location).version)
 
     def history_state(self, participant: Participant) -> TableState | None:

@@ -211,8 +211,8 @@ def _overview(connection: sqlite3.Connection, counter: int) -> Overview:
     return Overview(
         change_counter=counter,
         subscriptions=tuple(subscriptions.all_subscriptions(connection)),
-        rels={subid: tuple(found) for subid, found in rels.items()},
-        errors={subid: tuple(found) for subid, found in errors.items()},
+        rels={subid: tuple(values) for subid, values in rels.items()},
+        errors={subid: tuple(values) for subid, values in errors.items()},
         stats={stats.subid: stats for stats in subscriptions.stats(connection)},
         vectors=snapshot_vectors.newest_vectors(connection),
         tables={table.oid: table for table in _tables(connection)},

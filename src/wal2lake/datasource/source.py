@@ -98,9 +98,9 @@ class StreamOptions:
     null_if_bad: bool
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> StreamOptions:
+    def read(cls, spark_options: Mapping[str, str]) -> StreamOptions:
         """Check the options. UsageError (22023, 42601) names the option."""
-        options = {str(name).lower(): value for name, value in given.items()}
+        options = {str(name).lower(): value for name, value in spark_options.items()}
         unknown = set(options) - {name.lower() for name in OPTIONS} - {"path"}
         if unknown:
             raise UsageError(

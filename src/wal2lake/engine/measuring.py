@@ -221,9 +221,9 @@ class EngineMeasures:
             )
         positions = self._publisher.positions()
         clients = {client.pid: client for client in self._sessions()}
-        senders = [one for one in positions if one[0] in clients]
-        for pid, slot_name, at in senders:
-            self._look_at_walsender(clients[pid], slot_name, at)
+        senders = [sender for sender in positions if sender[0] in clients]
+        for pid, slot_name, sent in senders:
+            self._look_at_walsender(clients[pid], slot_name, sent)
         present: dict[tuple[str, ...], set[tuple[str, ...]]] = {
             ("slot",): {(use.slot.name,) for use, _ in rooms},
             ("pid",): {(str(pid),) for pid, _, _ in senders},
@@ -234,29 +234,29 @@ class EngineMeasures:
             self._present = present
 
     def _look_at_walsender(
-        self, client: DoorClient, slot: str, at: WalsenderPositions
+        self, client: DoorClient, slot: str, positions: WalsenderPositions
     ) -> None:
         pid = str(client.pid)
         self._telemetry.state(
             "walsender_state",
             "state",
-            "streaming" if at.streaming else "catchup",
+            "streaming" if positions.streaming else "catchup",
             pid=pid,
             slot=slot,
             application_name=client.application_name,
             client=client.client_host,
         )
         for name, lsn in (
-            ("sent", at.sent),
-            ("write", at.write),
-            ("flush", at.flush),
-            ("replay", at.apply),
+            ("sent", positions.sent),
+            ("write", positions.write),
+            ("flush", positions.flush),
+            ("replay", positions.apply),
         ):
             self._telemetry.gauge(f"walsender_{name}_lsn", lsn, pid=pid)
         for name, lag in (
-            ("write", at.write_lag_us),
-            ("flush", at.flush_lag_us),
-            ("replay", at.apply_lag_us),
+            ("write", positions.write_lag_us),
+            ("flush", positions.flush_lag_us),
+            ("replay", positions.apply_lag_us),
         ):
             self._telemetry.gauge(
                 f"walsender_{name}_lag_seconds",

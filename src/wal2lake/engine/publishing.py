@@ -150,7 +150,7 @@ class PublisherHalf:
         return Limits(now.max_slot_wal_keep_size, now.idle_replication_slot_timeout)
 
     def _streaming(self) -> Sequence[Walsender]:
-        names = {one.pid: one.application_name for one in self._sessions()}
+        names = {session.pid: session.application_name for session in self._sessions()}
         return [
             Walsender(pid, names[pid], positions)
             for pid, _, positions in self.walsenders.positions()

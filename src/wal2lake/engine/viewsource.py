@@ -277,10 +277,10 @@ class ViewSource:
     def problems(self) -> Sequence[Problem]:
         """From the node's files, as every other surface has them."""
         now = datetime.now(UTC)
-        found = problems(self._facts.read(now), now)
+        present = problems(self._facts.read(now), now)
         with self._guard:
             self._clock.learn(load_seen(self._run_directory, now))
-            return self._clock.follow(found, now)
+            return self._clock.follow(present, now)
 
     @property
     def engine_pid(self) -> int:

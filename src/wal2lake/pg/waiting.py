@@ -45,10 +45,10 @@ def _ready(
     poll = select.poll()
     for fileno in filenos:
         poll.register(fileno, events)
-    found = poll.poll(None if timeout_seconds is None else timeout_seconds * 1000)
-    if any(event & select.POLLNVAL for _, event in found):
+    ready = poll.poll(None if timeout_seconds is None else timeout_seconds * 1000)
+    if any(event & select.POLLNVAL for _, event in ready):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    return {fileno for fileno, _ in found}
+    return {fileno for fileno, _ in ready}
 
 
 def wait_ready(

@@ -99,14 +99,14 @@ def find_commits(data: bytes, lengths: Lengths) -> Commits:
     ends = np.cumsum(lengths, dtype=np.int64)
     bodies = ends - lengths + XLOGDATA_HEADER
     kinds = np.frombuffer(data, np.uint8)[np.minimum(bodies, ends - 1)]
-    found: list[NDArray[np.int64]] = []
+    places: list[NDArray[np.int64]] = []
     for kind, place in _COMMITS:
         of_kind = np.flatnonzero(kinds == ord(kind))
         if len(of_kind):
             fields = bodies[of_kind] + place
-            found.append(fields[fields + 16 <= ends[of_kind]])
-    fields = np.concatenate(found) if found else np.empty(0, np.int64)
-    if len(found) > 1:
+            places.append(fields[fields + 16 <= ends[of_kind]])
+    fields = np.concatenate(places) if places else np.empty(0, np.int64)
+    if len(places) > 1:
         fields.sort()
     # A view with a word at every byte allows unaligned gathers.
     words = np.ndarray((max(len(data) - 7, 0),), np.int64, data, 0, (1,))
@@ -116,14 +116,14 @@ def find_commits(data: bytes, lengths: Lengths) -> Commits:
 def find_few(data: bytes, lengths: Lengths) -> list[tuple[int, int]]:
     """Find the same commits as ``find_commits`` in few messages, as pairs of end LSN and time:
     without arrays, whose handling costs more than a few messages."""
-    found = []
+    pairs = []
     begin = 0
     for length in lengths.tolist():
         body, begin = begin + XLOGDATA_HEADER, begin + length
         place = _PLACES.get(data[body]) if body < begin else None
         if place is not None and body + place + 16 <= begin:
-            found.append(_PAIR.unpack_from(data, body + place))
-    return found
+            pairs.append(_PAIR.unpack_from(data, body + place))
+    return pairs
 
 
 def _big_endian(words: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -179,8 +179,10 @@ class ReceiverMeasures:
     def connected(self) -> None:
         """Note that the publisher has begun to stream."""
         # The first connection is none that was lost before.
-        known = self._telemetry.counter("reconnects_total", subscription=self._name)
-        self._count("reconnects_total", 0 if known is None else 1)
+        reconnects = self._telemetry.counter(
+            "reconnects_total", subscription=self._name
+        )
+        self._count("reconnects_total", 0 if reconnects is None else 1)
 
     def received(self, size: int, messages: int) -> None:
         """Add what was read from the socket, keepalives included."""

@@ -582,8 +582,8 @@ class BatchApplier:
             {relid: self._tables[relid].cursor for relid in staged},
         )
         work.unpublished += conflicts
-        for found in conflicts:
-            self._measures.conflicted(found.table, found.conflict)
+        for reported in conflicts:
+            self._measures.conflicted(reported.table, reported.conflict)
 
     def _commit_all(self, work: BatchWork, reached: Lsn) -> list[Oid]:
         """Commit every table. Raise the first error after all commits have ended."""

@@ -18,7 +18,7 @@ from wal2lake.model import Oid
 
 def feeds(connection: sqlite3.Connection) -> dict[Oid, HistoryFeed]:
     """Return the history tables that are fed, by OID."""
-    found: dict[Oid, HistoryFeed] = {}
+    feeds_by_table: dict[Oid, HistoryFeed] = {}
     subscriptions = connection.execute(
         "select oid, json_extract(options, '$.history') as schema from subscription"
         " where coalesce(json_extract(options, '$.history'), '') <> ''"
@@ -40,8 +40,8 @@ def feeds(connection: sqlite3.Connection) -> dict[Oid, HistoryFeed]:
         ):
             if relid in histories:
                 feed = HistoryFeed(Oid(subscription["oid"]), Oid(relid))
-                found[histories[relid]] = feed
-    return found
+                feeds_by_table[histories[relid]] = feed
+    return feeds_by_table
 
 
 @lru_cache(maxsize=1 << 14)

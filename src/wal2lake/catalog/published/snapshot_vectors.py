@@ -295,17 +295,20 @@ def table_versions(
         " from snapshot_vector where subid = ? order by number desc limit ?",
         (f'$."{int(relid)}"', subid, _VECTORS_SEARCHED),
     )
-    found: list[TableVersion] = []
+    versions: list[TableVersion] = []
     for row in rows:
         if row["version"] is None:
             break
         position = _apart(row["apart"]).get(int(relid))
         apart = position is not None
-        if found and (found[-1].version, found[-1].apart) == (row["version"], apart):
-            found.pop()
-        elif len(found) == limit:
+        if versions and (versions[-1].version, versions[-1].apart) == (
+            row["version"],
+            apart,
+        ):
+            versions.pop()
+        elif len(versions) == limit:
             break
-        found.append(
+        versions.append(
             TableVersion(
                 int(row["version"]),
                 Lsn(row["since"]) if position is None else position,
@@ -313,7 +316,7 @@ def table_versions(
                 apart,
             )
         )
-    return found
+    return versions
 
 
 def expired(

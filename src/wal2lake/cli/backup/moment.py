@@ -244,13 +244,13 @@ def newest_version(root: Path) -> int:
             f'could not open directory "{root / "_delta_log"}": {reason_of(error)}',
             sqlstate="58030",
         ) from error
-    found = [int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))]
-    if not found:
+    versions = [int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))]
+    if not versions:
         raise UndefinedObjectError(
             f'there is no Delta table at "{root}"',
             hint='If the warehouse was moved, set "warehouse" of [spark] to its new place.',
         )
-    return max(found)
+    return max(versions)
 
 
 def is_of_version(name: str, version: int) -> bool:
@@ -267,8 +267,8 @@ def is_of_version(name: str, version: int) -> bool:
 def _points_to(pointer: Path, version: int) -> bool:
     """Return whether ``_last_checkpoint`` names a checkpoint of a version that is held. Readers
     list the log if there is no such file."""
-    found = _POINTED.search(pointer.read_text(encoding="utf-8", errors="replace"))
-    return found is not None and int(found[1]) <= version
+    pointed = _POINTED.search(pointer.read_text(encoding="utf-8", errors="replace"))
+    return pointed is not None and int(pointed[1]) <= version
 
 
 def _check(until: float, what: str) -> None:

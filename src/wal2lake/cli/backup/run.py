@@ -130,7 +130,7 @@ def _node_files(settings: Settings, moment: HeldNode) -> dict[str, Path]:
         directory / LOCK,
     ]
     log_file = directory / (settings.node.log_file or "wal2lake.log")
-    found = {f"{NODE}/catalog.sqlite": moment.catalog}
+    files = {f"{NODE}/catalog.sqlite": moment.catalog}
     for entry in directory.iterdir():
         if entry in apart:
             continue
@@ -141,9 +141,9 @@ def _node_files(settings: Settings, moment: HeldNode) -> dict[str, Path]:
             below = [entry / name for name in names_below(entry, symlinks=True)]
         for path in below:
             if path.is_file() and not any(path.is_relative_to(p) for p in apart):
-                found[f"{NODE}/{path.relative_to(directory)}"] = path
-    assert f"{NODE}/{FILE_NAME}" in found
-    return found
+                files[f"{NODE}/{path.relative_to(directory)}"] = path
+    assert f"{NODE}/{FILE_NAME}" in files
+    return files
 
 
 def _check_tables(target: Path, moment: HeldNode) -> None:

@@ -14,7 +14,7 @@ _HEADER: Final = re.compile(r"\s*\[\s*([A-Za-z_.\"-]+)\s*\]\s*(?:#.*)?")
 
 def with_value(text: str, section: str, name: str, value: str | None) -> str:
     """Return the text with ``name`` of ``[section]`` set; None: with its default."""
-    lines, current, at = [], "", None
+    lines, current, place = [], "", None
     assigned = re.compile(rf"\s*\"?{re.escape(name)}\"?\s*=")
     for line in text.splitlines():
         if header := _HEADER.fullmatch(line):
@@ -23,10 +23,10 @@ def with_value(text: str, section: str, name: str, value: str | None) -> str:
             line = f"# before the restore: {line.strip()}"
         lines.append(line)
         if header and current == section:
-            at = len(lines)
+            place = len(lines)
     if value is not None:
-        if at is None:
+        if place is None:
             lines.append(f"[{section}]")
-            at = len(lines)
-        lines.insert(at, f"{name} = {json.dumps(value)}")
+            place = len(lines)
+        lines.insert(place, f"{name} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"

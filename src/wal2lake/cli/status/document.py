@@ -73,17 +73,17 @@ def _processes(facts: NodeFacts) -> Iterator[dict[str, Any]]:
         # It has always been the engine's own affair.
         if process.role == _JVM:
             continue
-        found: dict[str, Any] = {
+        row: dict[str, Any] = {
             "role": process.role,
             "pid": process.pid,
             "started_at": _time(process.started_at),
         }
         if process.role not in ("supervisor", "guardian"):
-            found["starts"] = process.restarts + 1
+            row["starts"] = process.restarts + 1
         if process.subscription:
-            found["subscription"] = process.subscription
-        found["rss_bytes"] = process.rss_bytes
-        yield found
+            row["subscription"] = process.subscription
+        row["rss_bytes"] = process.rss_bytes
+        yield row
 
 
 def _jvm(facts: NodeFacts) -> dict[str, Any] | None:
@@ -187,8 +187,8 @@ def _problem(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _time(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat(timespec="seconds")
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="seconds")
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -53,11 +53,11 @@ def lines(look: Look) -> Iterator[str]:
     for subscription in facts.subscriptions:
         yield from _subscription(facts, subscription)
     # The first line has said it.
-    told = [p for p in look.problems if p.kind != "stopped"]
-    if told:
+    problems = [p for p in look.problems if p.kind != "stopped"]
+    if problems:
         yield ""
-        yield f"{len(told)} problem{'' if len(told) == 1 else 's'}"
-    for problem in told:
+        yield f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+    for problem in problems:
         yield from problem_lines(problem, facts.taken_at)
 
 

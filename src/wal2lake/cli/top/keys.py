@@ -107,10 +107,10 @@ def names_of_keys(text: str) -> Iterator[str]:
             yield text[0]
             text = text[1:]
             continue
-        known = next((s for s in _SEQUENCES if text.startswith(s)), None)
-        if known is not None:
-            yield _SEQUENCES[known]
-            text = text[len(known) :]
+        sequence = next((s for s in _SEQUENCES if text.startswith(s)), None)
+        if sequence is not None:
+            yield _SEQUENCES[sequence]
+            text = text[len(sequence) :]
         elif text[1:2] in ("[", "O"):
             end = next((i for i, c in enumerate(text[2:], 3) if c >= "@"), len(text))
             text = text[end:]

@@ -66,9 +66,12 @@ def _state(facts: NodeFacts) -> str:
         process.role == "engine" for process in facts.processes
     ):
         text += "; the engine is down"
-    told = facts.engine_told_at
-    if told is not None and (facts.taken_at - told).total_seconds() > _OLD_SECONDS:
-        text += f"; the engine's numbers are {in_words(facts.taken_at - told)} old"
+    reported = facts.engine_told_at
+    if (
+        reported is not None
+        and (facts.taken_at - reported).total_seconds() > _OLD_SECONDS
+    ):
+        text += f"; the engine's numbers are {in_words(facts.taken_at - reported)} old"
     return text
 
 

@@ -61,8 +61,8 @@ class RecentRates:
     def rows(self, subscription: SubscriptionFacts) -> float | None:
         """Return rows per second of all tables of a subscription."""
         rates = [self.table(subscription, table) for table in subscription.tables]
-        known = [rate for rate in rates if rate is not None]
-        return sum(known) if known else None
+        known_rates = [rate for rate in rates if rate is not None]
+        return sum(known_rates) if known_rates else None
 
     def received(self, subscription: SubscriptionFacts) -> float | None:
         """Return bytes of WAL per second by which the received position moves."""

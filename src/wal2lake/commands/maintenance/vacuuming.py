@@ -72,12 +72,12 @@ def _chosen(
     if not statement.tables:
         every = node.catalog.tables()
         return [t for t in every if _is_permitted(node, caller, authority, t)]
-    found = [
+    tables = [
         table
         for named in statement.tables
         for table in _named(node, caller, statement, named)
     ]
-    return [t for t in found if _is_permitted(node, caller, authority, t)]
+    return [t for t in tables if _is_permitted(node, caller, authority, t)]
 
 
 def _named(
@@ -92,7 +92,7 @@ def _named(
             return []
     table = need_table(node.catalog, caller, schema, name)
     for column in named.columns:
-        if all(column != known.name for known in table.columns):
+        if all(column != defined.name for defined in table.columns):
             raise UsageError(
                 f'column "{column}" of relation "{table.name}" does not exist',
                 sqlstate="42703",

@@ -34,7 +34,7 @@ def check_histories(
     Raises 42P07 if its name is taken, 55000 if another table's changes go to it."""
     names: dict[str, str] = {}
     feeds = catalog.histories()
-    found: list[TableDef | None] = []
+    histories: list[TableDef | None] = []
     for table in tables:
         other = names.setdefault(table.name, table.qualified)
         if other != table.qualified:
@@ -62,8 +62,8 @@ def check_histories(
                 detail=f'The history of table "{table.qualified}" would have this name.',
                 hint="Name another schema for the histories, or rename the relation.",
             )
-        found.append(history)
-    return found
+        histories.append(history)
+    return histories
 
 
 def _existing(

@@ -58,7 +58,9 @@ class AgeClock:
         then, in real time, is never told to be older."""
         with self._lock:
             wall, monotonic = self._notice()
-            jumped = sum(j for at, j in self._jumps if monotonic - at < seconds)
+            jumped = sum(
+                j for jumped_at, j in self._jumps if monotonic - jumped_at < seconds
+            )
         return wall - jumped - seconds
 
     def _notice(self) -> tuple[float, float]:

@@ -62,7 +62,7 @@ def list_files(
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, StoredFile]:
     """List the files by name. ``check`` is called for each directory and may raise."""
-    found: dict[str, StoredFile] = {}
+    files: dict[str, StoredFile] = {}
     waiting = [""]
     while waiting:
         check()
@@ -85,8 +85,8 @@ def list_files(
         for own, entry in names.items():
             kind = _kind(own, names, in_changes=in_changes)
             if kind is not None:
-                found[f"{folder}{own}"] = StoredFile(f"{folder}{own}", kind, entry)
-    return found
+                files[f"{folder}{own}"] = StoredFile(f"{folder}{own}", kind, entry)
+    return files
 
 
 def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:

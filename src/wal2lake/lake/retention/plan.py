@@ -127,6 +127,6 @@ def _below(
         ]
         base = min([base, *young])
     for name in log.entries:
-        found = _NUMBERED.fullmatch(name)
-        if found is not None and int(found[1]) < base:
-            yield int(found[1]), name
+        numbered = _NUMBERED.fullmatch(name)
+        if numbered is not None and int(numbered[1]) < base:
+            yield int(numbered[1]), name

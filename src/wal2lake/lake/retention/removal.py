@@ -71,8 +71,8 @@ def remove(
 
 
 def _is_same(path: Path, entry: Entry) -> bool:
-    found = Entry.of(os.lstat(path))
-    return (found.inode, found.written, found.size) == (
+    present = Entry.of(os.lstat(path))
+    return (present.inode, present.written, present.size) == (
         entry.inode,
         entry.written,
         entry.size,

@@ -85,8 +85,8 @@ class BatchKeys(Protocol):
 def distinct(numbers: Index) -> list[int]:
     """Return the distinct ones of small numbers, ascending. NumPy's ``unique`` builds a hash table,
     which took a third of a batch of many rows."""
-    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
-    return found
+    numbers_in_use: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return numbers_in_use
 
 
 Looseness = Mapping[int, Loose]

@@ -191,21 +191,21 @@ def _plan_overtaken(
             effect = RunEffect(_write(_inserted(loaded), batch.state))
     elif loaded.table.num_rows:
         rules = AS_POSTGRESQL
-        found = find_rows(
+        located = find_rows(
             loaded, batch.state, live, share, batch.directory, rules, None
         )
-        lives = net_lives(found.events, found.present, unique=False, record=True)
+        lives = net_lives(located.events, located.present, unique=False, record=True)
         if not isinstance(lives, Lives):
             raise InternalError("a history cannot be reduced")
         columns = range(len(loaded.shape.fields))
-        met = MetRows(found.places, found.stored, columns, share)
+        met = MetRows(located.places, located.stored, columns, share)
         recorder.change(loaded, lives.steps, met)
         if not is_last:
-            rows = _rows(loaded, lives, found.places, found.stored, share)
+            rows = _rows(loaded, lives, located.places, located.stored, share)
             rows = generated_anew(
-                batch.conflicts, loaded.shape, rows, lives, found.events
+                batch.conflicts, loaded.shape, rows, lives, located.events
             )
-            removed = _removed(lives.removed, found.places, found.stored)
+            removed = _removed(lives.removed, located.places, located.stored)
             effect = RunEffect(_write(rows, batch.state), removed)
     if loaded.truncate is not None:
         recorder.truncate(loaded.truncate)
@@ -249,18 +249,18 @@ def _plan_keyed(
 ) -> RunEffect | RowFailure:
     """Evaluate events of rows that are found by their keys, or by their contents."""
     rules, uniqueness = batch.conflicts, batch.uniqueness
-    found = find_rows(
+    located = find_rows(
         loaded, batch.state, live, share, batch.directory, rules, batch.index
     )
-    events, places, stored = found.events, found.places, found.stored
+    events, places, stored = located.events, located.places, located.stored
     lsn = loaded.table.column("lsn").to_numpy()
     judge = judge_for(
-        rules, lsn, places, found.count, stored, repeats=loaded.shape.repeats
+        rules, lsn, places, located.count, stored, repeats=loaded.shape.repeats
     )
     reduce = partial(
         net_lives,
         events,
-        found.present,
+        located.present,
         unique=not uniqueness.trusted,
         judge=judge,
         watched=watched_events(rules, loaded.shape, loaded.table, events),
@@ -284,8 +284,8 @@ def _plan_keyed(
     if isinstance(lives, Stopped):
         failure = None
         if uniqueness.deferrable:
-            failure = _judged_at_the_end(loaded, found, batch, is_whole=is_whole)
-        return failure or _stopped(loaded, lives, found, judge, batch, share)
+            failure = _judged_at_the_end(loaded, located, batch, is_whole=is_whole)
+        return failure or _stopped(loaded, lives, located, judge, batch, share)
     if uniqueness.counted:
         missed = _events_without_row(lives)
         failure = _repeated_key(loaded, live, batch, missed)
@@ -309,11 +309,11 @@ def _plan_keyed(
             rows = pa.concat_tables([rows, kept])
             writers = np.concatenate([writers, ended_at])
         gone = np.concatenate([gone, ended.touched])
-        all_places = Places.joined([places, found.marked])
+        all_places = Places.joined([places, located.marked])
     if rules.commits is not None:
         rows = rules.commits.of(writers).appended(rows)
     removed = _removed(gone, all_places, stored)
-    conflicts = _conflicts(loaded, lives, found, judge, batch, share)
+    conflicts = _conflicts(loaded, lives, located, judge, batch, share)
     effect = _written(rows, batch, truncated)
     if truncated is None:
         effect = replace(effect, removed=removed)
@@ -332,7 +332,7 @@ def _written(
 def _stopped(
     loaded: Loaded,
     stopped: Stopped,
-    found: LocatedRows,
+    located: LocatedRows,
     judge: TableJudge | None,
     batch: BatchRules,
     share: Share,
@@ -340,18 +340,18 @@ def _stopped(
     """Return the failure of the event that cannot be applied."""
     if judge is None or stopped.met is None:
         failure = _conflict(loaded, stopped.event, batch.uniqueness)
-        met_key = _untouched_key(found.events, stopped.event, found.present)
+        met_key = _untouched_key(located.events, stopped.event, located.present)
     else:
         failure = stop(loaded.shape, loaded.table, stopped.met, judge, batch.uniqueness)
         met_key = stopped.met.stored
     if not batch.shows_rows:
         return failure
-    (local,) = _stored_texts([met_key], found, batch.state, share)
+    (local,) = _stored_texts([met_key], located, batch.state, share)
     return shown(failure, loaded.shape, loaded.table, stopped.event, local)
 
 
 def _judged_at_the_end(
-    loaded: Loaded, found: LocatedRows, batch: BatchRules, *, is_whole: bool
+    loaded: Loaded, located: LocatedRows, batch: BatchRules, *, is_whole: bool
 ) -> RowFailure | None:
     """Return the failure of a batch that meets a taken key, if the key is checked at the end of
     each transaction. Raises ByContent if a later event may still free the key."""
@@ -361,7 +361,7 @@ def _judged_at_the_end(
     # No event removes a row, so a repeated key stays repeated.
     lsn = loaded.table.column("lsn").to_numpy()
     none = np.zeros(0, np.int64)
-    twice = first_repeated(found.events, found.present, none, lsn)
+    twice = first_repeated(located.events, located.present, none, lsn)
     return None if twice is None else _repeated(loaded, twice, loaded.shape.key, batch)
 
 
@@ -508,14 +508,14 @@ def _rows(
 
 
 def _stored_texts(
-    keys: Sequence[int], found: LocatedRows, state: TableState, share: Share
+    keys: Sequence[int], located: LocatedRows, state: TableState, share: Share
 ) -> list[str | None]:
     """Return the rows that the table held for keys, as text. None for STORED, and for all if
     memory has no room for the rows: reporting a batch must not change how it is applied."""
     stored_keys = sorted({key for key in keys if key != STORED})
     if not stored_keys:
         return [None] * len(keys)
-    places, stored = found.places, found.stored
+    places, stored = located.places, located.stored
     order = np.argsort(places.key)
     place = order[np.searchsorted(places.key, np.array(stored_keys), sorter=order)]
     columns = range(len(state.fields))

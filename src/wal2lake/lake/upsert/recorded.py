@@ -183,12 +183,12 @@ class HistoryRecorder:
             self.insert(loaded)
             return
         rules = replace(AS_POSTGRESQL, soft=self._rules.soft)
-        found = find_rows(loaded, state, live, share, directory, rules, None)
-        lives = net_lives(found.events, found.present, unique=False, record=True)
+        located = find_rows(loaded, state, live, share, directory, rules, None)
+        lives = net_lives(located.events, located.present, unique=False, record=True)
         if not isinstance(lives, Lives):
             raise InternalError("a history cannot be reduced")
         columns = range(len(loaded.shape.fields))
-        met = MetRows(found.places, found.stored, columns, share)
+        met = MetRows(located.places, located.stored, columns, share)
         self.change(loaded, lives.steps, met)
 
     def truncate(self, event: pa.Table) -> None:
@@ -209,9 +209,9 @@ class HistoryRecorder:
             raise InternalError("the effects of events were not recorded")
         for start in range(0, len(steps.event), WALKED_AT_ONCE):
             part = steps.take(slice(start, start + WALKED_AT_ONCE))
-            found, made = part.before.exists, part.after.exists
-            ops = np.where(found, HistoryOp.DELETE.value, HistoryOp.INSERT.value)
-            ops = np.where(found & made, HistoryOp.UPDATE.value, ops)
+            existed, made = part.before.exists, part.after.exists
+            ops = np.where(existed, HistoryOp.DELETE.value, HistoryOp.INSERT.value)
+            ops = np.where(existed & made, HistoryOp.UPDATE.value, ops)
             old = self._rows(loaded, part.before, met)
             new = self._rows(loaded, part.after, met)
             self._add(loaded.table, ops.tolist(), part.event, old, new)

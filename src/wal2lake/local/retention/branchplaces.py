@@ -35,8 +35,8 @@ def unknown_branches(
     for folder in sorted(root.iterdir()):
         check()
         # A branch registers before it makes its directory.
-        known = {*node.branches.places(), *node.batch_places()}
-        if any(local_path(branch) == folder for branch in known):
+        owned = {*node.branches.places(), *node.batch_places()}
+        if any(local_path(branch) == folder for branch in owned):
             continue
         files, size, changed = _extent(folder)
         if changed < too_young:

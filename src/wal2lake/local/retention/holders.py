@@ -69,10 +69,10 @@ def places_of(
 ) -> list[TablePlace]:
     """Return the places of tables, each once, in the order of ``chosen``; None for all tables."""
     by_location: dict[str, list[TableDef]] = {}
-    known = catalog.tables()
-    for table in known:
+    tables = catalog.tables()
+    for table in tables:
         by_location.setdefault(table.location, []).append(table)
-    wanted = known if chosen is None else list(chosen)
+    wanted = tables if chosen is None else list(chosen)
     return [
         TablePlace(location, tuple(by_location[location]))
         for location in dict.fromkeys(table.location for table in wanted)

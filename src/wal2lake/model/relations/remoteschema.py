@@ -262,12 +262,12 @@ class KnownLabels:
     labels: Mapping[Oid, str]
     renames: tuple[LabelRename, ...] = ()
 
-    def then(self, seen: EnumColumns, at: Lsn) -> KnownLabels:
+    def then(self, seen: EnumColumns, position: Lsn) -> KnownLabels:
         """Add the labels that are seen now. ``at`` is a position of the publisher after the
         look."""
         renames = [
             LabelRename(
-                at,
+                position,
                 now.type_name,
                 self.labels[oid],
                 now.label,

@@ -225,13 +225,13 @@ def _ended_with(code: int) -> str:
 
 
 def _failed(program: str, reason: str, complaint: bytes) -> PublisherError:
-    said = " ".join(complaint.decode(errors="replace").split())
-    if len(said) > _SHOWN_STDERR:
-        said = "..." + said[-_SHOWN_STDERR:]
+    shown = " ".join(complaint.decode(errors="replace").split())
+    if len(shown) > _SHOWN_STDERR:
+        shown = "..." + shown[-_SHOWN_STDERR:]
     return PublisherError(
         f'password_command "{program}" failed: {reason}',
         sqlstate="08001",
-        detail=f"It says: {said}" if said else None,
+        detail=f"It says: {shown}" if shown else None,
         hint="Run the command as the node's OS user: it must print the password, and nothing"
         " else, on one line.",
     )

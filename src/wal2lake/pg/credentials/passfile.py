@@ -26,12 +26,12 @@ def passfile_hint(message: str, parameters: Mapping[str, str]) -> str | None:
     if parameters.get("password"):
         return 'The connection string has a password, so its "passfile" is not read.'
     try:
-        found = Path(path).stat()
+        state = Path(path).stat()
     except OSError as error:
         return f'The passfile "{path}" cannot be read: {error.strerror}.'
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(state.st_mode):
         return f'The passfile "{path}" is not a plain file, so libpq ignores it.'
-    if found.st_mode & 0o077:
+    if state.st_mode & 0o077:
         return (
             f'Others may read the passfile "{path}", so libpq ignores it: its mode must be'
             " 0600 or less."

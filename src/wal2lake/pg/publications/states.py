@@ -240,10 +240,10 @@ def _entries(
     )
     by_table: dict[Oid, tuple[set[str], set[str], set[str]]] = {}
     for relid, entry, flags in rows:
-        found = by_table.setdefault(Oid(int(str(relid))), (set(), set(), set()))
-        found[0].add(str(entry))
-        found[1].update(str(flags)[:4])
-        found[2].add(str(flags)[4])
+        entries = by_table.setdefault(Oid(int(str(relid))), (set(), set(), set()))
+        entries[0].add(str(entry))
+        entries[1].update(str(flags)[:4])
+        entries[2].add(str(flags)[4])
     return by_table
 
 
@@ -265,8 +265,8 @@ def _leaves(session: Session, roots: Sequence[Oid]) -> dict[Oid, dict[int, bool]
         " SELECT part.root, part.relid, part.attached FROM part"
         " JOIN pg_catalog.pg_class l ON l.oid = part.relid AND l.relkind <> 'p'"
     )
-    found: dict[Oid, dict[int, bool]] = {}
+    leaves: dict[Oid, dict[int, bool]] = {}
     for root, leaf, attached in rows:
-        below = found.setdefault(Oid(int(str(root))), {})
+        below = leaves.setdefault(Oid(int(str(root))), {})
         below[int(str(leaf))] = attached == "t"
-    return found
+    return leaves

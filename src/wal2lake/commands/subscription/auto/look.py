@@ -76,23 +76,23 @@ def look(
     publisher cannot be asked, or if its publications change all the time."""
     errors: list[Wal2LakeError] = []
     rels = node.catalog.rels(subscription.oid)
-    found = ask(session, subscription.publications, rels, fingerprint)
+    published = ask(session, subscription.publications, rels, fingerprint)
     changes = decide(
         rels,
-        found.states,
+        published.states,
         follows=subscription.follows_schema,
-        existing=found.existing,
+        existing=published.existing,
     )
-    if found.missing:
-        errors.append(_missing(found.missing))
+    if published.missing:
+        errors.append(_missing(published.missing))
         changes = replace(changes, leaving={})
     changes, refused = _without_refused(node, subscription, changes)
     errors += refused
-    _record_present(node, caller, subscription, changes, found.lsn)
+    _record_present(node, caller, subscription, changes, published.lsn)
     joining = {(state.namespace, state.name): state for state in changes.joining}
     if joining:
         publisher = Publisher(session)
-        errors += _join(node, caller, subscription, publisher, joining, found.lsn)
+        errors += _join(node, caller, subscription, publisher, joining, published.lsn)
     return tuple(errors)
 
 
@@ -182,8 +182,8 @@ def _record_present(
         present = {rel.relid for rel in node.catalog.rels(subid)}
         noted: dict[Oid, Sequence[SchemaChange]] = {
             relid: [change]
-            for found in (changes.leaving, changes.again, changes.noted)
-            for relid, change in found.items()
+            for changed in (changes.leaving, changes.again, changes.noted)
+            for relid, change in changed.items()
             if relid in present
         }
         finish_all(node.catalog, node.tables, subid, changes.leaving.keys())

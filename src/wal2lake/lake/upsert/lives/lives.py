@@ -360,21 +360,21 @@ def _plain_steps(events: Events, chosen: Index, stored: Mask) -> LifeSteps:
     from_table = reset < start
     begins = np.where(from_table, start, reset)
     before_last = np.where(place > start, order[place - 1], STORED)
-    known: dict[int, Index] = {}
+    sources: dict[int, Index] = {}
     made: dict[int, Index] = {}
     for column, mask in events.unknown.items():
         lacks = mask[order]
         with_value = _before(np.where(lacks | (op == DELETE), -1, place))
-        found = np.where(with_value < begins, STORED, order[with_value])
-        known[column] = found
-        made[column] = np.where(lacks, found, order)
+        source = np.where(with_value < begins, STORED, order[with_value])
+        sources[column] = source
+        made[column] = np.where(lacks, source, order)
     occupied = by_key.occupied
     base = np.where(from_table, key, STORED)
     has_effect = np.flatnonzero((op == INSERT) | occupied)
     inserts = op == INSERT
     steps = LifeSteps(
         order,
-        RowRefs(occupied, base, before_last, known),
+        RowRefs(occupied, base, before_last, sources),
         RowRefs(op != DELETE, np.where(inserts, STORED, base), order, made),
     )
     return steps.take(has_effect)

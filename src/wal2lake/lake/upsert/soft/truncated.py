@@ -96,25 +96,27 @@ class Truncated:
             return
         rules = replace(AS_POSTGRESQL, soft=self._rules.soft)
         live = LiveFiles(self._state, files)
-        found = find_rows(
+        located = find_rows(
             loaded, self._state, live, self._share, self._directory, rules, None
         )
-        lives = net_lives(found.events, found.present, unique=False, record=True)
+        lives = net_lives(located.events, located.present, unique=False, record=True)
         if not isinstance(lives, Lives) or lives.steps is None:
             raise InternalError("changes before a TRUNCATE cannot be reduced")
-        met = MetRows(found.places, found.stored, range(len(shape.fields)), self._share)
-        ended = endings(lives.steps, found.events, repeats=shape.repeats)
+        met = MetRows(
+            located.places, located.stored, range(len(shape.fields)), self._share
+        )
+        ended = endings(lives.steps, located.events, repeats=shape.repeats)
         lsn = loaded.table.column("lsn").to_numpy()[ended.event]
         self.ended(kept_rows(loaded, ended.rows, lsn, met, self._rules), lsn)
         exists = np.ones(len(lives.last), np.bool_)
         left = RowRefs(exists, lives.base, lives.last, lives.sources)
         if len(lives.last):
             self._truncate(rows_of_refs(loaded, left, met), truncated)
-        goes = np.isin(found.places.key, lives.removed)
-        for number in np.unique(found.places.file[goes]).tolist():
-            here = goes & (found.places.file == number)
-            rows = found.places.row[here].astype(np.uint64)
-            self._replaced[found.stored.files[number].key] = rows
+        goes = np.isin(located.places.key, lives.removed)
+        for number in np.unique(located.places.file[goes]).tolist():
+            here = goes & (located.places.file == number)
+            rows = located.places.row[here].astype(np.uint64)
+            self._replaced[located.stored.files[number].key] = rows
 
     def ended(self, rows: pa.Table, lsn: Index) -> None:
         """Add marked rows, which have ended with the transactions at ``lsn``, after all earlier
@@ -200,6 +202,6 @@ class Truncated:
         for number in np.unique(places.file).tolist():
             rows = places.row[places.file == number].astype(np.uint64)
             name = stored.files[number].key
-            known = self._replaced.get(name, _NO_ROWS)
-            self._replaced[name] = np.union1d(known, rows)
+            removed = self._replaced.get(name, _NO_ROWS)
+            self._replaced[name] = np.union1d(removed, rows)
         return [pa.concat_tables(self._ended).filter(pa.array(stays))] if count else []

@@ -79,11 +79,11 @@ def vacuum_statement(cursor: TokenCursor) -> VacuumTables:
 
 def _words(cursor: TokenCursor) -> tuple[_Option, ...]:
     """The form without parentheses, with its words in their only order."""
-    found = []
+    options = []
     for words in (("full",), ("freeze",), ("verbose",), ("analyze", "analyse")):
         if cursor.token.is_word(*words):
-            found.append(_Option(words[0], None, cursor.next().start))
-    return tuple(found)
+            options.append(_Option(words[0], None, cursor.next().start))
+    return tuple(options)
 
 
 def _option(cursor: TokenCursor) -> _Option:
@@ -226,8 +226,10 @@ def _parallel(option: _Option) -> int:
 def _buffer_usage_limit(option: _Option) -> float:
     if option.value is None:
         raise SqlSyntaxError("buffer_usage_limit requires a parameter")
-    found = _SIZE.fullmatch(option.value.text)
-    size = -1.0 if found is None else float(found[1]) * _KB[found[2] or "kB"]
+    size_text = _SIZE.fullmatch(option.value.text)
+    size = (
+        -1.0 if size_text is None else float(size_text[1]) * _KB[size_text[2] or "kB"]
+    )
     if size and not _LEAST_KB <= size <= _MOST_KB:
         raise UsageError(
             "BUFFER_USAGE_LIMIT option must be 0 or between"
