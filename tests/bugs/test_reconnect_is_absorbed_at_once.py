@@ -8,11 +8,11 @@ import threading
 from tests.fakes.publisher import gulp, inserts, payloads
 
 from wal2lake.changelog.journal.handover import Connected, Handover
-from wal2lake.changelog.journal.journal import Place
+from wal2lake.changelog.journal.journal import JournalPlace
 
 LONG = 60.0
 ENOUGH = 1 << 20
-HERE = Place(1, 64)
+HERE = JournalPlace(1, 64)
 
 
 class Peeking:

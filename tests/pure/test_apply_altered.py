@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.apply_world import Side, World, model
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.apply.schema.follow import Due
+from wal2lake.apply.schema.follow import DueAlteration
 from wal2lake.catalog import Subscription, SubscriptionRel
 from wal2lake.errors import UsageError
 from wal2lake.model import Lsn, Oid
@@ -35,13 +35,13 @@ class Schemas:
     def refresh(self, subscription: Subscription) -> None:
         pass
 
-    def relabelled(self, rels: Sequence[SubscriptionRel]) -> Due | None:
+    def relabelled(self, rels: Sequence[SubscriptionRel]) -> DueAlteration | None:
         return None
 
     def translated(self, manifests: Sequence[Any]) -> Sequence[Any]:
         return manifests
 
-    def due(self, rels: Sequence[SubscriptionRel], end: Lsn) -> Due | None:
+    def due(self, rels: Sequence[SubscriptionRel], end: Lsn) -> DueAlteration | None:
         by_relid = {int(rel.relid) - 100: rel for rel in rels}
         found = [
             (at, relid) for relid, at in self.due_at if relid in by_relid and at < end
@@ -49,13 +49,13 @@ class Schemas:
         if not found:
             return None
         at, relid = min(found)
-        return Due(by_relid[relid], None, Lsn(at))
+        return DueAlteration(by_relid[relid], None, Lsn(at))
 
-    def is_free(self, due: Due) -> bool:
+    def is_free(self, due: DueAlteration) -> bool:
         return self.free
 
     def adopt(
-        self, subscription: Subscription, due: Due, *_: object, **__: object
+        self, subscription: Subscription, due: DueAlteration, *_: object, **__: object
     ) -> None:
         if self.refuses:
             raise UsageError("it cannot be followed", sqlstate="0A000")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal2lake.lake.capture.commitfacts import CommitRemarks, Sent
+from wal2lake.lake.capture.commitfacts import CommitRemarks, SentBatch
 from wal2lake.lake.capture.commits import TableCommit, TouchedFile, read_commit
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.model import Lsn, Oid
@@ -165,7 +165,7 @@ def test_what_moves_rows_only_is_nothing() -> None:
 def as_sent(
     version: int, position: int, end: int, *, whole: bool = True
 ) -> TableCommit:
-    said = Sent(position, 1, (), found_whole=True) if whole else None
+    said = SentBatch(position, 1, (), found_whole=True) if whole else None
     found = commit(version, version, wal2lake_7_5_1=end)
     return replace(found, remarks=CommitRemarks(sent=said))
 

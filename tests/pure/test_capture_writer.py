@@ -17,7 +17,7 @@ from wal2lake.lake.capture.commitfacts import (
     CommitRemarks,
     Emitted,
     OriginMark,
-    Sent,
+    SentBatch,
     relation_mark,
     sent,
     with_remarks,
@@ -260,13 +260,13 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("options", [0, 3])
 @pytest.mark.parametrize(
-    "as_sent", [None, sent(1 << 40, 7, [RELATION, OTHER]), Sent(1, 2, (), False)]
+    "as_sent", [None, sent(1 << 40, 7, [RELATION, OTHER]), SentBatch(1, 2, (), False)]
 )
 def test_a_commit_carries_what_its_transaction_says(
     messages: tuple[Emitted, ...],
     origin: OriginMark | None,
     options: int,
-    as_sent: Sent | None,
+    as_sent: SentBatch | None,
 ) -> None:
     said = CommitRemarks(messages, origin, options, sent=as_sent)
     text = with_remarks("truncate 7", said)

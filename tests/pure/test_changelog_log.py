@@ -32,7 +32,7 @@ from tests.fakes.publisher import (
 from wal2lake.changelog import ChangeLog, LogReader, Retention
 from wal2lake.changelog.files import journal_name, journal_numbers
 from wal2lake.changelog.journal.format import JournalRecord
-from wal2lake.changelog.journal.journal import Journal, Place
+from wal2lake.changelog.journal.journal import Journal, JournalPlace
 from wal2lake.errors import ConfigurationError, CorruptLogError
 from wal2lake.model import Lsn, Relation
 from wal2lake.settings import LogSettings
@@ -173,9 +173,9 @@ def test_what_does_not_fit_the_queue_is_read_back_from_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Journal.read
-    places: list[Place] = []
+    places: list[JournalPlace] = []
 
-    def counted(journal: Journal, place: Place) -> JournalRecord:
+    def counted(journal: Journal, place: JournalPlace) -> JournalRecord:
         places.append(place)
         return read(journal, place)
 

@@ -27,7 +27,7 @@ from wal2lake.publish.reading import read_changes
 from wal2lake.publish.sending import ClientPublications
 from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.walsender import __main__ as walsender
-from wal2lake.publish.walsender.starting import Task
+from wal2lake.publish.walsender.starting import WalsenderTask
 
 RELATION = Relation(
     Oid(16384),
@@ -80,7 +80,7 @@ def signals() -> Iterator[None]:
 def test_a_walsender_sends_a_log_and_says_how_it_ended(
     node: PublishingNode, tmp_path: Path, signals: None
 ) -> None:
-    task = Task(
+    task = WalsenderTask(
         slot="s",
         plugin="test_decoding",
         start=int(FIRST),
@@ -121,7 +121,7 @@ def test_a_walsender_sends_a_log_and_says_how_it_ended(
 def test_a_walsender_reports_an_option_that_its_plugin_does_not_have(
     node: PublishingNode, tmp_path: Path, signals: None
 ) -> None:
-    task = Task(
+    task = WalsenderTask(
         "s",
         "test_decoding",
         int(FIRST),

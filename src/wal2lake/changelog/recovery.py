@@ -34,7 +34,7 @@ import numpy as np
 from wal2lake.changelog import files
 from wal2lake.changelog.journal.format import JournalRecord, RecordKind
 from wal2lake.changelog.journal.gulp import Lengths, drop_headless
-from wal2lake.changelog.journal.journal import Journal, Place
+from wal2lake.changelog.journal.journal import Journal, JournalPlace
 from wal2lake.changelog.segments import SegmentWriter
 from wal2lake.changelog.spool.intake import Intake
 from wal2lake.changelog.spool.spools import Spools
@@ -105,7 +105,7 @@ def replay(
         first, oldest = oldest, False
         if undecodable is not None:
             continue
-        place = Place(record.number, record.offset)
+        place = JournalPlace(record.number, record.offset)
         if record.kind is RecordKind.CONNECT:
             headless = False
             writer.discard_open()
@@ -143,7 +143,7 @@ def _add(
     intake: Intake,
     data: bytes,
     lengths: Lengths,
-    place: Place,
+    place: JournalPlace,
 ) -> _Refused | None:
     """Decode a gulp up to the first message that is refused, which is returned.
 

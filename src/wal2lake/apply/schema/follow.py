@@ -84,7 +84,7 @@ class TableAlteration(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueAlteration:
     """An alteration that a local table needs."""
 
     rel: SubscriptionRel
@@ -154,7 +154,7 @@ class SchemaFollower:
             sent.at < min(floor, newest[sent.relation.relid]) for sent in self._sent
         )
 
-    def relabelled(self, rels: Sequence[SubscriptionRel]) -> Due | None:
+    def relabelled(self, rels: Sequence[SubscriptionRel]) -> DueAlteration | None:
         """Return an alteration for a table whose rows may have renamed labels, or None. Called
         between batches: a table that is copied anew takes no part in a batch."""
         if self._renames:
@@ -162,10 +162,10 @@ class SchemaFollower:
                 followed = self._followed.get(rel.relid)
                 renames = () if followed is None else self._renamed(rel.relid, followed)
                 if renames:
-                    return Due(rel, None, INVALID_LSN, renames)
+                    return DueAlteration(rel, None, INVALID_LSN, renames)
         return None
 
-    def due(self, rels: Sequence[SubscriptionRel], end: Lsn) -> Due | None:
+    def due(self, rels: Sequence[SubscriptionRel], end: Lsn) -> DueAlteration | None:
         """Return the first alteration that a batch of these tables, up to ``end``, needs."""
         by_name: defaultdict[tuple[str, str], list[SubscriptionRel]] = defaultdict(list)
         for rel in rels:
@@ -175,13 +175,13 @@ class SchemaFollower:
             owned.schema.relid: relid_here
             for relid_here, owned in self._followed.items()
         }
-        first: Due | None = None
+        first: DueAlteration | None = None
         for relid, followed in self._followed.items():
             settles = followed.settles
             if not followed.required or relid not in by_relid or settles >= end:
                 continue
             if first is None or settles < first.lsn:
-                first = Due(by_relid[relid], None, settles)
+                first = DueAlteration(by_relid[relid], None, settles)
         for sent in self._sent:
             if sent.at >= end or (first is not None and sent.at > first.lsn):
                 continue
@@ -198,11 +198,11 @@ class SchemaFollower:
             for rel in candidates:
                 followed_schema = self._followed.get(rel.relid)
                 if followed_schema is None or sent.at >= followed_schema.begins:
-                    first = Due(rel, sent, sent.at)
+                    first = DueAlteration(rel, sent, sent.at)
                     break
         return first
 
-    def is_free(self, due: Due) -> bool:
+    def is_free(self, due: DueAlteration) -> bool:
         """Whether the alteration can be carried out within a batch, under the commit lock: it need
         not wait, and the publisher keeps the table's name."""
         rel, sent = due.rel, due.sent
@@ -256,14 +256,14 @@ class SchemaFollower:
             schema = replace(schema, identity=followed.schema.identity)
         if followed.schema == schema:
             return False
-        due = Due(rel, SentSchema(lsn, schema.as_relation(), schema), lsn)
+        due = DueAlteration(rel, SentSchema(lsn, schema.as_relation(), schema), lsn)
         self.adopt(subscription, due, table, copied=True)
         return True
 
     def adopt(
         self,
         subscription: Subscription,
-        due: Due,
+        due: DueAlteration,
         table: TableDef,
         *,
         trusted: Callable[[], bool] = lambda: False,
@@ -408,7 +408,7 @@ class SchemaFollower:
     def _take_labels(
         self,
         subscription: Subscription,
-        due: Due,
+        due: DueAlteration,
         table: TableDef,
         finishing: AbstractContextManager[object] | None,
     ) -> None:
@@ -455,7 +455,7 @@ class SchemaFollower:
     def _require(
         self,
         subscription: Subscription,
-        due: Due,
+        due: DueAlteration,
         table: TableDef,
         followed: FollowedSchema,
         finishing: AbstractContextManager[object] | None,

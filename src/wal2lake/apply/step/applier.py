@@ -44,7 +44,7 @@ from wal2lake.apply.local.histories import pending_of
 from wal2lake.apply.measures import ApplyMeasures
 from wal2lake.apply.participants import Participant, Participants
 from wal2lake.apply.relationmap import has_unique_key
-from wal2lake.apply.schema.follow import Due, SchemaFollower
+from wal2lake.apply.schema.follow import DueAlteration, SchemaFollower
 from wal2lake.apply.skipping import begin_skip
 from wal2lake.apply.step.batchwork import BatchPart, BatchWork, StagingContext
 from wal2lake.apply.step.publishing import VectorPublisher
@@ -229,10 +229,10 @@ class BatchApplier:
 
     def _due(
         self, work: BatchWork, bounds: BatchBounds
-    ) -> tuple[dict[Oid, Due], BatchBounds]:
+    ) -> tuple[dict[Oid, DueAlteration], BatchBounds]:
         """Return the first alteration of each table within ``bounds``, and the new bounds, which
         end below the first alteration that cannot be carried out within the batch."""
-        due: dict[Oid, Due] = {}
+        due: dict[Oid, DueAlteration] = {}
         for table in self._tables:
             alteration = self._schemas.due([table.rel], bounds.reached)
             if alteration is not None:
@@ -264,7 +264,7 @@ class BatchApplier:
             }
         return due, bounds
 
-    def _is_free(self, relid: Oid, due: Due) -> bool:
+    def _is_free(self, relid: Oid, due: DueAlteration) -> bool:
         columns = self._tables[relid].definition.columns
         # The sequence value of a row depends on the restarts of the whole batch.
         numbered = any(column.sequence is not None for column in columns)
@@ -287,7 +287,7 @@ class BatchApplier:
         alone.enter_context(self._defaults.restarting(sequences))
 
     def _parts(
-        self, work: BatchWork, due: dict[Oid, Due], bounds: BatchBounds
+        self, work: BatchWork, due: dict[Oid, DueAlteration], bounds: BatchBounds
     ) -> list[BatchPart]:
         """Return the part of each table below its first alteration."""
         parts = []
@@ -379,7 +379,11 @@ class BatchApplier:
         )
 
     def _alter(
-        self, work: BatchWork, due: dict[Oid, Due], alteration: Due, bounds: BatchBounds
+        self,
+        work: BatchWork,
+        due: dict[Oid, DueAlteration],
+        alteration: DueAlteration,
+        bounds: BatchBounds,
     ) -> BatchFailure | None:
         """Carry out the first alteration, below which everything has been evaluated, and evaluate
         the rest of its table's changes."""

@@ -25,7 +25,7 @@ from typing import Final
 from wal2lake.apply.batch import BatchBounds, choose, divide
 from wal2lake.apply.measures import ApplyMeasures
 from wal2lake.apply.participants import Participants
-from wal2lake.apply.schema.follow import Due, SchemaFollower, TableAlteration
+from wal2lake.apply.schema.follow import DueAlteration, SchemaFollower, TableAlteration
 from wal2lake.apply.step.applier import BatchApplier
 from wal2lake.apply.step.publishing import VectorPublisher
 from wal2lake.catalog import Catalog, ProgressFile, Subscription
@@ -193,7 +193,7 @@ class ApplyStep:
         self._look_at = began + max(_LOOK_SECONDS, duration * _LOOK_PAUSES)
         return self._idle_at is None
 
-    def _follow(self, subscription: Subscription, due: Due) -> None:
+    def _follow(self, subscription: Subscription, due: DueAlteration) -> None:
         """Alter a table as its publisher did."""
         if not self._tables.are_members():
             return

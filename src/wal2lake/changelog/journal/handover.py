@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.changelog.journal.gulp import Lengths
-from wal2lake.changelog.journal.journal import Place
+from wal2lake.changelog.journal.journal import JournalPlace
 
 # Buffers a few gulps; reading back from the page cache costs little more.
 DEFAULT_MEMORY_BYTES: Final = 32 << 20
@@ -29,7 +29,7 @@ DEFAULT_MEMORY_BYTES: Final = 32 << 20
 class GulpHandover:
     """Appended payloads. ``data`` and ``lengths`` are None if they must be read back."""
 
-    place: Place
+    place: JournalPlace
     size: int
     """Bytes."""
     data: bytes | None
@@ -40,7 +40,7 @@ class GulpHandover:
 class Connected:
     """The start of a new connection in the stream."""
 
-    place: Place
+    place: JournalPlace
 
 
 class Handover:
@@ -63,7 +63,7 @@ class Handover:
         """Number of items."""
         return len(self._items)
 
-    def put(self, place: Place, data: bytes, lengths: Lengths) -> None:
+    def put(self, place: JournalPlace, data: bytes, lengths: Lengths) -> None:
         """Queue a gulp."""
         size = len(data)
         with self._ready:
@@ -74,7 +74,7 @@ class Handover:
                 self._items.append(GulpHandover(place, size, None, None))
             self._unreleased += size
 
-    def put_connected(self, place: Place) -> None:
+    def put_connected(self, place: JournalPlace) -> None:
         """Queue the start of a new connection."""
         with self._ready:
             self._items.append(Connected(place))

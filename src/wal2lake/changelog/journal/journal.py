@@ -62,7 +62,7 @@ DEFAULT_FILE_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JournalPlace:
     """The file and byte position of a record."""
 
     number: int
@@ -199,13 +199,13 @@ class Journal:
 
     def append_connect(
         self, start: Lsn, *, streaming: bool = False, two_phase: bool = False
-    ) -> Place:
+    ) -> JournalPlace:
         """Record that a new connection streams from ``start`` with these options."""
         self._refused = foreign_kinds(streaming=streaming, two_phase=two_phase)
         data = int(start).to_bytes(8, "little")
         return self._append(RecordKind.CONNECT, data, np.array([8], np.uint32))
 
-    def append(self, data: bytes, lengths: Lengths) -> Place:
+    def append(self, data: bytes, lengths: Lengths) -> JournalPlace:
         """Append one gulp of payloads. It is not durable before ``sync``.
 
         On StorageError the journal is as before the call, which may be repeated.
@@ -236,7 +236,7 @@ class Journal:
         self._logged = max(self._logged, self._appended)
         return self._logged
 
-    def _append(self, kind: RecordKind, data: bytes, lengths: Lengths) -> Place:
+    def _append(self, kind: RecordKind, data: bytes, lengths: Lengths) -> JournalPlace:
         self._check_usable()
         self._check_same_as_failed(kind, data, lengths)
         self._failed = kind, data, lengths
@@ -249,7 +249,7 @@ class Journal:
         file = self._file
         if file is None or file.size >= self._file_bytes:
             file = self._start_file(fresh=kind is RecordKind.CONNECT)
-        place = Place(file.number, file.size)
+        place = JournalPlace(file.number, file.size)
         raw = lengths.astype("<u4", copy=False).tobytes()
         self._write(file, kind, raw, data)
         self._failed = None
@@ -391,7 +391,7 @@ class Journal:
 
     # ------------------------------------------------------------------ any thread
 
-    def read(self, place: Place) -> JournalRecord:
+    def read(self, place: JournalPlace) -> JournalRecord:
         """Read a record back. Its file must not have been trimmed."""
         path = self._path(place.number)
         return journal_format.read_record_at(path, place.number, place.offset)

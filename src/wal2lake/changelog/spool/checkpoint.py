@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wal2lake.changelog import files, manifest
-from wal2lake.changelog.journal.journal import Place
+from wal2lake.changelog.journal.journal import JournalPlace
 from wal2lake.changelog.spool.spool import Piece, PreparedFacts, Spool
 from wal2lake.model import Lsn, Xid
 from wal2lake.wire.columnar import OpenStream, StreamedDefinition, caches
@@ -22,7 +22,7 @@ from wal2lake.wire.columnar import OpenStream, StreamedDefinition, caches
 FORMAT_VERSION: Final = 1
 
 
-def encode(spool: Spool, covered: Place) -> bytes:
+def encode(spool: Spool, covered: JournalPlace) -> bytes:
     """Encode the checkpoint of a spool whose rows are all in durable pieces."""
     stream, prepared = spool.stream, spool.prepared
     return manifest.seal(
@@ -104,7 +104,7 @@ def load(path: Path) -> Spool:
         message_pieces=[
             manifest.decode_messages_file(m) for m in members["messages_files"]
         ],
-        covered=Place(covered["journal"], covered["offset"]),
+        covered=JournalPlace(covered["journal"], covered["offset"]),
         # Checkpoints of older versions do not have it.
         raw_bytes=members.get("raw_bytes"),
         _next_k=len(pieces),

@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal2lake.changelog.journal.journal import Place
+from wal2lake.changelog.journal.journal import JournalPlace
 from wal2lake.changelog.segments import SegmentWriter
 from wal2lake.changelog.spool.spool import Spool
 from wal2lake.changelog.spool.spools import PreparedKey, Spools
@@ -65,11 +65,11 @@ class Intake:
         self._lost: set[PreparedKey] = set()
         """Transactions that were streamed before the journal begins and prepared in it."""
         self._gone: list[Spool] = []
-        self.place: Place | None = None
+        self.place: JournalPlace | None = None
         """The last journal record all of whose events have been handled."""
-        self._reached: Place | None = None
+        self._reached: JournalPlace | None = None
 
-    def add(self, events: Iterable[Event], file: int, place: Place) -> None:
+    def add(self, events: Iterable[Event], file: int, place: JournalPlace) -> None:
         """Queue the events of the journal records from ``file`` up to the one at ``place``."""
         self._waiting.extend((event, file) for event in events)
         self._reached = place

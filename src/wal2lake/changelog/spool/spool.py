@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.changelog import files, parquet
-from wal2lake.changelog.journal.journal import Place
+from wal2lake.changelog.journal.journal import JournalPlace
 from wal2lake.changelog.manifest import LogFile, MessagesFile, RowsFile
 from wal2lake.changelog.parquet import RowsInMemory, VersionRows, collect
 from wal2lake.changelog.reader import LogReader
@@ -80,7 +80,7 @@ class Spool:
     """An fsync has failed: a second one would not report the data that the first one lost."""
     needs: int | None = None
     """The first journal file with changes that no checkpoint has; None: there is none."""
-    covered: Place | None = None
+    covered: JournalPlace | None = None
     """The journal record up to which the checkpoint is complete; None: no checkpoint."""
     half_here: bool = False
     """The transaction is sent unstreamed and its Prepare has not arrived: after a restart no

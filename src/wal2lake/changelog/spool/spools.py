@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.changelog import files
-from wal2lake.changelog.journal.journal import Place
+from wal2lake.changelog.journal.journal import JournalPlace
 from wal2lake.changelog.spool import checkpoint
 from wal2lake.changelog.spool.spool import PreparedFacts, Spool
 from wal2lake.errors import InternalError
@@ -84,7 +84,7 @@ class Spools:
         """Return the open streams, for a new decoder."""
         return {xid: spool.stream for xid, spool in self._open.items()}
 
-    def covered(self, place: Place) -> frozenset[Xid]:
+    def covered(self, place: JournalPlace) -> frozenset[Xid]:
         """Return the open transactions whose checkpoint includes the record at ``place``."""
         return frozenset(
             xid for xid, spool in self._open.items() if _covers(spool, place)
@@ -207,7 +207,7 @@ class Spools:
         for name in spool.file_names():
             files.remove(self._directory / name)
 
-    def reconnect(self, place: Place | None) -> None:
+    def reconnect(self, place: JournalPlace | None) -> None:
         """Discard transactions that are not prepared: a new connection sends them again.
 
         ``place`` is the record of the new connection. A spool stays if its checkpoint includes
@@ -223,13 +223,13 @@ class Spools:
             self.discard(self._finished[0][1])
             del self._finished[0]
 
-    def checkpoint_all_prepared(self, place: Place) -> None:
+    def checkpoint_all_prepared(self, place: JournalPlace) -> None:
         """Make each prepared transaction independent of the journal up to ``place``."""
         for spool in self._prepared.values():
             if spool.needs is not None:
                 self._checkpoint(spool, place)
 
-    def checkpoint_holding(self, place: Place, newest: int) -> None:
+    def checkpoint_holding(self, place: JournalPlace, newest: int) -> None:
         """Checkpoint open transactions that hold back journal files. ``newest`` is the number of
         the newest closed file."""
         for spool in self._open.values():
@@ -240,7 +240,7 @@ class Spools:
             ):
                 self._checkpoint(spool, place)
 
-    def _checkpoint(self, spool: Spool, place: Place) -> None:
+    def _checkpoint(self, spool: Spool, place: JournalPlace) -> None:
         spool.flush()
         spool.secure()
         path = self._directory / files.checkpoint_name(spool.number)
@@ -268,7 +268,7 @@ class Spools:
         spool.needs = None
 
 
-def _covers(spool: Spool, place: Place) -> bool:
+def _covers(spool: Spool, place: JournalPlace) -> bool:
     covered = spool.covered
     return covered is not None and (covered.number, covered.offset) >= (
         place.number,

@@ -29,7 +29,7 @@ from wal2lake.model import DATABASE
 from wal2lake.pg import Check
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.service import Publishing
-from wal2lake.publish.walsender.starting import Task
+from wal2lake.publish.walsender.starting import WalsenderTask
 from wal2lake.sql.backend import Outcome, ResultBatch, TransactionKind
 from wal2lake.sql.parameters import Parameters
 from wal2lake.wire.frontback import CommandComplete, FieldDescription
@@ -244,7 +244,7 @@ class ReplicationCommands:
             outcome = publishing.walsenders.stream(
                 self._pid,
                 conversation.transport.fileno(),
-                Task(
+                WalsenderTask(
                     slot=slot.name,
                     plugin=slot.plugin,
                     start=max(int(command.start), int(slot.confirmed_lsn)),

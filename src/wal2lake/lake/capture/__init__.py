@@ -18,7 +18,7 @@ from wal2lake.lake.capture.commitfacts import (
     CommitRemarks,
     Emitted,
     OriginMark,
-    Sent,
+    SentBatch,
     relation_mark,
     with_remarks,
 )
@@ -37,7 +37,7 @@ __all__ = [
     "MovedKey",
     "NotAsSent",
     "OriginMark",
-    "Sent",
+    "SentBatch",
     "SentTable",
     "TableCommit",
     "most_changes",

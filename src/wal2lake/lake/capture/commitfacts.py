@@ -54,7 +54,7 @@ class OriginMark(NamedTuple):
     """Commit time at its origin, since 2000-01-01 UTC; None if unknown."""
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     """A subscription's batch that a table has taken exactly as it was sent: the changes of the log
     alone tell what this commit did to the table."""
 
@@ -83,10 +83,10 @@ def sent(
     relations: Collection[Relation],
     *,
     found_whole: bool = True,
-) -> Sent:
+) -> SentBatch:
     """Describe a batch for its commit."""
     marks = sorted({relation_mark(relation) for relation in relations})
-    return Sent(position, changes, tuple(marks), found_whole)
+    return SentBatch(position, changes, tuple(marks), found_whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class CommitRemarks:
     statements: str = ""
     """Name of the file with the changes of each statement
     (``publish.capture.statementchanges``)."""
-    sent: Sent | None = None
+    sent: SentBatch | None = None
     """Position of its changes in the log of a subscription; None if it has other changes."""
     xid: int = 0
     """The local transaction's number; 0 if the commit has none."""
@@ -164,7 +164,7 @@ def operation_and_remarks(text: str) -> tuple[str, CommitRemarks]:
         if as_sent is not None:
             position, changes, marks, whole = as_sent
             marks = tuple(map(int, marks))
-            as_sent = Sent(int(position), int(changes), marks, bool(whole))
+            as_sent = SentBatch(int(position), int(changes), marks, bool(whole))
     except (ValueError, TypeError, AttributeError, binascii.Error):
         return text, CommitRemarks()
     if _NAME.fullmatch(statements) is None:

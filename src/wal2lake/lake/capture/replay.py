@@ -1,8 +1,8 @@
 """Replays a batch of a subscription as its publisher's transactions made it.
 
-Comes in: a table's commit of exactly the changes that were sent (``messages.Sent``), and the row
-files of the subscription's log that have them. Goes out: those changes in their order, with the
-values that the table has, as record batches:
+Comes in: a table's commit of exactly the changes that were sent (``commitfacts.SentBatch``), and
+the row files of the subscription's log that have them. Goes out: those changes in their order, with
+the values that the table has, as record batches:
 
     commit_lsn i64  ordinal i64, both the publisher's  op u8 (I U D T)  old u8 (0, K, O)
     c<i> binary, the new row  o<i> binary, the old key or row  options u8, of a TRUNCATE
@@ -72,7 +72,7 @@ class SentTable:
     key: Sequence[int]
     """Positions of the primary key in the relation; empty if there is none."""
     found_whole: bool
-    """True if old rows are whole; see ``messages.Sent``."""
+    """True if old rows are whole; see ``commitfacts.SentBatch``."""
     types: RemoteTypes
     """The publisher's types that are not built in."""
     memory: ComparisonMemory

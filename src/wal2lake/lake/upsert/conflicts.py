@@ -27,7 +27,7 @@ from wal2lake.lake.staging.layout import (
     key_taken,
 )
 from wal2lake.lake.upsert.judging import TableJudge
-from wal2lake.lake.upsert.lives.lives import Index, Met
+from wal2lake.lake.upsert.lives.lives import Index, MetEvent
 from wal2lake.model import ConflictType, Resolution
 
 _OF_NEW_KEYS: Final = (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS)
@@ -72,7 +72,7 @@ def missing_rows(
 def met_rows(
     shape: ChangeShape,
     table: pa.Table,
-    met: Sequence[Met],
+    met: Sequence[MetEvent],
     judge: TableJudge,
     stored_row: Callable[[Sequence[int]], Sequence[str | None]],
     *,
@@ -125,7 +125,7 @@ def met_rows(
 def stop(
     shape: ChangeShape,
     table: pa.Table,
-    met: Met,
+    met: MetEvent,
     judge: TableJudge,
     uniqueness: Uniqueness,
 ) -> RowFailure:

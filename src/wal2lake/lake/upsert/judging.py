@@ -22,7 +22,14 @@ from wal2lake.lake.origins import LONG_AGO, UNKNOWN, BatchCommits, RowMarks
 from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.lake.upsert.keys import Places
-from wal2lake.lake.upsert.lives.lives import STORED, HeldRow, Index, Mask, Met, Question
+from wal2lake.lake.upsert.lives.lives import (
+    STORED,
+    HeldRow,
+    Index,
+    Mask,
+    MetEvent,
+    Question,
+)
 from wal2lake.lake.upsert.lives.marks import DeletionMarks
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import (
@@ -134,7 +141,7 @@ class TableJudge:
         """Return the number of the merged row."""
         return self._merged[kind, event]
 
-    def error(self, met: Met) -> tuple[str, str] | None:
+    def error(self, met: MetEvent) -> tuple[str, str] | None:
         """Return SQLSTATE and message of an expression that failed; None if the conflict itself
         stops."""
         outcome = self._known.get((met.type, met.event))

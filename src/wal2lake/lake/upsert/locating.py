@@ -47,7 +47,7 @@ _CHECKED_COLUMNS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedRun:
     """Staged changes in memory, in log order: some of those after the last TRUNCATE, or, for the
     history, some of those before it."""
 
@@ -65,7 +65,7 @@ class Loaded:
     end with one."""
 
 
-def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
+def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> LoadedRun:
     """Concatenate staged tables, without what the last TRUNCATE overtakes; a table may lack
     optional columns."""
     table = _joined(shape, tables)
@@ -81,10 +81,10 @@ def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
         counts = pc.and_(counts, pc.or_(later, after))
     if shape.truncate is not None or not pc.all(counts).as_py():
         table = table.filter(counts)
-    return Loaded(shape, in_log_order(table), changes - table.num_rows)
+    return LoadedRun(shape, in_log_order(table), changes - table.num_rows)
 
 
-def load_sections(shape: ChangeShape, tables: Sequence[pa.Table]) -> list[Loaded]:
+def load_sections(shape: ChangeShape, tables: Sequence[pa.Table]) -> list[LoadedRun]:
     """Concatenate staged tables, and divide them behind each TRUNCATE."""
     table = in_log_order(_joined(shape, tables))
     ends = np.flatnonzero(table.column("op").to_numpy() == TRUNCATE).tolist()
@@ -96,7 +96,7 @@ def load_sections(shape: ChangeShape, tables: Sequence[pa.Table]) -> list[Loaded
         overtaken = truncate is not None or _is_overtaken(shape, part)
         if part.num_rows or truncate is not None:
             count = part.num_rows if overtaken else 0
-            sections.append(Loaded(shape, part, count, overtaken, truncate))
+            sections.append(LoadedRun(shape, part, count, overtaken, truncate))
         start = 0 if end is None else end + 1
     return sections
 
@@ -166,7 +166,7 @@ class LocatedRows:
 
 
 def find_rows(
-    loaded: Loaded,
+    loaded: LoadedRun,
     state: TableState,
     live: LiveFiles,
     share: Share,
@@ -228,7 +228,7 @@ def _misses_rows(occurrences: Occurrences) -> bool:
 
 
 def _by_equality(
-    loaded: Loaded,
+    loaded: LoadedRun,
     key_columns: _KeyColumns,
     stored: StoredRows,
     loose: Looseness,
@@ -264,7 +264,7 @@ def _by_equality(
 
 
 def find_repeated(
-    loaded: Loaded,
+    loaded: LoadedRun,
     key: tuple[int, ...],
     missed: npt.NDArray[np.int64],
     state: TableState,
@@ -287,7 +287,7 @@ def find_repeated(
     )
 
 
-def _events(loaded: Loaded) -> tuple[Events, _KeyColumns]:
+def _events(loaded: LoadedRun) -> tuple[Events, _KeyColumns]:
     """Return the events, not yet numbered; all key columns, new keys before old ones; old keys'
     events."""
     table, shape = loaded.table, loaded.shape

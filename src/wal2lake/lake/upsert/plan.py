@@ -81,7 +81,7 @@ from wal2lake.lake.upsert.lives.lives import (
     net_lives,
 )
 from wal2lake.lake.upsert.locating import (
-    Loaded,
+    LoadedRun,
     LocatedRows,
     find_repeated,
     find_rows,
@@ -132,7 +132,7 @@ class BatchRules:
 
 
 def plan_run(
-    loaded: Loaded,
+    loaded: LoadedRun,
     live: LiveFiles,
     batch: BatchRules,
     share: Share,
@@ -173,7 +173,7 @@ def plan_run(
 
 
 def _plan_overtaken(
-    loaded: Loaded,
+    loaded: LoadedRun,
     live: LiveFiles,
     batch: BatchRules,
     share: Share,
@@ -214,7 +214,7 @@ def _plan_overtaken(
 
 
 def _plan_inserts(
-    loaded: Loaded,
+    loaded: LoadedRun,
     live: LiveFiles,
     batch: BatchRules,
     recorder: HistoryRecorder | None,
@@ -238,7 +238,7 @@ def _plan_inserts(
 
 
 def _plan_keyed(
-    loaded: Loaded,
+    loaded: LoadedRun,
     live: LiveFiles,
     batch: BatchRules,
     share: Share,
@@ -330,7 +330,7 @@ def _written(
 
 
 def _stopped(
-    loaded: Loaded,
+    loaded: LoadedRun,
     stopped: Stopped,
     located: LocatedRows,
     judge: TableJudge | None,
@@ -351,7 +351,7 @@ def _stopped(
 
 
 def _judged_at_the_end(
-    loaded: Loaded, located: LocatedRows, batch: BatchRules, *, is_whole: bool
+    loaded: LoadedRun, located: LocatedRows, batch: BatchRules, *, is_whole: bool
 ) -> RowFailure | None:
     """Return the failure of a batch that meets a taken key, if the key is checked at the end of
     each transaction. Raises ByContent if a later event may still free the key."""
@@ -366,7 +366,7 @@ def _judged_at_the_end(
 
 
 def _conflicts(
-    loaded: Loaded,
+    loaded: LoadedRun,
     lives: Lives,
     found: LocatedRows,
     judge: TableJudge | None,
@@ -397,7 +397,7 @@ def _events_without_row(lives: Lives) -> Index:
 
 
 def _repeated_key(
-    loaded: Loaded, live: LiveFiles, batch: BatchRules, missed: Index
+    loaded: LoadedRun, live: LiveFiles, batch: BatchRules, missed: Index
 ) -> RowFailure | None:
     """Return the failure of the first transaction that ends with a counted key twice."""
     counted = batch.uniqueness.counted
@@ -406,7 +406,7 @@ def _repeated_key(
 
 
 def _repeated(
-    loaded: Loaded, event: int, key: tuple[int, ...], batch: BatchRules
+    loaded: LoadedRun, event: int, key: tuple[int, ...], batch: BatchRules
 ) -> RowFailure:
     """Return PostgreSQL's error at the COMMIT for a repeated key."""
     row = loaded.table.slice(event, 1)
@@ -423,7 +423,7 @@ def _repeated(
     )
 
 
-def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
+def _conflict(loaded: LoadedRun, event: int, uniqueness: Uniqueness) -> RowFailure:
     table = loaded.table
     inserted = table.column("op")[event].as_py() == INSERT
     return key_taken(
@@ -443,7 +443,7 @@ def _untouched_key(events: Events, event: int, present: Mask) -> int:
     return key if present[key] and not touched.any() else STORED
 
 
-def _inserted(loaded: Loaded) -> pa.Table:
+def _inserted(loaded: LoadedRun) -> pa.Table:
     """Return the rows of a table without a key; only inserts are left, and each is a row."""
     if not pc.all(pc.equal(loaded.table.column("op"), INSERT)).as_py():
         raise InternalError("a row of a table without a key is updated or deleted")
@@ -451,13 +451,13 @@ def _inserted(loaded: Loaded) -> pa.Table:
 
 
 def _ask_judge(
-    loaded: Loaded,
+    loaded: LoadedRun,
     pending: KeyQuestions,
     events: Events,
     judge: TableJudge,
     met: MetRows,
     rules: ConflictRules,
-) -> Loaded:
+) -> LoadedRun:
     """Let the judge answer; the rows that it merges are appended to the events' rows."""
 
     def rows_of(rows: Sequence[HeldRow]) -> pa.Table:
@@ -477,7 +477,7 @@ def _ask_judge(
 
 
 def _rows(
-    loaded: Loaded, lives: Lives, places: Places, stored: StoredRows, share: Share
+    loaded: LoadedRun, lives: Lives, places: Places, stored: StoredRows, share: Share
 ) -> pa.Table:
     """Return the rows to write, in the target's columns."""
     needs = np.zeros(len(lives.last), np.bool_)

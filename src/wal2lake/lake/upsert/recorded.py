@@ -32,7 +32,7 @@ from wal2lake.lake.upsert.lives.lives import (
     net_lives,
 )
 from wal2lake.lake.upsert.lives.steps import LifeSteps, RowRefs
-from wal2lake.lake.upsert.locating import Loaded, find_rows, in_log_order
+from wal2lake.lake.upsert.locating import LoadedRun, find_rows, in_log_order
 from wal2lake.lake.upsert.memory import Share
 from wal2lake.lake.upsert.stored import StoredRows
 
@@ -74,7 +74,7 @@ class MetRows:
 
 
 def rows_of_lives(
-    loaded: Loaded,
+    loaded: LoadedRun,
     rows: Sequence[HeldRow],
     unknown: Sequence[int],
     met: MetRows,
@@ -83,7 +83,7 @@ def rows_of_lives(
     return rows_of_refs(loaded, RowRefs.of(rows, unknown), met)
 
 
-def rows_of_refs(loaded: Loaded, rows: RowRefs, met: MetRows) -> pa.Table:
+def rows_of_refs(loaded: LoadedRun, rows: RowRefs, met: MetRows) -> pa.Table:
     """Return the values of rows that all exist, all columns."""
     last = rows.last
     taken = [rows.sources.get(i, last) for i in range(len(loaded.shape.fields))]
@@ -154,7 +154,7 @@ class HistoryRecorder:
 
     def pass_over(
         self,
-        loaded: Loaded,
+        loaded: LoadedRun,
         earlier: Sequence[pa.Table],
         state: TableState,
         live: LiveFiles,
@@ -173,7 +173,7 @@ class HistoryRecorder:
 
     def _walk(
         self,
-        loaded: Loaded,
+        loaded: LoadedRun,
         state: TableState,
         live: LiveFiles,
         share: Share,
@@ -195,7 +195,7 @@ class HistoryRecorder:
         """Record a TRUNCATE."""
         self._add(event, [HistoryOp.TRUNCATE], [0], None, None)
 
-    def insert(self, loaded: Loaded) -> None:
+    def insert(self, loaded: LoadedRun) -> None:
         """Record a batch of INSERTs of which each is a row."""
         table = loaded.table
         new = inserted_rows(loaded.shape, table)
@@ -203,7 +203,7 @@ class HistoryRecorder:
         events = range(count)
         self._add(table, [HistoryOp.INSERT] * count, events, None, new)
 
-    def change(self, loaded: Loaded, steps: LifeSteps | None, met: MetRows) -> None:
+    def change(self, loaded: LoadedRun, steps: LifeSteps | None, met: MetRows) -> None:
         """Record the effects of events."""
         if steps is None:
             raise InternalError("the effects of events were not recorded")
@@ -216,7 +216,7 @@ class HistoryRecorder:
             new = self._rows(loaded, part.after, met)
             self._add(loaded.table, ops.tolist(), part.event, old, new)
 
-    def _rows(self, loaded: Loaded, rows: RowRefs, met: MetRows) -> pa.Table | None:
+    def _rows(self, loaded: LoadedRun, rows: RowRefs, met: MetRows) -> pa.Table | None:
         """Return the rows' values, null where there is no row."""
         if not rows.exists.any():
             return None

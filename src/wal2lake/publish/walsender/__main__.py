@@ -2,9 +2,9 @@
 ``python -m wal2lake.publish.walsender SOCKET``, where SOCKET is the number of ``template``'s
 descriptor.
 
-A walsender gets a ``Task`` as JSON, the client's socket, a pipe that announces growth of the log,
-and a pipe for the outcome. At its end it writes the outcome as JSON: how the stream ended, the
-bytes that the client sent after the stream (hex), and the error for the client.
+A walsender gets a ``WalsenderTask`` as JSON, the client's socket, a pipe that announces growth of
+the log, and a pipe for the outcome. At its end it writes the outcome as JSON: how the stream ended,
+the bytes that the client sent after the stream (hex), and the error for the client.
 
 On SIGTERM it sends what is in the log, then ends.
 """
@@ -32,7 +32,7 @@ from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context, OutputPlugin
 from wal2lake.publish.sending import ClientPublications
 from wal2lake.publish.walsender.page import Page
-from wal2lake.publish.walsender.starting import Task
+from wal2lake.publish.walsender.starting import WalsenderTask
 from wal2lake.publish.walsender.stream import ConnectionEnd, Stream
 from wal2lake.publish.walsender.template import serve
 
@@ -47,8 +47,9 @@ def main(arguments: list[str]) -> int:
 
 
 def run(text: str, fds: Sequence[int]) -> None:
-    """Run one stream. ``text``: a ``Task``. ``fds``: socket, growth pipe and outcome pipe."""
-    task = Task.from_json(text)
+    """Run one stream. ``text``: a ``WalsenderTask``. ``fds``: socket, growth pipe and outcome
+    pipe."""
+    task = WalsenderTask.from_json(text)
     socket_fd, grown_fd, outcome_fd = fds
     outcome: Outcome
     try:
@@ -82,7 +83,7 @@ def _error_outcome(
 class _Output:
     """A plugin's output. It goes to the stream, which is created after the plugin has started."""
 
-    def __init__(self, task: Task, log: Any) -> None:
+    def __init__(self, task: WalsenderTask, log: Any) -> None:
         self._task = task
         self._log = log
         self.context: Context | None = None
@@ -104,7 +105,7 @@ class _Output:
             self.stream.warn(warning, self._task.codec)
 
 
-def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
+def _stream(task: WalsenderTask, socket_fd: int, grown_fd: int) -> Outcome:
     with (
         closing(Catalog(Path(task.catalog), task.warehouse)) as catalog,
         socket.socket(fileno=socket_fd) as connection,

@@ -28,7 +28,7 @@ _STOP_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class WalsenderTask:
     """A walsender's task."""
 
     slot: str
@@ -55,7 +55,7 @@ class Task:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Task:
+    def from_json(cls, text: str) -> WalsenderTask:
         """Decode the result of ``to_json``."""
         decoded = json.loads(text)
         options = tuple((name, value) for name, value in decoded["options"])
@@ -109,7 +109,7 @@ class Walsenders:
         """Return the path of the page of a session's walsender."""
         return str(page_path(self._run_directory, pid))
 
-    def stream(self, pid: int, socket_fd: int, task: Task) -> StreamResult:
+    def stream(self, pid: int, socket_fd: int, task: WalsenderTask) -> StreamResult:
         """Run a walsender to its end, in the session's thread. ``pid``: the session's."""
         grown_read, grown_write = os.pipe()
         outcome_read, outcome_write = os.pipe()

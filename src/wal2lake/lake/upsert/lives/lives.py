@@ -87,7 +87,7 @@ class Lives:
     STORED."""
     missed: Index
     """Events U and D that found no row and did nothing, ascending. With a judge: empty."""
-    met: tuple[Met, ...] = ()
+    met: tuple[MetEvent, ...] = ()
     """Events that a judge has decided, ascending."""
     watched: Watched = ()
     """Rows that watched events made, ascending; an event that found no row has none."""
@@ -96,7 +96,7 @@ class Lives:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class MetEvent:
     """A conflict, and the resolution of its event."""
 
     event: int
@@ -143,7 +143,7 @@ class Judge(Protocol):
         self, kind: ConflictType, event: int, stored: int, writer: int
     ) -> Resolution | None:
         """Return error, skip, apply_remote, keep_local or merge; ``stored`` and ``writer`` as in
-        ``Met``. None: the judge needs the rows."""
+        ``MetEvent``. None: the judge needs the rows."""
         ...
 
     def merged(self, kind: ConflictType, event: int) -> int:
@@ -156,7 +156,7 @@ class Stopped:
     """The first event that cannot be applied: its row's key is taken, or the judge stops it."""
 
     event: int
-    met: Met | None = None
+    met: MetEvent | None = None
     """None without a judge."""
     watched: Watched = ()
     """Rows as in ``Lives``, if the batch stops at or after their events."""
@@ -415,7 +415,7 @@ class _Walk:
         self._rows: dict[int, HeldRow | None] = {}
         """Row that each key holds now; a key that is missing here holds the table's row."""
         self._missed: list[int] = []
-        self._met: list[Met] = []
+        self._met: list[MetEvent] = []
         self._questions: list[Question] = []
         self._undecided: set[int] = set()
         """Keys whose rows depend on a question that has no answer yet."""
@@ -591,7 +591,7 @@ class _Walk:
             )
         resolution = self._judge.decide(kind, event, stored, writer)
         if resolution is not None:
-            self._met.append(Met(event, kind, resolution, stored, writer))
+            self._met.append(MetEvent(event, kind, resolution, stored, writer))
         elif row is not None and remote is not None:
             self._questions.append(Question(event, kind, row, remote))
         return resolution

@@ -45,7 +45,7 @@ from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.lake.upsert.files.livefiles import LiveFiles
 from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
 from wal2lake.lake.upsert.locating import (
-    Loaded,
+    LoadedRun,
     load,
     load_sections,
     passed_over,
@@ -216,7 +216,7 @@ class _Runs:
             if failure is not None:
                 return failure
 
-    def _load(self, tables: Sequence[pa.Table]) -> deque[Loaded]:
+    def _load(self, tables: Sequence[pa.Table]) -> deque[LoadedRun]:
         """Load staged tables; with a history also what is before the last TRUNCATE."""
         if self._truncates and self._batch.history is not None:
             sections = load_sections(self._changes.shape, tables)
@@ -228,7 +228,7 @@ class _Runs:
         self._passed_over += sum(section.passed_over for section in sections)
         return deque(sections)
 
-    def _parts(self, loaded: Loaded) -> list[Loaded]:
+    def _parts(self, loaded: LoadedRun) -> list[LoadedRun]:
         """Divide a run that is larger than the others."""
         rows, size = loaded.table.num_rows, loaded.table.nbytes
         most = max(1, self._most)
@@ -238,7 +238,7 @@ class _Runs:
         return _divided(loaded, range(0, max(1, rows), step))
 
     def _evaluate_parts(
-        self, parts: deque[Loaded], share: Share, *, at_once: bool = False
+        self, parts: deque[LoadedRun], share: Share, *, at_once: bool = False
     ) -> RowFailure | None:
         """Evaluate parts, and remove them, as long as they fit into the share. ``at_once``: the
         parts are the whole batch, and its history becomes one file."""
@@ -275,7 +275,7 @@ class _Runs:
             return None
         return HistoryRecorder(self._batch.history, self._batch.conflicts)
 
-    def _evaluate_alone(self, loaded: Loaded) -> RowFailure | None:
+    def _evaluate_alone(self, loaded: LoadedRun) -> RowFailure | None:
         """Evaluate a run with all of the memory, in halves if that is not enough. A single event
         gets what it needs."""
         rows = loaded.table.num_rows
@@ -343,7 +343,7 @@ class _Runs:
             self._history.clear()
 
 
-def _divided(loaded: Loaded, starts: Sequence[int]) -> list[Loaded]:
+def _divided(loaded: LoadedRun, starts: Sequence[int]) -> list[LoadedRun]:
     """Divide a run at these rows. A TRUNCATE follows the last part."""
     ends = (*starts[1:], loaded.table.num_rows)
     return [

@@ -13,12 +13,12 @@ from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.keys import Index
 from wal2lake.lake.upsert.lives.steps import RowRefs
-from wal2lake.lake.upsert.locating import Loaded
+from wal2lake.lake.upsert.locating import LoadedRun
 from wal2lake.lake.upsert.recorded import MetRows, inserted_rows, rows_of_refs
 
 
 def kept_rows(
-    loaded: Loaded, rows: RowRefs, lsn: Index, met: MetRows, rules: ConflictRules
+    loaded: LoadedRun, rows: RowRefs, lsn: Index, met: MetRows, rules: ConflictRules
 ) -> pa.Table:
     """Return rows that all exist, as deleted by the transactions that committed at ``lsn``."""
     if not len(lsn):
@@ -27,7 +27,7 @@ def kept_rows(
 
 
 def marked_rows(
-    loaded: Loaded, rows: pa.Table, lsn: Index, rules: ConflictRules
+    loaded: LoadedRun, rows: pa.Table, lsn: Index, rules: ConflictRules
 ) -> pa.Table:
     """Mark rows, and compute their generated columns, which may read the mark."""
     if rules.soft is None:

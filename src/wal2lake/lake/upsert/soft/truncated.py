@@ -37,7 +37,7 @@ from wal2lake.lake.upsert.keys import Index, open_keys
 from wal2lake.lake.upsert.lives.endings import endings
 from wal2lake.lake.upsert.lives.lives import Lives, net_lives
 from wal2lake.lake.upsert.lives.steps import RowRefs
-from wal2lake.lake.upsert.locating import Loaded, find_rows
+from wal2lake.lake.upsert.locating import LoadedRun, find_rows
 from wal2lake.lake.upsert.memory import Share
 from wal2lake.lake.upsert.recorded import MetRows, inserted_rows, rows_of_refs
 from wal2lake.lake.upsert.soft.kept import kept_rows, marked_rows
@@ -54,7 +54,7 @@ class Truncated:
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedRun,
         rules: ConflictRules,
         earlier: Sequence[pa.Table],
         state: TableState,
@@ -88,7 +88,9 @@ class Truncated:
                 self._end(replace(loaded, table=changes), live, lsn)
             live = ()
 
-    def _end(self, loaded: Loaded, files: Sequence[DataFile], truncated: int) -> None:
+    def _end(
+        self, loaded: LoadedRun, files: Sequence[DataFile], truncated: int
+    ) -> None:
         """Add the rows that changes end, and those that they leave for the TRUNCATE."""
         shape = loaded.shape
         if not shape.key:

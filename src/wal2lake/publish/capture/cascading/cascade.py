@@ -5,11 +5,11 @@
 
 A batch of a subscription is one commit of each table that it touches, regardless of its number of
 transactions. If each of these commits notes that it has exactly the sent changes
-(``lake.capture.commitfacts.Sent``), downstream subscribers get each transaction by itself, with its
-changes in order, its time and its position at the publisher, as PostgreSQL's subscribers hand on
-what they apply. If a commit does not note that (conflicts, a skipped transaction, local columns,
-values that a policy has changed), or the log does not have the segments any more, the difference is
-sent as one transaction, as for all other writers.
+(``lake.capture.commitfacts.SentBatch``), downstream subscribers get each transaction by itself,
+with its changes in order, its time and its position at the publisher, as PostgreSQL's subscribers
+hand on what they apply. If a commit does not note that (conflicts, a skipped transaction, local
+columns, values that a policy has changed), or the log does not have the segments any more, the
+difference is sent as one transaction, as for all other writers.
 
 Called by the capture thread.
 """
@@ -30,7 +30,7 @@ from wal2lake.lake import TablePort
 from wal2lake.lake.capture import (
     ComparisonMemory,
     NotAsSent,
-    Sent,
+    SentBatch,
     SentTable,
     relation_mark,
     sent_changes,
@@ -161,7 +161,7 @@ class Cascade:
                 raise NotAsSent("the log has other changes than were applied")
 
 
-def _sent(sent: Sent | None) -> Sent:
+def _sent(sent: SentBatch | None) -> SentBatch:
     assert sent is not None
     return sent
 
