@@ -40,28 +40,31 @@ _VIEWS: Final[Mapping[str, str]] = {
     "subscription_errors": "The last error of each subscription and of each of its tables, until"
     " the work succeeds.",
     "messages": "Logical messages of the source (pg_logical_emit_message), with their positions.",
-    "log": "The size of each subscription's change log, what of it is still needed, and the"
+    "log": "The size of each subscription's change log, the part that is still needed, and the"
     " positions that the log and apply have reached.",
     "log_segments": "The sealed segments of each subscription's change log.",
-    "log_readers": "Readers that the change log is kept for, and how much of the log each needs.",
+    "log_readers": "The readers for which the change log is kept, and how much of it each needs.",
     "change_logs": "The logs that Spark's data source wal2lake reads: one for each subscription,"
     " and the publisher's, which has no subscription. Only members of pg_read_all_settings see the"
     " directories.",
-    "coercions": "Values that were stored otherwise than the source has them, under a policy that"
-    " the subscription declares: how many, where, and why.",
+    "coercions": "Values that a value policy of the subscription has changed: how many, where, and"
+    " why.",
     "subscription_options": "Options of a subscription that PostgreSQL does not have.",
-    "conflicts": "Conflicts between replicated rows and rows that are here, and what was done.",
-    "schema_history": "Changes of the source's tables that were followed, or why they were not.",
+    "conflicts": "Conflicts between replicated changes and the rows here, and how each was"
+    " resolved.",
+    "schema_history": "Changes of the source's tables, and whether each was followed or why not.",
     "problems": "What is wrong with the node and its subscriptions, the worst first: since when,"
     " whom it concerns, and the SQL that repairs it ([Problems](problems.md)).",
-    "apply_methods": "The ways in which batches were written to each table, and the time spent.",
+    "apply_methods": "The methods by which batches were written to each table since the engine's"
+    " start, and the time spent: `append` (inserts alone), `truncate`, `upsert` (all others), and"
+    " `merge` and `overwrite` (by Spark, for a table that only Spark can write).",
 }
 
 _FUNCTIONS: Final[Mapping[str, str]] = {
     "pause_table": "Stop applying changes to a table. The change log keeps the changes that the"
     " table misses; the other tables go on. 55000 if the table is being copied.",
     "resume_table": "Let a paused table catch up from the change log.",
-    "recopy_table": "Copy a table again. Readers see its old rows until the new ones are whole."
+    "recopy_table": "Copy a table again. Readers see its old rows until the copy is complete."
     " This ends a pause.",
 }
 
@@ -166,7 +169,7 @@ def commands_page() -> Iterator[str]:
     yield from _paragraph(
         "`wal2lake COMMAND --help` has the same. Errors go to standard error, with a hint that says"
         " what to do. A command that is interrupted ends with exit code 130. `wal2lake completion"
-        " SHELL` prints what completes all this in bash, zsh and fish."
+        " SHELL` prints a completion script for bash, zsh and fish."
     )
     for command in program.commands:
         yield f"## wal2lake {command.name}"

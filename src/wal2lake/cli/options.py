@@ -321,9 +321,9 @@ _COMMANDS: Final[
         ),
         "stop": ("stop a running node", _stop_options),
         "reload": ("have a running node read its settings again", _reload_options),
-        "status": ("say what a node does", _status_options),
+        "status": ("show what a node does", _status_options),
         "top": ("show live what a node does", _top_options),
-        "sql": ("talk SQL to a running node", _sql_options),
+        "sql": ("run SQL at a running node", _sql_options),
         "check": (
             "look at a publisher, change nothing, say what will happen",
             _check_options,
@@ -332,8 +332,8 @@ _COMMANDS: Final[
             "copy a node, running or stopped, as it is at one moment",
             _backup_options,
         ),
-        "restore": ("make a node of a backup", _restore_options),
-        "demo": ("the whole product on an embedded PostgreSQL", _demo_options),
+        "restore": ("make a node from a backup", _restore_options),
+        "demo": ("run the whole product on an embedded PostgreSQL", _demo_options),
         "completion": (
             "print a shell's completion of this program",
             _completion_options,
