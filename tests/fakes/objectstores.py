@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.gcsserver import GcsServer
 
-from wal2lake.lake.store import StoreOptions
+from wal2lake.lake.store import StoreOptions, clients
 from wal2lake.testing.tied import tied
 from wal2lake.testing.waits import wait_until
 
@@ -175,3 +175,17 @@ def _request(method: str, url: str, headers: dict[str, str] | None = None) -> No
     request = urllib.request.Request(url, method=method, headers=headers or {})
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert answer.status in (200, 201), answer.status
+
+
+@contextmanager
+def environment_of(
+    server: Server, patch: pytest.MonkeyPatch, port: int | None = None
+) -> Iterator[None]:
+    """Describe an S3 server, or a proxy in front of it, in the environment, as for a cloud's own
+    programs."""
+    with patch.context() as here:
+        for name, value in server.options(port).config:
+            here.setenv(f"AWS_{name.upper()}", value)
+        clients._bucket.cache_clear()
+        yield
+    clients._bucket.cache_clear()

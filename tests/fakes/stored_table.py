@@ -47,14 +47,20 @@ class StoredTable:
 
     def __init__(
         self,
-        location: Path,
+        location: Path | str,
         fields: Sequence[FieldSpec],
         schema: pa.Schema,
         rows: Sequence[Sequence[object]],
         files: int,
+        scratch: Path | None = None,
     ) -> None:
-        """The rows are divided over so many files; ``schema`` is Arrow's of the fields."""
-        location.mkdir(parents=True)
+        """The rows are divided over so many files; ``schema`` is Arrow's of the fields.
+        ``scratch``: a directory for a table that has a URL."""
+        if isinstance(location, Path):
+            location.mkdir(parents=True)
+            scratch = location
+        assert scratch is not None
+        self._scratch = scratch
         self._schema = schema
         self.state = TableState(
             location=str(location),
@@ -68,7 +74,7 @@ class StoredTable:
             column_mapping=False,
             properties={"delta.enableDeletionVectors": "true"},
         )
-        self._index = KeyIndex(location / "_index", 1 << 30, least_rows=1)
+        self._index = KeyIndex(scratch / "_index", 1 << 30, least_rows=1)
         self._plans = 0
         self.files: list[DataFile] = []
         share = -(-len(rows) // files) or 1
@@ -125,7 +131,7 @@ class StoredTable:
             self.files,
             uniqueness,
             UpsertMemory(memory),
-            f"{self.state.location}/spill",
+            f"{self._scratch}/spill",
             rules=rules,
             index=self._index if self._plans % 2 else None,
             history=history,

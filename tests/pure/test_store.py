@@ -118,6 +118,26 @@ def test_parts_of_a_file(store: Store) -> None:
         assert store.read_range("part 1.bin", offset, size) == expected, offset
 
 
+def test_a_reader_has_any_part_of_a_file(store: Store) -> None:
+    content = bytes(range(256)) * 100
+    store.put("part 1.bin", content)
+    for known in (None, len(content)):
+        with store.open_ranges("part 1.bin", known) as reader:
+            assert reader.size == len(content)
+            for fetched in ([], [(0, 10), (20_000, 25_600)], [(5, 5), (300, 99_999)]):
+                reader.fetch(fetched)
+                for offset, size in ((0, 10), (300, 1), (19_990, 5000), (25_590, 99)):
+                    expected = content[offset : offset + size]
+                    assert reader.source.read_at(size, offset) == expected, offset
+            reader.source.seek(25_599)
+            assert reader.source.read() == content[-1:]
+    with pytest.raises(MissingFileError) as raised:
+        store.open_ranges("absent")
+    assert raised.value.sqlstate == "58P01" and "absent" in raised.value.message
+    with pytest.raises(MissingFileError), store.open_ranges("absent", 5) as reader:
+        reader.fetch([(0, 5)])
+
+
 def test_an_empty_file(store: Store) -> None:
     store.put("empty", b"")
     assert store.read("empty") == b""

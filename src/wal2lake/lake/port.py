@@ -287,11 +287,11 @@ class TablePort(Protocol):
     def plainly_read(
         self, location: str, version: int | None
     ) -> tuple[TableState, Sequence[DataFile]] | None:
-        """Return a version (None: the newest) whose rows are those of these Parquet files on this
-        machine, minus the rows in their deletion vectors.
+        """Return a version (None: the newest) whose rows are those of these Parquet files, minus
+        the rows in their deletion vectors.
 
-        None: only Spark can read it. It is not on this machine, requires more of readers, or has
-        too many files to list.
+        None: only Spark can read it. It is in a storage that ``store`` does not know, requires
+        more of readers, or has too many files to list.
         """
         ...
 

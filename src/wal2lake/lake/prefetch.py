@@ -1,19 +1,44 @@
-"""Runs an iterator one step ahead of its consumer, in a thread of its own.
+"""Computes items ahead of their consumer, in other threads.
 
-Comes in: an iterator. Goes out: the same items, and the same error. While the consumer works on an
-item, the following items are computed, but no more than two besides it exist at once. Used for
-rows of a table on their way to a client.
+Comes in: an iterator, or a function and its arguments. Goes out: the same items in the same order,
+and the same error. While the consumer works on an item, the following items are computed: at most
+two by ``Prefetched``, used for rows of a table on their way to a client; so many as the caller
+says by ``called_ahead``, used for files in an object store, which take their time to answer.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from types import TracebackType
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+A = TypeVar("A")
+
+
+def called_ahead(
+    call: Callable[[A], T], arguments: Iterable[A], most: int
+) -> Iterator[tuple[A, T]]:
+    """Yield arguments with what ``call`` returns for them. At most ``most`` calls are under way or
+    have returned what the consumer has not taken yet."""
+    left = iter(arguments)
+    ahead: deque[tuple[A, Future[T]]] = deque()
+    pool = ThreadPoolExecutor(most)
+    try:
+        while True:
+            for argument in islice(left, most - len(ahead)):
+                ahead.append((argument, pool.submit(call, argument)))
+            if not ahead:
+                return
+            argument, future = ahead.popleft()
+            yield argument, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class Prefetched(Generic[T]):

@@ -22,6 +22,9 @@ Descriptor = Mapping[str, Any]
 
 _PATH_SAFE: Final = "/!$&'()*+,;=@-._~"
 
+_OBJECT_STORES: Final = ("s3://", "gs://", "az://")
+"""Beginnings of URLs that ``store`` knows, beside ``file:``."""
+
 _TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')
 
 
@@ -101,6 +104,12 @@ def files_from_json(text: str) -> tuple[AddedFile, ...]:
     )
 
 
+def absolute_place(url: str) -> str:
+    """Return the place of an absolute URL in Delta's log, which is percent-encoded. The node's own
+    URLs of object stores are not."""
+    return unquote(url) if url.startswith(_OBJECT_STORES) else url
+
+
 @dataclass(frozen=True)
 class DataFile:
     """One file of a table version."""
@@ -122,7 +131,7 @@ class DataFile:
         """Return the path of the file for a table at ``location``: below the location, or a path
         or URL of its own (a branch has files of its table)."""
         if ":" in self.key.split("/", 1)[0]:
-            return self.key
+            return absolute_place(self.key)
         return self.path if self.key.startswith("/") else f"{location}/{self.path}"
 
     @property

@@ -13,8 +13,11 @@ need no care: a key has none.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
@@ -25,7 +28,7 @@ from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.staging.layout import ChangeShape
-from wal2lake.lake.store import local_path
+from wal2lake.lake.store import has_store, is_object_store, local_path
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.keys import Index, open_keys
 from wal2lake.lake.upsert.locating import candidates
@@ -61,11 +64,10 @@ def find(
     ``stored`` have; None if there is none. Both have the same columns.
 
     Raises TooLarge if there are many rows or much to read, and for tables that are not plain, not
-    on this machine, or have types that this node does not write.
+    in a known store, or have types that this node does not write.
     """
     places = _positions(coming, key)
-    root = local_path(coming.state.location)
-    if root is None:
+    if not has_store(coming.state.location):
         raise TooLarge
     parts = list(opened(coming).live(places))
     if not parts:
@@ -75,6 +77,9 @@ def find(
     if not table.num_rows:
         return None
     loose = loose_columns(coming.state.fields, places)
+    root = local_path(coming.state.location)
+    if root is None:
+        root = Path(tempfile.gettempdir(), f"wal2lake-{os.getpid()}")
     with open_keys(table.columns, str(root / "_keys"), loose=loose) as keys:
         shape = ChangeShape(coming.state.fields, places)
         key_columns = (table.columns, np.zeros(0, np.int64))
@@ -134,8 +139,8 @@ def opened(files: Files) -> StoredRows:
 
 
 def _by_path(state: TableState, file: DataFile) -> DataFile:
-    """Return a file under its plain path. A branch names the table's files by URL, whose percent
-    signs are decoded once."""
+    """Return a file of this machine under its plain path. A branch names the table's files by URL,
+    whose percent signs are decoded once."""
     root = local_path(state.location)
     if ":" in file.key.split("/", 1)[0]:
         place = local_path(file.key)
@@ -143,5 +148,7 @@ def _by_path(state: TableState, file: DataFile) -> DataFile:
         # Joining an absolute path yields that path alone.
         place = None if root is None else root / file.path
     if place is None:
+        if is_object_store(file.place(state.location)):
+            return file
         raise TooLarge
     return DataFile({**file.action, "path": quote(str(place))})

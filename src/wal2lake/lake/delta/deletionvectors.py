@@ -30,6 +30,7 @@ from pyroaring import BitMap, BitMap64
 from wal2lake.errors import StorageError
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
 from wal2lake.lake.store import open_writer, read_part, storage_error
+from wal2lake.lake.tablefiles import absolute_place
 from wal2lake.pgtypes.choices.remedies import COPIED_ANEW
 
 Descriptor = Mapping[str, Any]
@@ -88,7 +89,7 @@ def read_vector(location: str, descriptor: Descriptor) -> Rows:
     size = int(descriptor["sizeInBytes"])
     if kind == "i":
         return _rows(decode_z85(text)[:size], "inline")
-    path = text if kind == "p" else _path_below(location, text)
+    path = absolute_place(text) if kind == "p" else _path_below(location, text)
     offset = int(descriptor.get("offset") or 0)
     content = read_part(path, offset, _SIZE.size + size + _CHECKSUM.size)
     data = content[_SIZE.size : _SIZE.size + size]

@@ -28,7 +28,7 @@ from wal2lake.lake.port import (
     TableState,
 )
 from wal2lake.lake.staging.convert import mapping_of
-from wal2lake.lake.store import local_path
+from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert import TooLarge, UpsertMemory, is_readable
 from wal2lake.lake.upsert.stored import StoredRows
@@ -73,8 +73,9 @@ class PlainChange:
         self.state = state
         self._files = files
         # Use a path instead of a URL, so that percent signs are not decoded twice.
-        root = str(local_path(state.location))
-        self._stored = StoredRows(replace(state, location=root), files)
+        store = store_at(state.location)
+        place = state.location if store is None else store.location
+        self._stored = StoredRows(replace(state, location=place), files)
         self._places = {field.name: i for i, field in enumerate(state.fields)}
 
     @classmethod

@@ -31,7 +31,7 @@ from wal2lake.lake.port import (
     can_partition,
 )
 from wal2lake.lake.prefetch import Prefetched
-from wal2lake.lake.store import local_path
+from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.stored import StoredRows, is_ours
 
@@ -61,9 +61,9 @@ class PlainRead:
         columns: Sequence[str],
     ) -> PlainRead | None:
         """Open a read; ``version`` None: the newest. None: Spark must read it."""
-        root = local_path(location)
-        listed = None if root is None else tables.plainly_read(location, version)
-        if listed is None:
+        store = store_at(location)
+        listed = None if store is None else tables.plainly_read(location, version)
+        if store is None or listed is None:
             return None
         state, files = listed
         places = {field.name: i for i, field in enumerate(state.fields)}
@@ -74,8 +74,8 @@ class PlainRead:
             if not is_plain(state.fields[i], state.physical_fields[i]):
                 return None
         # Use a path instead of a URL, so that percent signs are not decoded twice.
-        local = replace(state, location=str(root))
-        return cls(tuple(state.fields[i] for i in positions), local, files, positions)
+        placed = replace(state, location=store.location)
+        return cls(tuple(state.fields[i] for i in positions), placed, files, positions)
 
     def within(self, bounds: Mapping[str, tuple[int, int]]) -> PlainRead:
         """Skip files in which no row has values within ``bounds`` (lowest, highest), both

@@ -20,8 +20,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import fs
 
 from wal2lake.errors import (
     DAMAGED,
@@ -32,7 +30,14 @@ from wal2lake.errors import (
     reason_of,
     words_of,
 )
-from wal2lake.lake.store import local_path
+from wal2lake.lake.parquet import OpenParquet
+from wal2lake.lake.store import (
+    MissingFileError,
+    PlainReader,
+    StoreReader,
+    local_path,
+    open_reader,
+)
 from wal2lake.model import Relation
 
 BATCH_ROWS: Final = 128 * 1024
@@ -45,6 +50,9 @@ _SMALL_BYTES: Final = 1 << 20
 most."""
 
 
+_MISSING: Final = "The file is missing."
+
+
 @dataclass(frozen=True, slots=True)
 class LogSource:
     """A row file: one relation version of one segment."""
@@ -55,7 +63,7 @@ class LogSource:
     rows: int
     """Number of rows by the manifest; used to plan the work."""
     size: int
-    """Bytes of the file by the manifest; used to plan the work."""
+    """Bytes of the file by the manifest."""
     commit_lsn: int | None = None
     """Commit LSN of all rows of a file that was written before its transaction committed; None:
     each row has its own."""
@@ -101,10 +109,9 @@ def plan_parts(
         if tasks == 1 or whole or source.rows <= share:
             parts.append((source.rows, LogPart(source)))
             continue
-        with _open(source.path) as file:
-            metadata = file.metadata
-            for group in range(metadata.num_row_groups):
-                rows = metadata.row_group(group).num_rows
+        with _open(source) as file:
+            for group in file.groups:
+                rows = file.metadata.row_group(group).num_rows
                 parts.append((rows, LogPart(source, group, group + 1)))
     # Assign the largest part first, each to the task with the least rows: this is within 4/3
     # of the best plan.
@@ -128,7 +135,7 @@ def read_rows(
     """Yield batches of the rows in ``span``; ``wanted`` chooses among the file's columns."""
     path = part.source.path
     streamed = part.source.commit_lsn is not None
-    with _open(path) as file:
+    with _open(part.source) as file:
         groups = (
             _all_groups(file.metadata, part)
             if streamed
@@ -136,20 +143,13 @@ def read_rows(
         )
         if not groups:
             return
-        present = set(file.schema_arrow.names)
+        present = set(file.names)
         order_column = "xid" if streamed else "commit_lsn"
         columns = [order_column, "ordinal", "op", "old", *wanted(present)]
         missing = set(columns[:4]) - present
         if missing:
             raise corrupt(path, f"It has no column {min(missing)}.")
-        batches = _batches(file, groups, columns)
-        while True:
-            try:
-                batch = next(batches, None)
-            except (OSError, pa.ArrowException) as error:
-                raise _unreadable(path, error) from error
-            if batch is None:
-                return
+        for batch in _batches(file, groups, columns):
             if streamed:
                 batch = _of_transaction(batch, part.source)
             batch = _within(batch, span)
@@ -167,16 +167,14 @@ def read_log_rows(source: LogSource, span: LsnRange) -> Iterator[pa.RecordBatch]
 
 
 def _batches(
-    file: Any, groups: Sequence[int], columns: Sequence[str]
+    file: OpenParquet, groups: Sequence[int], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     metadata = file.metadata
     if sum(metadata.row_group(i).total_byte_size for i in groups) > _SMALL_BYTES:
-        yield from file.iter_batches(
-            BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
-        )
+        yield from file.batches(groups, columns, BATCH_ROWS)
         return
     # Iterating over batches would switch threads for each batch.
-    table = file.read_row_groups(groups, columns, use_threads=False)
+    table = file.read_groups(groups, columns, use_threads=False)
     yield from table.combine_chunks().to_batches()
 
 
@@ -190,32 +188,32 @@ def corrupt(path: str, detail: str, original: str | None = None) -> CorruptLogEr
     )
 
 
-def _open(path: str) -> Any:
-    local = local_path(path)
+def _open(source: LogSource) -> OpenParquet:
+    path, local = source.path, local_path(source.path)
     try:
-        if local is not None:
-            source: Any = _local(local)
-        else:
-            files, name = fs.FileSystem.from_uri(path)
-            source = files.open_input_file(name)
-        return pq.ParquetFile(source, page_checksum_verification=True)
-    except (OSError, pa.ArrowException) as error:
+        reader = open_reader(path, source.size) if local is None else _local(local)
+        return OpenParquet(
+            path, reader, failed=_unreadable, page_checksum_verification=True
+        )
+    except MissingFileError as error:
+        raise corrupt(path, _MISSING) from error
+    except OSError as error:
         raise _unreadable(path, error) from error
 
 
-def _local(path: Path) -> Any:
-    """Return a source to read; a small file is read into memory at once."""
+def _local(path: Path) -> StoreReader:
+    """Open a file of this machine; a small one is read into memory at once."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size <= _SMALL_BYTES:
-            return pa.BufferReader(file.read())
-    return str(path)
+            return PlainReader(pa.BufferReader(file.read()))
+    return PlainReader(pa.OSFile(str(path), "rb"))
 
 
 def _unreadable(path: str, error: Exception) -> Wal2LakeError:
     """Return the error for an unreadable file. An error of the operating system proves nothing
     about the file, unless the file is missing."""
     if isinstance(error, FileNotFoundError):
-        return corrupt(path, "The file is missing.")
+        return corrupt(path, _MISSING)
     if isinstance(error, OSError) and error.errno:
         return StorageError(
             f'could not read change log file "{path}": {reason_of(error)}',

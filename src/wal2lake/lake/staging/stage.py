@@ -26,13 +26,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.lake.delta.datafile import (
@@ -41,6 +40,7 @@ from wal2lake.lake.delta.datafile import (
     discard_added,
 )
 from wal2lake.lake.executors import Executors
+from wal2lake.lake.parquet import open_parquet
 from wal2lake.lake.staging.defaults import have_sequences
 from wal2lake.lake.staging.layout import INSERT, ChangeShape, RowFailure, Seq
 from wal2lake.lake.staging.logrows import (
@@ -205,21 +205,15 @@ def read_staged(path: str) -> pa.Table:
     local = local_path(path)
     if local is not None:
         return pq.read_table(str(local), partitioning=None)
-    files, name = fs.FileSystem.from_uri(path)
-    return pq.read_table(name, filesystem=files, partitioning=None)
+    with open_parquet(path) as parquet:
+        return parquet.read_groups(parquet.groups)
 
 
 def staged_pieces(path: str) -> Iterator[pa.Table]:
     """Read a staged file one row group at a time."""
-    local = local_path(path)
-    if local is not None:
-        source: Any = str(local)
-        files: Any = None
-    else:
-        files, source = fs.FileSystem.from_uri(path)
-    with pq.ParquetFile(source, filesystem=files) as parquet:
-        for group in range(parquet.metadata.num_row_groups):
-            yield parquet.read_row_group(group)
+    with open_parquet(path) as parquet:
+        for group in parquet.groups:
+            yield parquet.read_group(group)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ means, or decides what to write.
     local     a directory: link(2), fsync
     objects   an object store by obstore: conditional requests, attempts, probe
     uploads   objects of any size, in parts
+    reading   an object by ranges
     clients   a client for each bucket, by URL
     options   its options
     answers   answers of an object store: repeat, or which error
@@ -23,30 +24,44 @@ from wal2lake.lake.store.errors import (
     UnknownOutcome,
     storage_error,
 )
-from wal2lake.lake.store.local import LocalStore, sync_path
+from wal2lake.lake.store.local import LocalStore, PlainReader, sync_path
 from wal2lake.lake.store.options import StoreOptions
 from wal2lake.lake.store.places import (
+    has_store,
     is_object_store,
     local_path,
+    open_reader,
     open_writer,
     read_part,
     remove_file,
     store_at,
 )
-from wal2lake.lake.store.port import Stamp, Store, StoreWriter, WrittenFile
+from wal2lake.lake.store.port import (
+    Range,
+    Stamp,
+    Store,
+    StoreReader,
+    StoreWriter,
+    WrittenFile,
+)
 
 __all__ = [
     "LocalStore",
     "MissingFileError",
     "NoPutIfAbsent",
+    "PlainReader",
+    "Range",
     "Stamp",
     "Store",
     "StoreOptions",
+    "StoreReader",
     "StoreWriter",
     "UnknownOutcome",
     "WrittenFile",
+    "has_store",
     "is_object_store",
     "local_path",
+    "open_reader",
     "open_writer",
     "read_part",
     "remove_file",

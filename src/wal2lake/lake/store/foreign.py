@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from wal2lake.lake.store.errors import storage_error
+from wal2lake.lake.store.local import PlainReader
 from wal2lake.lake.store.port import WrittenFile
 
 
@@ -41,6 +42,15 @@ class ForeignWriter:
         with suppress(OSError, pa.ArrowException):
             self.sink.close()
         remove_foreign(self._url)
+
+
+def open_foreign(url: str) -> PlainReader:
+    """Open a file to read parts of it."""
+    try:
+        files, path = fs.FileSystem.from_uri(url)
+        return PlainReader(files.open_input_file(path))
+    except OSError as error:
+        raise storage_error("read", url, error) from error
 
 
 def read_foreign(url: str, offset: int, size: int) -> bytes:

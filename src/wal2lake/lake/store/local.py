@@ -15,16 +15,17 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, storage_error
-from wal2lake.lake.store.port import Stamp, WrittenFile
+from wal2lake.lake.store.port import Range, Stamp, WrittenFile
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of a file system without hard links."""
@@ -107,6 +108,14 @@ class LocalStore:
         except OSError as error:
             raise _read_error(path, error) from error
 
+    def open_ranges(self, key: str, size: int | None = None) -> PlainReader:
+        """Open a file."""
+        path = self.root / key
+        try:
+            return PlainReader(pa.OSFile(str(path), "rb"))
+        except OSError as error:
+            raise _read_error(path, error) from error
+
     def list_after(self, folder: str, name: str = "") -> list[str]:
         """List a directory's files. Folders in it are left out."""
         path = self.root / folder
@@ -129,6 +138,40 @@ class LocalStore:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise storage_error("remove file", path, error) from error
+
+
+class PlainReader:
+    """Reads a file without requests, as in ``port.StoreReader``."""
+
+    is_remote: Final = False
+
+    def __init__(self, source: Any) -> None:
+        """``source``: an open ``NativeFile``."""
+        self.source: Any = source
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the file."""
+        size: int = self.source.size()
+        return size
+
+    def fetch(self, ranges: Sequence[Range]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self.source.close()
+
+    def __enter__(self) -> PlainReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 class LocalWriter:

@@ -28,7 +28,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -38,6 +38,7 @@ from wal2lake.lake.store.answers import answer_of, error_of, is_beyond_the_end
 from wal2lake.lake.store.clients import Bucket
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, UnknownOutcome
 from wal2lake.lake.store.port import Stamp
+from wal2lake.lake.store.reading import ObjectReader
 from wal2lake.lake.store.uploads import ObjectWriter
 
 _Result = TypeVar("_Result")
@@ -155,18 +156,33 @@ class ObjectStore:
 
     def read_range(self, key: str, offset: int, size: int) -> bytes:
         """Read a part of an object."""
+        return bytes(self._read_range(key, offset, size))
+
+    def _read_range(self, key: str, offset: int, size: int) -> Any:
+        """Read a part of an object without a copy, into an object with the buffer protocol."""
         path = self._path(key)
 
-        def read() -> bytes:
+        def read() -> Any:
             try:
-                part = obstore.get_range(self._client, path, start=offset, length=size)
+                return obstore.get_range(self._client, path, start=offset, length=size)
             except BaseError as error:
                 if is_beyond_the_end(error):
                     return b""
                 raise
-            return bytes(part)
 
         return self._repeat("read file", key, read)
+
+    def open_ranges(self, key: str, size: int | None = None) -> ObjectReader:
+        """Return a reader that asks for ranges."""
+        if size is None:
+            path = self._path(key)
+            meta = self._repeat(
+                "read file", key, lambda: obstore.head(self._client, path)
+            )
+            size = int(meta["size"])
+        return ObjectReader(
+            size, lambda start, end: self._read_range(key, start, end - start)
+        )
 
     def list_after(self, folder: str, name: str = "") -> list[str]:
         """List a folder's objects, from the one after ``name`` on."""

@@ -12,10 +12,15 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.store.foreign import ForeignWriter, read_foreign, remove_foreign
+from wal2lake.lake.store.foreign import (
+    ForeignWriter,
+    open_foreign,
+    read_foreign,
+    remove_foreign,
+)
 from wal2lake.lake.store.local import LocalStore
 from wal2lake.lake.store.options import StoreOptions
-from wal2lake.lake.store.port import Store, StoreWriter
+from wal2lake.lake.store.port import Store, StoreReader, StoreWriter
 
 _SCHEMES: Final = frozenset({"s3", "gs", "az"})
 
@@ -33,6 +38,11 @@ def local_path(location: str) -> Path | None:
 def is_object_store(location: str) -> bool:
     """Whether a location is the URL of an object store that this room knows."""
     return location.partition("://")[0] in _SCHEMES
+
+
+def has_store(location: str) -> bool:
+    """Whether this room has a store for a location: ``store_at`` returns it."""
+    return local_path(location) is not None or is_object_store(location)
 
 
 def store_at(location: str, options: StoreOptions | None = None) -> Store | None:
@@ -60,10 +70,17 @@ def open_writer(location: str, name: str) -> StoreWriter:
     return store.open_writer(name)
 
 
+def open_reader(path: str, size: int | None = None) -> StoreReader:
+    """Open a file to read parts of it, as ``Store.open_ranges``."""
+    store, name = _store_of(path)
+    if store is None:
+        return open_foreign(path)
+    return store.open_ranges(name, size)
+
+
 def read_part(path: str, offset: int, size: int) -> bytes:
     """Return ``size`` bytes of a file from ``offset`` on, or as many as it has."""
-    folder, _, name = path.rpartition("/")
-    store = store_at(folder or "/")
+    store, name = _store_of(path)
     if store is None:
         return read_foreign(path, offset, size)
     return store.read_range(name, offset, size)
@@ -71,10 +88,18 @@ def read_part(path: str, offset: int, size: int) -> bytes:
 
 def remove_file(path: str) -> None:
     """Remove a file that no commit names; a failure is ignored."""
-    folder, _, name = path.rpartition("/")
-    store = store_at(folder or "/")
+    store, name = _store_of(path)
     if store is None:
         remove_foreign(path)
         return
     with suppress(StorageError):
         store.delete(name)
+
+
+def _store_of(path: str) -> tuple[Store | None, str]:
+    """Return the store of a file's folder, and the file's name there."""
+    local = local_path(path)
+    if local is not None:
+        return LocalStore(local.parent), local.name
+    folder, _, name = path.rpartition("/")
+    return store_at(folder), name

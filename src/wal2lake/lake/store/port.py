@@ -15,12 +15,17 @@ Raises StorageError and its kin.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 Stamp = tuple[int | str, ...]
 """Identity of a file's content: inode, modification time in nanoseconds and bytes of a local file;
 entity tag and bytes of an object. Two files of one name in succession have different stamps."""
+
+Range = tuple[int, int]
+"""Offset of the first byte of a part of a file, and of the byte behind its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,44 @@ class WrittenFile:
     """Bytes."""
     modified_ms: int
     """Time of its last change, milliseconds since 1970."""
+
+
+class StoreReader(Protocol):
+    """Reads parts of one file; a context manager. Belongs to one thread."""
+
+    @property
+    def source(self) -> Any:
+        """A pyarrow ``NativeFile``, from which any part can be read. OSError or StorageError if
+        that fails."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """True if each read costs a request unless it was fetched."""
+        ...
+
+    def fetch(self, ranges: Sequence[Range]) -> None:
+        """Get parts that are read next, in few requests; whatever was got before is forgotten, so
+        no parts free the memory. Does nothing for a file that is not remote."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 class StoreWriter(Protocol):
@@ -105,6 +148,11 @@ class Store(Protocol):
     def read_range(self, key: str, offset: int, size: int) -> bytes:
         """Return ``size`` bytes from ``offset`` on, or as many of them as the file has.
         MissingFileError if there is none."""
+        ...
+
+    def open_ranges(self, key: str, size: int | None = None) -> StoreReader:
+        """Open a file to read parts of it. ``size``: its bytes if they are known, which saves a
+        request. MissingFileError if there is none; if the size is known, when it is read."""
         ...
 
     def list_after(self, folder: str, name: str = "") -> list[str]:

@@ -4,6 +4,9 @@ Comes in: the files of a version, columns, row numbers. Goes out: Arrow tables i
 types and names, whatever program wrote the file: Spark writes timestamps as INT96 without a zone,
 and a file that is older than a column does not have that column.
 
+A file in an object store is read with few requests (``lake.parquet``), and the next files are
+opened meanwhile.
+
 Sources: Delta transaction log protocol, "Reader Requirements for Deletion Vectors" (row numbers
 count every row of the file), "Column Mapping".
 """
@@ -11,25 +14,25 @@ count every row of the file), "Column Mapping".
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyarrow import fs
 
-from wal2lake.errors import DAMAGED, StorageError, Wal2LakeError, words_of
+from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, RowMarks, marks_in, tag_of
+from wal2lake.lake.parquet import OpenParquet, is_of
 from wal2lake.lake.partitions import column_of
 from wal2lake.lake.port import FieldSpec, TableState
+from wal2lake.lake.prefetch import called_ahead
 from wal2lake.lake.staging.convert import mapping_of
-from wal2lake.lake.store import local_path, storage_error
+from wal2lake.lake.store import StoreReader, is_object_store, open_reader
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert.calendar import legacy_of
 from wal2lake.lake.upsert.files.livefiles import LiveFiles
@@ -40,9 +43,26 @@ from wal2lake.pgtypes import arrow_from_ddl
 
 Index = npt.NDArray[np.int64]
 
+_Item = TypeVar("_Item")
+
+_Wanted = tuple[int, Any, Sequence[tuple[int, Index]]]
+"""Number of a file, its footer, and the wanted rows of its row groups."""
+
 _HELD_FILES: Final = 64
-"""Most files that ``fetch`` keeps open; further files are opened twice. A process may have 1,024
+"""Most files that ``fetch`` keeps open; further files are opened twice. Most small files of an
+object store that are kept in memory. A process may have 1,024
 or as few as 256 open files, and other parts of the engine need some of them."""
+
+
+_FOOTER_BYTES: Final = 4 << 20
+"""Most bytes of footers that are kept, as they are stored; in memory they take several times
+that. A footer that is not kept is read each time that its file is opened."""
+
+_VECTORS_BYTES: Final = 4 << 20
+"""Most bytes of row numbers from deletion vectors in an object store that are kept."""
+
+_AHEAD: Final = 4
+"""Files in an object store that are being opened or used."""
 
 
 _PIECE_BYTES: Final = 1 << 20
@@ -90,6 +110,13 @@ class StoredRows:
         self._state = state
         self._live = live
         self.files = files
+        self._is_remote = is_object_store(state.location)
+        self._footers: dict[str, Any] = {}
+        self._footer_bytes = 0
+        self._vectors: dict[str, npt.NDArray[np.uint64]] = {}
+        self._vector_bytes = 0
+        self._whole: dict[str, StoreReader] = {}
+        """Readers of small files in an object store, which have these in memory."""
 
     @property
     def fields(self) -> tuple[FieldSpec, ...]:
@@ -98,7 +125,8 @@ class StoredRows:
 
     def count(self) -> int:
         """Return the number of rows in the files by their footers, deleted rows included."""
-        return sum(int(self._open(file).metadata.num_rows) for file in self.files)
+        opened = self._each_file(range(len(self.files)), ())
+        return sum(int(parquet.metadata.num_rows) for _, parquet in opened)
 
     def locate(
         self,
@@ -152,12 +180,11 @@ class StoredRows:
         if large and not index.admits(rows):
             names = {n: name for n, name in names.items() if n not in large}
             missing = [number for number in missing if number not in large]
-        for number in missing:
+        for number, parquet in self._each_file(missing, columns):
             with index.learning if number in large else nullcontext():
+                file = self.files[number]
                 read = pa.concat_tables(
-                    self._read_group(self.files[number], parquet, columns, group)
-                    for parquet in [self._open(self.files[number])]
-                    for group in range(parquet.metadata.num_row_groups)
+                    self._read_groups(file, parquet, columns, parquet.groups)
                 ).column(0)
                 if read.null_count or not len(read):
                     index.refuse(names[number])
@@ -191,12 +218,11 @@ class StoredRows:
     ) -> Iterator[pa.Table]:
         """Yield columns as ``k0``.. with ``file`` and ``row``, a row group at a time, deleted rows
         included. ``numbers`` restricts the files that are read."""
-        for number in range(len(self.files)) if numbers is None else numbers:
+        every = range(len(self.files)) if numbers is None else numbers
+        for number, parquet in self._each_file(every, columns):
             file = self.files[number]
-            parquet = self._open(file)
             first = 0
-            for group in range(parquet.metadata.num_row_groups):
-                table = self._read_group(file, parquet, columns, group)
+            for table in self._read_groups(file, parquet, columns, parquet.groups):
                 table = table.rename_columns([f"k{i}" for i in range(len(columns))])
                 rows = np.arange(first, first + table.num_rows)
                 first += table.num_rows
@@ -208,8 +234,8 @@ class StoredRows:
         """Return the bytes that ``scan`` would read, uncompressed."""
         return sum(
             self._group_bytes(parquet.metadata, group, columns)
-            for parquet in (self._open(self.files[number]) for number in numbers)
-            for group in range(parquet.metadata.num_row_groups)
+            for _, parquet in self._each_file(numbers, ())
+            for group in parquet.groups
         )
 
     def fetch(
@@ -218,26 +244,34 @@ class StoredRows:
         """Return columns of rows in the order of ``row``; TooLarge if the share cannot grow by
         them and by the largest row group that holds one of them."""
         order = np.lexsort((row, file))
-        held: dict[int, Any] = {}
-        wanted = []
-        for number in distinct(file):
-            parquet = self._open(self.files[number])
+        held: dict[int, OpenParquet] = {}
+        wanted: list[_Wanted] = []
+        for number, parquet in self._each_file(distinct(file), ()):
             rows = row[order][file[order] == number]
             groups = list(_by_group(parquet.metadata, rows))
             wanted.append((number, parquet.metadata, groups))
             if len(held) < _HELD_FILES:
                 held[number] = parquet
         share.grow(*self._fetch_bytes(wanted, columns))
-        parts = []
-        for number, metadata, groups in wanted:
+
+        def got(one: _Wanted) -> OpenParquet:
+            number, metadata, groups = one
             parquet = held.pop(number, None)
             if parquet is None:
                 parquet = self._open(self.files[number], metadata)
+            if self._is_remote:
+                names = self._present_columns(parquet, columns)
+                parquet.fetch_ahead([group for group, _ in groups], names)
+            return parquet
+
+        parts = []
+        for (number, _, rows_of), parquet in self._ahead(got, wanted):
+            read = self._read_groups(
+                self.files[number], parquet, columns, [group for group, _ in rows_of]
+            )
             parts += [
-                self._read_group(self.files[number], parquet, columns, group).take(
-                    pa.array(here)
-                )
-                for group, here in groups
+                table.take(pa.array(here))
+                for table, (_, here) in zip(read, rows_of, strict=True)
             ]
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
@@ -245,12 +279,11 @@ class StoredRows:
 
     def _fetch_bytes(
         self,
-        wanted: Sequence[tuple[int, Any, Sequence[tuple[int, Index]]]],
+        wanted: Sequence[_Wanted],
         columns: Sequence[int],
     ) -> tuple[int, int]:
         """Return the bytes of the rows that ``fetch`` returns, and of the largest row group that
-        it reads for them. ``wanted``: files by number, their footers, and rows of their row
-        groups."""
+        it reads for them."""
         taken = largest = 0
         for _, metadata, groups in wanted:
             for group, here in groups:
@@ -266,8 +299,7 @@ class StoredRows:
         return sum(
             column.total_uncompressed_size
             for column in map(described.column, range(described.num_columns))
-            if column.path_in_schema.split(".")[0] in names
-            or column.path_in_schema in names
+            if is_of(column.path_in_schema, names)
         )
 
     def marks(self, file: Index, row: Index) -> RowMarks:
@@ -279,9 +311,11 @@ class StoredRows:
             parquet = self._open(self.files[number])
             if _has_marks(parquet):
                 here = here[np.argsort(row[here], kind="stable")]
+                groups = list(_by_group(parquet.metadata, row[here]))
+                tables = parquet.each_group([group for group, _ in groups], COLUMNS)
                 parts = [
-                    self._marks_of_group(parquet, group).take(pa.array(rows))
-                    for group, rows in _by_group(parquet.metadata, row[here])
+                    table.take(pa.array(rows))
+                    for table, (_, rows) in zip(tables, groups, strict=True)
                 ]
                 read = marks_in(pa.concat_tables(parts))
             elif tag is not None:
@@ -295,16 +329,10 @@ class StoredRows:
 
     def are_marked(self) -> bool:
         """Whether the writers of the rows are known for any file."""
-        return any(
-            tag_of(file.action) is not None or _has_marks(self._open(file))
-            for file in self.files
-        )
-
-    def _marks_of_group(self, parquet: pq.ParquetFile, group: int) -> pa.Table:
-        try:
-            return parquet.read_row_group(group, list(COLUMNS))
-        except (OSError, pa.ArrowException) as error:
-            raise unreadable(self._state.location, error) from error
+        if any(tag_of(file.action) is not None for file in self.files):
+            return True
+        opened = self._each_file(range(len(self.files)), ())
+        return any(_has_marks(parquet) for _, parquet in opened)
 
     def live(self, columns: Sequence[int]) -> Iterator[pa.Table]:
         """Yield all rows that are not deleted, a row group at a time; with their writers if those
@@ -318,15 +346,19 @@ class StoredRows:
         """Yield the same tables, each with its file's position in ``files`` and its row numbers
         there."""
         marked = self.are_marked()
-        for number, file in enumerate(self.files):
-            parquet, tag = self._open(file), tag_of(file.action)
-            gone = self.deleted(file)
+        every = range(len(self.files))
+        for number, parquet in self._each_file(every, columns, also=COLUMNS):
+            file = self.files[number]
+            tag, gone = tag_of(file.action), self.deleted(file)
+            has_marks = marked and _has_marks(parquet)
             first = 0
-            for group in range(parquet.metadata.num_row_groups):
-                table = self._read_group(file, parquet, columns, group)
+            for table in self._read_groups(
+                file, parquet, columns, parquet.groups, marked=has_marks
+            ):
                 if marked:
-                    if _has_marks(parquet):
-                        marks = marks_in(self._marks_of_group(parquet, group))
+                    if has_marks:
+                        marks = marks_in(table.select(COLUMNS))
+                        table = table.select(range(len(columns)))
                     elif tag is not None:
                         marks = _same_marks(tag, table.num_rows)
                     else:
@@ -351,28 +383,33 @@ class StoredRows:
         parquet = self._open(file)
         selected = self.deleted(file) if wanted is None else wanted
         first = 0
-        for group in range(parquet.metadata.num_row_groups):
+        masks = {}
+        for group in parquet.groups:
             rows = parquet.metadata.row_group(group).num_rows
             numbers = np.arange(first, first + rows, dtype=np.uint64)
             first += rows
             here = np.isin(numbers, selected, invert=wanted is None)
             if here.any():
-                table = self._read_group(file, parquet, columns, group)
-                yield table if here.all() else table.filter(pa.array(here))
+                masks[group] = here
+        tables = self._read_groups(file, parquet, columns, list(masks))
+        for table, here in zip(tables, masks.values(), strict=True):
+            yield table if here.all() else table.filter(pa.array(here))
 
     def live_batches(
         self, columns: Sequence[int], most_rows: int, most_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield all rows that are not deleted, in pieces of at most about ``most_bytes``, however
         large the row groups are."""
-        for file in self.files:
-            parquet, gone = self._open(file, pieces=True), self.deleted(file)
+        every = range(len(self.files))
+        for number, parquet in self._each_file(every, columns, pieces=True):
+            file = self.files[number]
+            gone = self.deleted(file)
             present = self._present_columns(parquet, columns)
             first = 0
-            for group in range(parquet.metadata.num_row_groups):
-                size = self._piece_rows(file, parquet, group, columns, most_bytes)
+            for group in parquet.fetched(parquet.groups, present):
+                size = self._piece_rows(parquet, group, columns, most_bytes)
                 size = min(size, most_rows)
-                for batch in self._pieces(parquet, group, present, size):
+                for batch in parquet.batches([group], present, size, are_fetched=True):
                     table = self._convert(file, parquet, batch, columns, batch.num_rows)
                     if gone.size:
                         last = first + batch.num_rows
@@ -385,8 +422,7 @@ class StoredRows:
 
     def _piece_rows(
         self,
-        file: DataFile,
-        parquet: pq.ParquetFile,
+        parquet: OpenParquet,
         group: int,
         columns: Sequence[int],
         most_bytes: int,
@@ -408,21 +444,12 @@ class StoredRows:
         most = sum(part.num_values * part.total_uncompressed_size for part in repeated)
         if most > most_bytes:
             paths = [part.path_in_schema for part in repeated]
-            indexed = self._open(file, parquet.metadata, dictionaries=paths)
-            (first,) = itertools.islice(self._pieces(indexed, group, paths, 1), 1)
+            indexed = parquet.reopened(buffer_size=_PIECE_BYTES, read_dictionary=paths)
+            pieces = indexed.batches([group], paths, 1, are_fetched=True)
+            (first,) = itertools.islice(pieces, 1)
             often = max(-(-part.num_values // described.num_rows) for part in repeated)
             width += sum(map(_longest, first.columns)) * often
         return max(1, most_bytes // (width or 1))
-
-    def _pieces(
-        self, parquet: pq.ParquetFile, group: int, names: Sequence[str], rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from parquet.iter_batches(
-                rows, row_groups=[group], columns=names, use_threads=False
-            )
-        except (OSError, pa.ArrowException) as error:
-            raise unreadable(self._state.location, error) from error
 
     def without(
         self, gone: Mapping[int, npt.NDArray[np.uint64]]
@@ -460,34 +487,46 @@ class StoredRows:
             return gone
         if file.vector is None:
             return np.zeros(0, np.uint64)
-        return read_vector(self._state.location, file.vector)
+        rows = self._vectors.get(file.key)
+        if rows is None:
+            rows = read_vector(self._state.location, file.vector)
+            if self._is_remote and self._vector_bytes + rows.nbytes <= _VECTORS_BYTES:
+                self._vectors[file.key] = rows
+                self._vector_bytes += rows.nbytes
+        return rows
 
-    def _read_group(
+    def _read_groups(
         self,
         file: DataFile,
-        parquet: pq.ParquetFile,
+        parquet: OpenParquet,
         columns: Sequence[int],
-        group: int,
-    ) -> pa.Table:
-        """Read columns of one row group, by their position in the target."""
-        try:
-            read = parquet.read_row_group(
-                group,
-                self._present_columns(parquet, columns),
-                # A few columns of a small group are read before other threads have woken up.
-                use_threads=file.size > _THREADS_BYTES,
-            )
-        except (OSError, pa.ArrowException) as error:
-            raise unreadable(self._state.location, error) from error
-        rows = parquet.metadata.row_group(group).num_rows
-        return self._convert(file, parquet, read, columns, rows)
+        groups: Sequence[int],
+        *,
+        marked: bool = False,
+    ) -> Iterator[pa.Table]:
+        """Read columns of row groups, by their position in the target; ``marked``: with those of
+        the rows' writers behind them."""
+        names = self._present_columns(parquet, columns)
+        names += COLUMNS if marked else ()
+        read = parquet.each_group(
+            groups,
+            names,
+            # A few columns of a small group are read before other threads have woken up.
+            use_threads=file.size > _THREADS_BYTES,
+        )
+        for group, part in zip(groups, read, strict=True):
+            rows = parquet.metadata.row_group(group).num_rows
+            table = self._convert(file, parquet, part, columns, rows)
+            for name in COLUMNS if marked else ():
+                table = table.append_column(name, part.column(name))
+            yield table
 
     def _present_columns(
-        self, parquet: pq.ParquetFile, columns: Sequence[int]
+        self, parquet: OpenParquet, columns: Sequence[int]
     ) -> list[str]:
         """Return the names of those columns that the file has."""
         physical = [self._state.physical_fields[i] for i in columns]
-        stored_names = parquet.schema_arrow.names
+        stored_names = parquet.names
         names = [
             field.physical_name
             for field in physical
@@ -498,7 +537,7 @@ class StoredRows:
     def _convert(
         self,
         file: DataFile,
-        parquet: pq.ParquetFile,
+        parquet: OpenParquet,
         read: pa.Table | pa.RecordBatch,
         columns: Sequence[int],
         rows: int,
@@ -522,47 +561,57 @@ class StoredRows:
     def _path(self, file: DataFile) -> str:
         return file.place(self._state.location.rstrip("/"))
 
-    def _open(
+    def _each_file(
         self,
-        file: DataFile,
-        metadata: Any = None,
+        numbers: Iterable[int],
+        columns: Sequence[int],
         *,
+        also: Sequence[str] = (),
         pieces: bool = False,
-        dictionaries: Sequence[str] = (),
-    ) -> Any:
+    ) -> Iterator[tuple[int, OpenParquet]]:
+        """Open files, one after another. Some files in an object store are opened ahead, and
+        ``columns`` and ``also`` of their first row groups are on their way."""
+
+        def opened(number: int) -> OpenParquet:
+            parquet = self._open(self.files[number], pieces=pieces)
+            if self._is_remote:
+                names = [*self._present_columns(parquet, columns), *also]
+                parquet.fetch_ahead(parquet.groups, names)
+            return parquet
+
+        return self._ahead(opened, numbers)
+
+    def _ahead(
+        self, call: Callable[[_Item], OpenParquet], items: Iterable[_Item]
+    ) -> Iterator[tuple[_Item, OpenParquet]]:
+        """Open files, one after another; those in an object store a few ahead."""
+        if self._is_remote:
+            return called_ahead(call, items, _AHEAD)
+        return ((item, call(item)) for item in items)
+
+    def _open(
+        self, file: DataFile, metadata: Any = None, *, pieces: bool = False
+    ) -> OpenParquet:
         """Open a file. ``metadata``: its footer, if it has been read already. ``pieces``: do not
-        read a column's bytes all at once. ``dictionaries``: columns whose dictionaries and indexes
-        are returned instead of their values."""
+        read a column's bytes all at once. Several threads may call it."""
         path = self._path(file)
-        local = local_path(path)
-        try:
-            if local is not None:
-                source: Any = str(local)
-            else:
-                files, name = fs.FileSystem.from_uri(path)
-                source = files.open_input_file(name)
-            return pq.ParquetFile(
-                source,
-                metadata=metadata,
-                coerce_int96_timestamp_unit="us",
-                buffer_size=_PIECE_BYTES if pieces or dictionaries else 0,
-                read_dictionary=list(dictionaries) or None,
-            )
-        except (OSError, pa.ArrowException) as error:
-            raise unreadable(path, error) from error
-
-
-def unreadable(path: str, error: OSError | pa.ArrowException) -> StorageError:
-    """Build the error for a data file, or for a file of the table in this directory."""
-    # An object store's error without errno may have any cause.
-    if isinstance(error, OSError) and (error.errno or local_path(path) is None):
-        return storage_error("read", path, error)
-    return StorageError(
-        f'could not read "{path}"',
-        sqlstate="XX001",
-        detail=DAMAGED,
-        original=words_of(error),
-    )
+        reader = self._whole.get(file.key)
+        if reader is None:
+            reader = open_reader(path, file.action.get("size"))
+        parquet = OpenParquet(
+            path,
+            reader,
+            metadata=metadata or self._footers.get(file.key),
+            coerce_int96_timestamp_unit="us",
+            buffer_size=_PIECE_BYTES if pieces else 0,
+        )
+        if parquet.is_whole and len(self._whole) < _HELD_FILES:
+            self._whole[file.key] = reader
+        size = parquet.metadata.serialized_size
+        if file.key not in self._footers and self._footer_bytes + size <= _FOOTER_BYTES:
+            self._footers[file.key] = parquet.metadata
+            self._footer_bytes += size
+        return parquet
 
 
 def _longest(column: Any) -> int:
@@ -574,13 +623,13 @@ def _longest(column: Any) -> int:
     return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
 
 
-def _is_int96(parquet: pq.ParquetFile, name: str) -> bool:
+def _is_int96(parquet: OpenParquet, name: str) -> bool:
     columns = map(parquet.schema.column, range(len(parquet.schema)))
     return any(c.physical_type == "INT96" and c.path == name for c in columns)
 
 
-def _has_marks(parquet: pq.ParquetFile) -> bool:
-    return COLUMNS[0] in parquet.schema_arrow.names
+def _has_marks(parquet: OpenParquet) -> bool:
+    return COLUMNS[0] in parquet.names
 
 
 def _same_marks(modified: Modified, rows: int) -> RowMarks:

@@ -91,7 +91,7 @@ from wal2lake.lake.spark.delta.creation import Creation
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.delta.uniqueness import any_key_taken, any_key_twice
 from wal2lake.lake.spark.session import use_pool
-from wal2lake.lake.store import LocalStore, local_path, store_at
+from wal2lake.lake.store import has_store, local_path, store_at
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock, failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -301,20 +301,20 @@ class DeltaTables:
         self, location: str, version: int | None
     ) -> tuple[TableState, Sequence[DataFile]] | None:
         """Return the version and the files of a plain read, as in TablePort."""
-        root, newest = local_path(location), self._known.newest(location)
-        if root is None or newest is None:
+        store, newest = store_at(location), self._known.newest(location)
+        if store is None or newest is None:
             return None
         state, files = newest.state, self.files(newest.state)
         if files is None:
             return None
         described = newest
         if version is not None and version != state.version:
-            before = earlier(LocalStore(root), state, files, version)
+            before = earlier(store, state, files, version)
             if before is None:
                 return None
             described, files = before
         if not is_plainly_read(described) or not all(
-            local_path(file.place(str(root))) for file in files
+            has_store(file.place(store.location)) for file in files
         ):
             return None
         return described.state, files

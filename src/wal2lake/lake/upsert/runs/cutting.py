@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyarrow import fs
 
+from wal2lake.lake.parquet import open_parquet
 from wal2lake.lake.staging.layout import Seq
-from wal2lake.lake.store import local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +66,20 @@ def _held(table: pa.Table) -> _Piece:
 
 
 def _groups(path: str) -> list[_Piece]:
-    local = local_path(path)
-    if local is not None:
-        source: Any = str(local)
-        files: Any = None
-    else:
-        files, source = fs.FileSystem.from_uri(path)
-    metadata = pq.read_metadata(source, filesystem=files)
-    return [
-        _Piece(
-            _bound(metadata.row_group(group)),
-            partial(_read_group, source, files, metadata, group),
-        )
-        for group in range(metadata.num_row_groups)
-    ]
+    with open_parquet(path) as parquet:
+        metadata = parquet.metadata
+        return [
+            _Piece(
+                _bound(metadata.row_group(group)),
+                partial(_read_group, path, metadata, group),
+            )
+            for group in parquet.groups
+        ]
 
 
-def _read_group(source: Any, files: Any, metadata: Any, group: int) -> pa.Table:
-    with pq.ParquetFile(source, filesystem=files, metadata=metadata) as parquet:
-        return parquet.read_row_group(group)
+def _read_group(path: str, metadata: Any, group: int) -> pa.Table:
+    with open_parquet(path, metadata=metadata) as parquet:
+        return parquet.read_group(group)
 
 
 def _bound(group: Any) -> Seq:

@@ -1,0 +1,87 @@
+"""Divides ranges of an object into requests, and finds bytes in the answers. Pure.
+
+In: ranges, parts of the object. Out: the ranges to ask for, bytes.
+
+A request costs about as much time as some hundred kilobytes, so ranges that are close are asked
+for together. A large range is asked for in parts, so that a part's answer comes within the time of
+one request, and several are under way at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from wal2lake.lake.store.port import Range
+
+Part = tuple[int, memoryview]
+"""Offset of some bytes, and the bytes."""
+
+HOLE_BYTES: Final = 256 << 10
+"""Most bytes between two ranges that are asked for together. A guess: 5 ms at 50 MB/s, where a
+request's first byte takes 20 to 100 ms."""
+
+PART_BYTES: Final = 8 << 20
+"""Most bytes of one request, as of an upload's. A slow network has them within its time."""
+
+
+def requests_for(ranges: Iterable[Range]) -> list[Range]:
+    """Return the requests that get all of the ranges, in ascending order."""
+    requests: list[Range] = []
+    for start, end in sorted(one for one in ranges if one[0] < one[1]):
+        if requests:
+            first, last = requests[-1]
+            whole = max(last, end) - first
+            if start <= last + HOLE_BYTES and (whole <= PART_BYTES or end <= last):
+                requests[-1] = (first, max(last, end))
+                continue
+            # What an earlier request gets already is not asked for twice.
+            start = max(start, last)
+        while end - start > PART_BYTES:
+            requests.append((start, start + PART_BYTES))
+            start += PART_BYTES
+        requests.append((start, end))
+    return requests
+
+
+def without_holes(part: Part, ranges: Iterable[Range]) -> list[Part]:
+    """Return the wanted bytes of an answer, copied if others are among them, so that they keep no
+    memory."""
+    start, content = part
+    end = start + len(content)
+    joined: list[Range] = []
+    for first, last in sorted(ranges):
+        first, last = max(first, start), min(last, end)
+        if first >= last:
+            continue
+        if joined and first <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    if len(joined) <= 1:
+        return [part]
+    return [
+        (first, memoryview(bytes(content[first - start : last - start])))
+        for first, last in joined
+    ]
+
+
+def find(parts: Sequence[Part], start: int, end: int) -> memoryview | None:
+    """Return the bytes of a range; None if some are missing. ``parts`` are in ascending order.
+    Bytes of one part are not copied."""
+    at = bisect_right(parts, start, key=lambda part: part[0]) - 1
+    found: list[memoryview] = []
+    while start < end:
+        if at < 0 or at == len(parts):
+            return None
+        first, content = parts[at]
+        taken = content[start - first : end - first] if start >= first else content[:0]
+        if not taken:
+            return None
+        found.append(taken)
+        start += len(taken)
+        at += 1
+    if len(found) == 1:
+        return found[0]
+    return memoryview(b"".join(found))
