@@ -38,7 +38,7 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.launch import is_locked
-from wal2lake.launch.directory.lockfile import LockFile
+from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.passfile import connection_parameters
 from wal2lake.launch.directory.warehouse import check_warehouse
 from wal2lake.launch.listeners import _hint, open_listeners
@@ -302,6 +302,12 @@ def test_a_directory_is_free_when_the_other_node_has_ended(tmp_path: Path) -> No
         fake.close()
     held = LockFile.acquire(tmp_path)
     assert is_locked(tmp_path)
+    error = refused(connection_parameters, tmp_path)
+    assert error.hint == (
+        f'Try again when "wal2lake status -D {tmp_path}" says that it is ready.'
+    )
+    held.write(LockFacts(os.getpid(), str(tmp_path), 0, 5480, "127.0.0.1", "ready"))
+    assert connection_parameters(tmp_path)["port"] == "5480"
     os.close(held.fileno)
 
 

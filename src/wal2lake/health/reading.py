@@ -151,8 +151,8 @@ class FactReader:
             state=state,
             version=None if status is None else status.version,
             pid=None if lock is None else lock.pid,
-            address=None if lock is None else lock.address,
-            port=None if lock is None else lock.port,
+            address=None if lock is None or not lock.port else lock.address,
+            port=None if lock is None or not lock.port else lock.port,
             started_at=None if lock is None else _time(lock.started_at),
             processes=_processes(lock, status),
             disks=disks(settings),
@@ -301,16 +301,19 @@ def _processes(
         return ()
     started = _time(lock.started_at)
     found = [
-        ProcessFacts("supervisor", lock.pid, started, 0, None, rss_bytes(lock.pid)),
-        ProcessFacts(
-            "guardian",
-            status.guardian_pid,
-            started,
-            0,
-            None,
-            rss_bytes(status.guardian_pid),
-        ),
+        ProcessFacts("supervisor", lock.pid, started, 0, None, rss_bytes(lock.pid))
     ]
+    if status.guardian_pid:
+        found.append(
+            ProcessFacts(
+                "guardian",
+                status.guardian_pid,
+                started,
+                0,
+                None,
+                rss_bytes(status.guardian_pid),
+            )
+        )
     for worker in status.workers:
         found.append(
             ProcessFacts(

@@ -58,7 +58,8 @@ class RotatedFile:
         self._descriptor = -1
         self._lost = 0
         self._line_begins = True
-        self._looked_at = self._blocked_until = 0.0
+        self._looked_at = 0.0
+        self._blocked_at = float("-inf")
         self._identity = (-1, -1)
         self._size = self._period = 0
         with contextlib.suppress(OSError):
@@ -118,7 +119,8 @@ class RotatedFile:
             self._size = found.st_size
 
     def _is_due(self, coming: int) -> bool:
-        if self._size == 0 or self._clock() < self._blocked_until:
+        # A clock that was set back must not block it for longer.
+        if self._size == 0 or abs(self._clock() - self._blocked_at) < _RETRY_SECONDS:
             return False
         limit = self.rotation.size_bytes
         full = limit > 0 and self._size + coming > limit
@@ -135,7 +137,7 @@ class RotatedFile:
                     newer.rename(self._numbered(number))
             self._remove_older(keep)
         except OSError as error:
-            self._blocked_until = self._clock() + _RETRY_SECONDS
+            self._blocked_at = self._clock()
             self._append(f"could not rotate log file: {error.strerror}\n".encode())
         self.reopen()
 

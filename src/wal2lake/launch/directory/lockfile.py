@@ -7,14 +7,20 @@ a new start cannot overlap with remains of the old node.
 
 The file's lines are those of ``postmaster.pid``: pid, directory, start time, port, socket directory
 (empty), address, shared memory key (empty), state. The file is rewritten in place, because the lock
-is on the inode. A reader that sees an incomplete file tries again.
+is on the inode. It has the supervisor's pid from the first moment, so that a node can be stopped
+while it starts, and its port and address once the supervisor listens.
+
+The lock is only as good as the file's name: if somebody removes the file or puts another directory
+in this one's place, a second node can lock what is there now. The supervisor therefore looks each
+time around its loop (``is_in_place``) and ends the node, as PostgreSQL's postmaster does.
 
 Called by: supervisor (writes), the command line's start, stop and status (read).
-Source: PostgreSQL's src/include/utils/pidfile.h and miscinit.c (texts).
+Source: PostgreSQL's src/include/utils/pidfile.h and miscinit.c (texts, RecheckDataDirLockFile).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -46,8 +52,9 @@ class LockFacts:
     started_at: float
     """Seconds since 1970."""
     port: int
+    """0 until the node listens."""
     address: str
-    """The first listen address, in a form that clients can connect to."""
+    """The first listen address, in a form that clients can connect to; empty until it listens."""
     state: str
     """starting, ready or stopping."""
 
@@ -63,7 +70,7 @@ class LockFacts:
             "",
             self.state,
         )
-        return "".join(f"{line}\n" for line in lines).encode()
+        return os.fsencode("".join(f"{line}\n" for line in lines))
 
 
 class LockFile:
@@ -82,6 +89,15 @@ class LockFile:
         while True:
             held = cls._try(path)
             if held is not None:
+                starting = LockFacts(
+                    os.getpid(), str(directory), time.time(), 0, "", "starting"
+                )
+                try:
+                    held.write(starting)
+                except OSError:
+                    # The disk is full. The supervisor goes on trying; meanwhile the file must not
+                    # speak of a killed node, whose PID may be another process's.
+                    os.ftruncate(held.fileno, 0)
                 return held
             facts = read_lock(directory)
             owner_lives = facts is not None and is_alive(facts.pid)
@@ -102,11 +118,10 @@ class LockFile:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A node that ends removes the file. The lock must be on the file that others will
             # open.
-            if os.fstat(descriptor).st_ino == path.stat().st_ino:
-                # What is in it is of a node that was killed; its PID may be another process's.
-                os.ftruncate(descriptor, 0)
-                return cls(path, descriptor)
-        except (BlockingIOError, FileNotFoundError):
+            held = cls(path, descriptor)
+            if held.is_in_place():
+                return held
+        except BlockingIOError:
             pass
         os.close(descriptor)
         return None
@@ -128,9 +143,23 @@ class LockFile:
         os.pwrite(self.fileno, content, 0)
         os.ftruncate(self.fileno, len(content))
 
+    def is_in_place(self) -> bool:
+        """Return whether the locked file is the one that others would open. True if the file system
+        does not say: only what is certain may end a node."""
+        try:
+            found = self._path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        ours = os.fstat(self.fileno)
+        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+
     def release(self) -> None:
-        """Remove the file and release the lock."""
-        self._path.unlink(missing_ok=True)
+        """Remove the file and release the lock. Another node's file stays."""
+        if self.is_in_place():
+            with contextlib.suppress(OSError):
+                self._path.unlink()
         os.close(self.fileno)
 
 
@@ -139,7 +168,7 @@ def read_lock(directory: Path) -> LockFacts | None:
 
     ConfigurationError if the file is another user's."""
     try:
-        lines = (directory / FILE_NAME).read_text().split("\n")
+        lines = os.fsdecode((directory / FILE_NAME).read_bytes()).split("\n")
         return LockFacts(
             pid=int(lines[0]),
             directory=lines[1],

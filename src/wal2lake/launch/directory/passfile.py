@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.errors import ConfigurationError
-from wal2lake.launch.directory.lockfile import read_lock
+from wal2lake.launch.directory.lockfile import is_locked, read_lock
 from wal2lake.model import DATABASE
 
 FILE_NAME: Final = "passfile"
@@ -48,12 +48,18 @@ def passfile_user(directory: Path) -> str | None:
 def connection_parameters(
     directory: Path, user: str | None = None
 ) -> Mapping[str, str]:
-    """Return libpq's parameters for the running node; ConfigurationError if none runs.
+    """Return libpq's parameters for the running node; ConfigurationError if none listens.
 
     The default of ``user`` is the passfile's user, else libpq's default (the OS user).
     """
     facts = read_lock(directory)
-    if facts is None:
+    if facts is None or not facts.port:
+        if is_locked(directory):
+            raise ConfigurationError(
+                f'the node in directory "{directory}" is starting and does not listen yet',
+                hint=f'Try again when "wal2lake status -D {directory}" says that it is'
+                " ready.",
+            )
         raise ConfigurationError(
             f'no node is running in directory "{directory}"',
             hint=f"Start it with: wal2lake start -D {directory}",

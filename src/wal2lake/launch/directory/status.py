@@ -40,6 +40,7 @@ class NodeStatus:
 
     supervisor_pid: int
     guardian_pid: int
+    """0 while one could not be started."""
     state: str
     """starting, ready or stopping."""
     version: str
